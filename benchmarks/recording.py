@@ -140,7 +140,7 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
     base = Model.of(Architecture("net", small_network), small_network())
     with TemporaryDirectory() as folder:
         log = Path(folder) / "measured.jsonl"
-        own = Measuring._measured
+        own = Measuring._measure_and_write
 
         def timed(self: Measuring, *given: Any) -> dict[int, str]:
             began = monotonic()
@@ -149,7 +149,7 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
                 file.write(json.dumps(["measuring", began, monotonic()]) + "\n")
             return taken
 
-        Measuring._measured = timed  # type: ignore[method-assign, assignment]
+        Measuring._measure_and_write = timed  # type: ignore[method-assign, assignment]
         try:
             spans = list[Span]()
             recorder = None
@@ -173,7 +173,7 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
                 spans += [Span(*json.loads(line)) for line in lines]
             return spans
         finally:
-            Measuring._measured = own  # type: ignore[method-assign]
+            Measuring._measure_and_write = own  # type: ignore[method-assign]
 
 
 def draw(loops: Mapping[str, list[Span]], path: Path) -> None:

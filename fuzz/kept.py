@@ -19,7 +19,7 @@ from fedaudit.core.values import Params, Samples, plus
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.fl.simulate import RunState, resume_checkpoint, save_checkpoint
 from fedaudit.live.audited import join_audits
-from fedaudit.live.files import hand_over, read_waiting, waiting_entries
+from fedaudit.live.files import read_waiting, store_waiting, waiting_entries
 from fedaudit.live.recording import round_entry
 from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
@@ -179,7 +179,7 @@ def waiting_round(content: bytes) -> None:
 
 def waiting_round_seeds() -> list[bytes]:
     place = FOLDER / "seed-waits"
-    hand_over(place, _round(), round_entry(1, (0, 1, 2), (0, 2), 0))
+    store_waiting(place, _round(), round_entry(1, (0, 1, 2), (0, 2), 0))
     return [without_hash(place / "waiting" / "round-000001.safetensors")]
 
 

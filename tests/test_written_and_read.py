@@ -76,7 +76,7 @@ def test_later_names_cannot_make_a_recording_unreadable(tmp_path: Path, limit: i
     with recorder(tmp_path / "r") as one:
         names = {10**8 + at: "n" * 90 for at in range(50)}
         with pytest.raises(BadInput, match="would have"):
-            one._restate(names=names)
+            one._update_recording(names=names)
         assert one.recording.names == {}
     assert read_recording(tmp_path / "r").is_closed
 

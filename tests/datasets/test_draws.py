@@ -204,7 +204,7 @@ class TestPublishedDraws:
         assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 60, 50]
         assert not deal.audit.fair.any()
 
-    def test_fedmia_code_draw_audits_1000_test_samples_and_a_fifth_of_others(self) -> None:
+    def test_fedmia_code_audits_1000_test_samples_and_a_fifth_of_others(self) -> None:
         data = by_id(3000, 1200)
         deal = fedmia_code(data, clients=5, partition=IID(), seed=0)
         assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 120, 1000]

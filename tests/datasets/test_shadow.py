@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal, known_split, shadow_deal, untouched
+from fedaudit.datasets.draws.audit_set import Deal, known_split, shadow_deal, unused_ids
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.draws.published import cofedmid
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet, Partition
@@ -60,13 +60,13 @@ def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
 
 def test_too_little_data_for_a_shadow_raises_with_advice() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=300))
-    need, left = sum(audited.sizes.values()), len(untouched(DATA, audited))
+    need, left = sum(audited.sizes.values()), len(unused_ids(DATA, audited))
     wanted = rf"needs {need} training samples .* {left} of 2000 are left; lower .*known-split"
     with pytest.raises(BadInput, match=wanted):
         shadow_deal(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=300)))
 
 
-def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() -> None:
+def test_a_known_split_is_half_members_and_never_audited() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=200))
     known = known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=80, seed=3)
     ids = known.samples.ids.numpy()

@@ -66,7 +66,7 @@ class TestMade:
         assert np.array_equal(images, bunch.images)
         assert np.array_equal(labels, bunch.target)
 
-    def test_diabetes_patients_are_those_of_scikit_learn_in_classes_of_equal_size(self) -> None:
+    def test_diabetes_equals_scikit_learn_in_classes_of_equal_size(self) -> None:
         features, progression = _bundled_patients()
         bunch = load_diabetes(scaled=False)
         assert np.array_equal(features, bunch.data)
@@ -613,7 +613,7 @@ class TestImageFolder:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
-        monkeypatch.setattr("fedaudit.datasets.formats.images._MOST_ENTRIES", 4)
+        monkeypatch.setattr("fedaudit.datasets.formats.images._MAX_ENTRIES", 4)
         with pytest.raises(BadInput, match="a contains over 4 files and folders"):
             load("pets", data_dir=tmp_path)
 

@@ -14,7 +14,7 @@ def test_pixel_moments_are_the_mean_and_spread_of_each_channel() -> None:
     moments = pixel_moments(stored)
     expected = stored.astype(np.float64) / 255
     np.testing.assert_allclose(moments.mean, expected.mean(axis=(0, 1, 2)), rtol=1e-12)
-    np.testing.assert_allclose(moments.spread, expected.std(axis=(0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(moments.std, expected.std(axis=(0, 1, 2)), rtol=1e-12)
 
 
 def test_training_images_are_standardised_with_channels_first() -> None:
@@ -24,11 +24,11 @@ def test_training_images_are_standardised_with_channels_first() -> None:
     assert (scaled.train.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-5
 
 
-def test_test_images_are_scaled_by_the_training_constants_and_the_words_state_them() -> None:
+def test_test_images_are_scaled_by_described_training_constants() -> None:
     train = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)  # mean 0.5, spread 0.5
     scaled = scaled_images(train, np.full((1, 1, 1, 1), 51, dtype=np.uint8))
     assert scaled.test.item() == pytest.approx((0.2 - 0.5) / 0.5)
-    assert scaled.words == (
+    assert scaled.description == (
         "pixels / 255, then minus 0.5000 over 0.5000 (training mean and spread per channel)"
     )
 
@@ -41,14 +41,14 @@ def test_an_image_without_contrast_becomes_zero() -> None:
 def test_images_can_be_left_between_zero_and_one() -> None:
     scaled = scaled_images(images(3, 1), images(3, 1), standardise=False)
     assert 0 <= scaled.train.min() <= scaled.train.max() <= 1
-    assert scaled.words == "pixels / 255"
+    assert scaled.description == "pixels / 255"
 
 
 def test_binary_tables_are_not_standardised() -> None:
     table = np.array([[0, 1], [1, 1]])
     scaled = scaled_columns(table, table)
     assert scaled.train.tolist() == [[0, 1], [1, 1]]
-    assert scaled.words == "0/1 features as stored"
+    assert scaled.description == "0/1 features as stored"
 
 
 def test_each_column_is_standardised_by_its_training_values() -> None:

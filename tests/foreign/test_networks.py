@@ -361,7 +361,7 @@ def test_missing_parameters_of_an_upload_count_as_unchanged(tmp_path: Path) -> N
     ) as recorder:
         recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), upload))
         with pytest.raises(
-            BadInput, match="of client 0: its upload holds another part of the model"
+            BadInput, match="upload of client 0: its upload holds another part of the model"
         ):
             recorder.round(2, sent=net, uploads=dict[int, Weights]({0: upload, 1: net, 2: net}))
         with pytest.raises(BadInput, match=r"has 'elsewhere', which the model .* lacks"):

@@ -67,7 +67,7 @@ def test_noise_that_is_forgotten_is_found_out(
     assert coins > 1
 
 
-def test_half_of_the_canaries_move_the_model_and_all_count_as_one_client(
+def test_half_of_the_canaries_move_the_model_and_count_as_one_client(
     example: dict[str, ModuleType],
 ) -> None:
     config = dict(CONFIG)

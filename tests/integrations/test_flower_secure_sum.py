@@ -207,7 +207,7 @@ def test_a_sum_that_cannot_be_read_ends_no_training(tmp_path: Path) -> None:
     assert [one.measured for one in read_round_log(tmp_path)] == [False]
 
 
-def test_numpy_clients_of_the_older_interface_are_recorded_upload_by_upload(tmp_path: Path) -> None:
+def test_numpy_clients_of_the_older_interface_are_recorded_singly(tmp_path: Path) -> None:
     Client.plain.clear()
     mods: list[Mod] = [identity_mod]
     grid = StubGrid(ClientApp(lambda context: Client(context).to_client(), mods=mods))

@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @pytest.mark.slow
-def test_a_job_of_pefts_adapters_is_recorded_in_the_simulator_and_attacked(tmp_path: Path) -> None:
+def test_a_simulated_job_with_peft_adapters_is_recorded_and_attacked(tmp_path: Path) -> None:
     for needed, extra in (("nvflare", "nvflare"), ("peft", "text")):
         pytest.importorskip(needed, reason=f"pip install 'fedaudit[{extra}]'")
     folder = tmp_path / "recording"

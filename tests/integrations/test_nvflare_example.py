@@ -68,7 +68,7 @@ def test_the_server_joins_the_splits_of_sites(
 
 
 @pytest.mark.slow
-def test_the_project_runs_in_the_simulator_and_the_recording_is_complete(tmp_path: Path) -> None:
+def test_the_simulated_project_has_a_complete_recording(tmp_path: Path) -> None:
     pytest.importorskip(
         "nvflare", reason="NVFlare is not installed: pip install 'fedaudit[nvflare]'"
     )

@@ -15,7 +15,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.live import background
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.files import hand_over, read_waiting, waiting
+from fedaudit.live.files import read_waiting, store_waiting, waiting
 from fedaudit.live.measuring import Measuring
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import RoundEntry, read_round_log
@@ -102,7 +102,7 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
     with recorder(tmp_path / "any") as recording:
         watch(recording)
     entry = read_round_log(tmp_path / "any")[0]
-    assert hand_over(tmp_path, seen, entry)
+    assert store_waiting(tmp_path, seen, entry)
     ((index, path),) = waiting(tmp_path)
     found, said = read_waiting(path, NET)
     assert (index, said) == (1, entry)
@@ -122,13 +122,13 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Measuring takes longer, in every copy of this program that is made from here on."""
-    own: Measure = Measuring._measured
+    own: Measure = Measuring._measure_and_write
 
     def slower(self: Measuring, *given: object) -> dict[int, str]:
         time.sleep(seconds)
         return own(self, *given)
 
-    monkeypatch.setattr(Measuring, "_measured", slower)
+    monkeypatch.setattr(Measuring, "_measure_and_write", slower)
 
 
 def test_training_waits_only_if_the_queue_is_full(
@@ -149,7 +149,7 @@ def test_training_waits_only_if_the_queue_is_full(
 def test_a_round_file_that_cannot_be_deleted_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_PATIENCE", 1.0)
+    monkeypatch.setattr(background, "_MIN_PATIENCE", 1.0)
     own = Path.unlink
 
     def kept(self: Path, missing_ok: bool = False) -> None:
@@ -192,14 +192,14 @@ def test_if_fork_fails_rounds_are_measured_at_the_end(
 def test_an_error_of_one_round_does_not_affect_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own: Measure = Measuring._measured
+    own: Measure = Measuring._measure_and_write
 
     def once(self: Measuring, seen: Round, entry: RoundEntry) -> dict[int, str]:
         if entry.round == 1:
             raise BadInput("there is no more paper")
         return own(self, seen, entry)
 
-    monkeypatch.setattr(Measuring, "_measured", once)
+    monkeypatch.setattr(Measuring, "_measure_and_write", once)
     one = recorder(tmp_path, measure="background", strict=False)
     with pytest.warns(RuntimeWarning, match="round 1 is not recorded"):
         slowly(one)
@@ -251,15 +251,15 @@ def test_a_killed_measuring_process_loses_no_rounds(
 def test_a_hanging_measuring_process_does_not_block_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_PATIENCE", 0.2)
-    own, trainer = Measuring._measured, os.getpid()
+    monkeypatch.setattr(background, "_MIN_PATIENCE", 0.2)
+    own, trainer = Measuring._measure_and_write, os.getpid()
 
     def hanging(self: Measuring, *given: object) -> dict[int, str]:
         if os.getpid() != trainer:
             time.sleep(600)
         return own(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Measuring, "_measured", hanging)
+    monkeypatch.setattr(Measuring, "_measure_and_write", hanging)
     with recorder(tmp_path, measure="background") as one:
         watch(one)
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
@@ -270,8 +270,8 @@ import os, signal, sys, time
 from pathlib import Path
 from fedaudit.live.measuring import Measuring
 from tests.live.federation import recorder, rounds
-own = Measuring._measured
-Measuring._measured = lambda self, *given: (time.sleep(0.2), own(self, *given))[1]
+own = Measuring._measure_and_write
+Measuring._measure_and_write = lambda self, *given: (time.sleep(0.2), own(self, *given))[1]
 recording = recorder(Path(sys.argv[1]), measure=sys.argv[2])
 for one in rounds():
     recording.round(one.number, sent=one.sent, uploads=one.uploads)
@@ -330,7 +330,7 @@ def test_a_round_that_cannot_be_measured_is_reported(
     def broken(self: Measuring, *given: object) -> dict[int, str]:
         raise BadInput("there is no more paper")
 
-    monkeypatch.setattr(Measuring, "_measured", broken)
+    monkeypatch.setattr(Measuring, "_measure_and_write", broken)
     with (
         pytest.warns(RuntimeWarning, match="round 1 is not recorded: there is no more paper"),
         pytest.warns(RuntimeWarning, match="4 of 4 rounds are not recorded"),

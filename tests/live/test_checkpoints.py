@@ -303,7 +303,7 @@ def test_unusable_settings_are_refused_in_one_sentence(
     assert not (tmp_path / "after").exists()
 
 
-def test_a_model_of_another_network_is_refused_before_the_folder_is_used(tmp_path: Path) -> None:
+def test_a_model_of_another_network_raises_before_the_folder_is_used(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     folder.mkdir()
     torch.save(torch.nn.Linear(64, 10).state_dict(), folder / "model_1.pt")

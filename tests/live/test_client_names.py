@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fedaudit
 from fedaudit.core.errors import BadInput
-from fedaudit.live.clients import Called, number_of
+from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import read_recording, read_round_log
 from tests.live.federation import data, network, rounds
@@ -36,7 +36,9 @@ DECOMPOSED = unicodedata.normalize("NFD", CAFE)
     ],
     ids=repr,
 )
-def test_look_alike_client_names_raise_with_both_spellings(one: Called, other: Called) -> None:
+def test_look_alike_client_names_raise_with_both_spellings(
+    one: ClientRef, other: ClientRef
+) -> None:
     with pytest.raises(BadInput) as refusal:
         fedaudit.fair_split({one: FIRST, other: SECOND}, audited=5)
     assert ascii(one) in str(refusal.value)
@@ -76,7 +78,7 @@ def test_two_spellings_of_a_client_in_uploads_exclude_it(tmp_path: Path) -> None
     split = data().split
     with record(tmp_path, network, split.audit, attacks=["blackbox-loss"]) as recorder:
         first = next(rounds())
-        uploads: dict[Called, dict[str, Tensor]] = dict(first.uploads.items())
+        uploads: dict[ClientRef, dict[str, Tensor]] = dict(first.uploads.items())
         uploads["1 "] = first.uploads[1]
         with pytest.warns(RuntimeWarning, match=r"it has two uploads, named 1 and '1 '"):
             recorder.round(1, sent=first.sent, uploads=uploads)
@@ -85,7 +87,7 @@ def test_two_spellings_of_a_client_in_uploads_exclude_it(tmp_path: Path) -> None
 
 def test_two_spellings_of_a_client_in_sent_models_exclude_it(tmp_path: Path) -> None:
     first = next(rounds())
-    sent: dict[Called, dict[str, Tensor]] = dict.fromkeys((0, 1, "1 ", 2), first.sent)
+    sent: dict[ClientRef, dict[str, Tensor]] = dict.fromkeys((0, 1, "1 ", 2), first.sent)
     says = "client 1: sent names it in two spellings"
     with (
         record(tmp_path, network, data().split.audit, attacks=["blackbox-loss"]) as recorder,
@@ -96,7 +98,9 @@ def test_two_spellings_of_a_client_in_sent_models_exclude_it(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, "0"), ("0", 0), (CAFE, DECOMPOSED)])
-def test_audited_counts_and_training_data_accept_any_spelling(one: Called, other: Called) -> None:
+def test_audited_counts_and_training_data_accept_any_spelling(
+    one: ClientRef, other: ClientRef
+) -> None:
     split = fedaudit.fair_split({one: FIRST}, audited={other: 5})
     assert len(split.audit) == 5
     audit = fedaudit.audit_samples({one: FIRST}, SECOND, training={other: FIRST})
@@ -113,7 +117,7 @@ def test_audited_must_be_a_whole_number(audited: int) -> None:
 
 @pytest.mark.parametrize("names", [(3, 1), ("north", "south", "a"), (1, 3), ("9", 2)])
 def test_joined_parts_do_not_depend_on_name_order(
-    names: tuple[Called, ...],
+    names: tuple[ClientRef, ...],
 ) -> None:
     parts = {name: (X[at::3], Y[at::3]) for at, name in enumerate(names)}
     split = fedaudit.fair_split(parts, audited=8)

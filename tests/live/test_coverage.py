@@ -93,7 +93,7 @@ def test_a_complete_recording_has_complete_coverage(tmp_path: Path) -> None:
     assert check(record_of_it).outcome is Outcome.PASS
 
 
-def test_a_faulty_upload_that_may_be_in_the_model_makes_the_gate_inconclusive(
+def test_a_possibly_aggregated_faulty_upload_makes_the_gate_inconclusive(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -295,7 +295,7 @@ def test_another_run_is_reported_at_its_first_round(tmp_path: Path) -> None:
     assert (found.rounds, found.measured, found.n_missing_rounds) == (3, 3, 1)
     (span,) = found.missing_rounds
     assert (span.first, span.last) == (2, 2)
-    assert span.reason.startswith("that of another run, with other models sent")
+    assert span.reason.startswith("another run passed it with other models sent")
     assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
 
 
@@ -320,14 +320,14 @@ def test_a_repeated_round_is_not_another_run(
     assert (found.rounds, found.measured) == (4, 4)
     (span,) = found.missing_rounds
     assert (span.first, span.last) == (2, 2)
-    assert span.reason == f"its second version, with other {what}; the first is measured"
+    assert span.reason == f"it was passed again with other {what}; the first version is measured"
     assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_repeated_round_raises_if_strict(tmp_path: Path) -> None:
     with opened(tmp_path, strict=True) as recorder:
         tell(recorder, 1)
-        with pytest.raises(BadInput, match="give each round another number"):
+        with pytest.raises(BadInput, match="use each round number once"):
             recorder.round(1, sent=shifted(LIST[0].sent), uploads=LIST[0].uploads)
 
 
@@ -340,7 +340,7 @@ def test_a_resumed_run_may_repeat_rounds_and_then_one_of_them_twice(tmp_path: Pa
         tell(recorder, 3)
     found = coverage(tmp_path)
     assert (found.rounds, found.measured) == (3, 3)
-    assert [one.reason.split(",")[0] for one in found.missing_rounds] == ["its second version"]
+    assert [one.reason.split(" with")[0] for one in found.missing_rounds] == ["it was passed again"]
 
 
 def test_the_globals_view_may_repeat_the_current_round(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_queued_rounds_of_an_earlier_run_can_count_as_failed(
 
 @pytest.mark.filterwarnings("always:fedaudit")
 @pytest.mark.parametrize("absent", [[], [1]])
-def test_an_unknown_upload_is_missing_only_if_an_audited_client_is_absent(
+def test_an_unknown_upload_is_missing_only_without_an_audited_client(
     absent: list[int], tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -454,7 +454,7 @@ def test_an_unclosed_recording_is_inconclusive(tmp_path: Path) -> None:
     assert check(whole).outcome is Outcome.PASS
 
 
-def test_a_recording_of_an_older_version_does_not_say_whether_it_was_closed(tmp_path: Path) -> None:
+def test_a_recording_of_an_older_version_has_no_closed_state(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
     path = tmp_path / "recording.json"

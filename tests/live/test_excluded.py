@@ -57,7 +57,7 @@ def test_a_sum_without_one_of_its_uploads_is_not_recorded(tmp_path: Path) -> Non
     live = next(rounds())
     others = {client: live.uploads[client] for client in (0, 2)}
     made = recorder(tmp_path, strict=False, view="sum", attacks=())
-    with pytest.warns(RuntimeWarning, match=f"round 1 is not recorded: of client 1: {WHY}"):
+    with pytest.warns(RuntimeWarning, match=f"round 1 is not recorded: upload of client 1: {WHY}"):
         made.round(1, sent=live.sent, uploads=others, excluded={1: WHY})
     with pytest.warns(RuntimeWarning, match="1 of 1 rounds are not recorded"):
         made.close()

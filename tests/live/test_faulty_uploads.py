@@ -235,7 +235,7 @@ def test_a_strict_recorder_raises_for_a_faulty_upload(tmp_path: Path) -> None:
     (one, *_) = LIST
     uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
     with (
-        pytest.raises(BadInput, match=r"of client 1: its upload has .* not finite numbers"),
+        pytest.raises(BadInput, match=r"upload of client 1: its upload has .* not finite numbers"),
         record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
     ):
         tell(recorder, one, uploads)
@@ -285,7 +285,7 @@ def test_the_sum_of_a_round_with_a_faulty_upload_is_refused(tmp_path: Path) -> N
     (one, *_) = LIST
     uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
     recorder = record(tmp_path, network, AUDIT, attacks=FEW[:2], view="sum")
-    with pytest.warns(RuntimeWarning, match="round 1 is not recorded: of client 1: its upload"):
+    with pytest.warns(RuntimeWarning, match="1 is not recorded: upload of client 1: its upload"):
         tell(recorder, one, uploads)
     with pytest.warns(RuntimeWarning, match="1 of 1 rounds are not recorded; the first, because"):
         recorder.close()

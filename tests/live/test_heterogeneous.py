@@ -153,7 +153,7 @@ def test_a_leak_of_heterogeneous_clients_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_client_that_memorises_noisy_labels_is_not_hidden_by_the_others(
+def test_a_single_memorising_client_is_not_hidden_by_others(
     tmp_path: Path,
 ) -> None:
     data = {**federation(4, 1000, 1.0, 3), "site-9": federation(1, 260, 1.0, 4)["site-0"]}
@@ -176,7 +176,7 @@ def test_a_site_of_thirty_members_passes_no_control_for_want_of_power(tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_audit_without_coins_is_matched_in_class_and_names_labels_as_baseline(
+def test_an_audit_without_coins_matches_classes_and_has_a_label_baseline(
     tmp_path: Path,
 ) -> None:
     rng = np.random.default_rng(6)

@@ -89,7 +89,7 @@ def test_clients_that_share_no_class_can_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_of_too_few_coins_for_a_bound_keeps_no_other_from_passing(tmp_path: Path) -> None:
+def test_a_client_with_too_few_coins_for_a_bound_does_not_fail_others(tmp_path: Path) -> None:
     data = classes_of({0: 1500, 1: 1500, 2: 16})
     found = judged(tmp_path, data, fedaudit.fair_split(data, audited={0: 600, 1: 600, 2: 8}))
     assert found.outcome is Outcome.PASS, found.reason

@@ -690,8 +690,8 @@ def test_the_recorder_prints_its_cost_once(tmp_path: Path) -> None:
 def test_a_long_measurement_prints_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedaudit.live.measuring._EVERY", 0.0)
-    monkeypatch.setattr("fedaudit.live.measuring._LARGE", 0)
+    monkeypatch.setattr("fedaudit.live.measuring._LOG_INTERVAL", 0.0)
+    monkeypatch.setattr("fedaudit.live.measuring._MANY_VALUES", 0)
     monkeypatch.setattr("fedaudit.signals.measure.BLOCK", 64)
     with record(tmp_path, network, AUDIT, attacks=["loss-series"]) as recorder:
         one = next(rounds())

@@ -202,9 +202,7 @@ def test_one_client_without_statistics_leaves_the_others_as_they_are(
 
 @pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
 @pytest.mark.parametrize("kind", ["updates", "gradients"])
-def test_changes_take_statistics_that_were_sent_and_others_are_estimated(
-    kind: Kind, tmp_path: Path
-) -> None:
+def test_changes_use_sent_statistics_and_others_are_estimated(kind: Kind, tmp_path: Path) -> None:
     sign = 1 if kind == "updates" else -1
     with record(
         tmp_path, network, split().audit, attacks=ATTACKS, uploads=kind, strict=True

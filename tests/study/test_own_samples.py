@@ -82,7 +82,7 @@ def test_other_draws_have_no_source_samples(changes: dict[str, object]) -> None:
     study = skewed_study(**changes)
     run = setup(study, 1, None)
     assert run.study.audit.sources == 0
-    assert run.deal.own is None
+    assert run.deal.source_samples is None
     assert run.deal.measured is run.deal.audit.samples
 
 
@@ -103,37 +103,37 @@ def deal(sources: int) -> Deal:
 
 def test_source_samples_are_equally_many_per_client() -> None:
     found = deal(20)
-    assert found.own is not None
-    assert Counter(found.own.owner.tolist()) == dict.fromkeys(range(4), 20)
-    ids = found.measured.ids[torch.from_numpy(found.own.place)].tolist()
-    for client, one in zip(found.own.owner.tolist(), ids, strict=True):
+    assert found.source_samples is not None
+    assert Counter(found.source_samples.owner.tolist()) == dict.fromkeys(range(4), 20)
+    ids = found.measured.ids[torch.from_numpy(found.source_samples.position)].tolist()
+    for client, one in zip(found.source_samples.owner.tolist(), ids, strict=True):
         assert one in found.clients[client].ids
     assert len(set(ids)) == len(ids)
 
 
 def test_audited_source_samples_are_measured_once() -> None:
     found = deal(60)
-    assert found.own is not None
+    assert found.source_samples is not None
     audited = found.audit.samples.ids[torch.from_numpy(found.audit.owner != NOBODY)]
-    assert not torch.isin(found.own.added.ids, audited).any()
-    assert (found.own.place < len(found.audit)).sum() > 0
-    assert len(found.measured) == len(found.audit) + len(found.own.added)
+    assert not torch.isin(found.source_samples.added.ids, audited).any()
+    assert (found.source_samples.position < len(found.audit)).sum() > 0
+    assert len(found.measured) == len(found.audit) + len(found.source_samples.added)
 
 
 def test_source_samples_are_limited_by_the_smallest_client() -> None:
     found = deal(10_000)
-    assert found.own is not None
+    assert found.source_samples is not None
     smallest = min(found.sizes.values())
-    assert Counter(found.own.owner.tolist()) == dict.fromkeys(range(4), smallest)
+    assert Counter(found.source_samples.owner.tolist()) == dict.fromkeys(range(4), smallest)
 
 
 def test_source_samples_follow_the_label_distribution_of_their_client() -> None:
     found = deal(10_000)
-    assert found.own is not None
-    labels = found.measured.labels[torch.from_numpy(found.own.place)].numpy()
+    assert found.source_samples is not None
+    labels = found.measured.labels[torch.from_numpy(found.source_samples.position)].numpy()
     counts = found.class_counts(10)
     for client in range(4):
-        own = np.bincount(labels[found.own.owner == client], minlength=10)
+        own = np.bincount(labels[found.source_samples.owner == client], minlength=10)
         expected = np.array(counts[client]) * own.sum() / sum(counts[client])
         # All or nearly all of each client's samples.
         assert abs(own - expected).max() < 4
@@ -141,7 +141,7 @@ def test_source_samples_follow_the_label_distribution_of_their_client() -> None:
 
 def test_source_samples_do_not_change_other_draws() -> None:
     plain, more = deal(0), deal(20)
-    assert plain.own is None
+    assert plain.source_samples is None
     stored, also = plain.audit.tensors(), more.audit.tensors()
     assert stored.keys() == also.keys()
     assert all(torch.equal(stored[name], also[name]) for name in stored)
@@ -152,11 +152,11 @@ def test_source_samples_do_not_change_other_draws() -> None:
 def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
-    assert run.deal.own is not None
+    assert run.deal.source_samples is not None
     left = left_to_train(run.deal.clients, run.holdout)
     assert len(left[0]) < len(run.deal.clients[0])
-    ids = run.deal.measured.ids[torch.from_numpy(run.deal.own.place)].tolist()
-    for client, one in zip(run.deal.own.owner.tolist(), ids, strict=True):
+    ids = run.deal.measured.ids[torch.from_numpy(run.deal.source_samples.position)].tolist()
+    for client, one in zip(run.deal.source_samples.owner.tolist(), ids, strict=True):
         assert one in left[client].ids
 
 

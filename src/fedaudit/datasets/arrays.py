@@ -20,18 +20,18 @@ _VALUES_AT_ONCE = 2**23
 
 
 class Scaled(NamedTuple):
-    """Features of both parts after scaling, and the scaling in words."""
+    """Features of both parts after scaling, and a description of the scaling."""
 
     train: Tensor
     test: Tensor
-    words: str
+    description: str
 
 
 class Moments(NamedTuple):
     """Mean and standard deviation (population) of each channel or column."""
 
     mean: Float[ndarray, " channels"]
-    spread: Float[ndarray, " channels"]
+    std: Float[ndarray, " channels"]
 
 
 def pixel_moments(images: UInt8[ndarray, "samples height width channels"]) -> Moments:
@@ -57,19 +57,15 @@ def scaled_images(
 ) -> Scaled:
     """Return images as floating-point channels-first tensors, standardised per channel.
 
-    Args:
-        train: Training images, from which mean and standard deviation are computed.
-        test: Test images, scaled by the same constants.
-        standardise: Whether to subtract the mean and divide by the standard deviation after ``/
-            255``.
+    Mean and standard deviation are those of the training images.
     """
     if not standardise:
         return Scaled(_channels_first(train), _channels_first(test), "pixels / 255")
-    mean, spread = pixel_moments(train)
-    # A constant channel has a spread of 0, which is not a divisor.
-    divisor = np.where(spread > 0, spread, 1.0)
-    words = (
-        f"pixels / 255, then minus {_numbers(mean)} over {_numbers(divisor)} "
+    mean, std = pixel_moments(train)
+    # The standard deviation of a constant channel is 0, so divide by 1 instead.
+    divisor = np.where(std > 0, std, 1.0)
+    description = (
+        f"pixels / 255, then minus {_format(mean)} over {_format(divisor)} "
         "(training mean and spread per channel)"
     )
     shift = torch.tensor(mean, dtype=torch.float32)[:, None, None]
@@ -77,7 +73,7 @@ def scaled_images(
     return Scaled(
         _channels_first(train).sub_(shift).div_(scale),
         _channels_first(test).sub_(shift).div_(scale),
-        words,
+        description,
     )
 
 
@@ -87,28 +83,27 @@ def scaled_columns(
     *,
     standardise: bool = True,
 ) -> Scaled:
-    """Return features standardised column by column; tables of 0 and 1 stay as they are.
+    """Return features standardised per column, unless all training values are 0 or 1.
 
-    Args:
-        train: Training rows, from which mean and standard deviation are computed.
-        test: Test rows, scaled by the same constants.
-        standardise: Whether to subtract each mean and divide by each standard deviation.
+    Mean and standard deviation are those of the training rows.
     """
-    if not standardise or _is_binary(train):
-        words = "0/1 features as stored" if _is_binary(train) else "as stored"
-        return Scaled(_as_float(train), _as_float(test), words)
+    is_binary = bool(((train == 0) | (train == 1)).all())
+    if is_binary or not standardise:
+        description = "0/1 features as stored" if is_binary else "as stored"
+        return Scaled(_as_float(train), _as_float(test), description)
     mean = train.mean(axis=0, dtype=np.float64)
-    spread = train.std(axis=0, dtype=np.float64)
-    # A constant column has a spread of 0, which is not a divisor; it becomes zero.
-    divisor = np.where(spread > 0, spread, 1.0)
-    words = "every feature minus its training mean, over its training spread"
-    return Scaled(_as_float((train - mean) / divisor), _as_float((test - mean) / divisor), words)
+    std = train.std(axis=0, dtype=np.float64)
+    # The standard deviation of a constant column is 0: divide by 1, so the column becomes zero.
+    divisor = np.where(std > 0, std, 1.0)
+    description = "every feature minus its training mean, over its training standard deviation"
+    scaled_train, scaled_test = (_as_float((part - mean) / divisor) for part in (train, test))
+    return Scaled(scaled_train, scaled_test, description)
 
 
 def _channels_first(
     images: UInt8[ndarray, "samples height width channels"],
 ) -> Float[Tensor, "samples channels height width"]:
-    # A copy, since arrays from a file are read-only.
+    # Copy, because torch warns about the read-only arrays of a file.
     moved = np.array(np.moveaxis(images, -1, 1), order="C")
     return torch.from_numpy(moved).to(torch.float32).div_(255)
 
@@ -117,11 +112,7 @@ def _as_float(values: Shaped[ndarray, "samples ..."]) -> Float[Tensor, "samples 
     return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
 
-def _is_binary(values: Shaped[ndarray, "samples ..."]) -> bool:
-    return bool(((values == 0) | (values == 1)).all())
-
-
-def _numbers(values: Float[ndarray, " channels"]) -> str:
+def _format(values: Float[ndarray, " channels"]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
 
 
@@ -134,12 +125,8 @@ AnyArray: TypeAlias = Shaped[ndarray, "..."]
 class Arrays(NamedTuple):
     """Arrays of a data set as stored in a file.
 
-    Attributes:
-        x_train: Images as N x height x width (x 1 or 3) bytes, or one row of numbers for each
-            sample.
-        y_train: Class of each training sample.
-        x_test: Test features, of the same kind.
-        y_test: Class of each test sample.
+    Features are images as N x height x width (x 1 or 3) bytes, or one row of numbers per sample.
+    Targets are the class of each sample, or numbers.
     """
 
     x_train: AnyArray
@@ -158,28 +145,23 @@ class PartPositions(NamedTuple):
 def split(
     labels: Int[ndarray, " samples"], test_share: float, *, rng: np.random.Generator
 ) -> PartPositions:
-    """Choose the same share of every class for testing, at random.
-
-    Args:
-        labels: Class of each sample.
-        test_share: Share of each class for testing, in (0, 1); rounded to whole samples.
-        rng: Random generator of the choice.
+    """Choose the same share of every class for testing, at random; rounded to whole samples.
 
     Raises:
         BadInput: The share is out of range, or one of the parts would be empty.
     """
     if not 0 < test_share < 1:
         raise BadInput(f"test_share is {test_share}; give a share between 0 and 1, such as 0.2")
-    chosen: Bool[ndarray, " samples"] = np.zeros(len(labels), dtype=bool)
+    is_test: Bool[ndarray, " samples"] = np.zeros(len(labels), dtype=bool)
     for positions in positions_of(labels).values():
-        members = rng.permutation(positions)
-        chosen[members[: round(test_share * len(members))]] = True
-    if not chosen.any() or chosen.all():
+        shuffled = rng.permutation(positions)
+        is_test[shuffled[: round(test_share * len(shuffled))]] = True
+    if not is_test.any() or is_test.all():
         raise BadInput(
             f"test_share {test_share} of {len(labels)} samples leaves a part empty; "
             "give more samples or another share"
         )
-    return PartPositions(np.flatnonzero(~chosen), np.flatnonzero(chosen))
+    return PartPositions(np.flatnonzero(~is_test), np.flatnonzero(is_test))
 
 
 def are_numbers(targets: AnyArray) -> bool:
@@ -202,11 +184,19 @@ class SplitArrays(NamedTuple):
 
 
 def split_arrays(
-    x: AnyArray, y: AnyArray, *, test_share: float, rng: np.random.Generator
+    x: AnyArray,
+    y: AnyArray,
+    *,
+    test_share: float,
+    rng: np.random.Generator,
+    groups: AnyArray | None = None,
 ) -> SplitArrays:
-    """Split samples into a training and a test part; see :func:`split`."""
+    """Split samples into a training and a test part; see :func:`split`.
+
+    Both parts have the same share of every group, or of every class if groups are None.
+    """
     _check_pair("data", x, y)
-    positions = split(strata(y), test_share, rng=rng)
+    positions = split(strata(y if groups is None else groups), test_share, rng=rng)
     return SplitArrays(
         Arrays(x[positions.train], y[positions.train], x[positions.test], y[positions.test]),
         positions,
@@ -221,16 +211,16 @@ def from_arrays(
     first_label: int = 0,
     tokens: str = "",
 ) -> Dataset:
-    """Return a data set from arrays that are checked, scaled and numbered.
+    """Check, scale and number the samples in arrays, and return them as a data set.
 
     Bytes of three or four dimensions are images, which become channels-first tensors. Other arrays
     are tables of numbers.
 
     Args:
         name: Name of the data set.
-        arrays: The two parts.
+        arrays: Arrays of both parts.
         standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
-            part; tables of 0 and 1 stay as they are.
+            part; tables of 0 and 1 stay unchanged.
         first_label: Label of the first class in the file; 0 for most, 1 for EMNIST letters.
         tokens: Name of the tokenizer if features are tokens, which stay integers; else empty.
 
@@ -245,8 +235,8 @@ def from_arrays(
         _check_pair(part, x, y)
     if arrays.x_train.shape[1:] != arrays.x_test.shape[1:]:
         raise BadInput(
-            f"training features have shape {arrays.x_train.shape[1:]} a sample and test features "
-            f"{arrays.x_test.shape[1:]}; give both parts the same shape"
+            f"training features have shape {arrays.x_train.shape[1:]} per sample, but test "
+            f"features have {arrays.x_test.shape[1:]}; give both parts the same shape"
         )
     if tokens:
         train, test = (torch.from_numpy(x.astype(np.int32)) for x in arrays[::2])
@@ -259,7 +249,8 @@ def from_arrays(
     y_train = checked_labels("training labels", arrays.y_train) - first_label
     y_test = checked_labels("test labels", arrays.y_test) - first_label
     classes = count_classes(y_train, y_test)
-    return assembled(name, scaled, _to_tensor(y_train), _to_tensor(y_test), classes=classes)
+    targets = (torch.from_numpy(y_train), torch.from_numpy(y_test))
+    return assembled(name, scaled, *targets, classes=classes)
 
 
 def assembled(
@@ -286,7 +277,7 @@ def assembled(
         numbered(scaled.train, y_train),
         numbered(scaled.test, y_test, first=len(y_train)),
         classes,
-        scaled.words,
+        scaled.description,
         group,
         group_names,
         client=client,
@@ -296,18 +287,14 @@ def assembled(
 
 
 def refuse_constant(features: Shaped[Tensor, "samples ..."], what: str) -> None:
-    """Raise if several samples all have the same features, such as images read as white.
-
-    Raises:
-        BadInput: All samples have the same features.
-    """
-    # Two samples nearly always differ, which avoids comparing the others.
+    """Raise if several samples all have the same features, such as images read as white."""
+    # Compare two samples first: they nearly always differ, which saves comparing all.
     if len(features) > 1 and all(
         bool((part == features[:1]).all()) for part in (features[:2], features)
     ):
         raise BadInput(
-            f"all {len(features)} {what} have the same features, so that nothing can be learned "
-            "from them; check how they are read and scaled"
+            f"all {len(features)} {what} have the same features, so nothing can be learned from "
+            "them; check how they are read and scaled"
         )
 
 
@@ -336,7 +323,7 @@ def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
         raise BadInput(f"the {part} part is empty (features of shape {x.shape}); give samples")
     if x.size > MAX_VALUES:
         raise BadInput(
-            f"the {part} part has {x.size} feature values and at most {MAX_VALUES} are read; "
+            f"the {part} part has {x.size} feature values, but at most {MAX_VALUES} are read; "
             "give fewer samples or smaller images"
         )
     if x.dtype.kind not in "uifb":
@@ -349,10 +336,6 @@ def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
             f"{bad} of {len(x)} samples of the {part} part hold NaN or infinity; "
             "features must be finite, so drop or fill them"
         )
-    _refuse_huge(part, x)
-
-
-def _refuse_huge(part: str, x: AnyArray) -> None:
     largest = float(np.finfo(np.float32).max)
     if x.dtype.kind == "f" and x.dtype.itemsize > 4 and (np.abs(x) > largest).any():
         raise BadInput(
@@ -365,7 +348,7 @@ def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) ->
     """Return the number of classes, with labels from 0 up.
 
     Raises:
-        BadInput: The training part omits a class, or the test part has another.
+        BadInput: The training part omits a class, or the test part has a class that it lacks.
     """
     present = np.unique(train)
     classes = int(present[-1]) + 1
@@ -398,28 +381,16 @@ def _scaled(arrays: Arrays, standardise: bool) -> Scaled:
     return scaled_images(x_train, x_test, standardise=standardise)
 
 
-def _to_tensor(labels: Int[ndarray, " samples"]) -> Int[Tensor, " samples"]:
-    return torch.from_numpy(labels)
-
-
 @short_repr
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """Factory of a data set from arrays; see :func:`samples`.
+    """Factory of a data set from arrays; see :func:`samples` for most attributes.
 
     Attributes:
-        name: Name of the data set.
-        x: Features, one row for each sample.
-        y: Class of each sample.
-        x_test: Features of the test part; None if it is drawn from ``x``.
-        y_test: Classes of the test part.
-        test_share: Share of each class that is drawn for testing.
-        standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
-            part.
         inputs: Layout of the features of a model with several named inputs.
-        labels: Group of each sample, by which samples are dealt and drawn if their targets are no
+        labels: Group of each sample, by which samples are dealt and drawn if their targets are not
             classes; only without ``x_test``.
-        subject: Person of each sample, with those of ``x_test`` last.
+        subject: Person of each sample, with the samples of ``x_test`` last.
     """
 
     name: str
@@ -434,39 +405,31 @@ class InMemory:
     subject: AnyArray | None = None
 
     def __call__(self, *, seed: int) -> Dataset:
-        """Return the data set; the seed selects the test samples unless they are given."""
-        rng = seeded_numpy(seed, "split", self.name)
-        subject = self.subject
+        """Return the data set; the seed selects the test samples if there is no ``x_test``."""
+        subject, labels = self.subject, self.labels
         if self.x_test is not None and self.y_test is not None:
             parts = Arrays(self.x, self.y, self.x_test, self.y_test)
-        elif self.labels is None:
-            parts, positions = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
-            subject = None if subject is None else subject[np.concatenate(positions)]
         else:
-            return self._grouped(self.labels, rng)
-        dataset = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
-        return dataset if subject is None else with_subjects(dataset, subject)
-
-    def _grouped(self, labels: AnyArray, rng: np.random.Generator) -> Dataset:
-        """Return the data set with every group in both parts, and group numbers as labels."""
-        positions = split(strata(labels), self.test_share, rng=rng)
-        parts = Arrays(
-            self.x[positions.train],
-            self.y[positions.train],
-            self.x[positions.test],
-            self.y[positions.test],
-        )
-        dataset = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
-        train = dataset.train.replace(labels=torch.from_numpy(labels[positions.train]))
-        test = dataset.test.replace(labels=torch.from_numpy(labels[positions.test]))
-        groups = count_classes(labels[positions.train], labels[positions.test])
-        return replace(dataset, train=train, test=test, classes=groups)
-
-    def _with_inputs(self, dataset: Dataset) -> Dataset:
-        if self.inputs is None:
-            return dataset
+            parts, positions = split_arrays(
+                self.x,
+                self.y,
+                test_share=self.test_share,
+                rng=seeded_numpy(seed, "split", self.name),
+                groups=labels,
+            )
+            order = np.concatenate(positions)
+            subject = None if subject is None else subject[order]
+            labels = None if labels is None else labels[order]
+        dataset = from_arrays(self.name, parts, standardise=self.standardise)
         train, test = (replace(part, inputs=self.inputs) for part in (dataset.train, dataset.test))
-        return replace(dataset, train=train, test=test)
+        classes = dataset.classes
+        if labels is not None:
+            labels_train, labels_test = np.split(labels, [len(train)])
+            classes = count_classes(labels_train, labels_test)
+            train = train.replace(labels=torch.from_numpy(labels_train))
+            test = test.replace(labels=torch.from_numpy(labels_test))
+        dataset = replace(dataset, train=train, test=test, classes=classes)
+        return dataset if subject is None else with_subjects(dataset, subject)
 
 
 @checked
@@ -484,8 +447,8 @@ def samples(
     """Return a data set of arrays, tensors, tables or lists.
 
     Args:
-        x: Features, one row for each sample: numbers, or images as bytes, channels last; or a
-            dictionary of a model's named inputs.
+        x: Features, one row per sample: numbers, or images as bytes, channels last; or a dictionary
+            of a model's named inputs.
         y: Class of each sample, counted from 0; for other tasks the target.
         x_test: Features of the test part; without it, a part of ``x`` is drawn for each seed.
         y_test: Classes of the test part.
@@ -493,12 +456,12 @@ def samples(
         test_share: Share of each class that is drawn for testing, in (0, 1).
         standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
             part.
-        subject: Name or number of the person that each sample is from, for ``unit="person"``; those
-            of ``x_test`` after those of ``x``.
+        subject: Name or number of the person that each sample is from, for ``unit="person"``:
+            people of ``x``, then people of ``x_test``.
 
     Raises:
-        BadInput: The number of labels or persons is not that of samples, or a test part has only
-            features or only labels.
+        BadInput: Samples, labels and people differ in number, or a test part has only features or
+            only labels.
 
     Examples:
         >>> import fedaudit as fa
@@ -514,7 +477,7 @@ def samples(
     if people is not None and people.shape != (count,):
         raise BadInput(
             f"there are {count} samples and people of shape {people.shape}; give subject one name "
-            "or number for each sample, those of x_test after those of x"
+            "or number per sample: people of x, then people of x_test"
         )
     return InMemory(
         name,

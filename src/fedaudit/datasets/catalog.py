@@ -31,11 +31,11 @@ SOURCES: Catalogue[type[DataSource]] = Catalogue(
 )
 
 READERS = (*FORMATS, *HUBS)
-"""Prefixes before the colon for a data set in a format or on a hub; any other is a module."""
+"""Prefixes of ``FORMAT:NAME`` and ``HUB:NAME``; any other prefix is a module."""
 
 
 def data_directory(folder: Path | None = None) -> Path | None:
-    """Return the folder of data sets: the argument, else that of ``FEDAUDIT_DATA``, or None."""
+    """Return the folder of data sets: the argument, else ``FEDAUDIT_DATA``, else None."""
     if folder is not None:
         return folder
     value = os.environ.get(DATA_DIR_VARIABLE)
@@ -64,19 +64,19 @@ def load(
         task: Task that models are trained for.
         classes: Classes whose samples are kept, renumbered in this order; all if empty.
         first_class: New number of the first of these classes.
-        data_dir: Folder of data sets; by default that of ``FEDAUDIT_DATA``.
+        data_dir: Folder of data sets; ``FEDAUDIT_DATA`` by default.
         seed: Seed of all random choices: generated data, and splits that the files do not define.
-        options: Settings of the source; see its class in ``SOURCES``.
+        options: Settings of the source, as documented by its class in ``SOURCES``.
 
     Raises:
         BadInput: The data set or an option does not exist, or the data do not fit the task.
         Damaged: A file is truncated or has another format than its name says.
     """
-    dataset = _load_all(name, data_dir, seed, options)
+    dataset = _load_all_classes(name, data_dir, seed, options)
     return of_task(select_classes(dataset, classes, first=first_class), task)
 
 
-def _load_all(
+def _load_all_classes(
     name: str, data_dir: Path | None, seed: int, options: Mapping[str, DataSetting]
 ) -> Dataset:
     kind, colon, local_name = name.partition(":")
@@ -90,10 +90,10 @@ def _load_all(
         hub = HUBS[kind]
         _check_options(f"{kind} data", hub, options)
         return hub(local_name, **options).read(seed)
-    kinds = [kind] if colon else list(FORMATS)
-    located = _locate(local_name if colon else name, kinds, data_dir)
-    _check_options(f"{located.kind} data", FORMATS[located.kind], options)
-    return FORMATS[located.kind](located.path, **options).read(seed)
+    formats = [kind] if colon else list(FORMATS)
+    located = _locate(local_name if colon else name, formats, data_dir)
+    _check_options(f"{located.format} data", FORMATS[located.format], options)
+    return FORMATS[located.format](located.path, **options).read(seed)
 
 
 def _load_custom(
@@ -130,13 +130,13 @@ def custom_source(name: str) -> Callable[..., object]:
 
 
 class _Location(NamedTuple):
-    """Path and format of a data set."""
+    """Format and path of a data set."""
 
-    kind: str
+    format: str
     path: Path
 
 
-def _locate(name: str, kinds: Sequence[str], data_dir: Path | None) -> _Location:
+def _locate(name: str, formats: Sequence[str], data_dir: Path | None) -> _Location:
     if not name or name != Path(name).name or name.startswith("."):
         raise BadInput(
             f"{name!r} is not a name of a data set; give a name without folders, and the folder as "
@@ -144,12 +144,12 @@ def _locate(name: str, kinds: Sequence[str], data_dir: Path | None) -> _Location
         )
     folder = data_directory(data_dir)
     if folder is None or not folder.is_dir():
-        raise _no_directory(name, folder)
-    for kind in kinds:
+        raise _missing_directory(name, folder)
+    for kind in formats:
         path = FORMATS[kind].find(folder, name)
         if path is not None:
             return _Location(kind, path)
-    raise _no_dataset(name, folder, kinds)
+    raise _missing_dataset(name, folder, formats)
 
 
 def _check_options(
@@ -168,7 +168,7 @@ def _refuse_unknown(what: str, options: Iterable[str], allowed: Collection[str])
             raise unknown_name(f"option of {what}", name, allowed)
 
 
-def _no_directory(name: str, folder: Path | None) -> BadInput:
+def _missing_directory(name: str, folder: Path | None) -> BadInput:
     state = (
         f"no data directory is set ({DATA_DIR_VARIABLE} is empty)"
         if folder is None
@@ -180,10 +180,10 @@ def _no_directory(name: str, folder: Path | None) -> BadInput:
     )
 
 
-def _no_dataset(name: str, folder: Path, kinds: Sequence[str]) -> BadInput:
-    paths = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in kinds)
+def _missing_dataset(name: str, folder: Path, formats: Sequence[str]) -> BadInput:
+    paths = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in formats)
     remedy = f"put it there, or set data_dir or {DATA_DIR_VARIABLE} to the folder that has it"
-    if len(kinds) == 1:
+    if len(formats) == 1:
         return BadInput(f"{folder} has no {paths}; {remedy}")
     entries = [path for path in folder.iterdir() if path.is_dir() or path.suffix == ".npz"]
     names = {path.name.removesuffix(".npz") for path in entries} | set(GENERATED)

@@ -38,8 +38,8 @@ class Dataset:
             id; None if unknown.
         client: Client that every sample is from, indexed by sample id, for the partition
             ``natural``; None if the data name no clients.
-        client_names: Names of the clients; empty if the data name none.
-        statement: Sentences on what was read, for the user; no sample can be seen in them.
+        client_names: Names of the clients; empty if the data name no clients.
+        statement: Sentences for the user on what was read; they reveal no single sample.
 
     Raises:
         BadInput: Ids are out of order, a label is outside the classes, there is no class, the
@@ -80,13 +80,13 @@ class Dataset:
                 f"{int(ids.min())} to {int(ids.max())}; load the data set they were drawn from"
             )
         first_test = len(self.train)
-        tested = ids >= first_test
-        # Clients' ids are nearly always training ids, which this branch copies only once.
-        if not tested.any():
+        is_test = ids >= first_test
+        # Copy once if all are training ids, as clients' ids nearly always are.
+        if not is_test.any():
             samples = self.train.take(ids)
         else:
-            both = self.train.take(ids[~tested]), self.test.take(ids[tested] - first_test)
-            order = torch.cat([(~tested).nonzero(), tested.nonzero()]).flatten().argsort()
+            both = self.train.take(ids[~is_test]), self.test.take(ids[is_test] - first_test)
+            order = torch.cat([(~is_test).nonzero(), is_test.nonzero()]).flatten().argsort()
             samples = Samples.joined(*both).take(order)
         features = samples.features
         return samples.replace(
@@ -94,20 +94,20 @@ class Dataset:
         )
 
     def _check_ids(self) -> None:
-        first_test, total = len(self.train), len(self)
-        if not first_test:
+        if not len(self.train):
             raise BadInput(f"data set {self.name!r} has no training samples; give at least one")
-        expected = torch.arange(total)
-        if not torch.equal(torch.cat([self.train.ids, self.test.ids]), expected):
+        if not torch.equal(torch.cat([self.train.ids, self.test.ids]), torch.arange(len(self))):
             raise BadInput(
                 f"sample ids of {self.name!r} must count from 0 through the training and then "
                 "the test part; build it with from_arrays"
             )
-        if self.train.features.shape[1:] != self.test.features.shape[1:]:
+        train_shape, test_shape = (
+            tuple(part.features.shape[1:]) for part in (self.train, self.test)
+        )
+        if train_shape != test_shape:
             raise BadInput(
-                f"training features of {self.name!r} have shape "
-                f"{tuple(self.train.features.shape[1:])} a sample and test features "
-                f"{tuple(self.test.features.shape[1:])}; give both parts the same shape"
+                f"training features of {self.name!r} have shape {train_shape} per sample, but test "
+                f"features have {test_shape}; give both parts the same shape"
             )
 
     def _check_labels(self) -> None:
@@ -144,25 +144,21 @@ class Dataset:
             )
 
 
-def with_subjects(dataset: Dataset, named: Shaped[ndarray, " samples"]) -> Dataset:
-    """Return the data set with the person of each sample.
-
-    Args:
-        dataset: The samples.
-        named: Name or number of each sample's person, by sample id.
+def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Dataset:
+    """Return the data set with the name or number of each sample's person, by sample id.
 
     Raises:
-        BadInput: The number of names is not that of samples.
+        BadInput: There is not one name or number per sample.
     """
-    if named.dtype.kind == "O":
+    if people.dtype.kind == "O":
         # Columns of tables have names as objects.
-        named = named.astype(str)
-    if named.shape != (len(dataset),) or named.dtype.kind not in "iuUS":
+        people = people.astype(str)
+    if people.shape != (len(dataset),) or people.dtype.kind not in "iuUS":
         raise BadInput(
-            f"{dataset.name!r} has {len(dataset)} samples and people of shape {named.shape} and "
-            f"type {named.dtype}; give one name or whole number for each sample"
+            f"{dataset.name!r} has {len(dataset)} samples and people of shape {people.shape} and "
+            f"type {people.dtype}; give one name or whole number for each sample"
         )
-    codes = np.unique(named, return_inverse=True)[1]
+    codes = np.unique(people, return_inverse=True)[1]
     return replace(dataset, subject=torch.from_numpy(codes.astype(np.int64)))
 
 
@@ -178,10 +174,10 @@ def numbered(
 
 
 def of_task(dataset: Dataset, task: Task) -> Dataset:
-    """Return the data set with the targets of a task; its labels are then classes or groups.
+    """Return the data set with a task's targets, and classes or groups as labels.
 
     Raises:
-        BadInput: Targets are of another kind, or a classifier has a single class.
+        BadInput: Targets do not fit the task, or a classifier has a single class.
     """
     train, test = (samples_of_task(part, task) for part in (dataset.train, dataset.test))
     classes = dataset.classes
@@ -196,21 +192,21 @@ def of_task(dataset: Dataset, task: Task) -> Dataset:
 
 
 def samples_of_task(samples: Samples, task: Task) -> Samples:
-    """Return samples in the form of a task's models, with the targets of its loss.
+    """Return samples with features for a task's models and targets for its loss.
 
     Raises:
-        BadInput: Targets or features are of another kind, or targets are not finite.
+        BadInput: Targets or features do not fit the task, or targets are not finite.
     """
     if samples.inputs is None:
         converted = task.features(samples.features, samples.labels)
         samples = Samples(converted, samples.targets, samples.ids, samples.labels)
     features, raw_targets = samples.features, samples.targets
     if samples.inputs is not None:
-        named = samples.inputs.unpacked(features)
-        features = next(iter(named.values()))
+        inputs = samples.inputs.unpacked(features)
+        features = next(iter(inputs.values()))
         if Reading.TOKENS in task.readings:
-            features = without_masked(task, named, features)
-            raw_targets = without_masked(task, named, raw_targets)
+            features = without_masked(task, inputs, features)
+            raw_targets = without_masked(task, inputs, raw_targets)
     targets = task.targets(features, raw_targets)
     if targets.is_floating_point() and not bool(targets.isfinite().all()):
         n_invalid = int((~targets.reshape(len(targets), -1).isfinite()).any(1).sum())
@@ -227,12 +223,12 @@ def select_classes(dataset: Dataset, selected: Sequence[int], *, first: int = 0)
 
     Args:
         dataset: The data set with all its classes.
-        selected: The classes; all if empty.
-        first: New number of the first class. The numbers below it are classes without samples, such
-            as those of a public set with other classes.
+        selected: Classes to keep; all if empty.
+        first: New number of the first class. The numbers below it are classes without samples here,
+            such as the classes of a public data set.
 
     Raises:
-        BadInput: A class does not exist or is given twice, or there is a single class.
+        BadInput: A class does not exist or is listed twice, or there is a single class.
     """
     if not selected and not first:
         return dataset
@@ -248,11 +244,11 @@ def select_classes(dataset: Dataset, selected: Sequence[int], *, first: int = 0)
             f"{setting('data.classes')} is {list(selected)}; give at least two classes, as a "
             "classifier needs them"
         )
-    number = torch.full((dataset.classes,), -1)
-    number[list(selected)] = torch.arange(first, first + len(selected))
-    train = _renumber(dataset.train, number)
-    test = _renumber(dataset.test, number, first=len(train))
-    is_kept = number[torch.cat([dataset.train.labels, dataset.test.labels])] >= 0
+    new_label = torch.full((dataset.classes,), -1)
+    new_label[list(selected)] = torch.arange(first, first + len(selected))
+    train = _relabel(dataset.train, new_label)
+    test = _relabel(dataset.test, new_label, first_id=len(train))
+    is_kept = new_label[torch.cat([dataset.train.labels, dataset.test.labels])] >= 0
     return with_parts(dataset, train, test, is_kept, classes=first + len(selected))
 
 
@@ -264,14 +260,10 @@ def with_parts(
     *,
     classes: int,
 ) -> Dataset:
-    """Return a data set of some samples of another, with their groups, people and clients.
+    """Return a data set of chosen samples of ``dataset``, with their groups, people and clients.
 
-    Args:
-        dataset: The other data set.
-        train: The training part, with consecutive ids.
-        test: The test part, with consecutive ids.
-        chosen: Ids of the samples in the other data set, or a mask.
-        classes: Number of classes.
+    ``train`` and ``test`` are the chosen samples with consecutive ids. ``chosen`` has their ids in
+    ``dataset``, or a mask.
     """
     group, subject, client = (
         None if codes is None else codes[chosen]
@@ -288,18 +280,18 @@ def with_parts(
     )
 
 
-def _renumber(samples: Samples, number: Tensor, *, first: int = 0) -> Samples:
-    labels = number[samples.labels]
+def _relabel(samples: Samples, new_label: Tensor, *, first_id: int = 0) -> Samples:
+    labels = new_label[samples.labels]
     is_kept = labels >= 0
-    chosen, which = samples.take(is_kept), "labels"
-    if samples.labels is samples.targets:
-        which = "targets"
-    return chosen.replace(ids=torch.arange(first, first + len(chosen)), **{which: labels[is_kept]})
+    chosen = samples.take(is_kept)
+    field = "targets" if samples.labels is samples.targets else "labels"
+    ids = torch.arange(first_id, first_id + len(chosen))
+    return chosen.replace(ids=ids, **{field: labels[is_kept]})
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """Data set with settings. Its file has the catalogue name."""
+    """Data set with settings. Its catalogue name is the name of its module."""
 
     catalogue_name: ClassVar[str]
 
@@ -314,8 +306,7 @@ class DataSource:
         """Return the data set.
 
         Args:
-            seed: Seed of all random choices: generated data, and the test samples if no file
-                defines them.
+            seed: Seed of all random choices: generated data, and the split if no file defines it.
         """
         raise NotImplementedError
 
@@ -329,7 +320,7 @@ class DataFile(DataSource):
     """
 
     looks_for: ClassVar[str]
-    """Path that :meth:`find` searches for, in words."""
+    """Path that :meth:`find` searches for, for messages; NAME stands for the name."""
     suffix: ClassVar[str] = ""
     """Suffix of the file, which users may omit."""
 
@@ -347,15 +338,16 @@ class DataFile(DataSource):
         settings.pop("path")
         path = Path(self.path)
         name = path.name.removesuffix(self.suffix)
-        # A plain name without such a file is a name in the data directory.
         is_path = path.exists() or self.file.exists() or name != str(self.path)
+        # Without a folder, the name is looked up in the data directory.
         folder = path.absolute().parent if is_path else None
         return DataPart(f"{self.catalogue_name}:{name}", settings, folder)
 
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
-        """Return the file or folder of a data set in the data directory, or None."""
-        raise NotImplementedError
+        """Return the file or folder of a data set in the data directory if it exists."""
+        path = folder / f"{name}{cls.suffix}"
+        return path if path.is_file() else None
 
 
 _VALUES_AT_ONCE = 2**22
@@ -373,8 +365,8 @@ def number_rows(*parts: Samples) -> list[Int[ndarray, " samples"]]:
     by_content: dict[bytes, int] = {}
     starts = np.cumsum([0, *map(len, parts)])
     for part, start in zip(parts, starts[:-1], strict=True):
-        within = counts[numbers[start : start + len(part)]] > 1
-        for row in np.flatnonzero(within):
+        shares_hash = counts[numbers[start : start + len(part)]] > 1
+        for row in np.flatnonzero(shares_hash):
             content = _content(part.features, int(row)) + b"|" + _content(part.targets, int(row))
             number = next_number + len(by_content)
             numbers[start + row] = by_content.setdefault(content, number)
@@ -392,11 +384,11 @@ def occur_in_several(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " sha
 def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
     """Return the multilinear hash of each row, modulo 2**64."""
     hashes = np.zeros(len(samples), dtype=np.uint64)
-    for place, tensor in enumerate((samples.features, samples.targets)):
+    for index, tensor in enumerate((samples.features, samples.targets)):
         rows = _rows(tensor)
         width = rows.shape[1] * max(1, rows.itemsize // 4)
-        # A difference in one 32-bit word changes the hash, since the factors are odd.
-        factors = np.random.default_rng(place).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
+        # Odd factors: rows that differ in a single 32-bit word always have different hashes.
+        factors = np.random.default_rng(index).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
         for part in chunks(len(rows), max(1, _VALUES_AT_ONCE // max(1, width))):
             words = _words(rows[part]).astype(np.uint64)
             hashes[part] += (words * factors.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
@@ -404,14 +396,14 @@ def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
 
 
 def _rows(tensor: Tensor) -> Shaped[ndarray, "samples values"]:
-    # Torch cannot infer the width without rows.
+    # Not reshape(len(tensor), -1), which fails for a tensor without rows.
     return tensor.detach().cpu().reshape(len(tensor), prod(tensor.shape[1:])).numpy()
 
 
 def _words(rows: Shaped[ndarray, "samples values"]) -> Shaped[ndarray, "samples words"]:
     if rows.dtype.itemsize < 4:
         return rows.astype(np.float32 if rows.dtype.kind == "f" else np.int32).view(np.uint32)
-    # Minus zero equals zero.
+    # Add 0, which turns minus zero into zero: both are equal, but their bytes differ.
     clean = rows + rows.dtype.type(0) if rows.dtype.kind == "f" else rows
     return np.ascontiguousarray(clean).view(np.uint32)
 

@@ -428,7 +428,9 @@ def _untrained_clients(setup: Setup) -> list[ClientId]:
     owners = setup.deal.audit.owner
     required = {*setup.study.audit.targets, *setup.study.audit.merge}
     required |= {int(owner) for owner in owners[owners >= 0]}
-    required |= set(setup.deal.own.owner.tolist()) if setup.deal.own else set()
+    required |= (
+        set(setup.deal.source_samples.owner.tolist()) if setup.deal.source_samples else set()
+    )
     others = [client for client in clients if client not in required]
     order = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
     return sorted([*required, *(others[i] for i in order[: max(0, count - len(required))])])

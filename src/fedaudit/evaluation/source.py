@@ -97,12 +97,12 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     of_each = study.audit.draw in OF_EACH_CLIENT
     is_own = run.recorded is not None or of_each or study.has_equal_clients
     draws = {} if audited is None else {OWN if is_own else FAIR: audited}
-    if deal.own is None or not len(deal.own.place):
+    if deal.source_samples is None or not len(deal.source_samples.position):
         return draws
     clients = tuple(sorted(deal.clients))
-    order = deal.own.place.argsort()
-    positions = deal.own.place[order]
-    owner = np.searchsorted(clients, deal.own.owner[order])
+    order = deal.source_samples.position.argsort()
+    positions = deal.source_samples.position[order]
+    owner = np.searchsorted(clients, deal.source_samples.owner[order])
     labels = deal.measured.labels.numpy()[positions]
     queries = SourceQueries(positions, owner, labels, clients, at_random=True)
     return {OWN: queries} | {draw: fair for draw, fair in draws.items() if draw != OWN}

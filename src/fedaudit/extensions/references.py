@@ -167,7 +167,7 @@ def _reference(
         reference.deal, samples, trained_on, seed_for(reference.seed, "references")
     )
     panel = np.full(len(samples), NOBODY, dtype=np.int64)
-    deal = Deal(clients, AuditSet(samples, owner, panel), reference.deal.told)
+    deal = Deal(clients, AuditSet(samples, owner, panel), reference.deal.reported_sizes)
     return replace(reference, deal=exclude_held_out(deal, reference.holdout))
 
 

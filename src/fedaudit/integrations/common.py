@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.live.clients import Called
+from fedaudit.live.clients import ClientRef
 from fedaudit.live.weights import NOT_FINITE, tensor_of
 from fedaudit.results.text import log_line
 
@@ -82,25 +82,21 @@ class OpenRound(Generic[Key]):
         recorder: "Recorder",
         index: int,
         asked: Collection[Key],
-        clients: Mapping[Key, Called],
-        chosen: Mapping[Called, Key],
-        models: Mapping[Called, Values],
+        clients: Mapping[Key, ClientRef],
+        chosen: Mapping[ClientRef, Key],
+        models: Mapping[ClientRef, Values],
         *,
         after: Values | None,
         fault: str,
-        excluded: Mapping[Called, str],
+        excluded: Mapping[ClientRef, str],
         note: str,
     ) -> None:
-        """Pass a finished round to a recorder; ``fault`` says why it cannot be recorded.
+        """Pass a finished round to a recorder; ``fault`` states why it cannot be recorded.
 
-        Args:
-            recorder: The recorder.
-            index: Number of the round in the recording.
-            asked: Nodes or tasks that were sent the model.
-            clients: The client of each, if known.
-            chosen: The node or task of each client to measure.
-            models: The model that each client was sent.
-            after, fault, excluded, note: See :meth:`fedaudit.live.recorder.Recorder.round`.
+        ``asked`` are the nodes or tasks that were sent the model, and ``clients`` their known
+        clients. ``chosen`` has the node or task of each client to measure, ``models`` the model
+        that each client was sent. For other arguments, see
+        :meth:`fedaudit.live.recorder.Recorder.round`.
         """
         asked_clients = {clients[key] for key in asked if key in clients}
         unnamed = sum(key not in clients for key in asked)
@@ -145,7 +141,7 @@ def _shapes(arrays: Values) -> set[tuple[int, ...]]:
 
 
 def warn(text: str, *, stacklevel: int) -> None:
-    """Warn in one line without terminal or CI commands, as texts may be of clients."""
+    """Warn in one line without terminal or CI commands, which texts of clients may contain."""
     warnings.warn(log_line(f"fedaudit: {text}"), RuntimeWarning, stacklevel=stacklevel + 1)
 
 
@@ -163,7 +159,7 @@ def warn_of_errors(what: str, *, strict: bool) -> Iterator[None]:
     """Turn any error of the block into a warning, unless the recording is strict."""
     try:
         yield
-    # Warnings are errors only if the user asked for it.
+    # Warnings are raised as errors only if the user configured this.
     except Warning:
         raise
     except Exception as error:
@@ -172,19 +168,12 @@ def warn_of_errors(what: str, *, strict: bool) -> Iterator[None]:
         warn(f"{what}: {error}", stacklevel=4)
 
 
-_BARE = {
-    "loss": ("loss",),
-    "accuracy": ("accuracy", "acc"),
-}
-_OF_TRAINING = {
+_PLAIN_NAMES = {"loss": ("loss",), "accuracy": ("accuracy", "acc")}
+_TRAINING_NAMES = {
     "loss": ("train_loss", "training_loss", "loss_train"),
     "accuracy": (
-        "train_accuracy",
-        "train_acc",
-        "training_accuracy",
-        "training_acc",
-        "accuracy_train",
-        "acc_train",
+        *("train_accuracy", "train_acc", "training_accuracy"),
+        *("training_acc", "accuracy_train", "acc_train"),
     ),
 }
 _EVALUATION = re.compile(r"(^|[^a-z])(e?val|evaluat\w*|valid\w*|test\w*|held\w*)([^a-z]|$)")
@@ -196,39 +185,31 @@ def is_evaluation(name: str) -> bool:
 
 
 def training_metrics(values: Mapping[str, object], *, bare: bool = True) -> dict[str, float]:
-    """Return "loss" and "accuracy" on training data, as far as the metrics hold them.
+    """Return the finite "loss" and "accuracy" on training data among a client's metrics.
 
-    Args:
-        values: Metrics by name; a client chooses them, so they may be anything.
-        bare: Whether "loss" and "accuracy" alone are taken to be on training data.
-
-    Returns:
-        Finite numbers only. Names that speak of training come before bare ones.
+    Names that mention training take precedence. With ``bare``, the names "loss" and "accuracy"
+    alone count as metrics on training data too.
     """
     by_name = {_normalised(name): value for name, value in values.items() if _is_number(value)}
     metrics = dict[str, float]()
-    for metric, names in _OF_TRAINING.items():
-        for name in (*names, *(_BARE[metric] if bare else ())):
+    for metric, names in _TRAINING_NAMES.items():
+        for name in (*names, *(_PLAIN_NAMES[metric] if bare else ())):
             if name in by_name:
                 metrics[metric] = float(by_name[name])
                 break
     return metrics
 
 
-_MOST_METRICS = 100
-_LONGEST_NAME = 100
+_MAX_METRICS = 100
+_MAX_NAME = 100
 
 
 def numbers_in(metrics: object) -> dict[str, float]:
-    """Return the metrics that are numbers; raise if there are too many to be metrics.
-
-    Raises:
-        BadInput: They are not at most 100 values by name.
-    """
-    if not isinstance(metrics, Mapping) or len(metrics) > _MOST_METRICS:
-        raise BadInput(f"its metrics are not at most {_MOST_METRICS} numbers by name")
+    """Return the metrics that are numbers; raise if there are too many to be metrics."""
+    if not isinstance(metrics, Mapping) or len(metrics) > _MAX_METRICS:
+        raise BadInput(f"its metrics are not at most {_MAX_METRICS} numbers by name")
     return {
-        str(name)[:_LONGEST_NAME]: float(value)
+        str(name)[:_MAX_NAME]: float(value)
         for name, value in metrics.items()
         if isinstance(value, np.number) or _is_number(value)
     }

@@ -16,7 +16,7 @@ from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.accuracy import counts_fit
-from fedaudit.live.clients import Called, number_of
+from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.files import read_audit, read_untrained, waiting
 from fedaudit.live.recording import (
     UPLOAD_VIEWS,
@@ -57,7 +57,7 @@ from fedaudit.study.running.folder import (
 )
 from fedaudit.study.running.record import conclude
 
-_MOST_NAMED = 10
+_MAX_LISTED = 10
 
 
 @refusing_exits()
@@ -66,7 +66,7 @@ def attack_recording(
     names: Sequence[str],
     out: Path | str,
     *,
-    targets: Collection[Called] = (),
+    targets: Collection[ClientRef] = (),
     figures: Mapping[str, object] | None = None,
     trust: bool = False,
     progress: Progress = quiet,
@@ -128,6 +128,8 @@ def attack_recording(
 
 
 class _Contents(NamedTuple):
+    """Files of a recording, read and parsed."""
+
     recording: Recording
     audit: AuditSet
     log: Sequence[RoundEntry]
@@ -138,16 +140,16 @@ class _Contents(NamedTuple):
     def measured(self) -> list[MeasuredRound]:
         return [stored.measured for stored in self.stored]
 
-    def called(self, client: ClientId) -> str:
+    def display_name(self, client: ClientId) -> str:
         return plain(self.recording.names.get(client, str(client)))
 
-    def few(self, clients: Iterable[ClientId]) -> str:
-        return _few([self.called(client) for client in clients])
+    def list_names(self, clients: Iterable[ClientId]) -> str:
+        return _list([self.display_name(client) for client in clients])
 
 
 def _contents(folder: Path) -> _Contents:
     """Read a recording; raise if it has no measured round."""
-    # Read first, since rounds that are measured meanwhile are then in the log.
+    # Read waiting rounds before the log, which then has the rounds that are measured meanwhile.
     waiting_rounds = {index for index, _ in waiting(folder)}
     recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = stored_in(folder)
@@ -246,8 +248,8 @@ def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Se
         reason = "source inference needs uploads of at least two clients"
     elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
         reason = (
-            f"client {contents.called(absent[0])} has no audited sample, so that no sample can "
-            "be attributed to it"
+            f"client {contents.display_name(absent[0])} has no audited sample, so no sample can be "
+            "attributed to it"
         )
     refused = dict.fromkeys(run.on_source, reason) if reason else {}
     if impossible := [name for name in refused if name in names]:
@@ -255,15 +257,16 @@ def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Se
     return run.without_attacks(refused)
 
 
-def _targets(contents: _Contents, called: Collection[Called]) -> tuple[ClientId, ...]:
+def _targets(contents: _Contents, clients: Collection[ClientRef]) -> tuple[ClientId, ...]:
     audited = contents.recording.targets
-    numbers = {number_of(client): client for client in called}
+    numbers = {number_of(client): client for client in clients}
     for number, client in numbers.items():
         if number not in audited:
             raise BadInput(
-                f"client {str(client)[:80]!r} is not audited; audited are {contents.few(audited)}"
+                f"client {str(client)[:80]!r} is not audited; audited are "
+                f"{contents.list_names(audited)}"
             )
-    return tuple(client for client in audited if not called or client in numbers)
+    return tuple(client for client in audited if not clients or client in numbers)
 
 
 def _taking_part(contents: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
@@ -271,20 +274,20 @@ def _taking_part(contents: _Contents, targets: Sequence[ClientId]) -> tuple[Clie
     present = tuple(c for c in targets if rounds_with(c, contents.measured))
     if present:
         return present
-    start = f"no upload of an audited client ({contents.few(targets)}) was measured"
+    start = f"no upload of an audited client ({contents.list_names(targets)}) was measured"
     left_out = [
         (entry, client) for entry in contents.log for client in targets if client in entry.excluded
     ]
     for entry, client in left_out[:1]:
         raise BadInput(
             f"{start}: {len(left_out)} were left out, the first of client "
-            f"{contents.called(client)} in round {entry.round} for this reason: "
+            f"{contents.display_name(client)} in round {entry.round} for this reason: "
             f"{plain(entry.excluded[client])}"
         )
     others = sorted({c for entry in contents.measured for c in entry.clients})
     raise BadInput(
-        f"{start}, only of {contents.few(others)}; record more rounds, or name clients as in the "
-        "audited samples"
+        f"{start}, only of {contents.list_names(others)}; record more rounds, or name clients as "
+        "in the audited samples"
     )
 
 
@@ -312,7 +315,7 @@ def _config(
 
 
 def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:
-    """Yield notes for readers on what is not known of the federation, or was not recorded."""
+    """Yield notes for the report on what is unknown about the federation or was not recorded."""
     recording = contents.recording
     yield "How the federation trained: the settings of a recorded federation are unknown."
     if recording.table:
@@ -334,7 +337,7 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
             "a lower bound on what it can find."
         )
     if recording.not_uploaded:
-        listed = plain(", ".join(recording.not_uploaded[:_MOST_NAMED]))
+        listed = plain(", ".join(recording.not_uploaded[:_MAX_LISTED]))
         yield (
             f"What stays at the clients ({listed}): if uploads lack it, the values that were sent "
             "to the clients were measured instead of the clients' own."
@@ -347,7 +350,7 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
         )
     if absent:
         which = "Client" if len(absent) == 1 else "Clients"
-        yield f"{which} {contents.few(absent)}: never took part in a measured round."
+        yield f"{which} {contents.list_names(absent)}: never took part in a measured round."
     if partial := [entry.round for entry in contents.log if not entry.complete]:
         yield f"Uploads of clients that did not reply, in {_rounds(partial)}."
     if lost := [entry for entry in contents.log if entry.note]:
@@ -370,12 +373,12 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
 
 
 def _rounds(numbers: Sequence[int]) -> str:
-    return f"round{'s' * (len(numbers) > 1)} {_few([str(number) for number in numbers])}"
+    return f"round{'s' * (len(numbers) > 1)} {_list([str(number) for number in numbers])}"
 
 
-def _few(names: Sequence[str]) -> str:
-    n_more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {n_more} more" if n_more > 0 else "")
+def _list(names: Sequence[str]) -> str:
+    n_more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
@@ -392,7 +395,7 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
             missing, unknown = _missing_uploads(entries[index], measured[index], targets)
             uploads += missing
             n_uploads += unknown + sum(entry.aggregated for entry in missing)
-    # Only the first version of a round is measured, and later ones of its number are not.
+    # Only the first version of a round is measured; list later versions as missing.
     for index, reason in recording.conflicts.items():
         reasons.setdefault(index, plain(reason))
     by_choice = [entry for entry in log if entry.round % recording.every and not entry.failed]
@@ -448,7 +451,7 @@ def _fault_of(
 def _missing_uploads(
     entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
 ) -> tuple[list[MissingUpload], bool]:
-    """Return missing uploads of targets, and whether one of unknown sender is missing."""
+    """Return missing uploads of targets, and whether an upload of unknown sender is missing."""
     seen = {*measured.clients, *measured.stands_for}
     if ALL_CLIENTS in seen:
         return [], False
@@ -461,7 +464,7 @@ def _missing_uploads(
         )
         for client in sorted({*targets} & {*entry.answered} - seen)
     ]
-    # An upload of an unknown sender may be that of any audited client without a reply.
+    # An upload of an unknown sender may be from any audited client without a reply.
     return missing, entry.unknown and bool({*targets} - {*entry.answered})
 
 

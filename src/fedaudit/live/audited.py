@@ -19,7 +19,7 @@ from fedaudit.core.values import NOBODY, ClientId, Samples, summary
 from fedaudit.datasets.arrays import refuse_constant
 from fedaudit.datasets.dataset import number_rows, occur_in_several
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.clients import ByClient, Called, number_of, numbers_of
+from fedaudit.live.clients import ByClient, ClientRef, number_of, numbers_of
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 _LARGEST = 10**9
@@ -43,7 +43,7 @@ class Split(NamedTuple):
         audit: The audited samples; a fair coin decided for each whether it is also in ``train``.
     """
 
-    train: dict[Called, Int[ndarray, " samples"]]
+    train: dict[ClientRef, Int[ndarray, " samples"]]
     audit: AuditSet
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ def audit_samples(
 
 
 def _check_training(
-    members: Mapping[Called, Samples], unseen: Samples, training: ByClient[Labelled]
+    members: Mapping[ClientRef, Samples], unseen: Samples, training: ByClient[Labelled]
 ) -> None:
     trained = {
         client: labelled_samples(data, f"client {client}") for client, data in training.items()
@@ -193,7 +193,7 @@ def _without_copies(
 
 
 def fair_split(
-    data: ByClient[Labelled], *, audited: int | Mapping[Called, int] = 300, seed: int = 1
+    data: ByClient[Labelled], *, audited: int | Mapping[ClientRef, int] = 300, seed: int = 1
 ) -> Split:
     """Draw members and unseen samples of each client by fair coins, before training.
 
@@ -233,30 +233,31 @@ def fair_split(
         raise BadInput("an audit needs clients; give the samples of at least one")
     rows = dict(zip(samples_of, number_rows(*samples_of.values()), strict=True))
     shared = occur_in_several(list(rows.values()))
-    train: dict[Called, Int[ndarray, " samples"]] = {}
+    train: dict[ClientRef, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
     left_out = 0
-    # In the order of client numbers, in which parts are joined.
-    for client, every in sorted(samples_of.items(), key=lambda item: numbers[item[0]]):
+    # Use the order of client numbers, in which :func:`join_audits` joins parts.
+    for client, client_samples in sorted(samples_of.items(), key=lambda item: numbers[item[0]]):
         number, client_rows = numbers[client], rows[client]
         count = audited_of(client, audited)
         rng = seeded_numpy(seed, "fair split", number)
-        order = rng.permutation(len(every))
-        # Only the first of each group of copies counts, in the drawn order.
+        order = rng.permutation(len(client_samples))
+        # Keep the first of each group of copies, in the drawn order.
         drawn = order[np.sort(np.unique(client_rows[order], return_index=True)[1])]
         if not 0 < count < len(drawn):
             raise BadInput(
-                f"{count} samples of client {client} cannot be audited: it has {len(every)}, of "
-                f"which {len(drawn)} differ, and must keep some; lower audited"
+                f"{count} samples of client {client} cannot be audited: it has "
+                f"{len(client_samples)}, of which {len(drawn)} differ, and must keep some; lower "
+                "audited"
             )
         drawn = drawn[:count]
-        member = rng.random(count) < 0.5
-        train[client] = np.flatnonzero(~np.isin(client_rows, client_rows[drawn[~member]]))
-        alone = ~np.isin(client_rows[drawn], shared)
-        left_out += int((~alone).sum())
-        samples.append(every.take(torch.from_numpy(drawn[alone])))
-        owners.append(np.where(member, number, NOBODY)[alone])
-        panels.append(np.full(int(alone.sum()), number))
+        is_member = rng.random(count) < 0.5
+        train[client] = np.flatnonzero(~np.isin(client_rows, client_rows[drawn[~is_member]]))
+        is_unique = ~np.isin(client_rows[drawn], shared)
+        left_out += int((~is_unique).sum())
+        samples.append(client_samples.take(torch.from_numpy(drawn[is_unique])))
+        owners.append(np.where(is_member, number, NOBODY)[is_unique])
+        panels.append(np.full(int(is_unique.sum()), number))
     if left_out:
         what = f"{left_out} audited samples have an exact copy in another client's data"
         if not sum(map(len, samples)):
@@ -267,11 +268,11 @@ def fair_split(
     return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
 
 
-def audited_of(client: Called, audited: int | Mapping[Called, int]) -> int:
+def audited_of(client: ClientRef, audited: int | Mapping[ClientRef, int]) -> int:
     """Return how many samples of a client are audited."""
     count: object = audited
     if isinstance(audited, Mapping):
-        counts = {number: audited[called] for called, number in numbers_of(audited).items()}
+        counts = {number: audited[ref] for ref, number in numbers_of(audited).items()}
         if number_of(client) not in counts:
             raise BadInput(
                 f"audited has no number for client {client}; it has one for "
@@ -342,7 +343,7 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
     return _shuffled(together.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
 
 
-class _Read(NamedTuple):
+class _ClientPart(NamedTuple):
     name: str
     clients: tuple[ClientId, ...]
     samples: Samples
@@ -350,7 +351,7 @@ class _Read(NamedTuple):
     panel: Int[ndarray, " samples"]
 
 
-def _part(part: Part, name: str, seed: int) -> _Read:
+def _part(part: Part, name: str, seed: int) -> _ClientPart:
     """Read a client's part and undo its shuffling."""
     if isinstance(part, Path | str):
         name, part = str(part), read_tensors(Path(part))[0]
@@ -378,7 +379,7 @@ def _part(part: Part, name: str, seed: int) -> _Read:
             "fair_split(...).part"
         )
     back = np.argsort(_order(len(samples), seed))
-    return _Read(
+    return _ClientPart(
         name,
         tuple(clients),
         samples.take(torch.from_numpy(back)),
@@ -391,7 +392,7 @@ def _order(count: int, seed: int) -> Int[ndarray, " samples"]:
     return seeded_numpy(seed, "order of an audit").permutation(count)
 
 
-def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
+def _numbers(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
     numbers = numbers_of(clients)
     beyond = [number for number in numbers.values() if not 0 <= number <= _LARGEST]
     if beyond:
@@ -412,7 +413,7 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
             raise ValueError("some entries are masked")
         inputs = {n: torch.as_tensor(part).detach().cpu() for n, part in parts.items()}
         targets = torch.as_tensor(given_targets).detach().cpu()
-    # Raised for texts, lists of several lengths, and three parts.
+    # These errors are raised for texts, lists of several lengths, and three parts.
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
@@ -458,6 +459,5 @@ def _shuffled(
     samples: Samples, owner: Int[ndarray, " samples"], panel: Int[ndarray, " samples"], seed: int
 ) -> AuditSet:
     order = _order(len(samples), seed)
-    mixed = samples.take(torch.from_numpy(order))
-    numbered = mixed.replace(ids=torch.arange(len(mixed)))
-    return AuditSet(numbered, owner[order].astype(np.int64), panel[order].astype(np.int64))
+    shuffled = samples.take(torch.from_numpy(order)).replace(ids=torch.arange(len(samples)))
+    return AuditSet(shuffled, owner[order].astype(np.int64), panel[order].astype(np.int64))

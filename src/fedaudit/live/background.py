@@ -21,19 +21,19 @@ from fedaudit.core.files import own_folder, read_text, write_whole
 from fedaudit.core.values import ClientId
 from fedaudit.live.files import FOLDER, TRAINER, waiting
 
-_LONGEST_NUMBER = 40
-"""Bytes of the longest number of a process."""
+_MAX_PID_BYTES = 40
+"""Maximum size of the file with a process id."""
 MOST_WAITING = 4
-"""Rounds that may wait while training goes on."""
-_POLLED = 0.5
-"""Seconds between two looks at whether the training still runs."""
-_PATIENCE = 120.0
-"""Seconds that a round may take at least, whatever it was thought to take."""
-_BEGINNING = 30.0
-"""Seconds within which a copy of the program says that it is there."""
-_STARTS = 3
+"""Maximum number of rounds that may wait during training."""
+_POLL_SECONDS = 0.5
+"""Seconds between two checks whether the training still runs."""
+_MIN_PATIENCE = 120.0
+"""Minimum of the seconds that a round may take, whatever the estimate."""
+_START_SECONDS = 30.0
+"""Seconds within which the forked process must send its process id."""
+_MAX_STARTS = 3
 _END = b"end"
-_BOTH = signal.SIGINT, signal.SIGTERM
+_SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 Measure: TypeAlias = Callable[[Path], Mapping[ClientId, str]]
@@ -73,10 +73,10 @@ def refuse_impossible(device: torch.device) -> None:
         )
 
 
-def is_left_alone(folder: Path) -> bool:
+def is_trainer_gone(folder: Path) -> bool:
     """Return True if the training that locked a recording has ended or is this process."""
     try:
-        trainer = int(read_text(folder / FOLDER / TRAINER, max_bytes=_LONGEST_NUMBER))
+        trainer = int(read_text(folder / FOLDER / TRAINER, max_bytes=_MAX_PID_BYTES))
     except (OSError, ValueError):
         return False
     return trainer == os.getpid() or _has_ended(trainer)
@@ -85,10 +85,10 @@ def is_left_alone(folder: Path) -> bool:
 class BackgroundProcess:
     """Background process that measures waiting rounds, seen from the training process.
 
-    It is forked with the first round that waits, so that the network need not be importable.
-    Rounds lie in the recording's folder, so that none is lost if either process is killed: the
-    background process measures what is left after training, and is restarted if it dies. It is
-    detached, since the program may wait for its own children.
+    It is forked when the first round waits, so that the network need not be importable. Rounds are
+    stored in the recording's folder, so none is lost if either process is killed: the background
+    process measures remaining rounds after training, and is restarted if it dies. It is not a child
+    of the program, which may wait for all of its children.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class BackgroundProcess:
     ) -> None:
         """Store the settings; the process starts later."""
         self._folder, self._measure, self._keeps = folder, measure, tuple(keeps)
-        self._limit = max(_PATIENCE, 20 * seconds)
+        self._limit = max(_MIN_PATIENCE, 20 * seconds)
         self._trainer = os.getpid()
         self._pid, self._starts = 0, 0
         self._pipe: Connection | None = None
@@ -105,13 +105,13 @@ class BackgroundProcess:
     @property
     def given_up(self) -> bool:
         """True if the process has ended too often to be started again."""
-        return self._starts >= _STARTS and not self._alive()
+        return self._starts >= _MAX_STARTS and not self._alive()
 
     def notify(self) -> None:
         """Notify the process that a round waits, and start it if it is not running."""
-        # Not in a process that was forked from this one.
+        # Do nothing in a process that was forked from this one, such as a data loader's worker.
         if os.getpid() == self._trainer:
-            if not self._alive() and self._starts < _STARTS:
+            if not self._alive() and self._starts < _MAX_STARTS:
                 self._start()
             self._send(b"round")
 
@@ -128,25 +128,25 @@ class BackgroundProcess:
             if remaining < fewest:
                 fewest, since = remaining, monotonic()
             if not self._alive():
-                if self._starts >= _STARTS:
+                if self._starts >= _MAX_STARTS:
                     return
                 self._start()
             if monotonic() - since > self._limit:
-                # A hanging process is killed: training continues, and waiting rounds are measured
-                # at the end.
+                # Kill a hanging process: training continues, and waiting rounds are measured at
+                # the end.
                 self._kill()
-                self._starts = _STARTS
+                self._starts = _MAX_STARTS
                 return
-            self._poll(_POLLED)
+            self._poll(_POLL_SECONDS)
 
     def close(self) -> None:
         """End the process once all waiting rounds are measured, and release the folder."""
         if os.getpid() != self._trainer:
             return
         self._send(_END)
-        until = monotonic() + 2 * _POLLED
+        until = monotonic() + 2 * _POLL_SECONDS
         while not waiting(self._folder) and self._alive() and monotonic() < until:
-            self._poll(_POLLED)
+            self._poll(_POLL_SECONDS)
         self._disconnect()
 
     def _start(self) -> None:
@@ -156,7 +156,7 @@ class BackgroundProcess:
         ours, theirs = Pipe()
         try:
             write_whole(own_folder(self._folder, FOLDER) / TRAINER, str(self._trainer))
-            with _undisturbed(), warnings.catch_warnings():
+            with _signals_blocked(), warnings.catch_warnings():
                 # Forking is safe here: the copy runs a single thread and takes no shared lock.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
@@ -165,11 +165,11 @@ class BackgroundProcess:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             theirs.close()
-            if ours.poll(_BEGINNING):
+            if ours.poll(_START_SECONDS):
                 self._pid = int(json.loads(ours.recv_bytes()))
                 self._pipe = ours
                 return
-        # Out of memory, process numbers or disk space, or the process ended at once.
+        # There is no memory, process id or disk space left, or the process ended at once.
         except (OSError, BadInput, EOFError, ValueError):
             pass
         ours.close()
@@ -217,27 +217,27 @@ class BackgroundProcess:
 
     def _serve(self, pipe: Connection) -> None:
         """Measure waiting rounds until training ends or its process is gone."""
-        # Ctrl-C is meant for the training; waiting rounds are still measured.
+        # Ignore Ctrl-C, which is meant for the training: waiting rounds are still measured.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         _close_others([pipe.fileno(), *self._keeps])
         with suppress(OSError):
             os.nice(5)
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
         pipe.send_bytes(json.dumps(os.getpid()).encode())
-        done, over = set[int](), False
-        while not over:
-            while not over and self._measure_next(pipe, done):
-                over = _is_over(pipe, self._trainer, wait=0.0)
-            # A round that was stored just before the end is still measured.
-            over = over or _is_over(pipe, self._trainer, wait=_POLLED)
+        done, is_over = set[int](), False
+        while not is_over:
+            while not is_over and self._measure_next(pipe, done):
+                is_over = _is_over(pipe, self._trainer, wait=0.0)
+            is_over = is_over or _is_over(pipe, self._trainer, wait=_POLL_SECONDS)
+        # Measure rounds that were stored just before the end.
         while self._measure_next(pipe, done):
             pass
 
     def _measure_next(self, pipe: Connection, done: set[int]) -> bool:
-        """Measure the first waiting round, each once; return whether any waits."""
+        """Measure the first waiting round that is not in ``done``; return whether there was one."""
         waiting_rounds = [each for each in waiting(self._folder) if each[0] not in done]
         for index, path in waiting_rounds[:1]:
             done.add(index)
@@ -248,9 +248,9 @@ class BackgroundProcess:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Block signals, which in a forked copy would run the program's exit handlers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BOTH)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
@@ -260,18 +260,18 @@ def _undisturbed() -> Iterator[None]:
 def _close_others(keeps: Sequence[int]) -> None:
     """Close the program's other open files: output, ports, locks of other recordings.
 
-    Descriptors stay occupied, so that an object of the program that closes its own later does not
-    close a file that was opened here.
+    Descriptors stay occupied by the null device. Otherwise an object of the program that closes its
+    descriptor later could close a file that was opened here.
     """
-    nothing = os.open(os.devnull, os.O_RDWR)
-    listed = next((place for place in ("/proc/self/fd", "/dev/fd") if os.path.isdir(place)), None)
-    for name in os.listdir(listed) if listed else ():
+    null_device = os.open(os.devnull, os.O_RDWR)
+    folder = next((path for path in ("/proc/self/fd", "/dev/fd") if os.path.isdir(path)), None)
+    for name in os.listdir(folder) if folder else ():
         number = int(name)
-        if number not in (nothing, *keeps):
-            # The descriptor of the listing itself is closed by now.
+        if number not in (null_device, *keeps):
+            # Skip the descriptor of the listing itself, which is closed by now.
             with suppress(OSError):
                 os.fstat(number)
-                os.dup2(nothing, number)
+                os.dup2(null_device, number)
 
 
 def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:

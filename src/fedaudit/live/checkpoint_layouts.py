@@ -1,4 +1,4 @@
-"""Layouts of folders of checkpoints: which file has whose model of which round."""
+"""Layouts of folders of checkpoints: the round and client of each file."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -71,15 +71,10 @@ class CheckpointFiles:
 
 
 def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFiles:
-    """Return the checkpoints of a folder.
-
-    Args:
-        folder: The folder.
-        global_files: Pattern of the global models; empty for a recognised layout.
-        client_files: Pattern of the clients' models; empty if there are none.
+    """Return the checkpoints of a folder, by patterns or, if both are empty, a recognised layout.
 
     Raises:
-        BadInput: No file matches, a pattern lacks a field, or two files are of one model.
+        BadInput: No file matches, a pattern lacks a field, or two files have the same model.
     """
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the folder with the checkpoints")
@@ -87,7 +82,7 @@ def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFi
         return _files(folder, Layout("", global_files, client_files))
     matches = [_files(folder, layout) for layout in LAYOUTS]
     matches = [files for files in matches if files.globals or files.clients or files.final]
-    # A final model usually lies next to those of the rounds, and is then one of them.
+    # Ignore layouts of a final model alone if another layout has the models of rounds.
     matches = [files for files in matches if files.globals or files.clients] or matches
     if len(matches) == 1:
         return matches[0]
@@ -115,8 +110,8 @@ def _files(folder: Path, layout: Layout) -> CheckpointFiles:
                 f"client_files is {layout.clients!r}; mark the name of the client by {{client}}"
             )
         number = _round_of(fields["round"], path) if "round" in fields else FINAL
-        of_round, name = clients.setdefault(number, {}), fields["client"]
-        of_round[name] = _only(of_round.get(name), path, f"client {name} in round {number}")
+        round_files, name = clients.setdefault(number, {}), fields["client"]
+        round_files[name] = _only(round_files.get(name), path, f"client {name} in round {number}")
     if not layout.program and not (rounds or clients or final):
         patterns = " or ".join(repr(part) for part in (layout.globals, layout.clients) if part)
         raise BadInput(f"no file in {folder} matches {patterns}; check the pattern")
@@ -149,22 +144,20 @@ def _matching(
     parts = pattern.split("/")
     if ".." in parts or not all(parts):
         raise BadInput(f"the pattern {pattern!r} leaves the folder; name files in it")
-    reached: list[tuple[Path, dict[str, str]]] = [(folder, {})]
+    matches: list[tuple[Path, dict[str, str]]] = [(folder, {})]
     for depth, part in enumerate(parts):
         is_last = depth == len(parts) - 1
         expression = re.compile(_expression(pattern, part, allowed, is_last=is_last))
-        reached = [
+        matches = [
             (path, {**fields, **match.groupdict()})
-            for place, fields in reached
-            for path in _entries(place)
-            if (match := expression.fullmatch(path.name)) and _agrees(fields, match.groupdict())
+            for parent, fields in matches
+            for path in _entries(parent)
+            if (match := expression.fullmatch(path.name))
+            # A field that occurs in several parts of the pattern has one value.
+            if all(fields.get(name, value) == value for name, value in match.groupdict().items())
             if is_last or path.is_dir()
         ]
-    yield from ((path, fields) for path, fields in reached if not path.is_dir())
-
-
-def _agrees(fields: Mapping[str, str], others: Mapping[str, str]) -> bool:
-    return all(fields.get(name, value) == value for name, value in others.items())
+    yield from ((path, fields) for path, fields in matches if not path.is_dir())
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -12,12 +12,12 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model
 from fedaudit.live.checkpoint_files import StoredWeights
 from fedaudit.live.checkpoint_models import CheckpointModels, Saved
-from fedaudit.live.clients import Called, number_of
+from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.weights import Weights
 
-_SAME_MEAN, _ROUNDING = 0.01, 1e-6
-"""Largest distance of a mean from the global model, relative to the clients' distances from each
-other and to the norm of the model."""
+_MAX_RELATIVE_DISTANCE, _ROUNDING = 0.01, 1e-6
+"""Largest distance of a mean from the global model: relative to the largest distance of a client
+from the mean, and to the norm of the global model."""
 
 _STATISTICS = ("running_mean", "running_var")
 """Names of running statistics, which some servers do not average."""
@@ -35,7 +35,7 @@ class Means:
 
     models: CheckpointModels
     sizes: Mapping[ClientId, int]
-    by_name: Mapping[str, Called]
+    by_name: Mapping[str, ClientRef]
     _n_equal: int = 0
     _n_different: int = 0
 
@@ -48,11 +48,11 @@ class Means:
         """Raise if the first round shows that models were saved at another time of the round."""
         index = min(index for index, files in self.models.clients.items() if files)
         after = self.models.after
-        other = self.models.sent.get(index) if saved == "sent" else after.get(index + 1)
-        if other is None or index not in after:
+        shifted = self.models.sent.get(index) if saved == "sent" else after.get(index + 1)
+        if shifted is None or index not in after:
             return
         uploads = self.models.uploads(index)
-        if self._is_mean(uploads, other) and not self._is_mean(uploads, after[index]):
+        if self._is_mean(uploads, shifted) and not self._is_mean(uploads, after[index]):
             choice = "after" if saved == "sent" else "sent"
             raise BadInput(
                 f"the mean of the clients' models of round {index} is not the global model that "
@@ -70,8 +70,8 @@ class Means:
         self._n_different += 1
         if self.sizes:
             return (
-                "the global model after it is not the mean of the saved clients' models, so that "
-                "models of further clients may be missing, or the server averages in another way"
+                "the global model after it is not the mean of the saved clients' models; models "
+                "of further clients may be missing, or the server averages in another way"
             )
         return (
             "the global model after it is not the plain mean of the saved clients' models; pass "
@@ -121,9 +121,9 @@ class Means:
         mean = torch.zeros_like(target)
         for weight, vector in zip(weights, vectors, strict=True):
             mean += weight / sum(weights) * vector
-        spread = max(float((vector - mean).norm()) for vector in vectors)
-        distance = float((mean - target).norm())
-        return distance <= max(_SAME_MEAN * spread, _ROUNDING * float(target.norm()))
+        client_distance = max(float((vector - mean).norm()) for vector in vectors)
+        limit = max(_MAX_RELATIVE_DISTANCE * client_distance, _ROUNDING * float(target.norm()))
+        return float((mean - target).norm()) <= limit
 
 
 def _vector(weights: Weights) -> Tensor:

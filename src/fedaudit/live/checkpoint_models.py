@@ -26,7 +26,7 @@ class CheckpointModels:
         self._read = dict[Path, StoredWeights]()
 
     def weights(self, source: Path | Weights) -> Weights:
-        """Return the weights of a file, and keep those of the last two global models."""
+        """Return the weights of a file, and cache the weights of the last two files."""
         if not isinstance(source, Path):
             return source
         if source not in self._read:
@@ -94,7 +94,7 @@ def _initial(initial: Path | str | Weights | None, folder: Path) -> Weights | No
 
 
 def usual_view(models: CheckpointModels, gaps: Gaps) -> str:
-    """Return the view that shows most of what is saved."""
+    """Return the view that uses most of the saved models."""
     if models.clients:
         return "uploads"
     has_change = models.sent.keys() & models.after.keys()
@@ -116,7 +116,7 @@ class Step(NamedTuple):
 
 
 def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Step]:
-    """Return what is measured of each round, or why nothing is."""
+    """Return the step of each round, with the reason if the round cannot be measured."""
     view_named(view)
     if view in UPLOAD_VIEWS and not models.clients:
         raise BadInput(

@@ -26,7 +26,7 @@ from fedaudit.live.checkpoint_models import (
     plan_rounds,
     usual_view,
 )
-from fedaudit.live.clients import ByClient, Called, number_of
+from fedaudit.live.clients import ByClient, ClientRef, number_of
 from fedaudit.live.network import network_of
 from fedaudit.live.recorder import Recorder, record, task_of
 from fedaudit.live.recording import UPLOAD_VIEWS, read_round_log
@@ -51,12 +51,12 @@ def from_checkpoints(
     first: int = 1,
     rounds: int = 0,
     initial: Path | str | Weights | None = None,
-    clients: Mapping[str, Called] | None = None,
+    clients: Mapping[str, ClientRef] | None = None,
     sizes: ByClient[int] | None = None,
     gaps: Gaps = "missing",
     view: str = "",
     attacks: Sequence[str] = (),
-    targets: Sequence[Called] = (),
+    targets: Sequence[ClientRef] = (),
     name: str = "",
     loss: PerSampleLoss = cross_entropy,
     task: str | Task | PerSampleLoss = CLASSIFICATION,
@@ -195,10 +195,10 @@ def _refuse_other_network(
 
 def _clients_of(
     files: CheckpointFiles,
-    clients: Mapping[str, Called] | None,
+    clients: Mapping[str, ClientRef] | None,
     samples: AuditSet,
     sizes: ByClient[int] | None,
-) -> dict[str, Called]:
+) -> dict[str, ClientRef]:
     """Return the audited client of each client's name in files."""
     names = sorted(files.names)
     if unknown := sorted({*(clients or {})} - {*names}):

@@ -14,17 +14,17 @@ from fedaudit.live.weights import Weights
 _NAMED = range(10**8, 10**9)
 """Range of the numbers of clients that are identified by a name."""
 
-Called: TypeAlias = ClientId | str
+ClientRef: TypeAlias = ClientId | str
 """Client as a training loop identifies it: by number or by name."""
 Value = TypeVar("Value")
-ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[Called, Value]
+ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[ClientRef, Value]
 
 
 def number_of(client: object) -> ClientId:
     """Return the number of a client.
 
     The number of a named client is computed from its name. A string of digits is a number. Names
-    that differ only in invisible ways have the same number; see :func:`plain_name`.
+    that look the same have the same number; see :func:`plain_name`.
     """
     try:
         if isinstance(client, str):
@@ -32,7 +32,7 @@ def number_of(client: object) -> ClientId:
             return int(name) if name.isdecimal() else _number_of_name(name)
         if isinstance(client, bool):
             raise TypeError("a truth value is not a number")
-        # This also accepts integers of NumPy.
+        # Not isinstance(client, int), which NumPy's integers fail.
         return index(cast("SupportsIndex", client))
     except (TypeError, ValueError) as error:
         raise BadInput(
@@ -44,43 +44,41 @@ def number_of(client: object) -> ClientId:
 def plain_name(name: str) -> str:
     """Normalise a name: compose accented letters, and reduce spaces.
 
-    Systems encode accented letters differently, and spaces at the end of a name are invisible.
+    Systems encode accented letters in different ways, and trailing spaces are invisible.
     """
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     return " ".join(unicodedata.normalize("NFC", visible).split())
 
 
-def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
+def numbers_of(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
     """Return the number of each client; raise if a client is invalid or two numbers are equal."""
-    numbers, by_number = dict[Called, ClientId](), dict[ClientId, Called]()
+    numbers, by_number = dict[ClientRef, ClientId](), dict[ClientId, ClientRef]()
     for client in clients:
         number = numbers[client] = number_of(client)
         other = by_number.setdefault(number, client)
         if other != client:
-            both = f"clients {other!a} and {client!a}"
-            names = {
-                plain_name(called) if isinstance(called, str) else called
-                for called in (other, client)
-            }
+            names = {plain_name(ref) if isinstance(ref, str) else ref for ref in (other, client)}
             what = (
                 "are one name in two spellings" if len(names) == 1 else f"have the number {number}"
             )
-            raise BadInput(f"{both} {what}; rename one of them")
+            raise BadInput(f"clients {other!a} and {client!a} {what}; rename one of them")
     return numbers
 
 
 def is_of_name(number: ClientId) -> bool:
-    """Return True if a client's number is derived from a name."""
+    """Return True if a client's number was computed from a name."""
     return number in _NAMED
 
 
-def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientId]) -> None:
+def refuse_mixed_references(clients: Iterable[ClientRef], audited: Iterable[ClientId]) -> None:
     """Raise if clients have names but audited clients have numbers, or the reverse."""
-    named = {is_of_name(number) for number in audited}
+    audited_by_name = {is_of_name(number) for number in audited}
     for client in clients:
         number = number_of(client)
-        by_name = isinstance(client, str) and number in _NAMED
-        if (named == {False} and by_name) or (named == {True} and number not in _NAMED):
+        by_name = isinstance(client, str) and is_of_name(number)
+        if (audited_by_name == {False} and by_name) or (
+            audited_by_name == {True} and not is_of_name(number)
+        ):
             form, other = ("name", "number") if by_name else ("number", "name")
             raise BadInput(
                 f"client {str(client)[:80]!r} is identified by its {form}, but audited clients "
@@ -94,7 +92,7 @@ def _number_of_name(name: str) -> ClientId:
     return _NAMED.start + seed_for(0, "client", name) % len(_NAMED)
 
 
-_MOST_NAMED = 5
+_MAX_LISTED = 5
 
 
 class Participants(NamedTuple):
@@ -103,9 +101,9 @@ class Participants(NamedTuple):
     Attributes:
         asked: Clients that were asked to train.
         uploads: Usable uploads.
-        faulty: Reasons why other clients have no usable upload.
+        faulty: Clients that answered without a usable upload, with the reason.
         unnamed: Number of asked clients without a valid number or name.
-        note: The first error about a client without one; empty if there was none.
+        note: The first error about an upload without a valid client; empty without error.
     """
 
     asked: list[ClientId]
@@ -122,37 +120,36 @@ def usable_number(client: object, audited: Iterable[ClientId]) -> ClientId:
         raise BadInput(
             f"a client has the number {number}; give whole numbers from 0 to {LARGEST_CLIENT}"
         )
-    refuse_otherwise_called([client if isinstance(client, str) else number], audited)
+    refuse_mixed_references([client if isinstance(client, str) else number], audited)
     return number
 
 
 def participants_of(
     uploads: ByClient[Weights],
-    asked: Collection[Called],
+    asked: Collection[ClientRef],
     excluded: ByClient[str],
     audited: Collection[ClientId],
 ) -> Participants:
-    """Return the clients of a round by number; clients without a valid number are counted."""
+    """Return the clients of a round by number; only count clients without a valid number."""
     readable, faulty = dict[ClientId, Weights](), dict[ClientId, str]()
-    called, strange = dict[ClientId, Called](), list[str]()
+    refs, errors = dict[ClientId, ClientRef](), list[str]()
     for client, upload in uploads.items():
         try:
             number = usable_number(client, audited)
         except BadInput as error:
-            strange.append(str(error))
+            errors.append(str(error))
             continue
-        if number in called:
-            faulty[number] = f"it has two uploads, named {called[number]!a} and {client!a}"
-            readable.pop(number, None)
+        if number in refs:
+            faulty[number] = f"it has two uploads, named {refs[number]!a} and {client!a}"
         else:
-            called[number], readable[number] = client, upload
+            refs[number], readable[number] = client, upload
     for client, reason in excluded.items():
         try:
             faulty[usable_number(client, audited)] = str(reason)
         except BadInput as error:
-            strange.append(f"{error} ({reason})")
-    if strange and not called and not faulty:
-        raise BadInput(strange[0])
+            errors.append(f"{error} ({reason})")
+    if errors and not refs and not faulty:
+        raise BadInput(errors[0])
     numbers, unnamed = list[ClientId](), 0
     for client in asked:
         try:
@@ -160,8 +157,7 @@ def participants_of(
         except BadInput:
             unnamed += 1
     readable = {client: upload for client, upload in readable.items() if client not in faulty}
-    # The sender of an upload of unknown client was asked too.
-    return Participants(numbers, readable, faulty, unnamed, strange[0] if strange else "")
+    return Participants(numbers, readable, faulty, unnamed, errors[0] if errors else "")
 
 
 class Attendance:
@@ -176,26 +172,26 @@ class Attendance:
         self,
         audited: Collection[ClientId],
         before: Iterable[RoundEntry],
-        called: Callable[[ClientId], str],
+        display_name: Callable[[ClientId], str],
     ) -> None:
-        """Count earlier rounds, without the reasons for unrecorded ones."""
-        self._called = called
-        self._audited, self._others = {*audited}, set[ClientId]()
+        """Note whether an audited client took part in an earlier round."""
+        self._display_name = display_name
+        self._audited, self._unaudited = {*audited}, set[ClientId]()
         self.reasons = dict[str, str]()
-        self._met = any(self._audited & {*entry.asked, *entry.answered} for entry in before)
+        self._has_audited = any(self._audited & {*entry.asked, *entry.answered} for entry in before)
         self._rounds = 0
 
     def fault(self, entry: RoundEntry) -> str:
         """Return a warning if no client of the first rounds is audited; empty otherwise."""
         clients = {*entry.asked, *entry.answered}
-        self._met = self._met or bool(clients & self._audited)
-        if self._met or not clients:
+        self._has_audited = self._has_audited or bool(clients & self._audited)
+        if self._has_audited or not clients:
             return ""
         self._rounds += 1
-        self._others |= clients
+        self._unaudited |= clients
         return (
-            f"no client of round {entry.round} ({self._few(clients)}) is audited: audited are "
-            f"{self._few(self._audited)}; name clients as in the audited samples, or nothing is "
+            f"no client of round {entry.round} ({self._list(clients)}) is audited: audited are "
+            f"{self._list(self._audited)}; name clients as in the audited samples, or nothing is "
             "measured of them (name other clients of the federation in sizes=)"
         )
 
@@ -207,14 +203,14 @@ class Attendance:
                 f"{len(reasons)} of {len(self.reasons)} rounds are not recorded; the first, "
                 f"because {reasons[0]}"
             )
-        if not self._met and self._rounds:
+        if not self._has_audited and self._rounds:
             sentences.append(
-                f"no audited client took part in any of {self._rounds} rounds, and "
-                f"{len(self._others)} other clients did ({self._few(self._others)}): there is no "
-                "result for the audited ones"
+                f"no audited client took part in any of {self._rounds} rounds, but "
+                f"{len(self._unaudited)} other clients did ({self._list(self._unaudited)}): there "
+                "is no result for the audited clients"
             )
         return "; ".join(sentences)
 
-    def _few(self, clients: Collection[ClientId]) -> str:
-        named = ", ".join(self._called(client) for client in sorted(clients)[:_MOST_NAMED])
-        return named + (" ..." if len(clients) > _MOST_NAMED else "")
+    def _list(self, clients: Collection[ClientId]) -> str:
+        names = ", ".join(self._display_name(client) for client in sorted(clients)[:_MAX_LISTED])
+        return names + (" ..." if len(clients) > _MAX_LISTED else "")

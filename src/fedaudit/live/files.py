@@ -1,4 +1,4 @@
-"""Files of a live recording: the audited samples, untrained models, rounds that wait."""
+"""Files of a live recording: audited samples, untrained models, and rounds still to measure."""
 
 import json
 from contextlib import suppress
@@ -27,10 +27,10 @@ from fedaudit.study.running.folder import STUDY_FILE
 AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"
 DRAWN_FOR = "drawn_for"
-"""Name of the client on whose samples each was measured, in recordings of separate tables."""
+"""Name of the array with the client of each sample, in recordings of separate tables."""
 
 _UNTRAINED = ("untrained-1", "untrained-2")
-_OF_EACH_START = {
+_MAY_DIFFER = {
     *("key", "started", "name", "refused", "sizes"),
     *("names", "unaudited", "conflicts", "is_closed"),
 }
@@ -51,15 +51,14 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
     is_new = not is_recording(folder)
     if is_new:
         _refuse_leftovers(folder)
-    # Checked now, while another folder can still be chosen, and not in the first round.
+    # Create folders now, while another folder can still be chosen, and not in the first round.
     for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
         own_folder(folder, name)
     if is_new:
         return recording
     earlier = read_recording(folder)
     now, then = (
-        settings.model_dump(mode="json", exclude=_OF_EACH_START)
-        for settings in (recording, earlier)
+        settings.model_dump(mode="json", exclude=_MAY_DIFFER) for settings in (recording, earlier)
     )
     changed = [name for name in now if now[name] != then[name]]
     if changed:
@@ -94,7 +93,7 @@ def _refuse_leftovers(folder: Path) -> None:
 
 
 def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
-    """Write who trains on what, and optionally the samples themselves."""
+    """Write the audited samples' owners, and optionally their features."""
     write_tensors(audit.tensors(), folder / AUDIT_FILE, private=True)
     if features:
         write_tensors(features_by_name(audit.samples), folder / SAMPLES_FILE, private=True)
@@ -141,7 +140,7 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
     """Read the measurements of untrained models."""
-    # Read separately, since the second round has fewer signals.
+    # Read the rounds separately, since the second has fewer signals.
     rounds = [stored for name in _UNTRAINED for stored in stored_in(own_place(folder, name))]
     if not rounds or any(
         stored.notes.get("run") != key
@@ -158,7 +157,7 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
 
 FOLDER = "waiting"
 TRAINER = "trainer"
-"""File with the number of the process for which rounds are measured."""
+"""File with the id of the training process."""
 _Value = TypeVar("_Value")
 
 
@@ -173,7 +172,7 @@ def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
     for index, path in waiting(folder):
         try:
             entries[index] = RoundEntry.model_validate(parsed_json(read_notes(path)["entry"]))
-        # The error is raised when the round is measured.
+        # Measuring the round will raise this error.
         except (Damaged, KeyError, ValueError, RecursionError):
             entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
     return entries
@@ -188,10 +187,10 @@ def clear(folder: Path) -> None:
             (folder / FOLDER).rmdir()
 
 
-def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
+def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
     """Store a round bit for bit until it is measured; return False if it is too large.
 
-    It is there whole or not at all, whenever a process is killed. A power failure may lose it.
+    The write is atomic, so a killed process leaves no partial file. A power failure may lose it.
     """
     clients = sorted(round.exposed)
     bases = [base for c in clients if (base := round.exposed[c].base) is not None]
@@ -201,14 +200,14 @@ def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
     described, number = [], iter(numbers)
     for client in clients:
         exposed = round.exposed[client]
-        place = -1 if exposed.base is None else next(number)
+        base_number = -1 if exposed.base is None else next(number)
         local, update = _not_derived(exposed)
         if local is not None:
             tensors |= numbered_models("local", {str(client): local})
         if update is not None:
             tensors |= {f"update/{client}/{name}": value for name, value in update.items()}
         has_parts = [exposed.local is not None, exposed.update is not None]
-        described.append([client, place, exposed.gradient_scale, *has_parts])
+        described.append([client, base_number, exposed.gradient_scale, *has_parts])
     if len(tensors) > MAX_TENSORS or sum(value.nbytes for value in tensors.values()) > MAX_BYTES:
         return False
     notes = {
@@ -223,7 +222,7 @@ def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
 
 
 def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEntry]:
-    """Read a round that :func:`hand_over` stored; the file is untrusted."""
+    """Read a round that :func:`store_waiting` stored; the file is untrusted."""
     tensors, notes = read_tensors(path)
     try:
         entry = RoundEntry.model_validate(parsed_json(notes["entry"]))
@@ -268,15 +267,15 @@ _GROUPS = TypeAdapter(list[tuple[int, int]])
 
 
 def _not_derived(exposed: Exposed) -> tuple[Model | None, Params | None]:
-    """Return the client's model and its update, without one that follows from the other."""
+    """Return the client's model and its update, or only one of them if it implies the other."""
     base, local, update = exposed.base, exposed.local, exposed.update
     if base is None or local is None or update is None:
         return local, update
     if _equal(plus(local.params, base.params, -1.0), update):
         return local, None
     moved = _moved(base, update)
-    same = _equal(moved.params, local.params) and _equal(moved.buffers, local.buffers)
-    return (None if same else local), update
+    is_implied = _equal(moved.params, local.params) and _equal(moved.buffers, local.buffers)
+    return (None if is_implied else local), update
 
 
 def _moved(base: Model, update: Params) -> Model:

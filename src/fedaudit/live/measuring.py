@@ -20,12 +20,12 @@ from fedaudit.live.background import (
     MOST_WAITING,
     BackgroundProcess,
     Outcome,
-    is_left_alone,
+    is_trainer_gone,
     outcome_of,
 )
-from fedaudit.live.files import clear, hand_over, read_waiting, waiting
+from fedaudit.live.files import clear, read_waiting, store_waiting, waiting
 from fedaudit.live.recording import Recording, RoundEntry
-from fedaudit.live.rounds import SENT, measure_sound
+from fedaudit.live.rounds import SENT, measure_without_faulty
 from fedaudit.live.weights import ESTIMATED, Shape, estimated_layers, named_few, with_estimates
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.measurements import MeasuredRound, write_measured
@@ -35,34 +35,34 @@ from fedaudit.plan.parts import Setup
 from fedaudit.results.text import plain
 from fedaudit.signals.measure import measure_round
 
-_EVERY = 5.0
-"""Seconds between two lines on how far a measurement is; what takes less is not told of."""
+_LOG_INTERVAL = 5.0
+"""Seconds between two log lines on progress; shorter measurements are not logged."""
 
-_LARGE = 10**7
-"""Numbers in all clients' models together from which they take seconds to be drawn."""
+_MANY_VALUES = 10**7
+"""Number of values in all clients' models from which it takes seconds to draw them."""
 
 When = Literal["now", "background", "after"]
 """Times at which rounds are measured."""
 
 
 def locked(folder: Path, log: Callable[[str], None]) -> Lock:
-    """Return the folder's lock; wait while an earlier run's process measures its last rounds."""
+    """Return the folder's lock; wait while a previous run's process measures its last rounds."""
     try:
         return lock_folder(folder)
     except BadInput:
-        if not is_left_alone(folder):
+        if not is_trainer_gone(folder):
             raise
         log(f"the previous run still measures {_rounds(len(waiting(folder)))}; waiting for it")
         return lock_folder(folder, wait=True)
 
 
 class Measurement(NamedTuple):
-    """Measured round, with what is stored of it.
+    """Measured round with everything that is stored of it.
 
     Attributes:
         measured: The signals.
         round: The round as the adversary sees it, without clients that were left out.
-        entry: Its line of the log.
+        entry: The round's log entry.
         notes: Notes that are stored with the signals.
         faulty: Clients that were left out, with the reason.
     """
@@ -105,7 +105,7 @@ class Measuring:
     def untrained(self) -> tuple[MeasuredRound, ...]:
         """Measure untrained models for a control, and log what a round costs."""
         watch, clients = _Watch(self._log), len(self._setup.deal.clients)
-        if clients * self._shape.numbers >= _LARGE:
+        if clients * self._shape.numbers >= _MANY_VALUES:
             self._log(f"{self._recording.name}: an untrained model is measured first")
         samples = self._setup.deal.audit.samples
         measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
@@ -114,17 +114,18 @@ class Measuring:
         return measured
 
     def begin(self) -> None:
-        """Start the background process, or measure rounds that an earlier run left."""
+        """Start the background process, or measure rounds that a previous run left."""
         has_waiting = bool(waiting(self._folder))
         if self._when == "background" and self._lock is not None:
-            keeps = [self._lock.number]
+            # The background process must keep the lock's file open.
+            kept_files = [self._lock.number]
             self._process = BackgroundProcess(
-                self._folder, self._measure_file, self._expected, keeps
+                self._folder, self._measure_file, self._expected, kept_files
             )
             if has_waiting:
                 self._process.notify()
         elif has_waiting and self._when == "now":
-            self._measure_left()
+            self._measure_waiting()
 
     def take(self, seen: Round, entry: RoundEntry) -> None:
         """Measure a round as the adversary sees it, or store it to be measured later."""
@@ -132,9 +133,9 @@ class Measuring:
             raise BadInput("the recording is closed; open it again with fedaudit.record")
         if self._process is not None:
             self._wait_for_room(entry)
-        if self._when == "now" or not hand_over(self._folder, seen, entry):
+        if self._when == "now" or not store_waiting(self._folder, seen, entry):
             began = monotonic()
-            faulty = self._measured(seen, entry)
+            faulty = self._measure_and_write(seen, entry)
             self._outcomes.append(Outcome(entry.round, monotonic() - began, "", faulty))
         elif self._process is not None:
             self._process.notify()
@@ -144,7 +145,7 @@ class Measuring:
         outcomes, self._outcomes = self._outcomes, []
         outcomes += self._process.outcomes() if self._process is not None else []
         for outcome in outcomes:
-            if not outcome.error and outcome.seconds >= _EVERY:
+            if not outcome.error and outcome.seconds >= _LOG_INTERVAL:
                 self._log(f"round {outcome.round} is measured, in {time_of(outcome.seconds)}")
         return outcomes
 
@@ -156,16 +157,16 @@ class Measuring:
     def end(self, *, finish: bool) -> None:
         """Measure waiting rounds, or leave them if the loop was interrupted."""
         n_waiting = len(waiting(self._folder)) if self._when != "now" else 0
-        still = f"{_rounds(n_waiting)} {'is' if n_waiting == 1 else 'are'} still to be measured"
+        state = f"{_rounds(n_waiting)} {'is' if n_waiting == 1 else 'are'} still to be measured"
         if n_waiting and finish:
-            self._log(still)
+            self._log(state)
         if self._process is not None and finish:
             self._process.wait(0)
         if finish:
-            self._measure_left()
+            self._measure_waiting()
         elif n_waiting and self._process is None:
-            self._log(f"{still}: open the recording again with fedaudit.record, and close it")
-        if self._waited >= _EVERY:
+            self._log(f"{state}: open the recording again with fedaudit.record, and close it")
+        if self._waited >= _LOG_INTERVAL:
             self._log(f"training waited {time_of(self._waited)} in all for measuring")
 
     def close(self) -> None:
@@ -183,7 +184,7 @@ class Measuring:
         disk = round_bytes(
             keep=recording.keep, clients=len(untrained.clients), values=values, parameters=numbers
         )
-        # Each client's model and update, and two models of the server.
+        # A model and an update per client, and two models of the server.
         memory = 4 * numbers * (2 * senders + 2) + 8 * values
         often = "every round" if recording.every == 1 else f"every {recording.every} rounds"
         advice = "; every=10 would measure each tenth round only" if recording.every == 1 else ""
@@ -203,10 +204,10 @@ class Measuring:
     def measured(self, seen: Round, entry: RoundEntry) -> Measurement:
         """Measure a round, and write nothing."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
-        # One thread, so that the digits are the same in every process.
+        # One thread, so that results are bit-identical in every process.
         with one_thread():
-            measured, seen, faulty = measure_sound(
-                seen, entry.weights, self._of_round, audit.samples
+            measured, seen, faulty = measure_without_faulty(
+                seen, entry.weights, self._measure_signals, audit.samples
             )
             layers = estimated_layers(seen, unsent)
             seen = with_estimates(seen, unsent, audit, self._device)
@@ -225,13 +226,13 @@ class Measuring:
         write_measured(self._folder, measurement.measured, measurement.notes)
         self._note(measurement.entry)
 
-    def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
+    def _measure_and_write(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
         """Measure and write a round; return the clients that were left out, with the reason."""
         measurement = self.measured(seen, entry)
         self.write(measurement)
         return measurement.faulty
 
-    def _of_round(self, seen: Round, samples: Samples) -> MeasuredRound:
+    def _measure_signals(self, seen: Round, samples: Samples) -> MeasuredRound:
         audit, unsent = self._setup.deal.audit, self._shape.unsent
         seen = with_estimates(seen, unsent, audit, self._device)
         return measure_round(
@@ -243,8 +244,8 @@ class Measuring:
         entry: RoundEntry | None = None
         try:
             seen, entry = read_waiting(path, self._shape.model.architecture)
-            faulty = self._measured(seen, entry)
-        # Any error concerns this round only.
+            faulty = self._measure_and_write(seen, entry)
+        # Any error concerns this round only. An interrupt is no error: the file then stays.
         except Exception as error:
             if entry is not None:
                 self._failed(entry, plain(f"round {entry.round} is not recorded: {error}"))
@@ -253,12 +254,12 @@ class Measuring:
         path.unlink(missing_ok=True)
         return faulty
 
-    def _measure_left(self) -> None:
+    def _measure_waiting(self) -> None:
         waiting_rounds = waiting(self._folder)
         for done, (index, path) in enumerate(waiting_rounds):
             outcome = outcome_of(index, path, self._measure_file)
             self._outcomes.append(outcome._replace(seconds=0.0))
-            if outcome.seconds >= _EVERY:
+            if outcome.seconds >= _LOG_INTERVAL:
                 self._log(f"{done + 1} of {_rounds(len(waiting_rounds))} are measured")
 
     def _wait_for_room(self, entry: RoundEntry) -> None:
@@ -302,7 +303,7 @@ class _Watch:
         if not done:
             self._began = self._said = now
         self.seconds = now - self._began
-        if 0 < done < total and now - self._said >= _EVERY:
+        if 0 < done < total and now - self._said >= _LOG_INTERVAL:
             self._said = now
             self._log(
                 f"an untrained model is measured as a control: {done} of {total} "

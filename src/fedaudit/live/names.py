@@ -12,23 +12,15 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, type_of
 
-_WRAPPERS = frozenset(
-    {
-        "module",
-        "_module",
-        "_orig_mod",
-        "_fsdp_wrapped_module",
-        "_checkpoint_wrapped_module",
-    }
-)
-"""Attributes under which DataParallel, Opacus, the compiler, FSDP and checkpointing hold a part."""
+_WRAPPERS = {"module", "_module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""Attributes in which DataParallel, Opacus, the compiler, FSDP and checkpointing wrap a module."""
 
-_BESIDE_NETWORK = frozenset({"n_averaged"})
-"""What torch's AveragedModel counts; no part of the network."""
+_NOT_IN_NETWORK = {"n_averaged"}
+"""Counter that torch's AveragedModel adds to a state dict."""
 
-_MORE_CHARACTERS = 1000
-_TIMES_KEYS, _MORE_KEYS = 4, 1000
-"""Longer names and more keys are refused before any work: a client chooses them."""
+_EXTRA_CHARACTERS = 1000
+_KEYS_PER_NAME, _EXTRA_KEYS = 4, 1000
+"""Limits of the names in an upload: a client chooses them, so they are checked before any work."""
 
 
 class NameTable:
@@ -37,19 +29,19 @@ class NameTable:
     def __init__(self, names: Iterable[str], trained: Iterable[str]) -> None:
         """Index every name that an upload may use; those of ``trained`` are for messages."""
         self._known, self._trained = frozenset(names), tuple(trained)
-        self._longest = _MORE_CHARACTERS + max(map(len, self._known), default=0)
-        self._most_keys = _TIMES_KEYS * len(self._known) + _MORE_KEYS
-        # Names that differ only in wrappers must match exactly.
+        self._max_characters = _EXTRA_CHARACTERS + max(map(len, self._known), default=0)
+        self._max_keys = _KEYS_PER_NAME * len(self._known) + _EXTRA_KEYS
+        # Names that differ only in wrappers are ambiguous, so keys must match them exactly.
         self._unwrapped = dict[str, str]()
-        self._shared = set[str]()
+        self._ambiguous = set[str]()
         for name in sorted(self._known):
             short = _without_wrappers(name)
             if self._unwrapped.setdefault(short, name) != name:
-                self._shared.add(short)
+                self._ambiguous.add(short)
 
     def refuse_too_many(self, keys: Collection[object], whose: str) -> None:
-        """Raise if an upload has more keys, or longer ones, than any wrapper makes."""
-        if len(keys) > self._most_keys:
+        """Raise if an upload has more or longer keys than any wrapper produces."""
+        if len(keys) > self._max_keys:
             raise BadInput(
                 f"{whose} has {len(keys):,} names, and the model given to the recorder "
                 f"{len(self._known)}; send the model's state dict"
@@ -60,24 +52,24 @@ class NameTable:
                     f"{whose} has {str(key)[:80]!r} ({type_of(key)}) as a name; name parameters "
                     "as the model's state dict does"
                 )
-            if len(key) > self._longest:
+            if len(key) > self._max_characters:
                 raise BadInput(
                     f"{whose} has a name of {len(key):,} characters, {key[:40]!r} ...; name "
                     "parameters as the model's state dict does"
                 )
 
     def matched(self, keys: Collection[str], whose: str) -> Mapping[str, str]:
-        """Return the network's own name for each key; raise if one fits no name, or several.
+        """Return the network's name for each key; raise if a key fits no name or several names.
 
         Names are compared without wrappers and without a prefix that all keys share or lack.
         """
         if self._known.issuperset(keys):
             return {key: key for key in keys}
-        short = {key: _without_wrappers(key) for key in keys if key not in _BESIDE_NETWORK}
+        short = {key: _without_wrappers(key) for key in keys if key not in _NOT_IN_NETWORK}
         if any(unwrapped not in self._unwrapped for unwrapped in short.values()):
             short = self._with_prefix(short, whose)
         ambiguous = next(
-            (key for key, unwrapped in short.items() if unwrapped in self._shared), None
+            (key for key, unwrapped in short.items() if unwrapped in self._ambiguous), None
         )
         if ambiguous is not None:
             raise BadInput(
@@ -87,7 +79,7 @@ class NameTable:
         return {key: self._unwrapped[unwrapped] for key, unwrapped in short.items()}
 
     def _with_prefix(self, short: Mapping[str, str], whose: str) -> dict[str, str]:
-        """Remove a prefix that all names share, or add one that all lack."""
+        """Remove a prefix that all names share, or add a prefix that all names lack."""
         first = min(short.values(), key=len, default="")
         shared = [
             first[: -len(name)] for name in self._unwrapped if name and first.endswith(f".{name}")
@@ -128,14 +120,12 @@ def _without_wrappers(name: str) -> str:
 
 
 def sent_names(module: nn.Module) -> dict[str, str]:
-    """Map the names under which PEFT sends trained parameters to the network's own names.
+    """Map the names under which PEFT sends trained parameters to the network's names.
 
-    ``get_peft_model_state_dict`` leaves out what an adapter is called (``lora_A.weight`` for
-    ``lora_A.default.weight``), and the path of the adapted part in a larger network.
-
-    Returns:
-        In PEFT's order; nothing for a network without adapters of PEFT's, and no name that two
-        trained adapters share.
+    ``get_peft_model_state_dict`` omits the name of an adapter (``lora_A.weight`` for
+    ``lora_A.default.weight``), and the path of the adapted part in a larger network. The result is
+    in PEFT's order, without names that two trained adapters share. It is empty for a network
+    without adapters.
     """
     parts = ((path, part) for path, part in module.named_modules() if hasattr(part, "peft_config"))
     path, adapted = next(parts, ("", None))
@@ -150,12 +140,14 @@ def sent_names(module: nn.Module) -> dict[str, str]:
     pairs = [
         (name, names_by_address[value.data_ptr()])
         for adapter in adapted.peft_config
-        # By default the function would look for the network on the internet.
+        # With the default, the function would search for the network on the internet.
         for name, value in get_peft_model_state_dict(
             adapted, adapter_name=adapter, save_embedding_layers=False
         ).items()
         if value.data_ptr() in names_by_address
     ]
     shared = Counter(name for name, _ in pairs)
-    unshared = {name: mine for name, mine in pairs if shared[name] == 1}
-    return unshared | {f"{path}.{name}": mine for name, mine in unshared.items() if path}
+    unique = {name: network_name for name, network_name in pairs if shared[name] == 1}
+    return unique | {
+        f"{path}.{name}": network_name for name, network_name in unique.items() if path
+    }

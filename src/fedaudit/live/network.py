@@ -25,12 +25,12 @@ from fedaudit.live.weights import Shape, unsent_in
 Given: TypeAlias = nn.Module | Callable[[], nn.Module]
 _Hook: TypeAlias = Callable[[nn.Module, tuple[object, ...], object], Tensor]
 
-_GIVE = (
+_REMEDY = (
     "give a torch.nn.Module, or a function that returns one; for a linear model of "
     "scikit-learn that is torch.nn.Linear(features, classes), whose parameters are [coef_, "
     "intercept_]"
 )
-_FEW = 3
+_N_TRIED = 3
 
 
 class Network(NamedTuple):
@@ -87,9 +87,11 @@ def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
     # The class needs arguments, or the object cannot be called.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise BadInput(f"model is {name}, which returns no network ({reason}); {_GIVE}") from error
+        raise BadInput(
+            f"model is {name}, which returns no network ({reason}); {_REMEDY}"
+        ) from error
     if not isinstance(result, nn.Module):
-        raise BadInput(f"model returns {type_of(result)}; {_GIVE}")
+        raise BadInput(f"model returns {type_of(result)}; {_REMEDY}")
     return _plain(result), partial(_made_plain, model)
 
 
@@ -104,7 +106,7 @@ def _drawn_anew(like: nn.Module) -> nn.Module:
         parameters = [*part.parameters(recurse=False)]
         if parameters and not any(value.requires_grad for value in parameters):
             continue
-        # torch's attention and transformers have a private method.
+        # torch's attention and transformers have a private method instead.
         for name in ("reset_parameters", "_reset_parameters"):
             reset = getattr(part, name, None)
             if callable(reset):
@@ -116,19 +118,19 @@ def _drawn_anew(like: nn.Module) -> nn.Module:
                 # Frozen parameters were trained before and keep their values.
                 new.copy_(old)
             elif torch.equal(new, old) and _varies(old):
-                # With the old mean and standard deviation, so that outputs keep their scale.
+                # Keep mean and standard deviation, so that outputs keep their scale.
                 new.normal_(float(old.mean()), float(old.std()))
     return module
 
 
 def _varies(value: Tensor) -> bool:
-    """Return True if entries differ; a constant stays as it is after a reset."""
+    """Return True if entries differ; a reset does not change constants."""
     return value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """Return the network without torch's wrappers, on the CPU, in single precision at least."""
-    # By name, since importing the compiler takes seconds.
+    """Return the network without torch's wrappers, on the CPU, in single precision or more."""
+    # Compare names, since importing the compiler takes seconds.
     while (kind := type(module).__name__) in _WRAPPERS:
         module = module.get_submodule(_WRAPPERS[kind])
     values = [*module.parameters(), *module.buffers()]
@@ -153,9 +155,9 @@ def _hooked(build: Callable[[], nn.Module], hooks: tuple[_Hook, ...]) -> nn.Modu
 def _as_logits(
     model: Model, samples: Samples, loss: PerSampleLoss
 ) -> tuple[tuple[_Hook, ...], PerSampleLoss]:
-    """Return hooks that turn outputs into logits, and the loss of these."""
+    """Return hooks that turn outputs into logits, and the loss of these logits."""
     name, module = model.architecture.name, model.module()
-    few = in_model_dtype(samples.features[:_FEW], model)
+    few = in_model_dtype(samples.features[:_N_TRIED], model)
     with torch.no_grad():
         outputs = try_module(module, name, few)
         hooks: tuple[_Hook, ...] = ()
@@ -197,7 +199,7 @@ def _of_one(loss: PerSampleLoss, flat: bool, outputs: Tensor, labels: Tensor) ->
 _OF_LOGITS = ("classification", "binary", "multi-label", "next-token")
 _TRIED = 8
 _SCALES = (0.1, 1.0, 10.0)
-"""Standard deviations of what is added to all parameters, one after the other."""
+"""Standard deviations of the noise that is added to all parameters, one after the other."""
 
 _SLACK = 1e-4
 
@@ -205,8 +207,8 @@ _SLACK = 1e-4
 def refuse_probabilities(model: Model, samples: Samples) -> None:
     """Raise if a network ends in a sigmoid or a softmax, and its task takes logits.
 
-    Logits leave [0, 1] for some parameters and probabilities for none, so that the network is
-    tried with several. Constant outputs prove nothing.
+    Logits leave [0, 1] for some parameters but probabilities never do, so the network is run with
+    several parameters. Constant outputs are no evidence.
     """
     task = model.architecture.task
     if task.name not in _OF_LOGITS:

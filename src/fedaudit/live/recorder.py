@@ -36,12 +36,12 @@ from fedaudit.live.background import refuse_impossible
 from fedaudit.live.clients import (
     Attendance,
     ByClient,
-    Called,
+    ClientRef,
     number_of,
     numbers_of,
     participants_of,
     plain_name,
-    refuse_otherwise_called,
+    refuse_mixed_references,
     usable_number,
 )
 from fedaudit.live.files import claim, waiting_entries, write_audit, write_untrained
@@ -102,29 +102,29 @@ class Recorder:
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
         self._strict, self._warned, self._log = strict, set[str](), log
-        place = device_named(device)
+        torch_device = device_named(device)
         if measure == "background":
-            refuse_impossible(place)
+            refuse_impossible(torch_device)
         claimed = claim(folder, recording, samples)
         self.recording = claimed.model_copy(update={"is_closed": False})
         lock = locked(folder, log)
-        waiting = waiting_entries(folder)
+        unmeasured = waiting_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = recorded_run(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
-        self._other_run = ""
-        before = mended_round_log(folder)
-        # A failed round may be recorded again.
-        self._past = {entry.round: entry for entry in before if not entry.failed}
+        self._other_run_error = ""
+        logged = mended_round_log(folder)
+        # Leave out failed rounds, which may be recorded again.
+        self._recorded = {entry.round: entry for entry in logged if not entry.failed}
         self._attendance = Attendance(
             {*clients, *self.recording.targets, *self.recording.sizes},
-            [*before, *waiting.values()],
-            self._called,
+            [*logged, *unmeasured.values()],
+            self._display_name,
         )
-        for index in waiting:
-            self._count(index)
-        self._waiting: tuple[Model, RoundEntry] | None = None
+        for index in unmeasured:
+            self._set_reason(index)
+        self._awaiting_next_model: tuple[Model, RoundEntry] | None = None
         self._measuring = Measuring(
             folder,
             self.recording,
@@ -133,24 +133,24 @@ class Recorder:
             lock,
             when=measure,
             workers=workers,
-            device=place,
-            note=self._note,
-            failed=self._failed_quietly,
+            device=torch_device,
+            note=self._log_entry,
+            failed=self._log_failure,
             log=log,
         )
-        # Settings that could not be read back are refused before anything is measured.
+        # Refuse settings that could not be read back before anything is measured.
         recording_text(self.recording, folder)
-        if not before and not waiting:
+        if not logged and not unmeasured:
             untrained = self._measuring.untrained()
             # This replaces the files of an earlier run that stopped before its first round.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
-        if self.recording != claimed or not (before or waiting):
+        if self.recording != claimed or not (logged or unmeasured):
             write_recording(self.recording, folder)
-        self._past |= waiting
-        self._earlier = {*self._past}
-        if self._past:
-            log(f"{self.recording.name}: continues after round {max(self._past)}")
+        self._recorded |= unmeasured
+        self._from_previous_session = {*self._recorded}
+        if self._recorded:
+            log(f"{self.recording.name}: continues after round {max(self._recorded)}")
         self._measuring.begin()
         if measure == "now":
             self._poll()
@@ -167,7 +167,7 @@ class Recorder:
         try:
             self._close(finish=error is None)
         except Exception:
-            # The error that stops the loop takes precedence.
+            # Otherwise the error that stopped the loop takes precedence.
             if error is None:
                 raise
 
@@ -178,11 +178,11 @@ class Recorder:
         sent: Sent,
         uploads: ByClient[Weights] | None = None,
         weights: ByClient[float] | None = None,
-        asked: Collection[Called] | None = None,
+        asked: Collection[ClientRef] | None = None,
         unnamed: int = 0,
         after: Weights | None = None,
         excluded: ByClient[str] | None = None,
-        kept_out: Collection[Called] = (),
+        kept_out: Collection[ClientRef] = (),
         note: str = "",
         reported: ByClient[Mapping[str, float]] | None = None,
     ) -> None:
@@ -194,37 +194,42 @@ class Recorder:
 
         Args:
             index: The round's number, from 1.
-            sent: The global model that clients were sent, or one for each client.
+            sent: The global model that clients were sent, or one model per client.
             uploads: Each client's upload; none in a view without uploads.
             weights: Weights of clients in the average; by default their sizes, or equal weights.
-            asked: Clients that were sent the model; by default those that answered.
+            asked: Clients that were sent the model; by default the clients that answered.
             unnamed: Number of further clients that were sent the model, did not answer, and are
                 not identified.
-            after: The global model afterwards. By default the mean of the uploads that can be
+            after: The global model after the round. By default the mean of the uploads that can be
                 measured, or, in a view without uploads, the model of the next round.
-            excluded: Clients with an unreadable upload, and why; the round is measured without
-                them.
-            kept_out: Clients whose upload the server kept out of the average. Their uploads are
-                measured, but are not missing if they cannot be, as no later model depends on them.
-                A non-finite upload counts as kept out if ``after`` is finite.
-            note: What was wrong with uploads of unidentified clients.
-            reported: Accuracy ("accuracy", as a share or in percent) and mean loss ("loss") on its
-                training data, computed by a client with the model that it uploads. They are
-                compared with the recorder's own figures on audited members.
+            excluded: Clients with an unreadable upload, and the reason. The round is measured
+                without them, and their uploads count as missing.
+            kept_out: Clients whose upload the server rejected. A rejected upload is measured if
+                possible. If not, it does not count as missing, since it was not aggregated. A
+                non-finite upload counts as rejected if ``after`` is finite.
+            note: Fault in uploads of unidentified clients.
+            reported: Accuracy ("accuracy", as a share or in percent) and mean loss ("loss") on the
+                training data, which a client computed with the model that it uploads. They are
+                compared with the recorder's values on audited members.
 
         Raises:
-            BadInput: An argument does not fit, and the recording is strict.
+            BadInput: An argument is invalid, and the recording is strict.
         """
         entry: RoundEntry | None = None
         try:
-            self._count(index)
+            self._set_reason(index)
             self._keep_names(*(asked or ()), *(uploads or ()), *(excluded or ()))
-            came = participants_of(
+            participants = participants_of(
                 uploads or {}, asked or (), excluded or {}, self.recording.targets
             )
-            answered = {*came.uploads, *came.faulty}
+            answered = {*participants.uploads, *participants.faulty}
             entry = round_entry(
-                index, came.asked, answered, unnamed + came.unnamed, came.faulty, note or came.note
+                index,
+                participants.asked,
+                answered,
+                unnamed + participants.unnamed,
+                participants.faulty,
+                note or participants.note,
             )
             shares = self._by_number(weights or {})
             numbers = self._by_number(dict.fromkeys(kept_out, 0.0))
@@ -232,14 +237,16 @@ class Recorder:
                 update={
                     "unknown": bool(entry.note),
                     "kept_out": tuple(sorted(answered & numbers.keys())),
-                    "reported": self._reported(reported or {}, came.uploads),
+                    "reported": self._usable_metrics(reported or {}, participants.uploads),
                 }
             )
-            self._ingest(entry, RoundData(sent, came.uploads, shares, after, entry.kept_out))
-        # Any error: an audit must not stop the training that it observes.
+            self._ingest(
+                entry, RoundData(sent, participants.uploads, shares, after, entry.kept_out)
+            )
+        # Catch any error: an audit must not stop the training that it observes.
         except Exception as error:
-            self._failed(index, entry, error)
-        # Earlier rounds are reported only after this one is stored.
+            self._handle_failure(index, entry, error)
+        # Store this round before polling, which may raise for an earlier round.
         self._poll()
 
     def missed(
@@ -247,17 +254,17 @@ class Recorder:
         index: int,
         reason: str,
         *,
-        asked: Collection[Called] = (),
-        answered: Collection[Called] | None = None,
+        asked: Collection[ClientRef] = (),
+        answered: Collection[ClientRef] | None = None,
         unnamed: int = 0,
     ) -> None:
         """Log a round that cannot be recorded, with the reason.
 
         Args:
             index: The round's number, from 1.
-            reason: Why it cannot be recorded.
+            reason: Reason why the round cannot be recorded.
             asked: Known clients that were sent the model.
-            answered: Clients that answered; None if not all of them are known.
+            answered: Clients that answered; None if some are unknown.
             unnamed: See :meth:`round`.
 
         Raises:
@@ -267,16 +274,20 @@ class Recorder:
         try:
             if self.has(index):
                 return
-            self._count(index)
+            self._set_reason(index)
             self._keep_names(*asked, *(answered or ()))
-            came = participants_of(
+            participants = participants_of(
                 {}, asked, dict.fromkeys(answered or (), reason), self.recording.targets
             )
-            entry = round_entry(index, came.asked, came.faulty, unnamed + came.unnamed)
-            entry = entry.model_copy(update={"unknown": answered is None or bool(came.note)})
+            entry = round_entry(
+                index, participants.asked, participants.faulty, unnamed + participants.unnamed
+            )
+            entry = entry.model_copy(
+                update={"unknown": answered is None or bool(participants.note)}
+            )
         except Exception as error:
             failure = BadInput(str(error))
-        self._failed(index, entry, failure)
+        self._handle_failure(index, entry, failure)
 
     def measured(self, index: int, *, sent: Sent, uploads: ByClient[Weights]) -> Measurement:
         """Measure a round of uploads without recording it; see :meth:`keep`.
@@ -284,42 +295,46 @@ class Recorder:
         Raises:
             BadInput: The round's number is invalid, or an upload cannot be measured.
         """
-        came = participants_of(uploads, (), {}, self.recording.targets)
-        entry = round_entry(index, came.asked, came.uploads, came.unnamed, came.faulty, came.note)
-        answers = RoundData(sent, came.uploads, {}, None)
+        participants = participants_of(uploads, (), {}, self.recording.targets)
+        entry = round_entry(
+            index,
+            participants.asked,
+            participants.uploads,
+            participants.unnamed,
+            participants.faulty,
+            participants.note,
+        )
+        answers = RoundData(sent, participants.uploads, {}, None)
         checked = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
         entry = _with_findings(entry, answers, checked)
         if checked.round is None or entry.excluded or entry.note:
-            self._refuse_all(entry.excluded or {self.recording.targets[0]: entry.note})
+            self._raise_first_fault(entry.excluded or {self.recording.targets[0]: entry.note})
         (seen,) = seen_from([checked.round], self._setup.view)
         return self._measuring.measured(seen, entry)
 
     def keep(self, measurement: Measurement) -> None:
-        """Record a round that :meth:`measured` returned; it was not recorded before."""
+        """Record a round that :meth:`measured` returned and that is not recorded yet."""
         self._measuring.write(measurement)
-        self._past[measurement.entry.round] = measurement.entry
-        self._count(measurement.entry.round)
+        self._recorded[measurement.entry.round] = measurement.entry
+        self._set_reason(measurement.entry.round)
 
     def repeated(self, index: int) -> None:
-        """List a round as incomplete, since a further upload of it is measured elsewhere."""
+        """List a round as incomplete, since a further upload of it was measured elsewhere."""
         self._keep_conflict(index, "a further upload of it, which this recording lacks")
 
     def withheld(self, index: int, client: ClientId, reason: str) -> None:
-        """Log that a client was sent the model of a round, and sent no upload, with the reason."""
+        """Log that a client was sent the model of a round but sent no upload, with the reason."""
         if not self.has(index):
-            self._note(round_entry(index, [client], (), 0, note=reason))
+            self._log_entry(round_entry(index, [client], (), 0, note=reason))
 
     def begin_at(self, index: int, what: str) -> None:
-        """Warn if a run begins with a round that is already recorded.
+        """Warn if a run begins with a round that is already recorded; raise if strict.
 
-        Frameworks count the rounds of each run from the start, so that none would be recorded.
+        Frameworks start each run at round 1, so every round would look already recorded.
 
         Args:
             index: The run's first round.
-            what: The kind of run, in words.
-
-        Raises:
-            BadInput: The round is recorded, and the recording is strict.
+            what: The kind of run, for the message.
         """
         if not self.has(index):
             return
@@ -329,22 +344,22 @@ class Recorder:
         self._warn(text, text)
 
     def has(self, index: int) -> bool:
-        """True if a round is recorded, in this run or in one that it continues."""
-        return index in self._past
+        """Return True if a round is recorded, in this run or in a run that it continues."""
+        return index in self._recorded
 
     @property
     def run(self) -> Setup:
-        """The recording as a run, for figures."""
+        """The recording as a run, for estimates and controls."""
         return self._setup
 
     @property
     def uploads(self) -> Kind:
-        """The kind of uploads that :meth:`round` is given."""
+        """The kind of uploads that :meth:`round` receives."""
         return self._uploads
 
     @property
     def sees_uploads(self) -> bool:
-        """True if the adversary sees what clients send, each or in sum."""
+        """True if the adversary sees the clients' uploads, single or summed."""
         return self.recording.view in UPLOAD_VIEWS
 
     @property
@@ -358,9 +373,9 @@ class Recorder:
 
     def _close(self, *, finish: bool) -> None:
         """End the recording; after an interrupted loop, waiting rounds stay unmeasured."""
-        if self._waiting is not None:
-            self._failed_quietly(self._waiting[1], "no model followed")
-            self._waiting = None
+        if self._awaiting_next_model is not None:
+            self._log_failure(self._awaiting_next_model[1], "no model followed")
+            self._awaiting_next_model = None
         if self._measuring.is_closed:
             return
         try:
@@ -368,19 +383,19 @@ class Recorder:
         except Exception as error:
             if self._strict:
                 raise
-            self._warn(plain(f"what waits could not be measured: {error}"), str(error))
+            self._warn(plain(f"queued rounds could not be measured: {error}"), str(error))
         finally:
-            with self._never_raising():
+            with self._warn_unless_strict():
                 self._measuring.close()
         if finish:
             self._poll()
-            with self._never_raising():
-                self._restate(is_closed=True)
+            with self._warn_unless_strict():
+                self._update_recording(is_closed=True)
         if summary := self._attendance.summary():
             self._warn(plain(summary), summary)
 
     @contextmanager
-    def _never_raising(self) -> Iterator[None]:
+    def _warn_unless_strict(self) -> Iterator[None]:
         """Turn errors into warnings, unless the recording is strict."""
         try:
             yield
@@ -389,7 +404,7 @@ class Recorder:
                 raise
             self._warn(plain(f"the recorder failed: {error}"), str(error))
 
-    def _keep_names(self, *clients: Called) -> None:
+    def _keep_names(self, *clients: ClientRef) -> None:
         names, new = self.recording.names, dict[ClientId, str]()
         for client in clients:
             name = plain_name(client) if isinstance(client, str) else ""
@@ -397,27 +412,27 @@ class Recorder:
                 with suppress(BadInput):
                     new[usable_number(name, self.recording.targets)] = name[:200]
         if len(names) < MOST_CLIENTS and not new.keys() <= names.keys():
-            # Clients beyond the limit are shown as numbers, instead of losing rounds.
+            # Beyond the limit, show clients as numbers instead of losing rounds.
             with suppress(BadInput):
-                self._restate(names=dict(islice((names | new).items(), MOST_CLIENTS)))
+                self._update_recording(names=dict(islice((names | new).items(), MOST_CLIENTS)))
 
-    def _restate(self, **changes: object) -> None:
+    def _update_recording(self, **changes: object) -> None:
         recording = self.recording.model_copy(update=changes)
         write_recording(recording, self._folder)
         self.recording = recording
 
     def _by_number(self, values: ByClient[float]) -> dict[ClientId, float]:
-        """Return values by client number, without clients that have none."""
+        """Return values by client number, without clients whose number or name is invalid."""
         numbered = dict[ClientId, float]()
         for client, value in values.items():
             with suppress(BadInput):
                 numbered[usable_number(client, self.recording.targets)] = value
         return numbered
 
-    def _called(self, client: ClientId) -> str:
+    def _display_name(self, client: ClientId) -> str:
         return self.recording.names.get(client, str(client))
 
-    def _refuse_faulty(self, entry: RoundEntry, answers: RoundData) -> None:
+    def _refuse_missing_uploads(self, entry: RoundEntry, answers: RoundData) -> None:
         """Raise if uploads are missing and the recording is strict or measures their sum."""
         missing = {c: why for c, why in entry.excluded.items() if c not in entry.kept_out}
         of_sum = self.recording.view == "sum" or (
@@ -425,83 +440,86 @@ class Recorder:
         )
         if (missing or entry.note) and (self._strict or of_sum):
             client, why = next(iter(missing.items()), (None, entry.note))
-            raise BadInput(why if client is None else f"of client {self._called(client)}: {why}")
+            raise BadInput(
+                why if client is None else f"upload of client {self._display_name(client)}: {why}"
+            )
 
-    def _reported(
+    def _usable_metrics(
         self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
     ) -> dict[ClientId, dict[Metric, float]]:
         """Return usable metrics of audited clients; a client may report anything."""
-        # A gradient is computed at the model sent, while metrics are those of a trained model.
+        # Metrics concern a trained model, but gradients are computed at the model that was sent.
         if self._uploads == "gradients":
             return {}
         audited = {*self.recording.targets} & {*answered}
         metrics = dict[ClientId, dict[Metric, float]]()
         for client, values in reported.items():
-            # An unusable metric must not lose a round.
+            # Ignore an unusable metric instead of losing the round.
             with suppress(BadInput):
                 metrics[number_of(client)] = metrics_in(values)
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
 
     def _ingest(self, entry: RoundEntry, answers: RoundData) -> None:
-        if self._other_run:
-            raise BadInput(self._other_run)
+        if self._other_run_error:
+            raise BadInput(self._other_run_error)
         if not answers.uploads and not self.sees_uploads:
             self._measure_previous(entry, cast("Weights", answers.sent), answers.after)
             return
         if not answers.uploads:
             if entry.excluded:
-                self._refuse_all(entry.excluded)
+                self._raise_first_fault(entry.excluded)
             raise BadInput("no client's upload came back")
         if entry.round % self.recording.every:
             bases = bases_of(answers.sent, sorted(answers.uploads), self._shape)[0]
             entry = entry.model_copy(update={"sent": digest_of_models(bases), "note": ""})
             if not self._is_repeated(entry):
-                self._meet(entry)
-                self._note(entry.logged())
+                self._warn_if_none_audited(entry)
+                self._log_entry(entry.logged())
             return
         checked = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
         entry = _with_findings(entry, answers, checked)
         if self._is_repeated(entry):
             return
         if checked.round is None:
-            self._refuse_all(entry.excluded)
-        self._refuse_faulty(entry, answers)
-        self._meet(entry)
+            self._raise_first_fault(entry.excluded)
+        self._refuse_missing_uploads(entry, answers)
+        self._warn_if_none_audited(entry)
         self._measure(checked.round, entry)
         self._warn_of_faulty(entry.round, entry.excluded)
         if entry.note:
-            # If every audited client has replied, the other upload is of a client without audit.
-            all_audited = {*self.recording.targets} <= {*entry.answered}
-            how = "is recorded without an upload" if all_audited else "is not recorded in full"
-            self._warn(plain(f"round {entry.round} {how}: {entry.note}"), entry.note)
+            # If all audited clients have replied, the unidentified upload is from an unaudited one.
+            all_replied = {*self.recording.targets} <= {*entry.answered}
+            state = "is recorded without an upload" if all_replied else "is not recorded in full"
+            self._warn(plain(f"round {entry.round} {state}: {entry.note}"), entry.note)
 
     def _is_repeated(self, entry: RoundEntry) -> bool:
-        """Return True if a round was recorded before; raise if the folder holds another run."""
-        before = self._past.get(entry.round)
-        if self._waiting is not None and self._waiting[1].round == entry.round:
-            before = self._waiting[1]
+        """Return True if a round was recorded before; raise if the folder has another run."""
+        before = self._recorded.get(entry.round)
+        if self._awaiting_next_model is not None:
+            awaiting = self._awaiting_next_model[1]
+            before = awaiting if awaiting.round == entry.round else before
         if before is None:
             return False
         pairs = ((before.sent, entry.sent), (before.uploads, entry.uploads))
         if not any(then and now and then != now for then, now in pairs):
-            self._earlier.discard(entry.round)
+            self._from_previous_session.discard(entry.round)
             return True
         what = "models sent" if before.sent != entry.sent else "uploads"
         text = f"round {entry.round} was recorded before with other {what}"
-        if entry.round in self._earlier:
+        if entry.round in self._from_previous_session:
             self._keep_conflict(
                 entry.round,
-                f"that of another run, with other {what}; no more of that run is measured",
+                f"another run passed it with other {what}; no more of that run is measured",
             )
-            self._other_run = (
+            self._other_run_error = (
                 f"{text}: the folder has another run, which is kept, and this run is not recorded "
                 "from now on; give it another folder"
             )
-            raise BadInput(self._other_run)
+            raise BadInput(self._other_run_error)
         self._keep_conflict(
-            entry.round, f"its second version, with other {what}; the first is measured"
+            entry.round, f"it was passed again with other {what}; the first version is measured"
         )
-        text += " in this run, and these are kept; give each round another number"
+        text += " in this run; the first version is kept: use each round number once"
         if self._strict:
             raise BadInput(text)
         self._warn(text, text)
@@ -511,27 +529,28 @@ class Recorder:
         conflicts = self.recording.conflicts
         if index not in conflicts and len(conflicts) < MOST_CONFLICTS:
             with suppress(BadInput):
-                self._restate(conflicts={**conflicts, index: reason})
+                self._update_recording(conflicts={**conflicts, index: reason})
 
-    def _meet(self, entry: RoundEntry) -> None:
-        """Warn, or raise, if no client so far is audited."""
+    def _warn_if_none_audited(self, entry: RoundEntry) -> None:
+        """Warn if no client so far is audited; raise if the recording is strict."""
         fault = self._attendance.fault(entry)
         if fault and self._strict:
             raise BadInput(fault)
         if fault:
             self._warn(fault, "no client is audited")
 
-    def _refuse_all(self, faulty: Mapping[ClientId, str]) -> NoReturn:
+    def _raise_first_fault(self, faulty: Mapping[ClientId, str]) -> NoReturn:
         client, reason = next(iter(sorted(faulty.items())))
         raise BadInput(
-            f"no upload can be measured; that of client {self._called(client)}: {reason}"
+            "no upload can be measured; the upload of client "
+            f"{self._display_name(client)}: {reason}"
         )
 
     def _warn_of_faulty(self, index: int, faulty: Mapping[ClientId, str]) -> None:
         for client, why in faulty.items():
-            called = self._called(client)
-            text = plain(f"round {index} is recorded without client {called}: {why}")
-            self._warn(text, f"{called}: {why}")
+            name = self._display_name(client)
+            text = plain(f"round {index} is recorded without client {name}: {why}")
+            self._warn(text, f"{name}: {why}")
 
     def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """Measure the previous round, which ends with the model sent in this one."""
@@ -539,23 +558,24 @@ class Recorder:
         entry = entry.model_copy(update={"sent": digest_of_models({ALL_CLIENTS: now})})
         if self._is_repeated(entry):
             return
-        if self._waiting is not None and entry.round < self._waiting[1].round:
-            raise BadInput(
-                f"it comes after round {self._waiting[1].round}, and without uploads a round ends "
-                "with the next model that is sent; record rounds in their order"
-            )
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            before, previous = waiting
-            self._between(before, now, previous)
+        if self._awaiting_next_model is not None:
+            before, previous = self._awaiting_next_model
+            if entry.round < previous.round:
+                raise BadInput(
+                    f"it was passed after round {previous.round}, but without uploads a round ends "
+                    "with the model of the next round; pass rounds in order"
+                )
+            self._awaiting_next_model = None
+            self._measure_globals(before, now, previous)
         if after is None:
-            self._waiting = (now, entry)
+            self._awaiting_next_model = (now, entry)
         else:
-            self._between(now, finite_model(after, self._shape, "the model afterwards"), entry)
+            end = finite_model(after, self._shape, "the model afterwards")
+            self._measure_globals(now, end, entry)
 
-    def _between(self, base: Model, after: Model, entry: RoundEntry) -> None:
+    def _measure_globals(self, base: Model, after: Model, entry: RoundEntry) -> None:
         if entry.round % self.recording.every:
-            self._note(entry)
+            self._log_entry(entry)
         else:
             client = self.recording.targets[0]
             self._measure(round_of_globals(entry, base, after, client, self._shape), entry)
@@ -567,19 +587,19 @@ class Recorder:
             self._warn(
                 f"running statistics of {plain(named_few(layers))} are not in what clients send; "
                 "they are estimated for each model on audited samples, as the report notes; "
-                "send the whole state dict to measure the clients' own",
+                "send the whole state dict to measure the clients' statistics",
                 "estimated statistics",
             )
         self._measuring.take(seen, entry)
-        self._past[entry.round] = entry
+        self._recorded[entry.round] = entry
 
     def _poll(self) -> None:
         """Warn of rounds that were not measured in full; raise if the recording is strict."""
-        with self._never_raising():
+        with self._warn_unless_strict():
             for index, _, error, faulty in self._measuring.outcomes():
                 if error:
-                    self._past.pop(index, None)
-                    self._count(index, error)
+                    self._recorded.pop(index, None)
+                    self._set_reason(index, error)
                 if self._strict and (error or faulty):
                     why = error or next(iter(faulty.values()))
                     raise BadInput(f"round {index} could not be measured: {why}")
@@ -587,31 +607,31 @@ class Recorder:
                     self._warn(plain(f"round {index} is not recorded: {error}"), error)
                 self._warn_of_faulty(index, faulty)
 
-    def _note(self, entry: RoundEntry) -> None:
+    def _log_entry(self, entry: RoundEntry) -> None:
         append_round(entry, self._folder)
         if not entry.failed:
-            self._past[entry.round] = entry
+            self._recorded[entry.round] = entry
 
-    def _count(self, index: object, reason: str = "") -> None:
-        """Store a round's reason for not being recorded; empty if it is."""
+    def _set_reason(self, index: object, reason: str = "") -> None:
+        """Store the reason why a round is not recorded; empty for a recorded round."""
         self._attendance.reasons[str(index)[:80]] = reason
 
-    def _failed(self, index: int, entry: RoundEntry | None, error: Exception) -> None:
+    def _handle_failure(self, index: int, entry: RoundEntry | None, error: Exception) -> None:
         if self._strict:
             raise error
         reason = str(error) or type(error).__name__
-        # The text is untrusted, as clients and names of parameters may be part of it.
+        # Escape the text, which may contain names of clients and parameters.
         text = plain(f"round {index} is not recorded: {reason}")
-        # Noted before the warning, which a loop may turn into an error. A recorded round stays.
-        if entry is not None and index not in self._past:
-            self._failed_quietly(entry, text)
-        if not self._past and not any(self._attendance.reasons.values()):
-            text += ". No round is recorded so far, and later ones will fail in the same way"
-        self._count(index, reason)
+        # Log first: the warning may be raised as an error. Never overwrite a recorded round.
+        if entry is not None and index not in self._recorded:
+            self._log_failure(entry, text)
+        if not self._recorded and not any(self._attendance.reasons.values()):
+            text += ". No round is recorded so far, and later rounds will fail in the same way"
+        self._set_reason(index, reason)
         self._warn(text, reason)
 
     def _warn(self, text: str, reason: str) -> None:
-        # A reason that concerns all rounds is reported once.
+        # Report a reason once, even if it concerns all rounds.
         if reason in self._warned:
             return
         self._warned.add(reason)
@@ -623,10 +643,10 @@ class Recorder:
             with suppress(Exception):
                 self._log(f"warning: {text}")
 
-    def _failed_quietly(self, entry: RoundEntry, note: str) -> None:
-        # The disk may be full, which may also be the cause of the failure.
+    def _log_failure(self, entry: RoundEntry, note: str) -> None:
+        # A full disk may be the cause of the failure, and would make logging fail too.
         with suppress(Exception):
-            self._note(entry.logged(note=note[:2000]))
+            self._log_entry(entry.logged(note=note[:2000]))
 
 
 def _with_findings(entry: RoundEntry, answers: RoundData, checked: CheckedRound) -> RoundEntry:
@@ -634,7 +654,7 @@ def _with_findings(entry: RoundEntry, answers: RoundData, checked: CheckedRound)
     excluded = {**entry.excluded, **checked.faulty}
     kept_out = {*entry.kept_out}
     if answers.after is not None and checked.after_is_finite:
-        # The next model is finite, so it was aggregated without uploads that are not finite.
+        # A finite next model was aggregated without the uploads that are not finite.
         kept_out |= {client for client, why in excluded.items() if NOT_FINITE in why}
     return entry.model_copy(
         update={
@@ -655,7 +675,7 @@ def record(
     *,
     name: str = "",
     attacks: Sequence[str] = (),
-    targets: Sequence[Called] = (),
+    targets: Sequence[ClientRef] = (),
     view: str = "uploads",
     every: int = 1,
     keep: Keep = "signals",
@@ -684,32 +704,33 @@ def record(
             allow.
         targets: Audited clients; by default all with audited members.
         view: The adversary's view; "globals" for a client that sees no uploads.
-        every: Measure only every so many rounds.
+        every: Interval between measured rounds, in rounds; 1 measures every round.
         keep: "signals" keeps measurements only, "full" also every update of measured rounds.
         uploads: What :meth:`Recorder.round` receives: clients' "models" after training, "updates"
-            (differences from the model they were sent), or "gradients" at it.
-        sizes: Training samples of each client; for attacks with a prior.
+            (differences from the model they were sent), or "gradients" at the model they were sent.
+        sizes: Number of training samples per client; SIA can use it as a prior.
         loss: Per-sample loss of (logits, class indices) for classification.
         task: The clients' task: a name ("next-token"), a task of ``fedaudit.tasks``, or a
             per-sample loss of (outputs, targets).
-        not_uploaded: Names, or patterns such as "head.*", of parameters and buffers that stay at
-            the clients. They are measured as they were sent, else as in ``model``. Missing values
-            of other names are refused, except running statistics, which are estimated.
-        keep_samples: Store the audited samples' features in the recording, which the control with
-            a classifier of inputs alone needs.
+        not_uploaded: Names, or patterns such as "head.*", of parameters and buffers that clients do
+            not upload. Their values are taken from the sent model, or from ``model`` if they are
+            not sent. Any other missing parameter is an error; missing running statistics are
+            estimated.
+        keep_samples: Whether to store the audited samples' features in the recording, which the
+            blind-classifier control needs.
         strict: Whether a round that cannot be recorded stops the loop. By default a warning is
-            given, and the record lists the round as missing.
-        measure: "now" measures a round before the loop continues. "background" leaves it to a
-            background process, for which a few rounds may wait, so that the loop only copies
-            models. "after" stores all rounds and measures them when the recording is closed. The
-            figures are the same.
+            issued, and the record lists the round as missing.
+        measure: "now" measures a round before the loop continues. "background" measures in a
+            background process, for which a few rounds may wait; the loop only copies models.
+            "after" stores all rounds and measures them when the recording is closed. Results are
+            the same.
         workers: Threads for the gradient signals.
-        device: Where models are run, such as "cuda".
-        log: Takes lines on the cost of a measured round and on progress; standard error by default.
+        device: Device on which models are run, such as "cuda".
+        log: Function that takes lines on costs and progress; writes to standard error by default.
 
     Raises:
-        BadInput: Invalid settings or samples, a network that cannot be audited, or a folder that
-            holds something else or is in use by another process.
+        BadInput: Settings or samples are invalid, the network cannot be audited, or the folder has
+            other files or is in use by another process.
         NotVisible: An attack needs more than the view shows.
         Damaged: The recording to continue cannot be read.
 
@@ -729,7 +750,8 @@ def record(
         ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
     """
     folder = Path(path)
-    _refuse_unlisted("kind of uploads", uploads, get_args(Kind))
+    if uploads not in get_args(Kind):
+        raise unknown_name("kind of uploads", uploads, get_args(Kind))
     if measure not in get_args(When):
         raise BadInput(f"measure is {measure!r}; give 'now', 'background' or 'after'")
     if not isinstance(samples, AuditSet):
@@ -738,8 +760,8 @@ def record(
     chosen = task_of(task, loss)
     possible, refused = attacks_in(view_named(view), attacks, chosen)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
-    for called in (targets, sizes or {}):
-        refuse_otherwise_called(called, owners)
+    for clients in (targets, sizes or {}):
+        refuse_mixed_references(clients, owners)
     samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
     net = network_of(model, samples, chosen, not_uploaded)
     recording = recording_of(
@@ -772,11 +794,6 @@ def record(
         device=device,
         log=log,
     )
-
-
-def _refuse_unlisted(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise unknown_name(what, value, allowed)
 
 
 def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:

@@ -72,7 +72,7 @@ class Recording(Part):
             measured on every sample; "separate" if each is measured on its own samples only.
         references: Reference models that a table of signals has, for attacks such as RMIA.
         conflicts: Rounds that were passed again with different models or uploads, with the reason.
-            The later data are not recorded.
+            The later version is not recorded.
         is_closed: True once the recorder was closed after its last round; None in recordings of
             older versions.
         model: Class of the model.
@@ -254,14 +254,14 @@ def round_entry(
 
 
 def read_round_log(folder: Path) -> list[RoundEntry]:
-    """Read all rounds of a recording in the order in which they came.
+    """Read all rounds of a recording in the order in which they were logged.
 
     An incomplete last line, as after a power failure, is ignored. If a round has two lines, as
-    after a killed process, the last one counts.
+    after a killed process, the last line counts.
 
     Raises:
         BadInput: The log is a link or not a regular file.
-        Damaged: Another line cannot be read.
+        Damaged: A complete line cannot be read.
     """
     text = _log(folder)
     if text.count("\n") > MOST_ROUNDS:
@@ -279,7 +279,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
 
 
 def mended_round_log(folder: Path) -> list[RoundEntry]:
-    """Read the log, and remove an incomplete last line so that others can follow."""
+    """Read the log, and remove an incomplete last line so that further lines can follow."""
     entries, text = read_round_log(folder), _log(folder)
     if text and not text.endswith("\n"):
         write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])

@@ -20,9 +20,10 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import digest_of
 from fedaudit.signals.measure import NotFinite
 
-_LARGEST_AVERAGED = 1e30
-_HEAVIEST = 1e15
-"""Weight of a client in an average; a sum of the weights of all clients is still finite."""
+_MAX_AVERAGED = 1e30
+"""Largest absolute value whose mean over clients is certainly finite."""
+_MAX_WEIGHT = 1e15
+"""Largest weight of a client in an average: the sum over all clients stays finite."""
 
 
 Sent = Weights | ByClient[Weights]
@@ -40,15 +41,15 @@ class RoundData(NamedTuple):
 
 
 class CheckedRound(NamedTuple):
-    """Round with known uploads.
+    """Round whose uploads were checked.
 
     Attributes:
-        round: Without the clients in ``faulty``; None if no upload can be measured.
+        round: The round without the clients in ``faulty``; None if no upload can be measured.
         faulty: Clients whose upload cannot be measured, with the reason.
         weights: Weights of the uploads in the average.
         sent: Digest of the models that were sent.
         uploads: Digest of the uploads in the round.
-        after_is_finite: True if the loop passed a model afterwards, with finite values only.
+        after_is_finite: True if the loop passed a model after the round, with finite values only.
     """
 
     round: Round | None
@@ -65,7 +66,7 @@ def round_of_uploads(
     """Build a round from uploads; each upload is checked separately."""
     bases, faulty = bases_of(answers.sent, sorted(answers.uploads), shape)
     sent = digest_of_models(bases)
-    sound, names = dict[ClientId, Exposed](), dict[ClientId, tuple[str, ...]]()
+    usable, names = dict[ClientId, Exposed](), dict[ClientId, tuple[str, ...]]()
     for client, base in bases.items():
         try:
             if answers.weights:
@@ -73,85 +74,85 @@ def round_of_uploads(
             exposed_client = _exposed(base, answers.uploads[client], shape, kind)
             _refuse_not_finite(exposed_client)
             names[client] = shape.moved(answers.uploads[client], whose="its upload")
-            sound[client] = exposed_client
-        # Any error, since a client may send anything.
+            usable[client] = exposed_client
+        # Catch any error, since a client may send anything.
         except Exception as error:
             faulty[client] = str(error) or type(error).__name__
-    moved, others = _usual_part(names, len(shape.model.params))
-    faulty |= others
-    sound = {c: exposed_client for c, exposed_client in sound.items() if c not in faulty}
-    if not sound:
+    common_names, differing = _usual_parameters(names, len(shape.model.params))
+    faulty |= differing
+    usable = {c: exposed_client for c, exposed_client in usable.items() if c not in faulty}
+    if not usable:
         return CheckedRound(None, faulty, {}, sent, "")
-    sound, carried = _trained_statistics(sound, shape, kind)
-    exposed = {c: _of_part(exposed_client, moved) for c, exposed_client in sound.items()}
+    usable, has_statistics = _with_trained_statistics(usable, shape, kind)
+    exposed = {c: _restricted(exposed_client, common_names) for c, exposed_client in usable.items()}
     uploads = digest_of_models(
         {c: exposed_client.local for c, exposed_client in exposed.items() if exposed_client.local}
     )
-    weights = answers.weights or _usual_weights([*sound], sizes)
-    used = {c: 0.0 if c in answers.kept_out else float(weights[c]) for c in sound}
+    weights = answers.weights or _usual_weights([*usable], sizes)
+    used = {c: 0.0 if c in answers.kept_out else float(weights[c]) for c in usable}
     shares = _shares(used)
-    # If the server excluded all uploads, its model stays the same.
-    after = _mean(sound, shares) if any(used.values()) else next(iter(bases.values()))
-    is_given = False
+    # If the server rejected all uploads, its model stays the same.
+    after = _mean(usable, shares) if any(used.values()) else next(iter(bases.values()))
+    after_is_finite = False
     if answers.after is not None:
-        ended = shape.model_of(answers.after, whose="the model afterwards")
-        is_given = is_finite(ended.params)
-        if is_given:
-            after = _base_statistics(ended, shape, carried=carried)
-        elif not _spoils_mean(sound, faulty):
+        model_after = shape.model_of(answers.after, whose="the model afterwards")
+        after_is_finite = is_finite(model_after.params)
+        if after_is_finite:
+            after = _base_statistics(model_after, shape, has_statistics=has_statistics)
+        elif not _can_spoil_mean(usable, faulty):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
-    return CheckedRound(
-        _round(entry, exposed, shares, after), faulty, used, sent, uploads, is_given
-    )
+    round = _round(entry, exposed, shares, after)
+    return CheckedRound(round, faulty, used, sent, uploads, after_is_finite)
 
 
-def _spoils_mean(sound: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
+def _can_spoil_mean(usable: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
+    """Return True if an upload can make the mean non-finite."""
     return any(NOT_FINITE in reason for reason in faulty.values()) or any(
-        bool((value.abs() > _LARGEST_AVERAGED).any())
-        for exposed in sound.values()
+        bool((value.abs() > _MAX_AVERAGED).any())
+        for exposed in usable.values()
         if exposed.local is not None
         for value in exposed.local.params.values()
     )
 
 
-def _trained_statistics(
-    sound: Mapping[ClientId, Exposed], shape: Shape, kind: Kind
+def _with_trained_statistics(
+    usable: Mapping[ClientId, Exposed], shape: Shape, kind: Kind
 ) -> tuple[dict[ClientId, Exposed], bool]:
-    """Remove untrained running statistics, and return whether uploads carry them."""
+    """Remove untrained running statistics, and return whether most uploads have trained ones."""
     unsent = shape.unsent
     if not unsent.statistics:
-        return dict(sound), True
+        return dict(usable), True
     locals_ = {
         client: None
         if exposed.local is None
         else unsent.without_statistics(exposed.local)
         if unsent.are_untrained(exposed.local.buffers)
         else exposed.local
-        for client, exposed in sound.items()
+        for client, exposed in usable.items()
     }
-    with_them = [m is not None and unsent.has_statistics(m) for m in locals_.values()]
-    carried = kind == "models" and 2 * sum(with_them) >= len(with_them)
+    with_statistics = [m is not None and unsent.has_statistics(m) for m in locals_.values()]
+    has_statistics = kind == "models" and 2 * sum(with_statistics) >= len(with_statistics)
     bases = {
-        id(exposed.base): _base_statistics(exposed.base, shape, carried=carried)
-        for exposed in sound.values()
+        id(exposed.base): _base_statistics(exposed.base, shape, has_statistics=has_statistics)
+        for exposed in usable.values()
         if exposed.base is not None
     }
     trained = {}
-    for client, exposed in sound.items():
+    for client, exposed in usable.items():
         base, local = bases.get(id(exposed.base)), locals_[client]
         if kind != "models" and base is not None and local is not None:
             local = replace(local, buffers=base.buffers)
         trained[client] = replace(exposed, base=base, local=local)
-    return trained, carried
+    return trained, has_statistics
 
 
-def _base_statistics(model: Model, shape: Shape, *, carried: bool) -> Model:
+def _base_statistics(model: Model, shape: Shape, *, has_statistics: bool) -> Model:
     """Return the model without running statistics that no client contributed to."""
     unsent, initial = shape.unsent, shape.model.buffers
-    if carried or not unsent.has_statistics(model):
+    if has_statistics or not unsent.has_statistics(model):
         return model
-    untouched = all(torch.equal(model.buffers[name], initial[name]) for name in unsent.statistics)
-    if untouched or unsent.are_untrained(model.buffers):
+    is_initial = all(torch.equal(model.buffers[name], initial[name]) for name in unsent.statistics)
+    if is_initial or unsent.are_untrained(model.buffers):
         return unsent.without_statistics(model)
     return model
 
@@ -159,12 +160,10 @@ def _base_statistics(model: Model, shape: Shape, *, carried: bool) -> Model:
 def without(
     round: Round, clients: Collection[ClientId], weights: Mapping[ClientId, float]
 ) -> Round:
-    """Return a round as if some clients had not answered.
+    """Return a round as if some clients, but not all, had not answered.
 
-    Args:
-        round: A round of uploads.
-        clients: Clients to leave out, but not all.
-        weights: Weights of all clients if the model afterwards is the mean of uploads, else empty.
+    ``weights`` has the weights of all clients if the model after the round is the mean of uploads.
+    Otherwise it is empty.
     """
     exposed = {c: client_exposed for c, client_exposed in round.exposed.items() if c not in clients}
     remaining = {c: share for c, share in (weights or round.weights).items() if c in exposed}
@@ -192,17 +191,17 @@ def _refuse_not_finite(exposed: Exposed) -> None:
     for name, value in (*local.params.items(), *local.buffers.items(), *(update or {}).items()):
         if bool(value.isfinite().all()):
             continue
-        same = (
+        is_unchanged = (
             name in local.buffers
             and name in sent_buffers
             and torch.equal(value, sent_buffers[name])
         )
-        if not same:
+        if not is_unchanged:
             raise BadInput(f"its upload has {name!r} with {NOT_FINITE}")
 
 
 def digest_of_models(models: Mapping[ClientId, Model]) -> str:
-    """Return the SHA-256 of the clients' models, or of the only distinct one."""
+    """Return the SHA-256 of the clients' models, or of their model if all have the same."""
     digests = {id(model): digest_of(model.tensors(), {}) for model in models.values()}
     if len(digests) == 1:
         return next(iter(digests.values()))
@@ -210,40 +209,40 @@ def digest_of_models(models: Mapping[ClientId, Model]) -> str:
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
-def _usual_part(
+def _usual_parameters(
     names_of: Mapping[ClientId, tuple[str, ...]], total: int
 ) -> tuple[tuple[str, ...], dict[ClientId, str]]:
-    """Return the parameters that most uploads hold, and faults of clients that hold others."""
+    """Return the parameters that most uploads hold, and the faults of all other clients."""
     if not names_of:
         return (), {}
     counts = Counter(names_of.values())
-    # Of as many, the larger part: then no order of clients decides.
+    # Break ties by size and names, so that the order of clients does not matter.
     usual = max(counts, key=lambda names: (counts[names], len(names), names))
     return usual, {
         client: (
             f"its upload holds another part of the model ({len(names)} of its {total} trained "
-            f"parameters) than those of most clients ({len(usual)}), and they cannot be averaged; "
-            "have all clients send the same names"
+            f"parameters) than most uploads ({len(usual)}), so they cannot be averaged; have all "
+            "clients send the same names"
         )
         for client, names in names_of.items()
         if names != usual
     }
 
 
-def _of_part(exposed: Exposed, moved: tuple[str, ...]) -> Exposed:
-    """Restrict models and update to the parameters that moved; the others become buffers."""
-    if exposed.update is None or len(moved) == len(exposed.update):
+def _restricted(exposed: Exposed, names: tuple[str, ...]) -> Exposed:
+    """Restrict models and update to some parameters; all other parameters become buffers."""
+    if exposed.update is None or len(names) == len(exposed.update):
         return exposed
-    base, local = (_part(model, moved) for model in (exposed.base, exposed.local))
-    return Exposed(base, local, {name: exposed.update[name] for name in moved})
 
+    def restrict(model: Model | None) -> Model | None:
+        if model is None:
+            return None
+        params = {name: model.params[name] for name in names}
+        others = {name: value for name, value in model.params.items() if name not in params}
+        return Model(model.architecture, params, {**model.buffers, **others})
 
-def _part(model: Model | None, moved: tuple[str, ...]) -> Model | None:
-    if model is None:
-        return None
-    in_part = {name: model.params[name] for name in moved}
-    others = {name: value for name, value in model.params.items() if name not in in_part}
-    return Model(model.architecture, in_part, {**model.buffers, **others})
+    update = {name: exposed.update[name] for name in names}
+    return Exposed(restrict(exposed.base), restrict(exposed.local), update)
 
 
 def round_of_globals(
@@ -279,8 +278,8 @@ def _round(
 def bases_of(
     sent: Sent, clients: Sequence[ClientId], shape: Shape
 ) -> tuple[dict[ClientId, Model], dict[ClientId, str]]:
-    """Return the model that each client was sent, and faults of clients without one."""
-    # Names of parameters have arrays; clients, which may have names too, have whole models.
+    """Return the model that each client was sent, and the faults of clients without a model."""
+    # A state dict maps names to arrays; a dictionary of clients maps names to whole models.
     if not (isinstance(sent, Mapping) and sent and not any(map(is_array, sent.values()))):
         return dict.fromkeys(
             clients, finite_model(cast("Weights", sent), shape, "the model sent")
@@ -329,7 +328,7 @@ def _exposed(base: Model, upload: Weights, shape: Shape, kind: Kind) -> Exposed:
         return Exposed(base, local, plus(local.params, base.params, -1.0))
     change = shape.change_of(upload, whose=whose)
     if kind == "gradients":
-        # One step of size one; attacks on gradients do not depend on its size.
+        # One step of size 1, since attacks on gradients do not depend on the step size.
         change = scaled(change, -1.0)
     return Exposed(base, Model(base.architecture, plus(base.params, change), base.buffers), change)
 
@@ -344,7 +343,7 @@ def _usual_weights(
 
 
 def _refuse_impossible_weight(weight: float | None) -> None:
-    if weight is None or not 0 <= float(weight) <= _HEAVIEST:
+    if weight is None or not 0 <= float(weight) <= _MAX_WEIGHT:
         raise BadInput(
             f"its weight in the average is {weight!r}; weights are to be a finite number of at "
             "least 0"
@@ -371,32 +370,32 @@ def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float])
 SENT = "sent"
 """Name of the note with the digest of the model that was sent."""
 
-_PROBED = 2
-"""Samples on which single clients are tried, once all together could not be measured."""
+_N_PROBED = 2
+"""Number of samples on which each client is tried after all clients together failed."""
 
 Measure: TypeAlias = Callable[[Round, Samples], MeasuredRound]
 
 
-class Sound(NamedTuple):
-    """Measured round, with the clients that were left out and why."""
+class MeasuredWithoutFaulty(NamedTuple):
+    """Measured round, with the clients that were left out and the reasons."""
 
     measured: MeasuredRound
     round: Round
     faulty: dict[ClientId, str]
 
 
-def measure_sound(
+def measure_without_faulty(
     round: Round, weights: Mapping[ClientId, float], measure: Measure, samples: Samples
-) -> Sound:
+) -> MeasuredWithoutFaulty:
     """Measure a round without the clients whose upload cannot be measured.
 
-    The others are measured again, since clients that share a kernel call may share rounding. An
-    error of ``measure`` is raised if no client, or every client, is at fault.
+    After a failure all remaining clients are measured again, since clients that share a kernel call
+    may share rounding. The error is raised if no client, or every client, is at fault.
     """
     faulty = dict[ClientId, str]()
     while True:
         try:
-            return Sound(measure(round, samples), round, faulty)
+            return MeasuredWithoutFaulty(measure(round, samples), round, faulty)
         except Exception as error:
             clients = round.exposed.keys()
             at_fault = error.clients if isinstance(error, NotFinite) else {}
@@ -416,7 +415,7 @@ def _faulty_alone(
     for client in round.exposed:
         others: Collection[ClientId] = round.exposed.keys() - {client}
         try:
-            measure(without(round, others, weights), samples.take(slice(_PROBED)))
+            measure(without(round, others, weights), samples.take(slice(_N_PROBED)))
         except NotFinite as error:
             at_fault |= error.clients
         except Exception as error:

@@ -29,7 +29,7 @@ from fedaudit.plan.sections import (
 from fedaudit.results.runs import ALL_CLIENTS as EVERY_CLIENT
 
 SEED = 1
-"""Seed of what is drawn for controls and figures; the federation's own is not known."""
+"""Seed of random draws for controls and estimates; the federation's seed is unknown."""
 
 RECORDED = "recorded"
 
@@ -52,9 +52,9 @@ def recorded_run(
     attacks: Sequence[str] = (),
     recorded: Recorded | None = None,
 ) -> Setup:
-    """Return a recorded federation as a run, for the figures and controls of every run.
+    """Return a recorded federation as a run, for estimates and controls.
 
-    Nothing is trained: the algorithm only holds the architecture.
+    Nothing is trained: the algorithm is only needed for its architecture.
     """
     view, task = recording.adversary, architecture.task
     names = tuple(attacks) or recording.attacks
@@ -64,7 +64,7 @@ def recorded_run(
         data=DataSection(name=RECORDED),
         partition=PartitionSection(clients=max(2, len(clients))),
         training=TrainingSection(rounds=max(rounds, default=1)),
-        # No catalogue has this draw, so that the constructor would refuse its name.
+        # model_validate accepts this draw; the constructor would refuse a name without catalogue.
         audit=AuditSection.model_validate(
             {
                 "draw": RECORDED,
@@ -91,7 +91,7 @@ def recorded_run(
         algorithm=FedAvg(architecture, LocalTraining()),
         defenses={},
         view=view,
-        attacks={name: _possible(name, view, task) for name in names},
+        attacks={name: _attack_or_raise(name, view, task) for name in names},
         refused={} if attacks else recording.refused,
         measured_rounds=rounds,
         groups=Groups((EVERY_CLIENT,), dict.fromkeys(samples_of, 0), audit.owner),
@@ -102,16 +102,16 @@ def recorded_run(
 def attacks_in(
     view: View, names: Sequence[str], task: Task
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that can be recorded for, and the reason against each other one.
+    """Return the possible attacks, and for each excluded attack the reason.
 
-    By default, the attacks are those of the default set. A named attack must be possible.
+    Without names, the attacks of the default set are considered. A named attack must be possible.
     """
     if names:
-        return {name: _possible(name, view, task) for name in catalogued(names)}, {}
+        return {name: _attack_or_raise(name, view, task) for name in catalogued(names)}, {}
     possible, refused = {}, {}
     for name in ATTACK_SETS[DEFAULT_SET]:
         try:
-            possible[name] = _possible(name, view, task)
+            possible[name] = _attack_or_raise(name, view, task)
         except NotVisible as error:
             refused[name] = str(error)
     return possible, refused
@@ -128,15 +128,15 @@ def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]
             )
 
 
-def _possible(name: str, view: View, task: Task) -> Attack:
+def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
     attack = attack_named(name)
     needs = attack.needs & ~view.offers
-    absent = [what for part, what in _NOT_RECORDED.items() if part in needs]
+    missing = [what for part, what in _NOT_RECORDED.items() if part in needs]
     if attack.learns or attack.needs_side_information:
-        absent = ["a federation to learn from or knowledge of a defense"]
-    if absent:
+        missing = ["a federation to learn from or knowledge of a defense"]
+    if missing:
         raise NotVisible(
-            f"the attack {name!r} needs {absent[0]}, which a live recording does not have; leave "
+            f"the attack {name!r} needs {missing[0]}, which a live recording does not have; leave "
             "it out, or simulate the federation with `fedaudit run`"
         )
     view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
@@ -147,12 +147,13 @@ def _possible(name: str, view: View, task: Task) -> Attack:
 
 def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
     """Return members as the training part and held-out samples as the test part."""
-    unseen = torch.from_numpy(audit.owner < 0)
-    parts = [audit.samples.take(~unseen), audit.samples.take(unseen)]
-    numbers = torch.arange(len(audit))
-    first = len(parts[0])
-    train, test = (
-        part.replace(ids=ids)
-        for part, ids in zip(parts, (numbers[:first], numbers[first:]), strict=True)
+    is_unseen = torch.from_numpy(audit.owner < 0)
+    train, test = audit.samples.take(~is_unseen), audit.samples.take(is_unseen)
+    ids = torch.arange(len(audit))
+    return Dataset(
+        RECORDED,
+        train.replace(ids=ids[: len(train)]),
+        test.replace(ids=ids[len(train) :]),
+        recording.classes,
+        "as recorded in the federation",
     )
-    return Dataset(RECORDED, train, test, recording.classes, "as the federation has it")

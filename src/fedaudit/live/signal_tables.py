@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import CLASSIFICATION, of_loss
 from fedaudit.core.values import NOBODY, Sees
-from fedaudit.live.clients import ByClient, Called, number_of, plain_name
+from fedaudit.live.clients import ByClient, ClientRef, number_of, plain_name
 from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, claim
 from fedaudit.live.recorder import named_after
 from fedaudit.live.recording import (
@@ -38,7 +38,7 @@ def from_signals(
     members: ByClient[Collection[object]] | None = None,
     fair: bool = False,
     attacks: Sequence[str] = (),
-    targets: Sequence[Called] = (),
+    targets: Sequence[ClientRef] = (),
     sizes: ByClient[int] | None = None,
     view: str = "uploads",
     references: SignalTable | None = None,

@@ -20,7 +20,7 @@ from torch.utils.data import (
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.live.audited import Labelled, Split, audited_of, fair_split
-from fedaudit.live.clients import Called
+from fedaudit.live.clients import ClientRef
 
 Data: TypeAlias = Any
 """A torch data set or loader, or a pandas table."""
@@ -48,13 +48,13 @@ class DatasetSplit(NamedTuple):
 
 
 def split_dataset(
-    dataset: Data | Mapping[Called, Data],
-    audited: int | Mapping[Called, int] = 300,
+    dataset: Data | Mapping[ClientRef, Data],
+    audited: int | Mapping[ClientRef, int] = 300,
     *,
     transform: Callable[[Any], Any] | None = None,
     features: str | list[str] | None = None,
     label: str | None = None,
-    client: Called = 0,
+    client: ClientRef = 0,
     seed: int = 1,
 ) -> DatasetSplit:
     """Split data sets by the toss of a coin, as :func:`fair_split` splits arrays.
@@ -88,7 +88,7 @@ def split_dataset(
         (10, 'Subset')
     """
     several = isinstance(dataset, Mapping)
-    by_client = dict(cast(Mapping[Called, Data], dataset)) if several else {client: dataset}
+    by_client = dict(cast(Mapping[ClientRef, Data], dataset)) if several else {client: dataset}
     if several and {"train", "test"} <= set(map(str, by_client)):
         raise BadInput(
             "a dictionary has one data set for each client, and this one has the parts train and "

@@ -24,12 +24,12 @@ NOT_FINITE = "values that are not finite numbers"
 ESTIMATED = "estimated statistics"
 """Note of a measured round: layers whose statistics were estimated."""
 
-_TRIED = 8
-"""Number of samples of the training step that finds out which values training changes."""
+_N_TRAINED = 8
+"""Number of samples of the training step that shows which values training changes."""
 
-_AT_ONCE = 128
-_MOST_SAMPLES = 2048
-_FEWEST_SAMPLES = 8
+_BATCH_SIZE = 128
+_MAX_SAMPLES = 2048
+_MIN_SAMPLES = 8
 _MOST_NAMED = 5
 
 
@@ -108,7 +108,7 @@ def _is_frozen(part: nn.Module) -> bool:
 
 
 def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[set[str], set[str]]:
-    task, few = model.architecture.task, samples.take(slice(_TRIED))
+    task, few = model.architecture.task, samples.take(slice(_N_TRAINED))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         seed_globally(0)
         module.train()
@@ -117,7 +117,7 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
                 task.call_module(module, in_model_dtype(few.features, model).clone())
             )
             task.losses(outputs, few.targets.clone()).mean().backward()  # type: ignore[no-untyped-call]
-        # Custom code may fail here but train in another way. Its buffers are then unknown.
+        # Custom code may fail here but train in another way: which buffers change is unknown then.
         except Exception:
             return set(), set()
     buffers = {n: value for n, value in module.named_buffers() if n in model.buffers}
@@ -187,15 +187,15 @@ def _own(audit: AuditSet, client: ClientId, everything: Samples) -> Samples:
     if not chosen.any():
         chosen = (audit.owner == client) | (audit.owner == NOBODY)
         chosen &= bool((audit.owner == client).any())
-    if int(np.count_nonzero(chosen)) < _FEWEST_SAMPLES:
+    if int(np.count_nonzero(chosen)) < _MIN_SAMPLES:
         return everything
     return _some(audit.samples.take(torch.from_numpy(chosen)))
 
 
 def _some(samples: Samples) -> Samples:
-    """Return at most ``_MOST_SAMPLES`` samples in an order independent of membership."""
+    """Return at most ``_MAX_SAMPLES`` samples in an order independent of membership."""
     order = torch.randperm(len(samples), generator=seeded(0, "running statistics"))
-    return samples.take(order[:_MOST_SAMPLES])
+    return samples.take(order[:_MAX_SAMPLES])
 
 
 def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.device) -> Model:
@@ -208,7 +208,7 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
         parts = [(path, part) for path, part in _normalising(module) if path in layers]
         for _, part in parts:
             part.reset_running_stats()
-            # With momentum None, torch computes an unweighted mean over batches.
+            # Use momentum None, with which torch computes an unweighted mean over batches.
             part.momentum = None
             part.train()
         for rows in _batches(in_model_dtype(samples.features, model)):
@@ -224,8 +224,7 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
 
 def _batches(features: Tensor) -> Sequence[Tensor]:
     """Split into batches whose sizes differ by at most 1, since all batches have equal weight."""
-    count = -(-len(features) // _AT_ONCE)
-    return features.tensor_split(count)
+    return features.tensor_split(-(-len(features) // _BATCH_SIZE))
 
 
 def array_from(read: Callable[[], object]) -> np.ndarray:
@@ -305,14 +304,11 @@ class Shape:
         return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))
 
     def model_of(self, weights: Weights, *, whose: str, sent: Model | None = None) -> Model:
-        """Return the model with these parameters.
+        """Return the model with these parameters; ``whose`` names their owner in messages.
 
-        Args:
-            weights: Parameters in any form. A sequence holds trainable parameters alone, or all
-                values. Names that a mapping lacks are as they were sent; frozen ones are those of
-                the model given to the recorder.
-            whose: Owner of the weights, for messages.
-            sent: For an upload, the model that was sent.
+        A sequence has the values of trainable parameters alone, or all values. For an upload,
+        values that a mapping lacks are taken from ``sent``, the model that was sent. Missing frozen
+        values are taken from the model given to the recorder.
         """
         named, base = self._named(weights, whose), sent or self.model
         if sent is not None:

@@ -177,11 +177,11 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
 
 def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal | None) -> Samples:
     """Return training samples that no client trains on and that are not audited."""
-    from fedaudit.datasets.draws.audit_set import untouched
+    from fedaudit.datasets.draws.audit_set import unused_ids
 
-    ids = untouched(data.dataset, data.deal)
+    ids = unused_ids(data.dataset, data.deal)
     if other_deal is not None:
-        ids = ids[torch.isin(ids, untouched(data.dataset, other_deal))]
+        ids = ids[torch.isin(ids, unused_ids(data.dataset, other_deal))]
         count = min(count, len(ids))
     size = count or len(ids)
     if not FEWEST <= size <= len(ids):

@@ -141,7 +141,7 @@ def _setup(
         trainable = left_to_train(data.deal.clients, holdout)
         # Use the samples as dealt, since a defense may have changed the samples that it keeps.
         trained = {c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in deal.clients.items()}
-        deal = deal.with_own_samples(trained, study.audit.sources, seed=seed)
+        deal = deal.with_source_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
         study=study,
         seed=seed,

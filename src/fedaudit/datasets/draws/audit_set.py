@@ -32,8 +32,8 @@ class AuditSet:
         subject: Person of each sample, if fair draws chose people with all their samples; None if
             they chose single samples.
         drawn_for: The target whose label distribution each sample was drawn with, or ``NOBODY``;
-            None if that is the panel.
-        unaudited: Clients that declined the audit or gave no part that fits, with the reason.
+            None if it equals ``panel``.
+        unaudited: Clients that declined the audit or gave no usable part, with the reason.
     """
 
     samples: Samples
@@ -49,35 +49,34 @@ class AuditSet:
 
     @property
     def fair(self) -> Bool[ndarray, " samples"]:
-        """Mask of the samples whose owner a fair draw for some target decided."""
-        decided: Bool[ndarray, " samples"] = self.panel != NOBODY
-        return decided
+        """Mask of the samples whose owner a fair draw for any target decided."""
+        is_fair: Bool[ndarray, " samples"] = self.panel != NOBODY
+        return is_fair
 
     def fair_for(self, target: ClientId) -> Bool[ndarray, " samples"]:
         """Return a mask of the samples whose owner a fair draw for this target decided.
 
         Bounds that require independent inclusion use these samples only.
         """
-        decided: Bool[ndarray, " samples"] = self.panel == target
-        return decided
+        is_fair: Bool[ndarray, " samples"] = self.panel == target
+        return is_fair
 
     def drawn_with(self, target: ClientId) -> Bool[ndarray, " samples"]:
         """Return a mask of the samples that were drawn with this target's label distribution.
 
-        They are all samples of its fair draw and the extra non-members of that draw.
+        They are all samples of the target's fair draw and the extra non-members of that draw.
         """
-        drawn: Bool[ndarray, " samples"] = (
-            self.panel if self.drawn_for is None else self.drawn_for
-        ) == target
-        return drawn
+        drawn_for = self.panel if self.drawn_for is None else self.drawn_for
+        is_drawn: Bool[ndarray, " samples"] = drawn_for == target
+        return is_drawn
 
     def origin(self, target: ClientId) -> Int[ndarray, " samples"]:
         """Return the provenance of each sample for the target: values of :class:`Origin`."""
-        elsewhere = np.where(self.owner == NOBODY, Origin.UNSEEN, Origin.OTHER_CLIENT)
-        return np.where(self.owner == target, Origin.MEMBER, elsewhere).astype(np.int64)
+        of_non_members = np.where(self.owner == NOBODY, Origin.UNSEEN, Origin.OTHER_CLIENT)
+        return np.where(self.owner == target, Origin.MEMBER, of_non_members).astype(np.int64)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all fields but the features, for storage with a run."""
+        """Return all fields except the features, for storage with a run."""
         stored = {
             "ids": self.samples.ids,
             "labels": self.samples.labels,
@@ -92,20 +91,20 @@ class AuditSet:
         return stored
 
 
-class OwnSamples(NamedTuple):
-    """Random samples of each client's training data for source inference, equally many of each.
+class SourceSamples(NamedTuple):
+    """Random samples of each client's training data for source inference, equally many per client.
 
     Membership inference does not use them. They are measured after the audited samples, and are not
     part of the audit set.
 
     Attributes:
-        added: Samples that are not audited for membership.
-        place: Position of each sample among the audited samples followed by ``added``.
+        added: Those of the samples that are not audited.
+        position: Position of each sample among the audited samples followed by ``added``.
         owner: The client of each sample.
     """
 
     added: Samples
-    place: Int[ndarray, " samples"]
+    position: Int[ndarray, " samples"]
     owner: Int[ndarray, " samples"]
 
 
@@ -118,19 +117,20 @@ class Deal:
         clients: Training samples of each client, audited and background samples in one random
             order.
         audit: The audited samples with their owners.
-        told: Reported number of training samples of clients whose other samples are unknown.
-        own: Samples for source inference only; None if it uses the audited samples.
+        reported_sizes: Number of training samples that clients report, for clients whose
+            unaudited samples are unknown.
+        source_samples: Samples for source inference; None if it uses the audited samples.
     """
 
     clients: dict[ClientId, Samples]
     audit: AuditSet
-    told: Mapping[ClientId, int] = field(default_factory=dict)
-    own: OwnSamples | None = field(default=None, repr=False)
+    reported_sizes: Mapping[ClientId, int] = field(default_factory=dict)
+    source_samples: SourceSamples | None = field(default=None, repr=False)
 
     @property
     def sizes(self) -> dict[ClientId, int]:
         """Number of training samples of each client."""
-        return {c: self.told.get(c, len(samples)) for c, samples in self.clients.items()}
+        return {c: self.reported_sizes.get(c, len(part)) for c, part in self.clients.items()}
 
     @property
     def audited(self) -> dict[ClientId, int]:
@@ -141,55 +141,44 @@ class Deal:
 
     @cached_property
     def measured(self) -> Samples:
-        """The samples whose signals are measured: audited ones, then those for source inference."""
-        if self.own is None or not len(self.own.added):
+        """Samples whose signals are measured: the audited ones, then those for source inference."""
+        if self.source_samples is None or not len(self.source_samples.added):
             return self.audit.samples
-        return Samples.joined(self.audit.samples, self.own.added)
+        return Samples.joined(self.audit.samples, self.source_samples.added)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all fields of the measured samples but the features, for storage."""
+        """Return all fields of the measured samples except the features, for storage."""
         stored = self.audit.tensors()
-        if self.own is not None:
-            stored["own/ids"] = self.own.added.ids
-            stored["own/place"] = torch.from_numpy(self.own.place)
-            stored["own/owner"] = torch.from_numpy(self.own.owner)
+        if self.source_samples is not None:
+            stored["own/ids"] = self.source_samples.added.ids
+            stored["own/place"] = torch.from_numpy(self.source_samples.position)
+            stored["own/owner"] = torch.from_numpy(self.source_samples.owner)
         return stored
 
-    def with_own_samples(self, data: Mapping[ClientId, Samples], each: int, *, seed: int) -> "Deal":
+    def with_source_samples(
+        self, data: Mapping[ClientId, Samples], per_client: int, *, seed: int
+    ) -> "Deal":
         """Draw random samples of each client's training data for source inference.
 
-        The draw uses a separate random stream, so that no other choice depends on it.
-
-        Args:
-            data: The samples that each client trains on.
-            each: Samples of each client, at most as many as the smallest client has.
-            seed: Root seed.
+        The draw uses a separate random stream, so that no other choice depends on it. If a client
+        has fewer than ``per_client`` samples, all clients get as few.
         """
-        each = min(each, *(len(samples) for samples in data.values()))
-        owner = np.repeat(np.array(sorted(data), dtype=np.int64), each)
-        chosen = Samples.joined(
-            *(
-                samples.take(
-                    torch.from_numpy(
-                        seeded_numpy(seed, "own samples", client).permutation(len(samples))[:each]
-                    )
-                )
-                for client, samples in sorted(data.items())
-            )
-        )
+        per_client = min(per_client, *(len(samples) for samples in data.values()))
+        owner = np.repeat(np.array(sorted(data), dtype=np.int64), per_client)
+        parts = []
+        for client, samples in sorted(data.items()):
+            order = seeded_numpy(seed, "own samples", client).permutation(len(samples))
+            parts.append(samples.take(torch.from_numpy(order[:per_client])))
+        chosen = Samples.joined(*parts)
         audited = zip(self.audit.samples.ids.tolist(), self.audit.owner.tolist(), strict=True)
-        place_of_pair = {pair: place for place, pair in enumerate(audited)}
-        place = np.array(
-            [
-                place_of_pair.get(pair, -1)
-                for pair in zip(chosen.ids.tolist(), owner.tolist(), strict=True)
-            ],
-            dtype=np.int64,
-        )
+        audited_position = {pair: index for index, pair in enumerate(audited)}
+        pairs = zip(chosen.ids.tolist(), owner.tolist(), strict=True)
+        position = np.array([audited_position.get(pair, -1) for pair in pairs], dtype=np.int64)
         # A random order, so that positions reveal no owner.
-        new = seeded_numpy(seed, "order of own samples").permutation(np.flatnonzero(place < 0))
-        place[new] = len(self.audit) + np.arange(len(new))
-        return replace(self, own=OwnSamples(chosen.take(torch.from_numpy(new)), place, owner))
+        new = seeded_numpy(seed, "order of own samples").permutation(np.flatnonzero(position < 0))
+        position[new] = len(self.audit) + np.arange(len(new))
+        added = chosen.take(torch.from_numpy(new))
+        return replace(self, source_samples=SourceSamples(added, position, owner))
 
     def class_counts(self, classes: int) -> dict[ClientId, list[int]]:
         """Return the number of samples of each class that each client trains on."""
@@ -200,15 +189,7 @@ class Deal:
 
 
 class Audited(NamedTuple):
-    """Audited samples by id.
-
-    Attributes:
-        ids: Ids of the samples.
-        owner: The client that trains on each sample.
-        panel: The target for which a fair draw decided this.
-        subject: Person of each sample, if people were drawn.
-        drawn_for: As in :class:`AuditSet`.
-    """
+    """Audited samples by id; the other fields are those of :class:`AuditSet`."""
 
     ids: Int[ndarray, " audited"]
     owner: Int[ndarray, " audited"]
@@ -224,13 +205,7 @@ def build_deal(
     *,
     seed: int,
 ) -> Deal:
-    """Return the deal of samples that are given by their ids, in random orders that reveal nothing.
-
-    Args:
-        dataset: The samples.
-        ids_by_client: Ids of the samples that each client trains on.
-        audited: The audited samples.
-        seed: Root seed of the orders.
+    """Return the deal of samples by id, in random orders that reveal no owner.
 
     Raises:
         BadInput: A client has no samples.
@@ -241,18 +216,17 @@ def build_deal(
                 f"client {client} has no samples; give more samples per client, fewer clients or "
                 "a smaller audit"
             )
-    clients = {
-        client: dataset.samples(
-            torch.from_numpy(seeded_numpy(seed, "order", client).permutation(ids))
-        )
-        for client, ids in ids_by_client.items()
-    }
+    clients = {}
+    for client, ids in ids_by_client.items():
+        shuffled = seeded_numpy(seed, "order", client).permutation(ids)
+        clients[client] = dataset.samples(torch.from_numpy(shuffled))
     order = seeded_numpy(seed, "audit order").permutation(len(audited.ids))
+    owner, panel = audited.owner[order], audited.panel[order]
+    subject, drawn_for = (
+        None if values is None else values[order] for values in (audited.subject, audited.drawn_for)
+    )
     samples = dataset.samples(torch.from_numpy(audited.ids[order]))
     group = None if dataset.group is None else dataset.group[samples.ids].numpy()
-    subject = None if audited.subject is None else audited.subject[order]
-    owner, panel = audited.owner[order], audited.panel[order]
-    drawn_for = None if audited.drawn_for is None else audited.drawn_for[order]
     return Deal(clients, AuditSet(samples, owner, panel, group, subject, drawn_for=drawn_for))
 
 
@@ -282,26 +256,20 @@ def other_positions(count: int, used: Int[ndarray, " used"]) -> Int[ndarray, " f
 def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
     """Deal a shadow federation from training samples that the audited run does not use.
 
-    Training samples of the audited run's clients and its audited samples are not dealt. The test
-    part is used for testing. Samples keep their ids in the data set.
-
-    Args:
-        dataset: Data set of the audited run.
-        audited: The audited run's deal.
-        draw: Function that deals a data set to the shadow's clients.
+    The shadow federation has the same test part. Samples keep their ids in the data set. ``draw``
+    deals a data set to the shadow's clients.
 
     Raises:
-        BadInput: Too few samples remain for a federation of the audited one's size.
+        BadInput: Too few samples remain for a federation as large as the audited one.
     """
-    free_ids = untouched(dataset, audited)
+    free_ids = unused_ids(dataset, audited)
     needed, available = sum(audited.sizes.values()), len(free_ids)
     if available < needed:
         raise BadInput(
             f"a shadow federation needs {needed} training samples that the audited run does not "
-            f"use, and {available} of {len(dataset.train)} are left; lower "
+            f"use, but {available} of {len(dataset.train)} are left; lower "
             f"{setting('partition.samples_per_client')} so that the clients take less than half of "
-            "the data (or, "
-            'for attacks that learn, set shadow.mode = "known-split")'
+            'the data (or, for attacks that learn, set shadow.mode = "known-split")'
         )
     ids = torch.cat([free_ids, dataset.test.ids])
     remaining = with_parts(
@@ -324,13 +292,7 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
 
 
 class KnownMembers(NamedTuple):
-    """Samples that are not audited, with known membership.
-
-    Attributes:
-        client: The client whose training data is known.
-        samples: The samples, half of them that client's.
-        is_member: Which samples are that client's.
-    """
+    """Unaudited samples, half of which are known members of one client."""
 
     client: ClientId
     samples: Samples
@@ -346,28 +308,23 @@ def known_split(
     size: int,
     seed: int,
 ) -> KnownMembers:
-    """Draw samples that a client trained on and as many that no client did, none of them audited.
+    """Draw unaudited members of a client and as many unaudited held-out samples.
 
     Non-members are training samples that were not dealt and, if these do not suffice, test samples.
 
-    Args:
-        dataset: Data set of the run.
-        audited: Deal of the run.
-        client: The client whose training data is known.
-        trained_on: Ids of the samples that this client trains on: its data, less those that a
-            defense holds out.
-        size: Size of both halves together.
-        seed: Root seed of the choice.
+    ``trained_on`` has the ids of the client's data without samples that a defense holds out.
+    ``size`` is the number of members and non-members together.
 
     Raises:
-        BadInput: Too few of the client's samples, or of held-out samples, are not audited.
+        BadInput: The client has too few unaudited samples, or too few held-out samples are
+            unaudited.
     """
     rng = seeded_numpy(seed, "known split")
-    audit, half = audited.audit.samples.ids.numpy(), size // 2
-    members = np.setdiff1d(trained_on, audit)
-    unused = rng.permutation(untouched(dataset, audited).numpy())
-    tests = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audit))
-    non_members = np.concatenate([unused, tests])
+    audited_ids, half = audited.audit.samples.ids.numpy(), size // 2
+    members = np.setdiff1d(trained_on, audited_ids)
+    unused = rng.permutation(unused_ids(dataset, audited).numpy())
+    test_ids = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audited_ids))
+    non_members = np.concatenate([unused, test_ids])
     if min(len(members), len(non_members)) < half or not half:
         raise BadInput(
             f"a known split of {size} needs {half} samples that client {client} trained on and as "
@@ -383,12 +340,12 @@ def known_split(
     return KnownMembers(client, dataset.samples(torch.from_numpy(ids[order])), is_member)
 
 
-def untouched(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
+def unused_ids(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
     """Return ids of training samples that no client trains on and that are not audited."""
     used = [samples.ids for samples in audited.clients.values()] + [audited.audit.samples.ids]
-    free = torch.ones(len(dataset), dtype=torch.bool)
-    free[torch.cat(used)] = False
-    return free[: len(dataset.train)].nonzero().flatten()
+    is_free = torch.ones(len(dataset), dtype=torch.bool)
+    is_free[torch.cat(used)] = False
+    return is_free[: len(dataset.train)].nonzero().flatten()
 
 
 def _with_ids(samples: Samples, ids: Int[Tensor, " all"]) -> Samples:

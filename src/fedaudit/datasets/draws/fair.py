@@ -30,6 +30,7 @@ from fedaudit.datasets.partitions.schemes import (
     apportion,
     deal,
     limit_quotas,
+    shuffled_classes,
 )
 
 KINDS = ("mislabelled", "noise")
@@ -45,12 +46,7 @@ def with_canaries(
 ) -> Deal:
     """Turn the audited samples of a deal into canaries, and draw a fair coin for each.
 
-    Args:
-        deal: A draw whose audited samples no client trains on.
-        dataset: Data set of the samples.
-        seed: Root seed of labels and coins.
-        targets: Clients that train on canaries; each has as many coins as any other.
-        kind: Kind of canary.
+    No client of the deal may train on an audited sample. All targets have equally many coins.
 
     Raises:
         BadInput: The kind does not exist.
@@ -61,7 +57,7 @@ def with_canaries(
     audit, rng = deal.audit, seeded(seed, "canary records")
     samples = audit.samples
     has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
-    # Not the classes of the data set, which a deal by client counts once for each client.
+    # Not dataset.classes, which a deal by client multiplies by the number of clients.
     classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
     if classes < 2:
         raise Unsupported(
@@ -74,43 +70,41 @@ def with_canaries(
                 "noise has no tokens and no named inputs; use canaries of the kind 'mislabelled'"
             )
         samples = samples.replace(features=_noise_like(samples, dataset, rng))
-    step = torch.randint(1, classes, (len(samples),), generator=rng)
-    samples = samples.replace(targets=(samples.targets + step) % classes)
-    order = seeded_numpy(seed, "canary coins")
-    panel = np.asarray(targets)[order.permutation(len(samples)) % len(targets)]
-    owner = np.where(order.random(len(samples)) < 0.5, panel, NOBODY)
+    # Never 0 modulo the number of classes, so that every label is wrong.
+    label_shift = torch.randint(1, classes, (len(samples),), generator=rng)
+    samples = samples.replace(targets=(samples.targets + label_shift) % classes)
+    coin_rng = seeded_numpy(seed, "canary coins")
+    panel = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
+    owner = np.where(coin_rng.random(len(samples)) < 0.5, panel, NOBODY)
     clients = dict(deal.clients)
     for client in targets:
         canaries_of_client = samples.take(torch.from_numpy(owner == client))
         joined = Samples.joined(deal.clients[client], canaries_of_client)
-        mixed = seeded_numpy(seed, "order with canaries", client).permutation(len(joined))
-        clients[client] = joined.take(torch.from_numpy(mixed))
+        order = seeded_numpy(seed, "order with canaries", client).permutation(len(joined))
+        clients[client] = joined.take(torch.from_numpy(order))
     return replace(deal, clients=clients, audit=AuditSet(samples, owner, panel, audit.group))
 
 
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:
     """Return normal noise with the root mean square of the training features.
 
-    Its mean is 0, so that two canaries, and their gradients in a first layer, are almost
+    The mean is 0, so that two canaries, and their gradients in a first layer, are almost
     orthogonal.
     """
     train = dataset.train.features
-    size = train.double().square().mean().sqrt().to(train.dtype)
-    drawn = torch.randn(samples.features.shape, generator=rng, dtype=train.dtype)
-    return size * drawn.to(train.device)
+    scale = train.double().square().mean().sqrt().to(train.dtype)
+    noise = torch.randn(samples.features.shape, generator=rng, dtype=train.dtype)
+    return scale * noise.to(train.device)
 
 
-_FEWEST_PEOPLE = 4
+_MIN_PEOPLE = 4
 
 
 class _Panel(NamedTuple):
     """Audited training samples drawn for one target.
 
-    Attributes:
-        target: The target.
-        positions: Positions of the samples in the training part.
-        counts: Samples of each class.
-        subject: Person of each sample, if people were drawn.
+    ``positions`` are the samples' positions in the training part, ``counts`` their number per
+    class, and ``subject`` their people if people were drawn.
     """
 
     target: ClientId
@@ -139,61 +133,62 @@ def draw(
     training part with the label distribution of their target. Each of ``n_fair`` samples goes
     independently, with probability 1/3 each, to the target, to another client (uniformly) or to no
     client. Extra samples go to other clients or to no client. Members, other clients' samples and
-    unseen samples are therefore exchangeable, so that a distribution shift between them cannot
-    look like leakage. The partition deals the background, the other training samples of each
-    client, from the remaining data.
+    unseen samples are therefore exchangeable, so a distribution shift between them cannot look
+    like leakage. The partition deals the background, the other training samples of each client,
+    from the remaining data.
 
     The background depends on which samples are audited and not on the outcome of their draw, as
     bounds on independent inclusion require. It fills a client up to its size in the partition,
-    given its expected number of audited samples. Sizes are therefore close to those of the
-    partition, but not equal; see :attr:`Deal.sizes`.
+    given its expected number of audited samples. Clients' sizes are therefore close to their sizes
+    in the partition, but not equal; see :attr:`Deal.sizes`.
 
     With ``unit="person"``, people are drawn uniformly from the training part, each with all of
-    their samples, and the probability of 1/3 is that of the person. The target gets all samples of
+    their samples, and each person is assigned with probability 1/3. The target gets all samples of
     a person that is assigned to it. With ``clients_per_person`` above 1 it gets a share, like a
-    hospital that has some of the records of a patient who visits several.
+    hospital that has some of the records of a patient who visits several hospitals.
 
-    Each of several targets has a panel with its label distribution. Only that panel is fair for
-    the target. If label distributions differ, figures of a target leave other panels out.
+    Each target has a panel with its label distribution. Only this panel is fair for the target. If
+    label distributions differ, estimates for a target leave out the panels of other targets.
 
     Args:
-        dataset: Its training part is drawn from; its test part stays untouched.
+        dataset: Data set whose training part is drawn from; its test part is not used.
         clients: Number of clients, at least 2.
         partition: Label distribution and size of every client.
-        n_fair: Fairly drawn samples, or people, for each target; about a third become members.
+        n_fair: Fairly drawn samples, or people, per target; about a third become members.
         seed: Root seed of all choices.
-        targets: Clients under audit.
-        extra_other: Further audited samples of other clients, for each target.
-        extra_unseen: Further audited samples of no client, for each target.
-        background: Background samples of each target; None tops it up like other clients.
+        targets: Audited clients.
+        extra_other: Further audited samples of other clients, per target.
+        extra_unseen: Further audited samples of no client, per target.
+        background: Background samples per target; None fills a target up like other clients.
         unit: Unit of the fair draw: a "sample", or a "person" with all of their samples.
-        clients_per_person: Among how many clients the samples of a person who takes part are
-            divided, each sample alike.
+        clients_per_person: Number of clients among which the samples of an assigned person are
+            divided, in parts of equal size.
 
     Raises:
-        BadInput: Targets or numbers out of range, fewer training samples of a class or fewer people
-            than the audit needs, a data set without people, or a client left without samples.
+        BadInput: A target or number is out of range, the training part has too few people or
+            samples of a class, the data set names no people, or a client would have no samples.
     """
     _check_draw(clients, targets, (n_fair, extra_other, extra_unseen, background or 0))
     labels = dataset.train.labels.numpy()
     counts = np.bincount(labels, minlength=dataset.classes)
     quotas = partition.quotas(counts, clients, rng=seeded_numpy(seed, "partition"))
     panel_size = n_fair + extra_other + extra_unseen
-    of_target, of_others = n_fair / 3 / panel_size, (n_fair / 3 + extra_other) / panel_size
+    target_share, others_share = n_fair / 3 / panel_size, (n_fair / 3 + extra_other) / panel_size
     if unit == "person":
         _check_people(dataset, clients, clients_per_person, n_fair, extra_other + extra_unseen)
-        panels = _people(dataset, targets=targets, size=n_fair, seed=seed)
-        of_target, of_others = 1 / 3 / clients_per_person, 2 / 3 - 1 / 3 / clients_per_person
+        panels = _draw_people(dataset, targets=targets, size=n_fair, seed=seed)
+        target_share = 1 / 3 / clients_per_person
+        others_share = 2 / 3 - target_share
     else:
-        panels = _panels(labels, quotas, targets=targets, size=panel_size, seed=seed)
+        panels = _draw_samples(labels, quotas, targets=targets, size=panel_size, seed=seed)
     audited_positions = np.concatenate([panel.positions for panel in panels])
     free_positions = other_positions(len(labels), audited_positions)
-    background_quotas = _background(
-        quotas, panels, of_target=of_target, of_others=of_others, fixed=background
+    background_quotas = _background_quotas(
+        quotas, panels, target_share=target_share, others_share=others_share, fixed=background
     )
     rng = seeded_numpy(seed, "background")
     available = np.bincount(labels[free_positions], minlength=dataset.classes)
-    hands = deal(
+    dealt = deal(
         labels[free_positions], limit_quotas(background_quotas, available, rng=rng), rng=rng
     )
     if unit == "person":
@@ -204,8 +199,10 @@ def draw(
         )
     # Ids of the training part are positions in it.
     training_ids = {
-        client: np.concatenate([free_positions[hand], audited_positions[audited.owner == client]])
-        for client, hand in enumerate(hands)
+        client: np.concatenate(
+            [free_positions[unaudited], audited_positions[audited.owner == client]]
+        )
+        for client, unaudited in enumerate(dealt)
     }
     empty = [target for target in targets if not len(training_ids[target])]
     if empty and background == 0:
@@ -227,24 +224,24 @@ def canaries(
     count: int = 500,
     kind: str = "mislabelled",
 ) -> Deal:
-    """Draw canaries: samples with a wrong label that the target trains on if a fair coin says so.
+    """Draw canaries: samples with a wrong label, of which a fair coin makes each a member or not.
 
     A model can predict a wrong label only if it was trained on it. Bounds on epsilon from one run
-    are therefore tighter than with ordinary samples. Canaries inside and outside the training data
-    differ only in their coin. The target has as many other samples as in the partition.
+    are therefore tighter than with ordinary samples. Member and non-member canaries differ only in
+    their coin. The target has as many other samples as in the partition.
 
     Args:
-        dataset: Its training part is drawn from; its test part stays untouched.
+        dataset: Data set whose training part is drawn from; its test part is not used.
         clients: Number of clients, at least 2.
         partition: Label distribution and size of every client.
         seed: Root seed of all choices.
         targets: Audited clients.
-        count: Canaries for each target; about half of them are trained on.
+        count: Canaries per target; about half of them are trained on.
         kind: "mislabelled" for samples of the data set; "noise" for normal numbers about 0, as
             large as features, which resemble no other sample and barely each other.
 
     Raises:
-        BadInput: The kind does not exist, targets or numbers are out of range, or there are too few
+        BadInput: The kind does not exist, a target or number is out of range, or there are too few
             training samples.
         Unsupported: The task has no classes, or noise would replace tokens.
 
@@ -267,8 +264,8 @@ def canaries(
 
 
 AS_PUBLISHED = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
-"""Draws that compare members and non-members as a paper does, although clients may differ. Their
-figures state that no draw was fair."""
+"""Draws that compare members and non-members as a paper does, although clients may differ. Reports
+state that no draw was fair."""
 
 OF_EACH_CLIENT = AS_PUBLISHED | {"sia"}
 """Draws whose audited samples of each client are random samples of its training data."""
@@ -283,7 +280,7 @@ DRAWS: dict[str, Callable[..., Deal]] = {
 }
 
 
-def _panels(
+def _draw_samples(
     labels: Int[ndarray, " samples"],
     quotas: Quotas,
     *,
@@ -293,8 +290,7 @@ def _panels(
 ) -> list[_Panel]:
     rng = seeded_numpy(seed, "audit records")
     classes = quotas.shape[1]
-    positions, none = positions_of(labels), np.zeros(0, dtype=np.int64)
-    pools = [rng.permutation(positions.get(label, none)) for label in range(classes)]
+    pools = shuffled_classes(labels, classes, rng)
     used = np.zeros(classes, dtype=np.int64)
     panels = []
     for target in targets:
@@ -309,38 +305,28 @@ def _panels(
     return panels
 
 
-def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: int) -> list[_Panel]:
-    """Draw people for each target with all of their samples, disjoint from other targets.
+def _draw_people(
+    dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: int
+) -> list[_Panel]:
+    """Draw disjoint sets of people for the targets, with all samples of each person.
 
-    If the data name clients, they are people whose samples are all of the target.
+    If the data name clients, only people whose samples all belong to a target are drawn for it.
     """
     assert dataset.subject is not None
     subject = dataset.subject[: len(dataset.train)].numpy()
-    if dataset.client is not None:
-        return _people_of_clients(dataset, subject, targets=targets, size=size, seed=seed)
-    people = np.unique(subject)
-    if size * len(targets) > len(people):
-        raise BadInput(
-            f"{size} people are audited for each of {len(targets)} clients, and the training part "
-            f"has samples of {len(people)}; lower {setting('audit.samples')}, the number of "
-            "audited people"
-        )
-    drawn = seeded_numpy(seed, "audit records").permutation(people)
-    return [
-        _panel_of_people(dataset, subject, target, drawn[index * size : (index + 1) * size])
-        for index, target in enumerate(targets)
-    ]
-
-
-def _people_of_clients(
-    dataset: Dataset,
-    subject: Int[ndarray, " train"],
-    *,
-    targets: Sequence[ClientId],
-    size: int,
-    seed: int,
-) -> list[_Panel]:
-    assert dataset.client is not None
+    if dataset.client is None:
+        people = np.unique(subject)
+        if size * len(targets) > len(people):
+            raise BadInput(
+                f"{size} people are audited for each of {len(targets)} clients, and the training "
+                f"part has samples of {len(people)}; lower {setting('audit.samples')}, the number "
+                "of audited people"
+            )
+        drawn = seeded_numpy(seed, "audit records").permutation(people)
+        return [
+            _panel_of_people(dataset, subject, target, drawn[index * size : (index + 1) * size])
+            for index, target in enumerate(targets)
+        ]
     client = dataset.client[: len(dataset.train)].numpy()
     panels = []
     for target in targets:
@@ -367,7 +353,9 @@ def _panel_of_people(
     return _Panel(target, positions, counts, subject[positions])
 
 
-def _assign_people(panels: Sequence[_Panel], clients: int, each: int, *, seed: int) -> Audited:
+def _assign_people(
+    panels: Sequence[_Panel], clients: int, clients_per_person: int, *, seed: int
+) -> Audited:
     """Assign each person to clients, and each sample of a person to one of these clients."""
     owners, subjects = [], []
     for panel in panels:
@@ -376,21 +364,25 @@ def _assign_people(panels: Sequence[_Panel], clients: int, each: int, *, seed: i
         owner = np.full(len(panel.positions), NOBODY, dtype=np.int64)
         others = np.delete(np.arange(clients), panel.target)
         for positions in positions_of(panel.subject).values():
-            # Every person uses all draws, so that no draw depends on an earlier outcome.
-            coin, holders = int(rng.integers(3)), rng.permutation(others)[:each]
-            if coin == 0:
-                holders[0] = panel.target
+            # Make all draws for every person, so that no draw depends on an earlier outcome.
+            outcome, assigned = int(rng.integers(3)), rng.permutation(others)[:clients_per_person]
+            if outcome == 0:
+                assigned[0] = panel.target
             shuffled = rng.permutation(positions)
-            if coin < 2:
-                owner[shuffled] = np.resize(holders, len(shuffled))
+            if outcome < 2:
+                owner[shuffled] = np.resize(assigned, len(shuffled))
         owners.append(owner)
         subjects.append(panel.subject)
     return Audited(
         np.concatenate([panel.positions for panel in panels]),
         np.concatenate(owners),
-        np.repeat([panel.target for panel in panels], [len(panel.positions) for panel in panels]),
+        _targets_by_sample(panels),
         np.concatenate(subjects),
     )
+
+
+def _targets_by_sample(panels: Sequence[_Panel]) -> Int[ndarray, " audited"]:
+    return np.repeat([panel.target for panel in panels], [len(panel.positions) for panel in panels])
 
 
 def _assign_samples(
@@ -402,9 +394,12 @@ def _assign_samples(
         owners.append(_owners(panel, clients, n_fair=n_fair, extra_other=extra_other, seed=seed))
         is_fair = np.arange(len(panel.positions)) < n_fair
         fair_for.append(np.where(is_fair, panel.target, NOBODY))
-    positions = np.concatenate([panel.positions for panel in panels])
-    drawn_for = np.repeat([panel.target for panel in panels], [len(p.positions) for p in panels])
-    return Audited(positions, np.concatenate(owners), np.concatenate(fair_for), drawn_for=drawn_for)
+    return Audited(
+        np.concatenate([panel.positions for panel in panels]),
+        np.concatenate(owners),
+        np.concatenate(fair_for),
+        drawn_for=_targets_by_sample(panels),
+    )
 
 
 def _owners(
@@ -420,36 +415,32 @@ def _owners(
     return np.where(np.arange(size) < n_fair, fair, extra)
 
 
-def _background(
+def _background_quotas(
     quotas: Quotas,
     panels: Sequence[_Panel],
     *,
-    of_target: float,
-    of_others: float,
+    target_share: float,
+    others_share: float,
     fixed: int | None,
 ) -> Quotas:
-    """Return the background samples of each class that each client needs.
+    """Return the number of background samples of each class that each client needs.
 
-    Args:
-        quotas: Samples of each class that each client has in total.
-        panels: The audited samples.
-        of_target: Expected share of a panel for its target.
-        of_others: Expected share for all other clients together.
-        fixed: Background of each target instead, if not None.
+    A panel's target is expected to get ``target_share`` of it, and all other clients together
+    ``others_share``. If ``fixed`` is not None, it is the size of each target's background.
     """
     clients = len(quotas)
     expected: Float[ndarray, "clients classes"] = np.zeros(quotas.shape)
     for panel in panels:
-        chance = np.full(clients, of_others / (clients - 1))
-        chance[panel.target] = of_target
-        expected += chance[:, None] * panel.counts
+        share = np.full(clients, others_share / (clients - 1))
+        share[panel.target] = target_share
+        expected += share[:, None] * panel.counts
     sizes = np.maximum(np.rint(quotas.sum(axis=1) - expected.sum(axis=1)), 0).astype(np.int64)
     if fixed is not None:
         sizes[[panel.target for panel in panels]] = fixed
     missing = np.maximum(quotas - expected, 0)
-    # A client whose quota the audit covers in every class draws by its label distribution.
-    empty = missing.sum(axis=1) == 0
-    missing[empty] = quotas[empty]
+    # If the audit covers a client's quota in every class, use the client's label distribution.
+    is_covered = missing.sum(axis=1) == 0
+    missing[is_covered] = quotas[is_covered]
     return np.stack([apportion(int(size), row) for size, row in zip(sizes, missing, strict=True)])
 
 
@@ -467,26 +458,28 @@ def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int
         )
 
 
-def _check_people(dataset: Dataset, clients: int, each: int, count: int, extra: int) -> None:
+def _check_people(
+    dataset: Dataset, clients: int, clients_per_person: int, n_fair: int, n_extra: int
+) -> None:
     if dataset.subject is None:
         raise BadInput(
-            f"people are audited, and {dataset.name!r} does not state the person of each sample; "
+            f"people are audited, but {dataset.name!r} does not state the person of each sample; "
             f"set {setting('data.options.subject')} (person of a table), or leave audit.unit at "
             '"sample"'
         )
-    if not 1 <= each < clients:
+    if not 1 <= clients_per_person < clients:
         raise BadInput(
-            f"clients_per_person is {each} of {clients} clients; give 1 to {clients - 1}, so that "
-            "at least one client has no samples of a person"
+            f"clients_per_person is {clients_per_person} of {clients} clients; give 1 to "
+            f"{clients - 1}, so that at least one client has no samples of a person"
         )
-    if count < _FEWEST_PEOPLE:
+    if n_fair < _MIN_PEOPLE:
         raise BadInput(
-            f"{count} people are audited, and only about a third become members; give at least "
-            f"{_FEWEST_PEOPLE} ({setting('audit.samples')})"
+            f"{n_fair} people are audited, and only about a third become members; give at least "
+            f"{_MIN_PEOPLE} ({setting('audit.samples')})"
         )
-    if extra:
+    if n_extra:
         raise BadInput(
-            "extra_other and extra_unseen count single samples, and people are audited; set both "
+            "extra_other and extra_unseen count single samples, but people are audited; set both "
             "to 0"
         )
 

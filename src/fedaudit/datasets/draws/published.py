@@ -1,4 +1,8 @@
-"""Audit sets of published papers: all of the target's data, and fixed samples of others."""
+"""Audit sets of published papers: all of the target's data, and samples of other clients.
+
+Every function deals the training part to ``clients`` by ``partition`` and holds the test part out.
+``targets`` are the audited clients, and ``seed`` determines all choices.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,19 +30,14 @@ def fedmia_paper(
     """Audit all of the target's data, and a share of the test part and of every other client.
 
     Args:
-        dataset: Its training part is dealt to clients; its test part is held out.
-        clients: Number of clients, at least 2.
-        partition: How the training part is dealt.
-        seed: Root seed of all choices.
-        targets: The one audited client.
         share: Share of the test part, and of each other client, that is audited, in (0, 1].
 
     Raises:
-        BadInput: More than one target, or numbers out of range.
+        BadInput: There is more than one target, or a number is out of range.
 
     Source: FedMIA, appendix A.1.
-    Differs: Non-members are drawn once, as the paper's equations require; its code draws new ones
-    for every client and round.
+    Differs: Non-members are drawn once, as the paper's equations require; the published code draws
+    new ones for every client and round.
     """
     _check_share(share)
     return fedmia_code(
@@ -65,28 +64,23 @@ def fedmia_code(
     """Audit all of the target's data, 1,000 test samples and a fifth of every other client.
 
     Args:
-        dataset: Its training part is dealt to clients; its test part is held out.
-        clients: Number of clients, at least 2.
-        partition: How the training part is dealt.
-        seed: Root seed of all choices.
-        targets: The one audited client.
         n_unseen: Number of audited test samples.
         share: Share of each other client that is audited, in (0, 1].
 
     Raises:
-        BadInput: More than one target, or more test samples than there are.
+        BadInput: There is more than one target, or the test part has fewer samples.
 
     Source: FedMIA, published code.
     Differs: Non-members are drawn once, not for every client and round.
     """
     _check_share(share)
-    hands = _hands_of_one_target(dataset, clients, partition, targets, seed)
-    return _audited(
+    positions = _dealt_positions(dataset, clients, partition, targets, seed, is_single=True)
+    return _with_audit(
         dataset,
-        hands,
+        positions,
         target=targets[0],
-        unseen=n_unseen,
-        others={client: round(share * len(hand)) for client, hand in hands.items()},
+        n_unseen=n_unseen,
+        n_audited={client: round(share * len(dealt)) for client, dealt in positions.items()},
         seed=seed,
     )
 
@@ -104,33 +98,30 @@ def cofedmid(
     """Audit all of the target's data, 1,000 test samples and 9,000 of the other clients.
 
     Args:
-        dataset: Its training part is dealt to clients; its test part is held out.
-        clients: Number of clients, at least 2.
-        partition: How the training part is dealt.
-        seed: Root seed of all choices.
-        targets: The one audited client.
         n_unseen: Number of audited test samples.
         n_other: Number of other clients' audited samples, in proportion to the clients' sizes.
 
     Raises:
-        BadInput: More than one target, or more samples than there are.
+        BadInput: There is more than one target, or there are fewer samples.
 
-    Source: CoFedMID, appendix D (5,000 members, 1,000 unseen and 9,000 other clients').
+    Source: CoFedMID, appendix D (5,000 members, 1,000 unseen samples and 9,000 samples of other
+    clients).
     """
-    hands = _hands_of_one_target(dataset, clients, partition, targets, seed)
-    sizes = np.array([0 if client == targets[0] else len(hand) for client, hand in hands.items()])
+    positions = _dealt_positions(dataset, clients, partition, targets, seed, is_single=True)
+    sizes = np.array(
+        [0 if client == targets[0] else len(dealt) for client, dealt in positions.items()]
+    )
     if n_other > sizes.sum():
         raise BadInput(
             f"n_other is {n_other} and the other clients have {sizes.sum()} samples "
             f"({n_other - sizes.sum()} short); lower n_other or deal more samples"
         )
-    others = apportion(n_other, sizes)
-    return _audited(
+    return _with_audit(
         dataset,
-        hands,
+        positions,
         target=targets[0],
-        unseen=n_unseen,
-        others={client: int(others[client]) for client in hands},
+        n_unseen=n_unseen,
+        n_audited=dict(enumerate(apportion(n_other, sizes).tolist())),
         seed=seed,
     )
 
@@ -145,60 +136,44 @@ def sia(
     per_client: int = 100,
     n_unseen: int = 0,
 ) -> Deal:
-    """Audit equally many samples of every client, so that guessing succeeds once in as many.
+    """Audit equally many samples of every client: guessing succeeds with chance 1 / clients.
 
     Args:
-        dataset: Its training part is dealt to clients; its test part is held out.
-        clients: Number of clients, at least 2.
-        partition: How the training part is dealt.
-        seed: Root seed of all choices.
-        targets: The clients whose members membership inference audits.
-        per_client: Audited samples of each client, at most as many as the smallest client has.
+        targets: Clients that are the targets of membership inference.
+        per_client: Audited samples per client, at most as many as the smallest client has.
         n_unseen: Number of audited test samples, for membership inference before source inference.
 
     Raises:
-        BadInput: Targets or numbers out of range.
+        BadInput: A target or number is out of range.
 
-    Source: SIA, section 4.2 (100 training records of each client); published code (fewer where a
+    Source: SIA, section 4.2 (100 training records of each client); published code (fewer if a
     client has fewer).
     """
     if per_client < 1:
         raise BadInput(f"per_client is {per_client}; give at least 1 (the paper audits 100)")
-    hands = _dealt_hands(dataset, clients, partition, targets, seed)
-    each = min(per_client, *(len(hand) for hand in hands.values()))
-    return _audited(
-        dataset,
-        hands,
-        target=None,
-        unseen=n_unseen,
-        others=dict.fromkeys(hands, each),
-        seed=seed,
+    positions = _dealt_positions(dataset, clients, partition, targets, seed)
+    each = min(per_client, *(len(dealt) for dealt in positions.values()))
+    n_audited = dict.fromkeys(positions, each)
+    return _with_audit(
+        dataset, positions, target=None, n_unseen=n_unseen, n_audited=n_audited, seed=seed
     )
 
 
-def _hands_of_one_target(
+def _dealt_positions(
     dataset: Dataset,
     clients: int,
     partition: Partition,
     targets: Sequence[ClientId],
     seed: int,
+    *,
+    is_single: bool = False,
 ) -> dict[ClientId, Int[ndarray, " _"]]:
     """Return the positions in the training part that the partition deals to each client."""
-    if len(targets) > 1:
+    if is_single and len(targets) > 1:
         raise BadInput(
             f"a published draw audits one target, got {len(targets)}; use the fair draw for "
             "several, or run one study for each target"
         )
-    return _dealt_hands(dataset, clients, partition, targets, seed)
-
-
-def _dealt_hands(
-    dataset: Dataset,
-    clients: int,
-    partition: Partition,
-    targets: Sequence[ClientId],
-    seed: int,
-) -> dict[ClientId, Int[ndarray, " _"]]:
     check_targets(clients, targets)
     labels = dataset.train.labels.numpy()
     counts = np.bincount(labels, minlength=dataset.classes)
@@ -206,30 +181,32 @@ def _dealt_hands(
     return dict(enumerate(deal(labels, partition.quotas(counts, clients, rng=rng), rng=rng)))
 
 
-def _audited(
+def _with_audit(
     dataset: Dataset,
-    hands: dict[ClientId, Int[ndarray, " _"]],
+    positions: dict[ClientId, Int[ndarray, " _"]],
     *,
     target: ClientId | None,
-    unseen: int,
-    others: Mapping[ClientId, int],
+    n_unseen: int,
+    n_audited: Mapping[ClientId, int],
     seed: int,
 ) -> Deal:
-    """Return the deal, auditing all of a target's data and samples of others and the test part."""
-    if not 0 <= unseen <= len(dataset.test):
+    """Return the deal with all of the target's data and ``n_audited`` of other clients audited."""
+    if not 0 <= n_unseen <= len(dataset.test):
         raise BadInput(
-            f"n_unseen is {unseen} and the test part has {len(dataset.test)} samples "
-            f"({unseen - len(dataset.test)} short); lower n_unseen"
+            f"n_unseen is {n_unseen} and the test part has {len(dataset.test)} samples "
+            f"({n_unseen - len(dataset.test)} short); lower n_unseen"
         )
     rng = seeded_numpy(seed, "audit records")
     chosen = {
-        client: hand if client == target else rng.permutation(hand)[: others[client]]
-        for client, hand in hands.items()
+        client: dealt if client == target else rng.permutation(dealt)[: n_audited[client]]
+        for client, dealt in positions.items()
     }
-    test = rng.permutation(len(dataset.test))[:unseen] + len(dataset.train)
+    test = rng.permutation(len(dataset.test))[:n_unseen] + len(dataset.train)
     ids = np.concatenate([*chosen.values(), test])
     owners = np.repeat([*chosen, NOBODY], [*map(len, chosen.values()), len(test)])
-    return build_deal(dataset, hands, Audited(ids, owners, np.full(len(ids), NOBODY)), seed=seed)
+    return build_deal(
+        dataset, positions, Audited(ids, owners, np.full(len(ids), NOBODY)), seed=seed
+    )
 
 
 def _check_share(share: float) -> None:

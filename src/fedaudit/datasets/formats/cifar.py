@@ -3,7 +3,7 @@
 import io
 import pickle
 import pickletools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
@@ -15,44 +15,47 @@ from numpy import ndarray
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import TooLarge, read_bytes
-from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays
+from fedaudit.datasets.arrays import Arrays, from_arrays
 from fedaudit.datasets.dataset import DataFile, Dataset
 
 _USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _MAX_BATCH_BYTES = 2**28
-_MOST_STEPS = 2_000_000
+_MAX_STEPS = 2_000_000
 """Limit of the steps of a pickle; the largest batch takes a tenth, mostly for names of images."""
-_MOST_BUILT = 16
-"""Limit of the calls in a pickle; one array takes five, and each may copy the whole file."""
+_MAX_CALLS = 16
+"""Limit of the calls in a pickle, which may each copy the whole file; one array takes five."""
 
 _rebuild_array = cast(Callable[..., ndarray], np.empty(0).__reduce__()[0])
 
 
 def _empty_array(kind: object, shape: object, code: object) -> ndarray:
-    """Return an array without values, which the pickle adds later, whatever shape is requested."""
+    """Return an array without values, whatever shape is requested; the pickle adds values later."""
     return _rebuild_array(ndarray, (0,), b"b")
 
 
 def _as_latin1(text: str, codec: str) -> bytes:
-    """Return bytes that old pickles store as text; other codecs would be searched among modules."""
+    """Return bytes that old pickles store as text.
+
+    Other codecs are refused, because Python would search modules for them.
+    """
     if codec != "latin1":
         raise Damaged(f"the batch requests the codec {codec!r:.40}; fetch it again")
     return text.encode("latin1")
 
 
-# Everything that an array of bytes needs, under the module names of numpy 1 and 2. A table instead
-# of imports by name, so that a pickle cannot load a module.
-_ADMITTED: dict[tuple[str, str], object] = {
+# Look names up in a table instead of importing them, so that a pickle cannot load a module. The
+# table has everything that an array of bytes needs, under the module names of numpy 1 and 2.
+_ALLOWED: dict[tuple[str, str], object] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,
-    # A type argument only: a call could allocate any shape.
+    # None, because it is only passed as an argument: a call of ndarray could allocate any shape.
     ("numpy", "ndarray"): None,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _as_latin1,
 }
 
 
-_NEEDLESS = {
+_FORBIDDEN_STEPS = {
     *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"),  # could allocate memory or lack a buffer
     *("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
 }
@@ -82,7 +85,7 @@ class cifar(DataFile):
 
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
-        """Return the folder of that name, or of its usual name, if it contains CIFAR's batches."""
+        """Return the folder ``NAME``, or CIFAR's usual folder, if it contains CIFAR's batches."""
         for path in (folder / name, folder / _USUAL_FOLDERS.get(name, name)):
             if (path / "data_batch_1").is_file() or (path / "meta").is_file():
                 return path
@@ -121,23 +124,28 @@ class _ArraysOnly(pickle.Unpickler):
     """Unpickler of numbers, texts, lists, dictionaries and arrays; it refuses anything else."""
 
     def find_class(self, module: str, name: str) -> object:
-        if (module, name) not in _ADMITTED:
+        if (module, name) not in _ALLOWED:
             raise Damaged(
                 f"the batch requests {module}.{name}, which no array of pixels needs; it was "
                 "altered or is not a CIFAR batch, so nothing of it was executed: fetch it again"
             )
-        return _ADMITTED[module, name]
+        return _ALLOWED[module, name]
 
 
 def _batch(folder: Path, name: str, key: str) -> _Batch:
     path = folder / name
     if not path.is_file():
         raise BadInput(f"{folder} has no file {name}; unpack the whole archive there")
-    stored = _by_text(_unpickled(path))
-    data, labels = stored.get("data"), stored.get(key)
+    stored = _unpickle(path)
+    if not isinstance(stored, dict):
+        raise Damaged("a CIFAR batch must be a dictionary; fetch the files again")
+    # Python 2 pickles have keys of bytes.
+    entries = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in stored.items()}
+    data, labels = entries.get("data"), entries.get(key)
     if not isinstance(data, ndarray) or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
         raise Damaged(f"{name} has no rows of 3,072 pixels under 'data'; fetch it again")
-    if data.dtype != np.uint8 or not _are_whole(labels):
+    are_labels = isinstance(labels, list) and all(type(label) is int for label in labels)
+    if data.dtype != np.uint8 or not are_labels:
         raise Damaged(
             f"{name} has no bytes under 'data' or no labels under {key!r}; fetch it again"
         )
@@ -145,20 +153,20 @@ def _batch(folder: Path, name: str, key: str) -> _Batch:
     return _Batch(images, np.asarray(labels, dtype=np.int64))
 
 
-def _unpickled(path: Path) -> object:
+def _unpickle(path: Path) -> object:
     calls = 0
     try:
         content = read_bytes(path, max_bytes=_MAX_BATCH_BYTES, within=path.parent)
         for number, (step, argument, _) in enumerate(pickletools.genops(content)):
             calls += step.name in ("REDUCE", "BUILD")
-            if number > _MOST_STEPS or calls > _MOST_BUILT:
+            if number > _MAX_STEPS or calls > _MAX_CALLS:
                 raise Damaged(
                     f"{path.name} has more steps than any array of pixels needs; it was altered or "
                     "is not a CIFAR batch, so nothing of it was executed: fetch it again"
                 )
             # A memo index larger than the file serves only to allocate memory.
             is_far = step.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content)
-            if is_far or step.name in _NEEDLESS:
+            if is_far or step.name in _FORBIDDEN_STEPS:
                 raise Damaged(
                     f"{path.name} has a step ({step.name}) that no array of pixels needs; it was "
                     "altered or is not a CIFAR batch, so nothing of it was executed: fetch it again"
@@ -173,16 +181,3 @@ def _unpickled(path: Path) -> object:
     except Exception as error:  # A hostile pickle can raise anything.
         raise Damaged(f"{path.name} cannot be read ({error}); fetch it again") from error
     return loaded
-
-
-def _by_text(stored: object) -> Mapping[str, AnyArray | object]:
-    if not isinstance(stored, dict):
-        raise Damaged("a CIFAR batch must be a dictionary; fetch the files again")
-    return {
-        key.decode("latin1") if isinstance(key, bytes) else str(key): value
-        for key, value in stored.items()
-    }
-
-
-def _are_whole(labels: object) -> bool:
-    return isinstance(labels, list) and all(type(label) is int for label in labels)

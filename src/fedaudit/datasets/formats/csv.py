@@ -17,7 +17,13 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular
 from fedaudit.datasets.dataset import DataFile, Dataset
-from fedaudit.datasets.tables.columns import Decimal, Table, number_of, refuse_names, text_column
+from fedaudit.datasets.tables.columns import (
+    Decimal,
+    Table,
+    parsed_number,
+    refuse_names,
+    text_column,
+)
 from fedaudit.datasets.tables.settings import TableSettings
 from fedaudit.datasets.tables.table import dataset_of
 
@@ -26,11 +32,11 @@ if TYPE_CHECKING:
 
 _SEPARATORS = (",", ";", "\t", "|")
 _SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".data")
-_SAMPLE = 2**16
+_SAMPLE_BYTES = 2**16
 """Bytes from which the separator is recognised."""
-_SAMPLED_ROWS = 100
-_MOST_COLUMNS = 10_000
-_OTHER_FILES = {
+_SAMPLE_ROWS = 100
+_MAX_COLUMNS = 10_000
+_OTHER_FORMATS = {
     b"PK\x03\x04": "an Excel or zip file",
     b"\xd0\xcf\x11\xe0": "an Excel file",
     b"PAR1": "a Parquet file",
@@ -38,7 +44,7 @@ _OTHER_FILES = {
     b"\xff\xfe": "UTF-16 text (encoding = 'utf-16')",
     b"\xfe\xff": "UTF-16 text (encoding = 'utf-16')",
 }
-"""First bytes of files that are no UTF-8 text."""
+"""First bytes of files that are not UTF-8 text."""
 
 Encoding: TypeAlias = Literal[
     "utf-8", "utf-16", "latin-1", "cp1252", "cp1250", "cp1251", "shift_jis", "gb18030"
@@ -76,8 +82,10 @@ class csv(TableSettings, DataFile):
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
         """Return ``NAME.csv``, or ``NAME`` with another suffix of texts, if it exists."""
-        names = [f"{name}.csv", *([name] if Path(name).suffix in _SUFFIXES else [])]
-        return next((path for path in map(folder.joinpath, names) if path.is_file()), None)
+        path = folder / name
+        return super().find(folder, name) or (
+            path if path.suffix in _SUFFIXES and path.is_file() else None
+        )
 
     @property
     def file(self) -> Path:
@@ -89,24 +97,24 @@ class csv(TableSettings, DataFile):
         """Return the data set; the seed selects the test rows.
 
         Raises:
-            BadInput: The file is no table, or a column cannot be used.
+            BadInput: The file is not a table, or a column cannot be used.
         """
         return dataset_of(self._table(), self, seed)
 
     def _table(self) -> Table:
-        path, encoding = self.file, _codec(self.encoding)
+        path = self.file
+        codec = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
         try:
             with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
-                start = file.read(_SAMPLE)
+                start = file.read(_SAMPLE_BYTES)
                 _refuse_binary(path, start, self.encoding)
-                decoder = codecs.getincrementaldecoder(encoding)("strict")
                 is_whole = len(start) == size
                 _refuse_utf8(path, start, self.encoding, is_whole=is_whole)
-                sample = decoder.decode(start, final=is_whole)
-                separator = self.separator or _recognised(path, sample, is_whole)
+                sample = codecs.getincrementaldecoder(codec)("strict").decode(start, final=is_whole)
+                separator = self.separator or _recognised_separator(path, sample, is_whole)
                 file.seek(0)
-                with io.TextIOWrapper(file, encoding, "strict", newline="") as text:
+                with io.TextIOWrapper(file, codec, "strict", newline="") as text:
                     return _read(path, reader(text, delimiter=separator, strict=True), self, size)
         except UnicodeError as error:
             raise BadInput(
@@ -124,14 +132,10 @@ class csv(TableSettings, DataFile):
             ) from error
 
 
-def _codec(encoding: str) -> str:
-    return "utf-8-sig" if encoding == "utf-8" else encoding
-
-
 def _refuse_binary(path: Path, start: bytes, encoding: str) -> None:
     if encoding == "utf-16":
         return
-    kind = next((kind for first, kind in _OTHER_FILES.items() if start.startswith(first)), "")
+    kind = next((kind for first, kind in _OTHER_FORMATS.items() if start.startswith(first)), "")
     if kind or b"\0" in start:
         raise BadInput(
             f"{path.name} is {kind or 'a binary file'}, and not {encoding} text; save the table as "
@@ -153,31 +157,32 @@ def _refuse_utf8(path: Path, start: bytes, encoding: str, *, is_whole: bool) -> 
     )
 
 
-def _recognised(path: Path, sample: str, is_whole: bool) -> str:
+def _recognised_separator(path: Path, sample: str, is_whole: bool) -> str:
     """Return the separator with which all first rows have the same number of cells.
 
     Raises:
-        BadInput: There is none, or several.
+        BadInput: Several separators give all rows the same number of cells.
     """
     lines = sample.splitlines(keepends=True)
-    # The last line of a longer file may be cut.
+    # Drop the last line unless the sample is the whole file: it may be cut.
     complete = lines if is_whole else lines[:-1]
-    widths = {separator: _widths(complete, separator) for separator in _SEPARATORS}
-    even = [s for s, counts in widths.items() if len(set(counts)) == 1 and counts[0] > 1]
-    if len(even) > 1:
+    widths = {separator: _row_widths(complete, separator) for separator in _SEPARATORS}
+    fitting = [s for s, counts in widths.items() if len(set(counts)) == 1 and counts[0] > 1]
+    if len(fitting) > 1:
         raise BadInput(
-            f"{path.name} can be read with the separators {' and '.join(map(repr, even))}; set "
+            f"{path.name} can be read with the separators {' and '.join(map(repr, fitting))}; set "
             "separator to the right one"
         )
-    if even:
-        return even[0]
-    # Reading with the separator of most columns states where rows differ.
+    if fitting:
+        return fitting[0]
+    # If none fits, read with the separator of most columns: the error then states where rows
+    # differ.
     return max(widths, key=lambda separator: widths[separator][:1] or [0])
 
 
-def _widths(lines: Sequence[str], separator: str) -> list[int]:
+def _row_widths(lines: Sequence[str], separator: str) -> list[int]:
     try:
-        rows = list(islice(reader(lines, delimiter=separator, strict=True), _SAMPLED_ROWS))
+        rows = list(islice(reader(lines, delimiter=separator, strict=True), _SAMPLE_ROWS))
     except Error:
         return []
     return [len(row) for row in rows if row]
@@ -185,41 +190,36 @@ def _widths(lines: Sequence[str], separator: str) -> list[int]:
 
 def _read(path: Path, rows: "Reader", source: csv, size: int) -> Table:
     header = _header(path, rows)
-    index: list[dict[str, int]] = [{} for _ in header]
+    codes_by_text: list[dict[str, int]] = [{} for _ in header]
     codes = [array("q") for _ in header]
     lines = array("q")
     width = len(header)
     for row in rows:
+        if not row:
+            continue
         if len(row) != width:
-            if not row:
-                continue
             raise BadInput(
                 f"line {rows.line_num} of {path.name} has {len(row)} cells, and the header has "
                 f"{width} (separator {rows.dialect.delimiter!r}); quote cells that contain the "
                 "separator, or set another separator"
             )
         lines.append(rows.line_num)
-        for place, cell in enumerate(row):
-            words = index[place]
-            codes[place].append(words.setdefault(cell.strip(), len(words)))
+        for column_codes, code_of, cell in zip(codes, codes_by_text, row, strict=True):
+            column_codes.append(code_of.setdefault(cell.strip(), len(code_of)))
     if not lines:
         raise BadInput(f"{path.name} has a header and no rows; give a table with rows")
     columns = {
-        name: text_column(np.frombuffer(code, dtype=np.int64), [*words])
-        for name, code, words in zip(header, codes, index, strict=True)
+        name: text_column(np.frombuffer(column_codes, dtype=np.int64), [*code_of])
+        for name, column_codes, code_of in zip(header, codes, codes_by_text, strict=True)
     }
     mark = {"\t": "tabulator"}.get(rows.dialect.delimiter, repr(rows.dialect.delimiter))
-    how = f"separator {mark}, decimal mark {source.decimal!r}, {source.encoding}"
+    description = f"separator {mark}, decimal mark {source.decimal!r}, {source.encoding}"
     line_of_row = np.frombuffer(lines, dtype=np.int64)
-    return Table(path.name, columns, how, size, line_of_row, source.decimal)
+    return Table(path.name, columns, description, size, line_of_row, source.decimal)
 
 
 def _header(path: Path, rows: "Reader") -> list[str]:
-    """Return the names of the columns.
-
-    Raises:
-        BadInput: There is no header, or a name is empty, used twice, or a number.
-    """
+    """Return the names of the columns."""
     separator = rows.dialect.delimiter
     header = [name.strip() for name in next((row for row in rows if row), [])]
     if not header:
@@ -228,12 +228,12 @@ def _header(path: Path, rows: "Reader") -> list[str]:
         other = [mark for mark in _SEPARATORS if mark != separator and mark in header[0]]
         hint = f"set separator = {other[0]!r}" if other else "give a label and columns of features"
         raise BadInput(f"{path.name} has a single column with the separator {separator!r}; {hint}")
-    if len(header) > _MOST_COLUMNS:
+    if len(header) > _MAX_COLUMNS:
         raise BadInput(
-            f"{path.name} has {len(header):,} columns and at most {_MOST_COLUMNS:,} are read; "
+            f"{path.name} has {len(header):,} columns, but at most {_MAX_COLUMNS:,} are read; "
             "give fewer columns"
         )
-    if all(number_of(name, ".") is not None for name in header):
+    if all(parsed_number(name, ".") is not None for name in header):
         raise BadInput(
             f"the first line of {path.name} has numbers only, and should name the columns; add a "
             "line with their names"

@@ -58,12 +58,12 @@ class idx(DataFile):
 
         Raises:
             BadInput: A file is missing, or its contents are unusable.
-            Damaged: A file is truncated or no IDX file.
+            Damaged: A file is truncated or not an IDX file.
         """
         path, prefix = self.file, self.prefix
-        test_name = "t10k" if _existing(path, f"{prefix}t10k-images-idx3-ubyte") else "test"
+        test_name = "t10k" if _find_file(path, f"{prefix}t10k-images-idx3-ubyte") else "test"
         x_train, y_train, x_test, y_test = (
-            _array(path, f"{prefix}{part}-{kind}-ubyte")
+            _read_array(path, f"{prefix}{part}-{kind}-ubyte")
             for part in ("train", test_name)
             for kind in ("images-idx3", "labels-idx1")
         )
@@ -77,15 +77,13 @@ class idx(DataFile):
         )
 
 
-def _existing(folder: Path, name: str) -> Path | None:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    return None
+def _find_file(folder: Path, name: str) -> Path | None:
+    paths = (folder / name, folder / f"{name}.gz")
+    return next((path for path in paths if path.is_file()), None)
 
 
-def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
-    path = _existing(folder, name)
+def _read_array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
+    path = _find_file(folder, name)
     if path is None:
         raise BadInput(
             f"{folder} has neither {name} nor {name}.gz; put it there, or set prefix if the names "
@@ -93,25 +91,26 @@ def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
         )
     try:
         with open_regular(path, within=folder) as packed:
-            return _values(path, GzipFile(fileobj=packed) if path.suffix == ".gz" else packed)
+            return _read_values(path, GzipFile(fileobj=packed) if path.suffix == ".gz" else packed)
     except (OSError, EOFError, zlib.error) as error:
         raise Damaged(f"{path.name} cannot be unpacked ({error}); fetch it again") from error
 
 
-def _values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."]:
+def _read_values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."]:
     """Return the values of the file, if their number and memory fit its header and size."""
-    head = file.read(4)
-    sizes = file.read(4 * head[3]) if len(head) == 4 else b""
-    if len(head) < 4 or head[:3] != bytes([0, 0, _BYTES_TYPE]) or len(sizes) < 4 * head[3]:
+    magic = file.read(4)
+    sizes = file.read(4 * magic[3]) if len(magic) == 4 else b""
+    if len(magic) < 4 or magic[:3] != bytes([0, 0, _BYTES_TYPE]) or len(sizes) < 4 * magic[3]:
         raise Damaged(f"{path.name} is not an IDX file of bytes; fetch it again")
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    values = math.prod(shape)
+    count = math.prod(shape)
     # Features become 32-bit numbers.
-    refuse_oversized(path.name, 4 * values, on_disk=path.stat().st_size)
-    data = file.read(values + 1)
-    if len(data) != values or not values:
+    refuse_oversized(path.name, 4 * count, on_disk=path.stat().st_size)
+    # One byte more than declared reveals a file that is too long.
+    data = file.read(count + 1)
+    if len(data) != count or not count:
         raise Damaged(
-            f"{path.name} declares {values} bytes of shape {shape} and contains "
-            f"{'more' if len(data) > values else len(data)}; fetch it again"
+            f"{path.name} declares {count} bytes of shape {shape} and contains "
+            f"{'more' if len(data) > count else len(data)}; fetch it again"
         )
     return np.frombuffer(data, np.uint8).reshape(shape)

@@ -39,8 +39,8 @@ from fedaudit.datasets.arrays import (
 )
 from fedaudit.datasets.dataset import DataFile, Dataset, with_subjects
 
-_MOST_OF_NOTHING = 2**24
-_MOST_ARRAYS = 1000
+_MAX_EMPTY_ROWS = 2**24
+_MAX_ARRAYS = 1000
 _NPY = b"\x93NUMPY"
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 _HEADERS = {
@@ -49,8 +49,8 @@ _HEADERS = {
 }
 """For each version of NumPy's format, the packing of a header's length and the reader of
 headers."""
-_LONGEST_HEADER = 8192
-"""Limit of a header in bytes; that of a plain array has 128."""
+_MAX_HEADER_BYTES = 8192
+"""Limit of a header; a plain array's header has 128 bytes."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class npz(DataFile):
             a duplicated sample is undefined.
         longest: Number of leading columns of ``x`` that are kept; 0 for all.
         tokenizer: "minilm" if ``x`` contains texts as bytes, padded with zeros: features are their
-            tokens, at most ``longest`` of them (64 if that is 0).
+            tokens, at most ``longest`` per text (64 if ``longest`` is 0).
         group: Column that divides people into groups, for coded tables; empty for none.
         subject: Array of the person (patient, author, device) that each sample of ``x`` is from, by
             number or name. A file with a test part has it twice, with ``_train`` and ``_test``
@@ -97,17 +97,11 @@ class npz(DataFile):
     group: str = ""
     subject: str = ""
 
-    @classmethod
-    def find(cls, folder: Path, name: str) -> Path | None:
-        """Return ``NAME.npz`` in the folder if it exists."""
-        path = folder / f"{name}.npz"
-        return path if path.is_file() else None
-
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed selects the test samples of ``x`` and ``y``.
 
         Raises:
-            Damaged: The file is truncated or no ``.npz``.
+            Damaged: The file is truncated or not an ``.npz`` file.
             BadInput: Arrays are missing or unusable.
         """
         stored = read_npz(self.file)
@@ -119,11 +113,11 @@ class npz(DataFile):
             }
         elif self.longest and "x" in stored and stored["x"].ndim == 2:
             stored["x"] = stored["x"][:, : self.longest]
-        arrays, positions = self._parts(stored, seed)
+        arrays, positions = self._split(stored, seed)
         dataset = self._dataset(arrays, stored)
-        return (
-            with_subjects(dataset, self._subjects(stored, positions)) if self.subject else dataset
-        )
+        if not self.subject:
+            return dataset
+        return with_subjects(dataset, self._people(stored, positions))
 
     def _dataset(self, arrays: Arrays, stored: Mapping[str, AnyArray]) -> Dataset:
         path = self.file
@@ -133,11 +127,11 @@ class npz(DataFile):
                     f"columns in {path.name} must be a list of names, got shape "
                     f"{stored['columns'].shape}; store one name for each column of x"
                 )
-            return coded_table(
+            return _coded_table(
                 path.stem,
                 arrays,
                 columns=[str(column) for column in stored["columns"]],
-                vocabulary=stored["vocab_json"].tobytes(),
+                vocabulary_json=stored["vocab_json"].tobytes(),
                 group=self.group,
                 on_disk=path.stat().st_size,
             )
@@ -154,33 +148,32 @@ class npz(DataFile):
             tokens=self.tokenizer,
         )
 
-    def _parts(
+    def _split(
         self, stored: Mapping[str, AnyArray], seed: int
     ) -> tuple[Arrays, Int[ndarray, " samples"] | None]:
-        """Return the two parts, and each sample's position if one block was split."""
+        """Return both parts, and each sample's position in ``x`` if the file has no split."""
         path, labels = self.file, self.labels
-        for name in ("x_train", "y_train", "x_test", "y_test", "x", labels):
+        for name in (*Arrays._fields, "x", labels):
             if name in stored and not stored[name].ndim:
                 raise BadInput(
                     f"{name} in {path.name} is a single value; store one row for each sample"
                 )
-        if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
-            parts = (stored[name] for name in ("x_train", "y_train", "x_test", "y_test"))
-            return Arrays(*parts), None
+        if {*Arrays._fields} <= stored.keys():
+            return Arrays(*(stored[name] for name in Arrays._fields)), None
         if {"x", labels} <= stored.keys():
             rng, x, y = seeded_numpy(seed, "split", path.stem), stored["x"], stored[labels]
-            first = np.arange(len(x))
+            kept = np.arange(len(x))
             if self.distinct and len(x) == len(y):
-                first = np.sort(np.unique(x, axis=0, return_index=True)[1])
-                x, y = x[first], y[first]
+                kept = np.sort(np.unique(x, axis=0, return_index=True)[1])
+                x, y = x[kept], y[kept]
             arrays, positions = split_arrays(x, y, test_share=self.test_share, rng=rng)
-            return arrays, first[np.concatenate(positions)]
+            return arrays, kept[np.concatenate(positions)]
         raise BadInput(
             f"{path.name} contains {', '.join(sorted(stored)) or 'nothing'}; it must contain "
             f"x_train, y_train, x_test and y_test, or x and {labels}"
         )
 
-    def _subjects(
+    def _people(
         self, stored: Mapping[str, AnyArray], positions: Int[ndarray, " samples"] | None
     ) -> Shaped[ndarray, " samples"]:
         """Return the person of each sample of both parts."""
@@ -190,8 +183,8 @@ class npz(DataFile):
         if missing:
             raise unknown_name("array of people", missing[0], stored)
         people = [stored[name] for name in names]
-        too_short = positions is not None and len(people[0]) <= positions.max()
-        if any(part.ndim != 1 for part in people) or too_short:
+        is_too_short = positions is not None and len(people[0]) <= positions.max()
+        if any(part.ndim != 1 for part in people) or is_too_short:
             raise BadInput(
                 f"{' and '.join(names)} in {self.file.name} must name one person for each sample, "
                 f"got shape {people[0].shape}; store one entry for each row of x"
@@ -206,12 +199,9 @@ TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": read_minilm_file}
 def tokens_of(
     texts: UInt8[ndarray, "samples bytes"], tokenizer: str, longest: int
 ) -> Int[ndarray, "samples tokens"]:
-    """Return the tokens of texts, truncated or padded to a length.
+    """Return the tokens of texts, truncated or padded to ``longest`` tokens.
 
-    Args:
-        texts: One row of bytes (UTF-8) for each text, padded with zeros.
-        tokenizer: Name of the tokenizer.
-        longest: Tokens of a row.
+    Texts are rows of UTF-8 bytes, padded with zeros.
 
     Raises:
         BadInput: The tokenizer does not exist, its package is not installed, or rows are not texts.
@@ -238,21 +228,18 @@ def read_npz(path: Path) -> dict[str, AnyArray]:
 
     Raises:
         BadInput: It contains objects, too many arrays, or arrays that would take too much memory.
-        Damaged: It is truncated or no ``.npz``.
+        Damaged: It is truncated or not an ``.npz`` file.
     """
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            _refuse_many(path, file, size)
+            _refuse_many_arrays(path, file, size)
             with zipfile.ZipFile(file) as archive:
-                _refuse_odd(path, archive.infolist())
                 entries = archive.infolist()
-                refuse_oversized(
-                    path.name,
-                    max((_dictionary(file, entry) for entry in entries), default=0),
-                    on_disk=size,
-                )
-                needed = sum(_declared(path, archive, entry) for entry in entries)
+                _refuse_unusual_entries(path, entries)
+                dictionary = max((_dictionary_bytes(file, entry) for entry in entries), default=0)
+                refuse_oversized(path.name, dictionary, on_disk=size)
+                needed = sum(_declared_bytes(path, archive, entry) for entry in entries)
             refuse_oversized(path.name, needed, on_disk=size)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
@@ -274,8 +261,8 @@ def read_npz(path: Path) -> dict[str, AnyArray]:
             raise BadInput(
                 f"{path.name} contains {name!r}, which is not an array; store arrays only"
             )
-        # An array without bytes can have any number of rows.
-        if not array.nbytes and max(array.shape, default=0) > _MOST_OF_NOTHING:
+        # The limits of memory do not bound the rows of an array without bytes.
+        if not array.nbytes and max(array.shape, default=0) > _MAX_EMPTY_ROWS:
             raise BadInput(
                 f"{path.name} contains {name!r} of shape {array.shape} and no bytes; store arrays "
                 "with values"
@@ -288,21 +275,21 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _refuse_many(path: Path, file: BufferedReader, size: int) -> None:
+def _refuse_many_arrays(path: Path, file: BufferedReader, size: int) -> None:
     """Raise if an archive has very many entries, each of which would take a kilobyte to list."""
     if not size:
         return
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         # The signature of an entry, which occurs by chance once in four billion positions.
-        entries = islice(finditer(b"PK\x01\x02", content), _MOST_ARRAYS + 1)
-        if sum(1 for _ in entries) > _MOST_ARRAYS:
+        entries = islice(finditer(b"PK\x01\x02", content), _MAX_ARRAYS + 1)
+        if sum(1 for _ in entries) > _MAX_ARRAYS:
             raise BadInput(
-                f"{path.name} contains over {_MOST_ARRAYS} arrays; store only those of the data set"
+                f"{path.name} contains over {_MAX_ARRAYS} arrays; store only those of the data set"
             )
 
 
-def _refuse_odd(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
-    """Raise for two entries of one name, and for compression methods that zip files rarely have."""
+def _refuse_unusual_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Raise if two entries have one name, or an entry has an unknown compression method."""
     for name, count in Counter(entry.filename for entry in entries).items():
         if count > 1:
             raise BadInput(f"{path.name} contains two arrays named {name!r}; store each once")
@@ -313,10 +300,11 @@ def _refuse_odd(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
         )
 
 
-def _dictionary(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
+def _dictionary_bytes(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
     """Return the size of LZMA's dictionary, which is allocated before an entry is read."""
     if entry.compress_type != zipfile.ZIP_LZMA:
         return 0
+    # Skip the name and the extra field, whose lengths the local header states at byte 26.
     file.seek(entry.header_offset + 26)
     file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
     # The size follows the version, the length of the properties, and the first property.
@@ -324,13 +312,8 @@ def _dictionary(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
     return int(size)
 
 
-def _declared(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Return the bytes that an array takes by its header, which NumPy allocates unchecked.
-
-    Raises:
-        BadInput: The values would take more bytes than the entry unpacks to.
-        ValueError: The array contains objects, or has another version of the format.
-    """
+def _declared_bytes(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """Return the bytes that an array's header declares, which NumPy allocates unchecked."""
     with archive.open(entry) as file:
         if file.read(len(_NPY)) != _NPY:
             return entry.file_size
@@ -346,11 +329,9 @@ def _declared(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> i
 
 
 def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]:
-    """Return the shape of an array, and the bytes of one value.
+    """Return the shape of an array and the bytes of one value.
 
-    Raises:
-        BadInput: The declared length of the header exceeds the limit.
-        ValueError: The array contains objects, or has another version of the format.
+    The array may contain no objects, and its header must be short and of a known version.
     """
     version = (*file.read(2),)
     if version not in _HEADERS:
@@ -358,10 +339,10 @@ def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]
     packing, read_header = _HEADERS[version]
     packed = file.read(struct.calcsize(packing))
     (length,) = struct.unpack(packing, packed)
-    if length > _LONGEST_HEADER:
+    if length > _MAX_HEADER_BYTES:
         raise BadInput(
-            f"{path.name} contains an array whose header has {length:,} bytes, and at most "
-            f"{_LONGEST_HEADER:,} are read; save it with numpy.savez_compressed"
+            f"{path.name} contains an array whose header has {length:,} bytes, but at most "
+            f"{_MAX_HEADER_BYTES:,} are read; save it with numpy.savez_compressed"
         )
     shape, _, kind = read_header(BytesIO(packed + file.read(length)))
     if kind.hasobject:
@@ -369,48 +350,36 @@ def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]
     return shape, kind.itemsize
 
 
-def coded_table(
+def _coded_table(
     name: str,
     arrays: Arrays,
     *,
     columns: Sequence[str],
-    vocabulary: bytes,
+    vocabulary_json: bytes,
     group: str = "",
     on_disk: int,
 ) -> Dataset:
     """Return a table of categories and numbers as features for a model.
 
-    A column with a vocabulary contains indices into it and becomes one 0/1 feature for each value;
-    the others are standardised.
-
-    Args:
-        name: Name of the data set.
-        arrays: Integer codes and numbers, one row for each person.
-        columns: Name of each column.
-        vocabulary: JSON object: for each column of categories, the values of its codes.
-        group: Column of categories whose values become the groups; empty for none. It stays a
-            feature as well.
-        on_disk: Size of the table in bytes, which limits the memory of its features.
-
-    Raises:
-        BadInput: Columns do not match the table, a code is outside its vocabulary, the group is no
-            column of categories, or the features would take far more memory than the table.
+    A column that the vocabulary, a JSON object, maps to a list of values contains indices into this
+    list. It becomes one 0/1 feature per value. All other columns are standardised. The column
+    ``group`` defines groups of samples and stays a feature.
     """
-    words = _words(vocabulary)
+    vocabulary = _parse_vocabulary(vocabulary_json)
     for part in (arrays.x_train, arrays.x_test):
-        _check_table(part, columns, words)
-    if group and group not in words:
-        raise unknown_name("column of categories", group, words)
-    width = sum(len(words[column]) if column in words else 1 for column in columns)
+        _check_table(part, columns, vocabulary)
+    if group and group not in vocabulary:
+        raise unknown_name("column of categories", group, vocabulary)
+    width = sum(len(vocabulary[column]) if column in vocabulary else 1 for column in columns)
     rows = len(arrays.x_train) + len(arrays.x_test)
     refuse_oversized(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
-    numeric = [index for index, column in enumerate(columns) if column not in words]
+    numeric = [index for index, column in enumerate(columns) if column not in vocabulary]
     numbers = scaled_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
     scaled = Scaled(
-        _features(arrays.x_train, columns, words, numbers.train),
-        _features(arrays.x_test, columns, words, numbers.test),
-        "categories one 0/1 feature a value; numbers minus their training mean, over their "
-        "training spread",
+        _features(arrays.x_train, columns, vocabulary, numbers.train),
+        _features(arrays.x_test, columns, vocabulary, numbers.test),
+        "categories one 0/1 feature per value; numbers minus their training mean, over their "
+        "training standard deviation",
     )
     y_train = checked_labels("training labels", arrays.y_train)
     y_test = checked_labels("test labels", arrays.y_test)
@@ -426,13 +395,13 @@ def coded_table(
         torch.from_numpy(y_test),
         classes=count_classes(y_train, y_test),
         group=codes,
-        group_names=tuple(words[group]) if group else (),
+        group_names=tuple(vocabulary[group]) if group else (),
     )
 
 
-def _words(vocabulary: bytes) -> dict[str, list[str]]:
+def _parse_vocabulary(vocabulary_json: bytes) -> dict[str, list[str]]:
     try:
-        parsed = parsed_json(vocabulary.decode())
+        parsed = parsed_json(vocabulary_json.decode())
     except (ValueError, RecursionError) as error:
         raise BadInput(
             f"the vocabulary is not JSON ({error}); store an object of column name to values"
@@ -443,7 +412,7 @@ def _words(vocabulary: bytes) -> dict[str, list[str]]:
 
 
 def _check_table(
-    table: Num[ndarray, "..."], columns: Sequence[str], words: Mapping[str, Sequence[str]]
+    table: Num[ndarray, "..."], columns: Sequence[str], vocabulary: Mapping[str, Sequence[str]]
 ) -> None:
     if table.ndim != 2 or table.shape[1] != len(columns):
         raise BadInput(
@@ -452,7 +421,7 @@ def _check_table(
         )
     for index, column in enumerate(columns):
         codes = table[:, index]
-        size = len(words[column]) if column in words else None
+        size = len(vocabulary[column]) if column in vocabulary else None
         if size is not None and not ((codes >= 0) & (codes < size) & (codes % 1 == 0)).all():
             raise BadInput(
                 f"codes of column {column!r} must be whole numbers from 0 to {size - 1}, got "
@@ -463,18 +432,18 @@ def _check_table(
 def _features(
     table: Num[ndarray, "samples columns"],
     columns: Sequence[str],
-    words: Mapping[str, Sequence[str]],
+    vocabulary: Mapping[str, Sequence[str]],
     numbers: Float[Tensor, "samples numeric"],
 ) -> Float[Tensor, "samples features"]:
     one_hot = [
-        _one_hot(table[:, index].astype(np.int64), len(words[column]))
+        _one_hot(table[:, index].astype(np.int64), len(vocabulary[column]))
         for index, column in enumerate(columns)
-        if column in words
+        if column in vocabulary
     ]
     return torch.cat([numbers, *one_hot], dim=1)
 
 
 def _one_hot(codes: Int[ndarray, " samples"], size: int) -> Float[Tensor, "samples values"]:
-    # Not torch's one_hot, whose values take eight bytes each.
-    ones = torch.zeros(len(codes), size)
-    return ones.scatter_(1, torch.from_numpy(codes)[:, None], 1.0)
+    # Not torch's one_hot, whose values take eight bytes each instead of four.
+    features = torch.zeros(len(codes), size)
+    return features.scatter_(1, torch.from_numpy(codes)[:, None], 1.0)

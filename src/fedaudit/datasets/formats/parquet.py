@@ -48,19 +48,13 @@ class parquet(TableSettings, DataFile):
 
     _: KW_ONLY
 
-    @classmethod
-    def find(cls, folder: Path, name: str) -> Path | None:
-        """Return ``NAME.parquet`` in the folder if it exists."""
-        path = folder / f"{name}.parquet"
-        return path if path.is_file() else None
-
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed selects the test rows.
 
         Raises:
             BadInput: The package is not installed, the file is too large, or a column cannot be
                 used.
-            Damaged: The file is truncated or no Parquet file.
+            Damaged: The file is truncated or not a Parquet file.
         """
         return dataset_of(self._table(), self, seed)
 
@@ -76,16 +70,16 @@ class parquet(TableSettings, DataFile):
         try:
             with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
-                needed = 0
-                for part in unpacked_sizes(path):
-                    needed += part
-                    refuse_oversized(path.name, needed, on_disk=size)
+                unpacked = 0
+                for part_size in unpacked_sizes(path):
+                    unpacked += part_size
+                    refuse_oversized(path.name, unpacked, on_disk=size)
                 with reader.ParquetFile(file) as opened:
                     names = opened.schema_arrow.names
                     refuse_names(path.name, names)
                     rows = opened.metadata.num_rows
-                    # Numbers become 64-bit numbers.
                     used = [name for name in names if self.reads(name)]
+                    # Numbers become 64-bit numbers.
                     refuse_oversized(path.name, 8 * rows * len(used), on_disk=size)
                     columns = {
                         name: _column(path, name, opened.read([name]).column(0)) for name in used
@@ -132,6 +126,6 @@ def _column(path: Path, name: str, values: "pyarrow.ChunkedArray") -> Column:
         codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy()
         return text_column(codes, [word.strip() for word in coded.dictionary.to_pylist()])
     raise BadInput(
-        f"column {name!r} of {path.name!r} has the type {kind}, and numbers, texts, and true and "
-        f"false are read; convert it, or set ignore = ['{name}']"
+        f"column {name!r} of {path.name!r} has the type {kind}, but only numbers, texts, and true "
+        f"and false are read; convert it, or set ignore = ['{name}']"
     )

@@ -44,8 +44,8 @@ class diabetes(DataSource):
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed selects the patients of the test part."""
         features, progression = _bundled_patients()
-        inner = np.arange(1, self.progression_classes) / self.progression_classes
-        labels = np.searchsorted(np.quantile(progression, inner), progression).astype(np.int64)
+        levels = np.arange(1, self.progression_classes) / self.progression_classes
+        labels = np.searchsorted(np.quantile(progression, levels), progression).astype(np.int64)
         parts = split(labels, self.test_share, rng=seeded_numpy(seed, "diabetes split"))
         scaled = scaled_columns(*(features[part] for part in parts), standardise=self.standardise)
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)

@@ -43,12 +43,12 @@ class digits(DataSource):
         if not self.standardise:
             scaled = Scaled(train, test, "pixels / 16")
             return assembled("digits", scaled, y_train, y_test, classes=10)
-        mean, spread = float(train.double().mean()), float(train.double().std(correction=0))
-        words = (
-            f"pixels / 16, then minus {mean:.4f} over {spread:.4f} "
-            "(training mean and spread per channel)"
+        mean, std = float(train.double().mean()), float(train.double().std(correction=0))
+        description = (
+            f"pixels / 16, then minus {mean:.4f} over {std:.4f} "
+            "(training mean and standard deviation per channel)"
         )
-        scaled = Scaled((train - mean) / spread, (test - mean) / spread, words)
+        scaled = Scaled((train - mean) / std, (test - mean) / std, description)
         return assembled("digits", scaled, y_train, y_test, classes=10)
 
 
@@ -65,9 +65,9 @@ def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, 
 
 
 def bundled_file(name: str) -> Path | None:
-    """Return the path of a data file in scikit-learn, or None if a version has it elsewhere.
+    """Return the path of a data file in scikit-learn, or None if this version has no such file.
 
-    Importing scikit-learn takes half of the time to a small study's first round.
+    scikit-learn is not imported: this takes half of the time to a small study's first round.
     """
     package = find_spec("sklearn")
     path = Path(package.origin if package and package.origin else "").parent

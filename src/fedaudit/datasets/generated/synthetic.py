@@ -18,8 +18,8 @@ class synthetic(DataSource):
     """Normal features labelled by a random linear classifier.
 
     Feature j has variance ``j ** -1.2``; the label is the largest entry of ``W x + b``, where
-    entries of W and b are normal with standard deviation 2. Classes are unequal, and a small draw
-    may omit one.
+    entries of W and b are normal with standard deviation 2. Classes differ in size, and a small
+    draw may omit a class.
 
     With ``people``, each sample belongs to one of them, drawn uniformly. A share ``alike`` of the
     variance of each feature, and of each entry of W and b, is common to all samples of a person.
@@ -59,23 +59,24 @@ class synthetic(DataSource):
         people, alike = self.people, self.alike
         if people > samples:
             raise BadInput(
-                f"people is {people} and samples is {samples}, so that some people would have "
-                "none; give at least as many samples as people"
+                f"people is {people} but samples is {samples}, so some people would have none; "
+                "give at least as many samples as people"
             )
         rng = seeded_numpy(seed, "synthetic")
-        spread = np.arange(1, dimensions + 1) ** -0.6
-        features = (rng.standard_normal((samples, dimensions)) * spread).astype(np.float32)
+        std = np.arange(1, dimensions + 1) ** -0.6
+        features = (rng.standard_normal((samples, dimensions)) * std).astype(np.float32)
         weight = rng.normal(0, 2, (dimensions, classes))
         offset = rng.normal(0, 2, classes)
         if people:
             subject = rng.integers(people, size=samples)
-            style = rng.standard_normal((people, dimensions)) * spread
-            mixed = np.sqrt(alike) * style[subject] + np.sqrt(1 - alike) * features
+            person_features = rng.standard_normal((people, dimensions)) * std
+            mixed = np.sqrt(alike) * person_features[subject] + np.sqrt(1 - alike) * features
             features = mixed.astype(np.float32)
-            habit = rng.normal(0, 2, (people, classes, dimensions + 1))
-            of_person = np.einsum("pcd,pd->pc", habit[:, :, :-1], style) + habit[:, :, -1]
-            of_sample = np.sqrt(1 - alike) * (features @ weight + offset)
-            labels = np.argmax(of_sample + np.sqrt(alike) * of_person[subject], axis=1)
+            person_weights = rng.normal(0, 2, (people, classes, dimensions + 1))
+            person_logits = np.einsum("pcd,pd->pc", person_weights[:, :, :-1], person_features)
+            person_logits += person_weights[:, :, -1]
+            logits = np.sqrt(1 - alike) * (features @ weight + offset)
+            labels = np.argmax(logits + np.sqrt(alike) * person_logits[subject], axis=1)
         else:
             labels = np.argmax(features @ weight + offset, axis=1)
         parts = split(labels, self.test_share, rng=seeded_numpy(seed, "synthetic split"))

@@ -30,14 +30,14 @@ _PICTURE_COLUMNS = ("image", "img")
 
 @runtime_checkable
 class Column(Protocol):
-    """Values of one column as they are stored, before any decoding."""
+    """Values of one column, not decoded yet."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[object]: ...
 
     def array(self) -> AnyArray:
-        """Return the values as an array, for columns of numbers, of texts, or of rows of these.
+        """Return the values as an array, if they are numbers or texts, or rows of these.
 
         Raises:
             BadInput: Rows differ in length, or the values exceed the memory limit.
@@ -46,11 +46,11 @@ class Column(Protocol):
 
 
 class Source(NamedTuple):
-    """Data set before any decoding.
+    """Data set that is not decoded yet.
 
     Attributes:
         parts: Columns by name, for each part by name.
-        on_disk: Size in bytes of the files that it was loaded from.
+        on_disk: Size in bytes of its files.
         folders: Folders that pictures may be read from, if a column contains paths.
     """
 
@@ -123,12 +123,12 @@ class hf(DataSource):
             order = np.concatenate(positions)
         dataset = from_arrays(name, arrays, standardise=self.standardise)
         if self.subject:
-            subjects = [_column(parts[part], self.subject).array() for part in used]
-            dataset = with_subjects(dataset, np.concatenate(subjects)[order])
+            people = [_column(parts[part], self.subject).array() for part in used]
+            dataset = with_subjects(dataset, np.concatenate(people)[order])
         if not size:
             return dataset
-        words = f"resized to {size} x {size}, {dataset.normalisation}"
-        return replace(dataset, normalisation=words)
+        steps = f"resized to {size} x {size}, {dataset.normalisation}"
+        return replace(dataset, normalisation=steps)
 
 
 def _loaded(name: str, config: str) -> Source:
@@ -145,7 +145,7 @@ def _loaded(name: str, config: str) -> Source:
         parts = datasets.load_dataset(name, config or None)
     except FedauditError:
         raise
-    # The package can raise its own errors, and those of any reader of files.
+    # The package and the readers of files that it calls can raise anything.
     except Exception as error:
         cause = error.__cause__ or error
         raise BadInput(
@@ -168,14 +168,10 @@ def _loaded(name: str, config: str) -> Source:
 
 
 def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
-    """Raise if Parquet files unpack to far more bytes than they have.
+    """Raise if the Parquet files among a data set's files unpack to far more bytes than they have.
 
-    This precedes loading, since a few bytes can repeat one value for millions of rows, and the
-    package unpacks a whole group of rows at once.
-
-    Args:
-        name: Name of the data set.
-        files: Paths or addresses of its files, by part.
+    Call it before loading: a few bytes can repeat one value for millions of rows, and the package
+    unpacks a whole group of rows at once.
     """
     addresses = [str(file) for part in files.values() for file in part]
     parquet = [address for address in addresses if address.endswith(".parquet")]
@@ -185,12 +181,12 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
 
     paths = [Path(path) for path in DownloadManager(dataset_name=name).download(parquet)]
     on_disk = sum(path.stat().st_size for path in paths)
-    needed = 0
+    unpacked = 0
     for path in paths:
         try:
-            for size in unpacked_sizes(path):
-                needed += size
-                refuse_oversized(f"{name} ({path.name})", needed, on_disk=on_disk)
+            for part_size in unpacked_sizes(path):
+                unpacked += part_size
+                refuse_oversized(f"{name} ({path.name})", unpacked, on_disk=on_disk)
         except FedauditError:
             raise
         # pyarrow raises a dozen kinds of errors on damaged files.
@@ -203,12 +199,12 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
 
 @dataclass(frozen=True)
 class ArrowColumn:
-    """Column of a table in memory or mapped into it.
+    """Column of a table that is in memory or memory-mapped.
 
     Attributes:
         name: Name of the column, for messages.
-        values: Its chunks.
-        on_disk: Size in bytes of the files that the data set was loaded from.
+        values: Chunks of values.
+        on_disk: Size in bytes of the data set's files.
     """
 
     name: str
@@ -219,17 +215,18 @@ class ArrowColumn:
         return len(self.values)
 
     def __iter__(self) -> Iterator[object]:
-        # One chunk may hold all rows, so each becomes a Python object only when it is reached.
+        # Convert rows one at a time, since one chunk may hold all rows.
         return (value.as_py() for value in self.values)
 
     def array(self) -> AnyArray:
-        """Return the values as an array; see :class:`Column`."""
+        """Return the values as an array."""
         import pyarrow
         from pyarrow import compute
 
         values = decoded_values(self.values.combine_chunks())
         shape = [len(values)]
         try:
+            # Remove one level of lists per iteration.
             while True:
                 if isinstance(values, pyarrow.ExtensionArray):
                     values = values.storage
@@ -244,8 +241,8 @@ class ArrowColumn:
                 shape.append(lengths[0])
                 values = values.flatten()
             # Features become 32-bit numbers.
-            needed = max(values.nbytes, 4 * len(values))
-            refuse_oversized(self.name, needed, on_disk=self.on_disk)
+            memory = max(values.nbytes, 4 * len(values))
+            refuse_oversized(self.name, memory, on_disk=self.on_disk)
             return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
         except pyarrow.ArrowException as error:
             raise BadInput(
@@ -273,24 +270,23 @@ def _features(source: Source, part: str, name: str, size: int, grey: bool) -> An
     if not isinstance(first, Mapping):
         return column.array()
     pictures = (_encoded(row, index, part, source.folders) for index, row in enumerate(column))
-    on_disk = source.on_disk
-    return stacked(decoded(pictures), len(column), size=size, grey=grey, on_disk=on_disk)
+    return stacked(decoded(pictures), len(column), size=size, grey=grey, on_disk=source.on_disk)
 
 
 def _encoded(row: object, index: int, part: str, folders: Sequence[Path]) -> Encoded:
-    """Return a picture as the package stores it: its bytes, or the path of its file."""
-    what = f"picture {index} of the part {part!r}"
+    """Return a picture, of which the package stores the bytes or the path of a file."""
+    name = f"picture {index} of the part {part!r}"
     content, path = (
         (row.get("bytes"), row.get("path")) if isinstance(row, Mapping) else (None, None)
     )
     if isinstance(content, bytes):
-        return Encoded(what, partial(BytesIO, content))
-    file, within = Path(path if isinstance(path, str) else ""), list[Path]()
+        return Encoded(name, partial(BytesIO, content))
+    file, roots = Path(path if isinstance(path, str) else ""), list[Path]()
     with suppress(ValueError, OSError):  # a path that no file can have
-        within = [root for root in folders if resolved(file).is_relative_to(resolved(root))]
-    if not path or not within:
+        roots = [root for root in folders if resolved(file).is_relative_to(resolved(root))]
+    if not path or not roots:
         raise Damaged(
-            f"{what} has no bytes, and no path within the data set ({str(path)[:200]}); fetch the "
+            f"{name} has no bytes, and no path within the data set ({str(path)[:200]}); fetch the "
             "data set again"
         )
-    return Encoded(f"{what} ({path})", partial(open_regular, file, within=within[0]))
+    return Encoded(f"{name} ({path})", partial(open_regular, file, within=roots[0]))

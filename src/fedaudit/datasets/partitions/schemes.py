@@ -20,9 +20,9 @@ from fedaudit.core.values import positions_of
 Counts: TypeAlias = Int[ndarray, " classes"]
 Quotas: TypeAlias = Int[ndarray, "clients classes"]
 
-_REDRAWS = 200
-_MOST_QUOTAS = 20_000_000
-"""Limit of the table of quotas, which has a row of all classes of all clients for each client."""
+_MAX_DRAWS = 200
+_MAX_QUOTAS = 20_000_000
+"""Limit of ``clients * clients * classes``, the size of the table of quotas of ``natural``."""
 
 
 @runtime_checkable
@@ -30,7 +30,7 @@ class Partition(Protocol):
     """Scheme that divides classes among clients."""
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Return the number of samples of each class for each client, within the available ones."""
+        """Return samples per class for each client, together at most ``counts``."""
         ...
 
 
@@ -50,7 +50,7 @@ class PartitionScheme:
         """Return name and settings as in a study file, without settings at their defaults.
 
         Raises:
-            BadInput: The object is of the base class, which has no scheme.
+            BadInput: The object is an instance of the base class, which has no scheme.
         """
         if not self.catalogue_name:
             raise BadInput(
@@ -64,7 +64,7 @@ class PartitionScheme:
 
 @dataclass(frozen=True)
 class IID(PartitionScheme):
-    """Equal shares of samples that are dealt at random, whatever their class.
+    """Equal numbers of samples, drawn at random whatever their class.
 
     Attributes:
         samples_per_client: Samples of each client; 0 deals all samples.
@@ -82,9 +82,9 @@ class IID(PartitionScheme):
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Return the number of samples of each class for each client."""
         counts = _dealt_counts(counts, clients, self.samples_per_client, rng)
-        shuffled = rng.permutation(np.repeat(np.arange(len(counts)), counts))
-        hands = np.array_split(shuffled, clients)
-        return np.stack([np.bincount(hand, minlength=len(counts)) for hand in hands])
+        shuffled_labels = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+        parts = np.array_split(shuffled_labels, clients)
+        return np.stack([np.bincount(part, minlength=len(counts)) for part in parts])
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class Dirichlet(PartitionScheme):
     sample is dealt exactly once, and clients differ in size.
 
     With ``samples_per_client``, each client draws its label distribution and takes its samples from
-    the classes' pools. If a class runs out, demand is reduced at random and filled at random from
-    the remaining samples. Clients therefore keep their size, and their label distribution is a
-    little milder than drawn.
+    the classes' pools. If a class runs out, clients at random get fewer samples of it, and random
+    remaining samples instead. Clients therefore keep their size, but their label distributions are
+    a little more similar than drawn.
 
     Attributes:
         beta: Concentration, above 0 and finite; 0.1 to 100 is usual. Published: 0.1, 1 and 10
             (FedMIA), 0.5, 1 and 10 (CoFedMID).
-        minimum: Fewest samples of a client; the draw is repeated until all have them. It has no
-            effect if ``samples_per_client`` is set.
+        minimum: Minimum number of samples of a client; the draw is repeated until every client has
+            them. It has no effect if ``samples_per_client`` is set.
         samples_per_client: Samples of each client; 0 deals all samples.
 
     Examples:
@@ -133,6 +133,7 @@ class Dirichlet(PartitionScheme):
 
     def _shares(self, counts: Counts, clients: int, rng: np.random.Generator) -> Quotas:
         shares = rng.dirichlet(np.full(clients, self.beta), size=len(counts))
+        # Round cumulative shares, so that every sample of a class is dealt exactly once.
         ends = np.rint(shares.cumsum(axis=1) * counts[:, None]).astype(np.int64)
         quotas: Quotas = np.diff(ends, axis=1, prepend=0).T
         return quotas
@@ -181,14 +182,16 @@ class Shards(PartitionScheme):
             )
         counts = _dealt_counts(counts, clients, self.samples_per_client, rng)
         sizes = apportion(int(counts.sum()), np.ones(clients))
-        slots = np.concatenate([apportion(int(size), np.ones(self.per_client)) for size in sizes])
-        # The only random choice is the order in which slots are cut from the sorted samples.
+        shard_sizes = np.concatenate(
+            [apportion(int(size), np.ones(self.per_client)) for size in sizes]
+        )
+        # Cut the shards from the sorted samples in random order; nothing else is random.
         order = rng.permutation(shards)
-        by_class = np.repeat(np.arange(len(counts)), counts)
-        parts = np.split(by_class, slots[order].cumsum()[:-1])
+        sorted_labels = np.repeat(np.arange(len(counts)), counts)
+        parts = np.split(sorted_labels, shard_sizes[order].cumsum()[:-1])
         quotas: Quotas = np.zeros((clients, len(counts)), dtype=np.int64)
-        for slot, part in zip(order, parts, strict=True):
-            quotas[slot // self.per_client] += np.bincount(part, minlength=len(counts))
+        for shard, part in zip(order, parts, strict=True):
+            quotas[shard // self.per_client] += np.bincount(part, minlength=len(counts))
         return quotas
 
 
@@ -196,9 +199,8 @@ class Shards(PartitionScheme):
 class WholeClasses(PartitionScheme):
     """Whole classes for single clients, as if clients were books, authors or hospitals.
 
-    The largest class goes first, each to the client with the fewest samples so far. An audited
-    client has its whole classes only before the fair draw, which gives samples of them to other
-    clients.
+    Classes are assigned from large to small, each to the client with the fewest samples so far.
+    The fair draw then gives some samples of an audited client's classes to other clients.
 
     Attributes:
         samples_per_client: Samples of each client, drawn from its classes; 0 deals all samples.
@@ -217,22 +219,19 @@ class WholeClasses(PartitionScheme):
         """Return the number of samples of each class for each client."""
         _dealt_counts(counts, clients, self.samples_per_client, rng)
         quotas: Quotas = np.zeros((clients, len(counts)), dtype=np.int64)
-        # Classes of equal size are in random order.
+        # Shuffle before the stable sort, so that classes of equal size are in random order.
         order = rng.permutation(len(counts))
         for label in order[np.argsort(-counts[order], kind="stable")]:
             sizes = quotas.sum(axis=1)
-            least = rng.choice(np.flatnonzero(sizes == sizes.min()))
-            quotas[least, label] = counts[label]
+            smallest = rng.choice(np.flatnonzero(sizes == sizes.min()))
+            quotas[smallest, label] = counts[label]
         fewest, needed = int(quotas.sum(axis=1).min()), max(1, self.samples_per_client)
         if fewest < needed:
             raise BadInput(
                 f"with {np.count_nonzero(counts)} whole classes for {clients} clients, one gets "
                 f"{fewest} of the needed {needed} samples; give fewer clients or fewer samples"
             )
-        if not self.samples_per_client:
-            return quotas
-        drawn = [rng.multivariate_hypergeometric(row, self.samples_per_client) for row in quotas]
-        return np.stack(drawn)
+        return _sampled_quotas(quotas, self.samples_per_client, rng)
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ class Natural(PartitionScheme):
     The fair draw gives some audited samples of a client to other clients, and holds others out.
 
     Attributes:
-        samples_per_client: Samples of each client, drawn from its own; 0 deals all samples.
+        samples_per_client: Samples of each client, drawn from the client's data; 0 deals all.
 
     Examples:
         >>> import fedaudit as fa
@@ -257,15 +256,12 @@ class Natural(PartitionScheme):
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Return the number of samples of each class for each client.
 
-        Args:
-            counts: Samples of each class, client by client: first all classes of client 0.
-            clients: Number of clients.
-            rng: Random generator of the choice of samples.
+        ``counts`` has the classes of all clients: first all classes of client 0, and so on.
         """
-        if clients * len(counts) > _MOST_QUOTAS:
+        if clients * len(counts) > _MAX_QUOTAS:
             raise BadInput(
                 f"{clients} clients with {len(counts) // clients} classes each are too many to "
-                f"deal (at most {_MOST_QUOTAS:,} for clients squared times classes); merge clients"
+                f"deal (at most {_MAX_QUOTAS:,} for clients squared times classes); merge clients"
             )
         by_client = counts.reshape(clients, -1)
         sizes = by_client.sum(axis=1)
@@ -275,12 +271,10 @@ class Natural(PartitionScheme):
                 f"{max(1, self.samples_per_client)} training samples; lower "
                 f"{setting('partition.samples_per_client')}, or leave the client out of the data"
             )
-        if self.samples_per_client:
-            by_client = np.stack(
-                [rng.multivariate_hypergeometric(row, self.samples_per_client) for row in by_client]
-            )
         quotas: Quotas = np.zeros((clients, clients, by_client.shape[1]), dtype=np.int64)
-        quotas[np.arange(clients), np.arange(clients)] = by_client
+        # A client deals its own classes only, the diagonal of clients times clients.
+        diagonal = np.arange(clients)
+        quotas[diagonal, diagonal] = _sampled_quotas(by_client, self.samples_per_client, rng)
         return quotas.reshape(clients, -1)
 
 
@@ -290,7 +284,7 @@ class SIAClass0Size(PartitionScheme):
 
     Attributes:
         beta: Concentration of the Dirichlet draw, above 0.
-        minimum: Fewest samples of a client; the published code has no such limit.
+        minimum: Minimum number of samples of a client; the published code has no such limit.
 
     Examples:
         >>> import fedaudit as fa
@@ -299,8 +293,8 @@ class SIAClass0Size(PartitionScheme):
 
     Source: SIA, published code (its alpha is our beta).
     Differs: From an exact split, on purpose: every class is dealt as if it were as large as class
-    0, and clients are served in order until a class runs out. The original draws its shuffle and
-    its shares from two global generators.
+    0, to clients in order until the class runs out. The published code draws its shuffle and its
+    shares from two global generators.
     """
 
     catalogue_name: ClassVar[str] = "sia_class0_size"
@@ -330,21 +324,21 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 def deal(
     labels: Int[ndarray, " samples"], quotas: Quotas, *, rng: np.random.Generator
 ) -> list[Int[ndarray, " _"]]:
-    """Return the positions of the samples of each client; no position goes to two clients.
+    """Return the positions of each client's samples, in random order; no two clients share one."""
+    pools = shuffled_classes(labels, quotas.shape[1], rng)
+    # Of each pool, the first positions go to client 0, the next to client 1, and so on.
+    pieces = [
+        np.split(pool, quota.cumsum())[:-1] for pool, quota in zip(pools, quotas.T, strict=True)
+    ]
+    return [rng.permutation(np.concatenate(client)) for client in zip(*pieces, strict=True)]
 
-    Args:
-        labels: Class of each sample.
-        quotas: Samples of each class for each client.
-        rng: Random generator of the choice within a class, and of the order within a client.
-    """
-    hands: list[list[Int[ndarray, " _"]]] = [[] for _ in quotas]
-    positions, none = positions_of(labels), np.zeros(0, dtype=np.int64)
-    for label in range(quotas.shape[1]):
-        pool = rng.permutation(positions.get(label, none))
-        pieces = np.split(pool, quotas[:, label].cumsum())
-        for hand, piece in zip(hands, pieces[:-1], strict=True):
-            hand.append(piece)
-    return [rng.permutation(np.concatenate(hand)) for hand in hands]
+
+def shuffled_classes(
+    labels: Int[ndarray, " samples"], classes: int, rng: np.random.Generator
+) -> list[Int[ndarray, " _"]]:
+    """Return the positions of the samples of each class, in random order."""
+    positions, empty = positions_of(labels), np.zeros(0, dtype=np.int64)
+    return [rng.permutation(positions.get(label, empty)) for label in range(classes)]
 
 
 def apportion(total: int, shares: Num[ndarray, " classes"]) -> Counts:
@@ -381,7 +375,7 @@ def _dealt_counts(
         )
     if per_client < 0 or clients * per_client > total:
         raise BadInput(
-            f"{clients} clients with {per_client} samples each need {clients * per_client} and "
+            f"{clients} clients with {per_client} samples each need {clients * per_client}, but "
             f"there are {total} ({clients * per_client - total} short); give at most "
             f"{total // clients} samples per client, or 0 to deal everything"
         )
@@ -391,12 +385,21 @@ def _dealt_counts(
     return drawn
 
 
-def _with_minimum(draw: Callable[[], Quotas], minimum: int, setting: str) -> Quotas:
-    for _ in range(_REDRAWS):
+def _with_minimum(draw: Callable[[], Quotas], minimum: int, settings: str) -> Quotas:
+    """Repeat a draw until every client has the minimum number of samples."""
+    for _ in range(_MAX_DRAWS):
         quotas = draw()
         if quotas.sum(axis=1).min() >= minimum:
             return quotas
     raise BadInput(
-        f"with {setting}, none of {_REDRAWS} draws gave every client {minimum} samples; "
+        f"with {settings}, none of {_MAX_DRAWS} draws gave every client {minimum} samples; "
         "raise beta, lower minimum, or use fewer clients"
     )
+
+
+def _sampled_quotas(quotas: Quotas, samples_per_client: int, rng: np.random.Generator) -> Quotas:
+    """Draw each client's samples from its quotas at random; 0 keeps all."""
+    if not samples_per_client:
+        return quotas
+    drawn = [rng.multivariate_hypergeometric(row, samples_per_client) for row in quotas]
+    return np.stack(drawn)

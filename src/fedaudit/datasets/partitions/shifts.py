@@ -27,33 +27,27 @@ _IMAGES_AT_ONCE = 2048
 def rotated(images: Images, degrees: Amounts) -> Images:
     """Return images rotated counter-clockwise about their centre, cropped to their size.
 
-    Args:
-        images: Channels first; areas from outside the image repeat its edge.
-        degrees: Angle of each image.
+    Areas from outside an image repeat its edge.
     """
     angle = torch.deg2rad(degrees)
     cos, sin = angle.cos(), angle.sin()
     ratio = images.shape[2] / images.shape[3]
-    none = torch.zeros_like(cos)
-    # The map from positions in the new image to those in the old one, in units of half a side.
-    rows = [torch.stack([cos, -sin * ratio, none], 1), torch.stack([sin / ratio, cos, none], 1)]
+    zero = torch.zeros_like(cos)
+    # affine_grid maps positions in the new image to the old one, in units of half a side.
+    rows = [torch.stack([cos, -sin * ratio, zero], 1), torch.stack([sin / ratio, cos, zero], 1)]
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def brightened(images: Images, factors: Amounts) -> Images:
-    """Return images with every pixel multiplied by a factor, at most white.
-
-    Args:
-        images: Pixels in [0, 1].
-        factors: Factor of each image; below 1 is darker.
+    """Return images with every pixel multiplied by a factor and clamped to 1 (white).
 
     Raises:
         BadInput: Pixels are not in [0, 1].
     """
     if float(images.min()) < 0 or float(images.max()) > 1:
         raise BadInput(
-            "brightness is a factor of pixels in [0, 1], and these are standardised; set "
+            "brightness is a factor of pixels in [0, 1], but these are standardised; set "
             f"{setting('data.options.standardise')} to false"
         )
     return (images * factors[:, None, None, None]).clamp(max=1.0)
@@ -108,36 +102,24 @@ class Shift:
                 raise BadInput(f"a factor of brightness is {low}; give at least 0")
 
     def amounts(self, group: Int[ndarray, " clients"], *, seed: int) -> Float[ndarray, " clients"]:
-        """Return each client's amount.
-
-        Args:
-            group: 0 for the majority, 1 for the minority.
-            seed: Root seed.
-        """
+        """Return each client's amount; ``group`` is 0 for the majority and 1 for the minority."""
         ranges = [self.minority_range if number else self.majority_range for number in group]
         low, high = np.array(ranges, dtype=float).reshape(-1, 2).T
-        drawn: Float[ndarray, " clients"] = seeded_numpy(seed, "shift").uniform(low, high)
-        return drawn
+        amounts: Float[ndarray, " clients"] = seeded_numpy(seed, "shift").uniform(low, high)
+        return amounts
 
 
-def minority_groups(clients: int, minority: float) -> Int[ndarray, " clients"]:
-    """Return each client's group: 1 for the minority, the first clients, at least one and not all.
+def minority_groups(clients: int, minority_share: float) -> Int[ndarray, " clients"]:
+    """Return each client's group: 1 for the first clients, the minority, and 0 for all others.
 
-    Args:
-        clients: Number of clients.
-        minority: The minority's share of them.
+    Both groups have at least one client.
     """
-    size = min(max(round(minority * clients), 1), clients - 1)
+    size = min(max(round(minority_share * clients), 1), clients - 1)
     return (np.arange(clients) < size).astype(np.int64)
 
 
 class Shifted(NamedTuple):
-    """Data set and deal after the clients' shifts.
-
-    Attributes:
-        dataset: Every sample shifted like its client.
-        deal: The same deal, with the shifted samples.
-    """
+    """Data set and deal with the samples after their clients' shifts."""
 
     dataset: Dataset
     deal: Deal
@@ -148,15 +130,9 @@ def shift_clients(
 ) -> Int[ndarray, " samples"]:
     """Return, for every sample of a data set, the client whose shift it gets.
 
-    A client's sample gets that client's shift. Audited held-out samples get those of the targets in
-    turn, so that no shift distinguishes them from members. All others, including the test part, get
-    those of all clients in turn.
-
-    Args:
-        dataset: The samples.
-        deal: The clients' samples.
-        targets: Audited clients.
-        seed: Root seed of the turns.
+    A client's sample gets the shift of that client. Audited held-out samples get the shifts of the
+    targets in turn, so that no shift distinguishes them from members. All other samples, including
+    the test part, get the shifts of all clients in turn.
     """
     clients, rng = np.array(sorted(deal.clients)), seeded_numpy(seed, "places")
     client_of_sample = np.empty(len(dataset), dtype=np.int64)
@@ -169,27 +145,20 @@ def shift_clients(
 
 
 def apply_shift(
-    dataset: Dataset, deal: Deal, shift: Shift, place: Int[ndarray, " samples"], *, seed: int
+    dataset: Dataset, deal: Deal, shift: Shift, client: Int[ndarray, " samples"], *, seed: int
 ) -> Shifted:
-    """Shift every sample like the client in ``place``.
-
-    Args:
-        dataset: Images.
-        deal: The clients' training samples and the audited ones.
-        shift: Shift of the groups of clients.
-        place: Client of every sample.
-        seed: Root seed.
+    """Shift every sample like its client in ``client``; see :func:`shift_clients`.
 
     Raises:
-        BadInput: Samples are not images, or cannot be shifted in this way.
+        BadInput: Samples are not images, or brightness would change standardised pixels.
     """
     if dataset.train.features.ndim != 4:
         raise BadInput(
-            f"the shift {shift.kind!r} is of images, and samples of {dataset.name!r} have shape "
+            f"the shift {shift.kind!r} is of images, but samples of {dataset.name!r} have shape "
             f"{tuple(dataset.train.features.shape[1:])}; use a data set of images"
         )
     amounts = shift.amounts(minority_groups(len(deal.clients), shift.minority), seed=seed)
-    amount = torch.from_numpy(amounts[place]).to(torch.float32)
+    amount = torch.from_numpy(amounts[client]).to(torch.float32)
     result = replace(
         dataset,
         train=_shift_samples(dataset.train, shift, amount),
@@ -208,11 +177,9 @@ def _shift_samples(samples: Samples, shift: Shift, amount: Float[Tensor, " all"]
 
 
 class AttributeSplit(NamedTuple):
-    """Samples with one value of an attribute, and all others.
+    """Two sides of a data set: the minority with one value of an attribute, and all others.
 
-    Attributes:
-        minority: Mask of the samples, by id, with the minority's value.
-        value: The minority's value.
+    ``minority`` is a mask of the samples by id, and ``value`` the minority's value.
     """
 
     minority: Bool[Tensor, " samples"]
@@ -223,10 +190,10 @@ class AttributeSplit(NamedTuple):
 class BySide:
     """Partition of each side's samples among that side's clients.
 
-    Classes are counted side by side: first those of the majority, then those of the minority.
+    Counts have the classes of the majority, followed by the classes of the minority.
 
     Attributes:
-        scheme: How samples of one side are dealt to its clients.
+        scheme: Partition of one side's samples among its clients.
         group: For each client, 0 for the majority, 1 for the minority.
     """
 
@@ -237,21 +204,17 @@ class BySide:
         """Return the number of samples of each class and side for each client."""
         quotas = np.zeros((clients, len(counts)), dtype=np.int64)
         for side, classes in enumerate(np.split(np.arange(len(counts)), 2)):
-            members = np.flatnonzero(np.array(self.group) == side)
-            of_side = self.scheme.quotas(counts[classes], len(members), rng=rng)
-            quotas[np.ix_(members, classes)] = of_side
+            side_clients = np.flatnonzero(np.array(self.group) == side)
+            side_quotas = self.scheme.quotas(counts[classes], len(side_clients), rng=rng)
+            quotas[np.ix_(side_clients, classes)] = side_quotas
         return quotas
 
 
 def split_by_attribute(dataset: Dataset, value: str = "") -> AttributeSplit:
-    """Return the samples with one value of the data set's attribute.
-
-    Args:
-        dataset: Data set with groups of samples.
-        value: The minority's value; the rarest of the training part if empty.
+    """Return the samples with one value of the data set's attribute; the rarest value if empty.
 
     Raises:
-        BadInput: The data set has no groups, or no such value.
+        BadInput: The data set has no groups or no such value, or all training samples have it.
     """
     if dataset.group is None:
         raise BadInput(
@@ -273,13 +236,7 @@ def split_by_attribute(dataset: Dataset, value: str = "") -> AttributeSplit:
 
 
 def deal_by_side(dataset: Dataset, sides: AttributeSplit, deal: Callable[[Dataset], Deal]) -> Deal:
-    """Deal a data set with a class for each pair of class and side, and restore the classes.
-
-    Args:
-        dataset: The samples.
-        sides: Sides of their attribute.
-        deal: Function that deals a data set.
-    """
+    """Deal a data set with a class for each pair of side and class, and restore the classes."""
     return deal_by_code(dataset, sides.minority.long(), 2, deal)
 
 
@@ -288,22 +245,21 @@ def deal_by_code(
 ) -> Deal:
     """Deal a data set with a class for each pair of code and class, and restore the classes.
 
-    Args:
-        dataset: The samples.
-        code: Code of each sample, by id, such as its client.
-        codes: Number of codes.
-        deal: Function that deals a data set, whose classes are ordered by code.
+    ``code`` is the code of each sample by id, such as its client. ``deal`` deals a data set whose
+    classes are ``classes * code + class``.
     """
     classes = dataset.classes
-    by_code = replace(
-        dataset,
-        train=_split_classes(dataset.train, code, classes),
-        test=_split_classes(dataset.test, code, classes),
-        classes=codes * classes,
-    )
-    split = deal(by_code)
-    clients = {client: _merge_classes(part, classes) for client, part in split.clients.items()}
-    audit = replace(split.audit, samples=_merge_classes(split.audit.samples, classes))
+
+    def split_classes(samples: Samples) -> Samples:
+        return replace(samples, labels=samples.labels + classes * code[samples.ids])
+
+    def merge_classes(samples: Samples) -> Samples:
+        return replace(samples, labels=samples.labels % classes)
+
+    train, test = split_classes(dataset.train), split_classes(dataset.test)
+    split = deal(replace(dataset, train=train, test=test, classes=codes * classes))
+    clients = {client: merge_classes(samples) for client, samples in split.clients.items()}
+    audit = replace(split.audit, samples=merge_classes(split.audit.samples))
     return Deal(clients, audit)
 
 
@@ -314,25 +270,13 @@ def assign_by_side(
     *,
     rng: np.random.Generator,
 ) -> Int[ndarray, " asked"]:
-    """Return a client of the same side for each held-out sample, in turn.
+    """Assign each held-out sample to a client of the same side, to all clients in turn.
 
-    Args:
-        sides: Sides of all samples.
-        group: For each client, 1 for the minority.
-        ids: Ids of the held-out samples.
-        rng: Random generator of the turns.
+    ``group`` is 1 for clients of the minority, and ``ids`` are the held-out samples.
     """
-    minority = sides.minority.numpy()[ids]
-    place = np.empty(len(ids), dtype=np.int64)
+    is_minority = sides.minority.numpy()[ids]
+    client = np.empty(len(ids), dtype=np.int64)
     for side in (0, 1):
-        of_side = rng.permutation(np.flatnonzero(minority == side))
-        place[of_side] = np.resize(np.flatnonzero(group == side), len(of_side))
-    return place
-
-
-def _split_classes(samples: Samples, code: Int[Tensor, " all"], classes: int) -> Samples:
-    return replace(samples, labels=samples.labels + classes * code[samples.ids])
-
-
-def _merge_classes(samples: Samples, classes: int) -> Samples:
-    return replace(samples, labels=samples.labels % classes)
+        samples = rng.permutation(np.flatnonzero(is_minority == side))
+        client[samples] = np.resize(np.flatnonzero(group == side), len(samples))
+    return client

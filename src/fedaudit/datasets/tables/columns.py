@@ -1,4 +1,4 @@
-"""Columns of a table as they are read: numbers, or texts as codes."""
+"""Columns of a table: numbers, or texts as codes."""
 
 import re
 from collections import Counter
@@ -40,11 +40,11 @@ class TextColumn(NamedTuple):
 
     Attributes:
         codes: For each row, the index of its text; ``MISSING`` if it has none.
-        words: The distinct texts, sorted.
+        texts: The distinct texts, sorted.
     """
 
     codes: Int[ndarray, " rows"]
-    words: tuple[str, ...]
+    texts: tuple[str, ...]
 
     @property
     def missing(self) -> Bool[ndarray, " rows"]:
@@ -53,9 +53,9 @@ class TextColumn(NamedTuple):
         return mask
 
     @property
-    def counts(self) -> Int[ndarray, " words"]:
+    def counts(self) -> Int[ndarray, " texts"]:
         """Number of rows of each text."""
-        return np.bincount(self.codes[~self.missing], minlength=len(self.words))
+        return np.bincount(self.codes[~self.missing], minlength=len(self.texts))
 
 
 Column: TypeAlias = NumberColumn | TextColumn
@@ -68,12 +68,12 @@ class Table:
     Attributes:
         name: Name of the table, for messages.
         columns: The columns by name, in order.
-        source: How the table was read, in words.
+        source: Description of how the table was read.
         on_disk: Size in bytes, which limits the memory of its features.
         lines: Line of each row in its file; None if the table is in memory.
         decimal: Decimal mark of numbers in texts.
         unread: Further columns, which are ignored and may have any type.
-        is_typed: Whether the source states the type of each column, so that texts are no numbers.
+        is_typed: Whether the source states the type of each column; texts are then never numbers.
     """
 
     name: str
@@ -92,11 +92,7 @@ class Table:
         return len(column.missing)
 
     def column(self, name: str, argument: str) -> Column:
-        """Return a column.
-
-        Raises:
-            BadInput: It does not exist.
-        """
+        """Return the column that an argument names, or raise if it does not exist."""
         if name not in self.columns:
             unknown = unknown_name("column", name, self.columns, listed="")
             raise BadInput(f"{argument} of {self.name!r}: {unknown}")
@@ -108,33 +104,30 @@ class Table:
         return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
 
 
-def text_column(codes: Int[ndarray, " rows"], words: Sequence[str]) -> TextColumn:
-    """Return texts whose codes are in any order, with sorted words; empty texts are missing.
+def text_column(codes: Int[ndarray, " rows"], texts: Sequence[str]) -> TextColumn:
+    """Return a column with sorted texts from codes in any order; empty texts are missing.
 
-    Args:
-        codes: For each row, the index of its text; negative if it is missing.
-        words: Texts of the codes.
+    A code is the index of a row's text, or negative for a missing text.
     """
-    order = sorted({word for word in words if word})
-    place = {word: number for number, word in enumerate(order)}
-    number = np.array([*(place.get(word, MISSING) for word in words), MISSING], dtype=np.int64)
-    return TextColumn(number[np.where(codes < 0, len(words), codes)], tuple(order))
+    order = sorted({text for text in texts if text})
+    new_code = {text: code for code, text in enumerate(order)}
+    # The last entry is the code of missing texts.
+    new_codes = np.array(
+        [*(new_code.get(text, MISSING) for text in texts), MISSING], dtype=np.int64
+    )
+    return TextColumn(new_codes[np.where(codes < 0, len(texts), codes)], tuple(order))
 
 
 def truth_column(values: Float[ndarray, " rows"]) -> TextColumn:
-    """Return a column of true and false as texts.
-
-    Args:
-        values: 1 for true, 0 for false, NaN if it is missing.
-    """
+    """Return a column of 1 (true), 0 (false) and NaN (missing) as texts."""
     codes = np.where(np.isnan(values), MISSING, np.nan_to_num(values)).astype(np.int64)
     return text_column(codes, ["False", "True"])
 
 
-def without_words(column: TextColumn, missing: Iterable[str]) -> TextColumn:
+def without_texts(column: TextColumn, missing: Iterable[str]) -> TextColumn:
     """Return the column in which some texts count as missing."""
     absent = set(missing)
-    return text_column(column.codes, ["" if word in absent else word for word in column.words])
+    return text_column(column.codes, ["" if word in absent else word for word in column.texts])
 
 
 def as_texts(column: Column) -> TextColumn:
@@ -157,8 +150,8 @@ _MARKERS = frozenset(
 """Texts that usually mark missing values, in lower case."""
 
 
-def number_of(word: str, decimal: Decimal) -> float | None:
-    """Return the number that a text states; None for any other text, and for codes such as 007."""
+def parsed_number(word: str, decimal: Decimal) -> float | None:
+    """Parse a text as a number; return None for other texts and for codes such as 007."""
     if decimal == ",":
         word = word.replace(".", "_").replace(",", ".")
     if not _NUMBER.fullmatch(word.lower()) or is_code(word):
@@ -175,49 +168,45 @@ def as_numbers(table: Table, name: str) -> NumberColumn | None:
     """Return the numbers of a column; None if its texts are categories.
 
     Raises:
-        BadInput: Some cells are numbers and the others seem to mark missing values or to be
-            errors, or numbers have another decimal mark.
+        BadInput: Numbers have another decimal mark, or the column has numbers and texts that seem
+            to be errors or to mark missing values.
     """
     column = table.columns[name]
     if isinstance(column, NumberColumn):
         return column
-    parsed = [number_of(word, table.decimal) for word in column.words]
+    parsed = [parsed_number(word, table.decimal) for word in column.texts]
     is_number = np.array([value is not None for value in parsed], dtype=bool)
     if is_number.all():
-        return _number_column(column, parsed)
+        # The code of a missing text, -1, selects the last entry.
+        values = np.array([*parsed, np.nan], dtype=np.float64)
+        return NumberColumn(values[column.codes])
     counts = column.counts
     other: Decimal = "," if table.decimal == "." else "."
     swapped = [
-        value is None and number_of(word, other) is not None
-        for word, value in zip(column.words, parsed, strict=True)
+        value is None and parsed_number(word, other) is not None
+        for word, value in zip(column.texts, parsed, strict=True)
     ]
     if counts[np.array(swapped)].sum() > counts.sum() / 2:
         raise BadInput(
             f"column {name!r} of {table.name!r} has numbers with {other!r}, and the decimal mark "
-            f"is {table.decimal!r}; set decimal = {other!r} if it is the mark, or write numbers "
-            "without separators of thousands"
+            f"is {table.decimal!r}; set decimal = {other!r} if {other!r} is the decimal mark, or "
+            "write numbers without separators of thousands"
         )
     if not is_number.any():
         return None
-    texts = [word for word, value in zip(column.words, parsed, strict=True) if value is None]
-    markers = [word for word in texts if word.lower() in _MARKERS]
+    non_numbers = [word for word, value in zip(column.texts, parsed, strict=True) if value is None]
+    markers = [word for word in non_numbers if word.lower() in _MARKERS]
     share = counts[is_number].sum() / counts.sum()
-    if share > 0.5 or len(markers) == len(texts):
-        raise _mixed(table, name, column, is_number, markers)
+    if share > 0.5 or len(markers) == len(non_numbers):
+        raise _mixed_column_error(table, name, column, is_number, markers)
     return None
 
 
-def _number_column(column: TextColumn, parsed: Sequence[float | None]) -> NumberColumn:
-    values = np.array([*parsed, np.nan], dtype=np.float64)
-    # The code of a missing value is -1, the last entry.
-    return NumberColumn(values[column.codes])
-
-
-def _mixed(
+def _mixed_column_error(
     table: Table,
     name: str,
     column: TextColumn,
-    is_number: Bool[ndarray, " words"],
+    is_number: Bool[ndarray, " texts"],
     markers: Sequence[str],
 ) -> BadInput:
     is_text = np.append(~is_number, False)[column.codes]
@@ -231,11 +220,7 @@ def _mixed(
 
 
 def refuse_infinite(table: Table, name: str, column: NumberColumn) -> None:
-    """Raise if a column has infinite numbers.
-
-    Raises:
-        BadInput: There are infinite numbers.
-    """
+    """Raise if a column has infinite numbers."""
     infinite = np.isinf(column.values)
     if infinite.any():
         raise BadInput(
@@ -245,17 +230,13 @@ def refuse_infinite(table: Table, name: str, column: NumberColumn) -> None:
 
 
 def refuse_names(table: str, names: Sequence[str]) -> None:
-    """Raise if the name of a column is empty or used twice.
-
-    Raises:
-        BadInput: A name is empty or used twice.
-    """
+    """Raise if the name of a column is empty or used twice."""
     empty = [number for number, name in enumerate(names, 1) if not name]
     if empty:
         raise BadInput(
             f"column {empty[0]} of {table!r} has no name; name it, or write the table without an "
             "index"
         )
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise BadInput(f"{table!r} has two columns named {twice[0]!r}; rename or remove one")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise BadInput(f"{table!r} has two columns named {repeated[0]!r}; rename or remove one")

@@ -36,7 +36,7 @@ class dataframe(TableSettings):
         name: Name of the data set, for the report.
 
     Raises:
-        BadInput: It is no data frame, or a column has another type, such as dates.
+        BadInput: ``frame`` is not a data frame, or a column has another type, such as dates.
 
     Examples:
         >>> import fedaudit as fa
@@ -102,6 +102,6 @@ def _column(table: str, name: str, values: "pandas.Series[object]") -> Column:
     if all(isinstance(word, str | bool | int) for word in words):
         return text_column(np.asarray(codes, dtype=np.int64), [str(w).strip() for w in words])
     raise BadInput(
-        f"column {name!r} of {table!r} has values of the type {values.dtype}, and numbers, texts, "
-        f"and true and false are read; convert it, or set ignore = ['{name}']"
+        f"column {name!r} of {table!r} has values of the type {values.dtype}, but only numbers, "
+        f"texts, and true and false are read; convert it, or set ignore = ['{name}']"
     )

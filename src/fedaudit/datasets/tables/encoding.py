@@ -19,7 +19,7 @@ class Scaling(NamedTuple):
     """Declared mean and standard deviation of a column of numbers."""
 
     mean: float
-    spread: float
+    std: float
 
 
 class Encoding(NamedTuple):
@@ -42,26 +42,21 @@ class Codes(NamedTuple):
     """Categories of a column as positions of its 0/1 features.
 
     Attributes:
-        values: For each row, the position of its feature; -1 if it has none.
+        values: For each row, the position of its feature; -1 for a row without feature.
         width: Number of features.
-        words: How the features were chosen, in words.
+        description: How the features were chosen.
     """
 
     values: Int[ndarray, " rows"]
     width: int
-    words: str
+    description: str
 
 
 class Encoded(NamedTuple):
-    """Features of all rows.
-
-    Attributes:
-        features: One row of features for each row of the table.
-        words: How each column was encoded, by name.
-    """
+    """Features of all rows, and a description of each column's encoding by name."""
 
     features: Float[ndarray, "rows features"]
-    words: dict[str, str]
+    descriptions: dict[str, str]
 
 
 def encoded(
@@ -73,16 +68,10 @@ def encoded(
 ) -> Encoded:
     """Return features: numbers, then indicators of missing numbers, then categories.
 
-    With clients, medians, means and standard deviations are those of the training rows of a row's
-    client, and everything else is the same whatever the rows are: each column of numbers has an
-    indicator, and undeclared texts are hashed. Without clients, statistics and vocabularies are
-    those of all training rows, and only columns with gaps have an indicator.
-
-    Args:
-        columns: Columns of features.
-        encoding: Settings.
-        client: Client of each row; None if the table names no clients.
-        is_train: Mask of the training rows, from which statistics are computed.
+    With clients, medians, means and standard deviations are computed from the training rows of a
+    row's client. Nothing else depends on the rows: each column of numbers has an indicator, and
+    undeclared texts are hashed. Without clients, statistics and vocabularies are computed from all
+    training rows, and only columns with gaps have an indicator.
     """
     numbers = {name: c.values for name, c in columns.items() if isinstance(c, NumberColumn)}
     codes = {
@@ -105,24 +94,23 @@ def encoded(
     groups = [np.arange(len(values))] if client is None else positions_of(client).values()
     features = _fitted_by_group(transformer, values, groups, is_train)
     whose = "the client's" if client is not None else "the"
-    words = {name: _number_words(name, encoding, whose, with_indicator) for name in numbers}
-    return Encoded(features, words | {name: code.words for name, code in codes.items()})
+    descriptions = {n: _describe_number(n, encoding, whose, with_indicator) for n in numbers}
+    descriptions |= {name: code.description for name, code in codes.items()}
+    return Encoded(features, descriptions)
 
 
 def width_of(columns: Mapping[str, Column], encoding: Encoding, *, has_clients: bool) -> int:
     """Return the largest number of features that columns can have, without encoding them."""
-    return sum(
-        2
-        if isinstance(column, NumberColumn)
-        else 1 + _largest_width(name, column, encoding, has_clients)
-        for name, column in columns.items()
-    )
-
-
-def _largest_width(name: str, column: TextColumn, encoding: Encoding, has_clients: bool) -> int:
-    if name in encoding.categories:
-        return len(encoding.categories[name])
-    return encoding.hash_width if has_clients else len(column.words)
+    width = 0
+    for name, column in columns.items():
+        # One more feature indicates missing values.
+        if isinstance(column, NumberColumn):
+            width += 2
+        elif name in encoding.categories:
+            width += 1 + len(encoding.categories[name])
+        else:
+            width += 1 + (encoding.hash_width if has_clients else len(column.texts))
+    return width
 
 
 def _codes(
@@ -135,39 +123,45 @@ def _codes(
 ) -> Codes:
     if name in encoding.categories:
         values = encoding.categories[name]
-        place = {value: number for number, value in enumerate(values)}
-        position = [place.get(word, -1) for word in column.words]
-        words = f"one 0/1 feature for each of {len(values)} declared values and for missing ones"
-        n_unknown = int(column.counts[np.array(position, dtype=np.int64) < 0].sum())
-        words += f" ({n_unknown:,} cells have other values, and 0 in all)" * bool(n_unknown)
-        return Codes(_placed(column, position, len(values)), len(values) + 1, words)
+        declared_position = {value: index for index, value in enumerate(values)}
+        positions = [declared_position.get(text, -1) for text in column.texts]
+        description = (
+            f"one 0/1 feature for each of {len(values)} declared values and for missing ones"
+        )
+        n_unknown = int(column.counts[np.array(positions, dtype=np.int64) < 0].sum())
+        description += f" ({n_unknown:,} cells have other values, and 0 in all)" * bool(n_unknown)
+        return Codes(_by_row(column, positions, len(values)), len(values) + 1, description)
     if hashes:
         width = encoding.hash_width
-        words = f"hashed into {width} 0/1 features, and one for missing values"
-        return Codes(_placed(column, _hashed(name, column.words, width), width), width + 1, words)
-    in_training = TextColumn(column.codes[is_train], column.words).counts > 0
-    position = np.where(in_training, np.cumsum(in_training) - 1, -1).tolist()
+        description = f"hashed into {width} 0/1 features, and one for missing values"
+        return Codes(
+            _by_row(column, _hashed(name, column.texts, width), width), width + 1, description
+        )
+    in_training = TextColumn(column.codes[is_train], column.texts).counts > 0
+    positions = np.where(in_training, np.cumsum(in_training) - 1, -1).tolist()
     count, has_gaps = int(in_training.sum()), bool(column.missing.any())
-    words = f"one 0/1 feature for each of {count} values of the training rows"
-    words += " and for missing ones" * has_gaps
-    return Codes(_placed(column, position, count), count + has_gaps, words)
+    description = f"one 0/1 feature for each of {count} values of the training rows"
+    description += " and for missing ones" * has_gaps
+    return Codes(_by_row(column, positions, count), count + has_gaps, description)
 
 
-def _placed(column: TextColumn, position: Sequence[int], of_missing: int) -> Int[ndarray, " rows"]:
-    """Return the position of each row's feature."""
-    # The code of a missing text is -1, the last entry.
+def _by_row(
+    column: TextColumn, positions: Sequence[int], missing_position: int
+) -> Int[ndarray, " rows"]:
+    """Return the position of each row's feature from the position of each text's feature."""
+    # The code of a missing text, -1, selects the last entry.
     assert MISSING == -1
-    place = np.array([*position, of_missing], dtype=np.int64)
-    placed: Int[ndarray, " rows"] = place[column.codes]
-    return placed
+    by_code = np.array([*positions, missing_position], dtype=np.int64)
+    by_row: Int[ndarray, " rows"] = by_code[column.codes]
+    return by_row
 
 
-def _hashed(name: str, words: Sequence[str], width: int) -> list[int]:
+def _hashed(name: str, texts: Sequence[str], width: int) -> list[int]:
     """Return a feature below ``width`` for each text, which depends on column and text alone."""
     from sklearn.feature_extraction import FeatureHasher
 
     hasher = FeatureHasher(width, input_type="string", alternate_sign=False)
-    rows = hasher.transform([f"{name}={word}"] for word in words)
+    rows = hasher.transform([f"{name}={text}"] for text in texts)
     features: list[int] = rows.indices.tolist()
     return features
 
@@ -180,7 +174,7 @@ def _transformer(
     widths: Mapping[int, int],
     standardise: bool,
 ) -> "ColumnTransformer":
-    """Return a transformer that is not fitted yet, of columns by position."""
+    """Return an unfitted transformer of columns by position."""
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import MissingIndicator, SimpleImputer
     from sklearn.pipeline import make_pipeline
@@ -194,8 +188,8 @@ def _transformer(
         ("numbers", make_pipeline(median(), *([StandardScaler()] if standardise else [])), fitted)
     ]
     if declared:
-        mean, spread = np.array([*declared.values()], dtype=np.float64).T
-        scale = FunctionTransformer(_scaled, kw_args={"mean": mean, "spread": spread})
+        mean, std = np.array([*declared.values()], dtype=np.float64).T
+        scale = FunctionTransformer(_scaled, kw_args={"mean": mean, "std": std})
         steps.append(("declared", make_pipeline(median(), scale), [*declared]))
     steps.append(("gaps", MissingIndicator(features="all"), indicators))
     one_hot = OneHotEncoder(
@@ -211,9 +205,9 @@ def _scaled(
     values: Float[ndarray, "rows columns"],
     *,
     mean: Float[ndarray, " columns"],
-    spread: Float[ndarray, " columns"],
+    std: Float[ndarray, " columns"],
 ) -> Float[ndarray, "rows columns"]:
-    scaled: Float[ndarray, "rows columns"] = (values - mean) / spread
+    scaled: Float[ndarray, "rows columns"] = (values - mean) / std
     return scaled
 
 
@@ -223,26 +217,28 @@ def _fitted_by_group(
     groups: Iterable[Int[ndarray, " _"]],
     is_train: Bool[ndarray, " rows"],
 ) -> Float[ndarray, "rows features"]:
-    """Return the features of each group by a transformer that its training rows alone have set."""
+    """Return the features of each group by a transformer that is fitted on its training rows."""
     features: Float[ndarray, "rows features"] | None = None
     for rows in groups:
-        group = transformer().fit(values[rows[is_train[rows]]])
-        part = group.transform(values[rows])
+        fitted = transformer().fit(values[rows[is_train[rows]]])
+        part = fitted.transform(values[rows])
         if features is None:
             features = np.empty((len(values), part.shape[1]), dtype=np.float32)
-        # Numbers beyond the range become infinite, and are refused with the name of the table.
+        # Numbers beyond the range become infinite; the caller's error names the table.
         with np.errstate(over="ignore"):
             features[rows] = part
     assert features is not None
     return features
 
 
-def _number_words(name: str, encoding: Encoding, whose: str, with_indicator: Sequence[str]) -> str:
+def _describe_number(
+    name: str, encoding: Encoding, whose: str, with_indicator: Sequence[str]
+) -> str:
     if name in encoding.scaling:
-        mean, spread = encoding.scaling[name]
-        words = f"minus {mean:g}, over {spread:g} (declared)"
+        mean, std = encoding.scaling[name]
+        description = f"minus {mean:g}, over {std:g} (declared)"
     elif encoding.standardise:
-        words = f"minus {whose} mean, over {whose} standard deviation"
+        description = f"minus {whose} mean, over {whose} standard deviation"
     else:
-        words = "as stored"
-    return f"{words}, gaps as {whose} median" if name in with_indicator else words
+        description = "as stored"
+    return f"{description}, gaps as {whose} median" if name in with_indicator else description

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
-from fedaudit.datasets.tables.columns import Table, TextColumn, is_code, number_of
+from fedaudit.datasets.tables.columns import Table, TextColumn, is_code, parsed_number
 
 _TIME = r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?: ?[AaPp][Mm])?"
 _DAY = r"[0-9]{4}([-/.])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/.])[0-9]{1,2}\2(?:[0-9]{4}|[0-9]{2})"
@@ -40,17 +40,17 @@ def refuse_formatted(table: Table, name: str, column: TextColumn) -> None:
     """
     instead = f"set categorical = ['{name}'] if they are categories, or ignore = ['{name}']"
     where = f"column {name!r} of {table.name!r} has"
-    dates = np.array([bool(_DATE.fullmatch(word)) for word in column.words], dtype=bool)
+    dates = np.array([bool(_DATE.fullmatch(word)) for word in column.texts], dtype=bool)
     if _are_most(dates, column):
         raise BadInput(
             f"{where} dates or times (the first in {_first(table, column, dates)}); write them as "
             f"numbers, such as years or hours, {instead}"
         )
     numbers = np.array(
-        [bool(_FORMATTED.fullmatch(word)) and not is_code(word) for word in column.words],
+        [bool(_FORMATTED.fullmatch(word)) and not is_code(word) for word in column.texts],
         dtype=bool,
     )
-    plain = np.array([number_of(word, table.decimal) is not None for word in column.words])
+    plain = np.array([parsed_number(word, table.decimal) is not None for word in column.texts])
     if _are_most(numbers, column) and bool((numbers & ~plain).any()):
         raise BadInput(
             f"{where} numbers with further characters, such as a currency or separators of "
@@ -76,13 +76,13 @@ def refuse_misread_numbers(table: Table, name: str, column: TextColumn) -> None:
             mark and none below 1,000 that has one.
     """
     where = f"column {name!r} of {table.name!r} has"
-    if len(column.words) >= _FEWEST and all(_DAY_NUMBER.fullmatch(word) for word in column.words):
+    if len(column.texts) >= _FEWEST and all(_DAY_NUMBER.fullmatch(word) for word in column.texts):
         raise BadInput(
             f"{where} numbers that may be dates; write years, days or other numbers that can be "
             f"compared, set numeric = ['{name}'] if they are no dates, or ignore = ['{name}']"
         )
-    has_mark = np.array([table.decimal in word for word in column.words], dtype=bool)
-    marked, others = (list(compress(column.words, mask)) for mask in (has_mark, ~has_mark))
+    has_mark = np.array([table.decimal in word for word in column.texts], dtype=bool)
+    marked, others = (list(compress(column.texts, mask)) for mask in (has_mark, ~has_mark))
     if (
         len(marked) >= _FEWEST
         and others

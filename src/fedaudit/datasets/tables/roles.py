@@ -14,7 +14,7 @@ from fedaudit.datasets.tables.columns import (
     TextColumn,
     as_numbers,
     as_texts,
-    number_of,
+    parsed_number,
     refuse_infinite,
 )
 from fedaudit.datasets.tables.misread import (
@@ -25,13 +25,13 @@ from fedaudit.datasets.tables.misread import (
 )
 from fedaudit.datasets.tables.settings import TableSettings
 
-_FEWEST_ROWS = 10
-"""Fewest rows of a client, whose mean and standard deviation are computed from them."""
+_MIN_ROWS = 10
+"""Minimum number of rows of a client, from which its mean and standard deviation are computed."""
 _LARGEST = float(np.finfo(np.float32).max)
-_MOST_GROUPS = 100
-_MOST_CLASSES = 1000
-_LISTED = 40
-"""Most columns that a message lists."""
+_MAX_GROUPS = 100
+_MAX_CLASSES = 1000
+_MAX_LISTED = 40
+"""Maximum number of columns that a message lists."""
 
 
 def targets_of(
@@ -39,13 +39,7 @@ def targets_of(
 ) -> tuple[Shaped[ndarray, " rows"], tuple[str, ...]]:
     """Return the target of each row, and the names of the classes; none for a regression."""
     name = settings.label
-    column = table.column(name, "label")
-    absent = column.missing
-    if absent.any():
-        raise BadInput(
-            f"label {name!r} of {table.name!r} is missing in {int(absent.sum())} of {table.rows} "
-            f"rows (the first is {table.first(absent)}); fill in the label, or remove these rows"
-        )
+    column = _complete_column(table, name, "label")
     if settings.regression:
         numbers = as_numbers(table, name)
         if numbers is None:
@@ -58,28 +52,28 @@ def targets_of(
             raise _constant(table, f"label {name!r}", "name another label")
         return numbers.values.astype(np.float32), ()
     texts = as_texts(column)
-    parsed = [number_of(word, table.decimal) for word in texts.words]
+    parsed = [parsed_number(word, table.decimal) for word in texts.texts]
     values = [value for value in parsed if value is not None]
     are_numbers = len(values) == len(parsed)
-    refuse_missing_classes(table, name, texts.words)
+    refuse_missing_classes(table, name, texts.texts)
     if are_numbers and any(value % 1 != 0 for value in values):
         raise BadInput(
             f"label {name!r} of {table.name!r} has numbers that are not whole; set regression = "
             "true if they are to be predicted, or name a column of classes"
         )
-    count = len(texts.words)
+    count = len(texts.texts)
     if count < 2:
         raise _constant(table, f"label {name!r}", "a classifier needs two classes")
-    if count > min(_MOST_CLASSES, table.rows // 2):
+    if count > min(_MAX_CLASSES, table.rows // 2):
         raise BadInput(
             f"label {name!r} of {table.name!r} has {count} distinct values in {table.rows} rows, "
             "too many for classes; name another label, or set regression = true to predict numbers"
         )
-    refuse_similar_names(table, f"label {name!r}", texts.words)
+    refuse_similar_names(table, f"label {name!r}", texts.texts)
     order = np.argsort(values, kind="stable") if are_numbers else np.arange(count)
     number = np.empty(count, dtype=np.int64)
     number[order] = np.arange(count)
-    return number[texts.codes], tuple(texts.words[index] for index in order)
+    return number[texts.codes], tuple(texts.texts[index] for index in order)
 
 
 def _constant(table: Table, what: str, remedy: str) -> BadInput:
@@ -90,23 +84,17 @@ def _constant(table: Table, what: str, remedy: str) -> BadInput:
 
 def clients_of(table: Table, name: str) -> TextColumn:
     """Return the client of each row."""
-    column = as_texts(table.column(name, "client"))
-    absent = column.missing
-    if absent.any():
-        raise BadInput(
-            f"client {name!r} of {table.name!r} is missing in {int(absent.sum())} of {table.rows} "
-            f"rows (the first is {table.first(absent)}); fill it in, or remove these rows"
-        )
-    if len(column.words) < 2:
+    column = as_texts(_complete_column(table, name, "client"))
+    if len(column.texts) < 2:
         raise _constant(table, f"client {name!r}", "leave client out, or give two clients")
-    refuse_similar_names(table, f"client {name!r}", column.words)
+    refuse_similar_names(table, f"client {name!r}", column.texts)
     counts = column.counts
-    if counts.min() < _FEWEST_ROWS:
-        smallest = column.words[int(counts.argmin())]
+    if counts.min() < _MIN_ROWS:
+        smallest = column.texts[int(counts.argmin())]
         raise BadInput(
             f"client {smallest!r} of {table.name!r} has {counts.min()} rows, and each needs at "
-            f"least {_FEWEST_ROWS} ({int((counts < _FEWEST_ROWS).sum())} of {len(counts)} clients "
-            "have fewer); remove or merge small clients"
+            f"least {_MIN_ROWS} ({int((counts < _MIN_ROWS).sum())} of {len(counts)} clients have "
+            "fewer); remove or merge small clients"
         )
     return column
 
@@ -114,28 +102,33 @@ def clients_of(table: Table, name: str) -> TextColumn:
 def groups_of(table: Table, name: str) -> TextColumn:
     """Return the group of each row; rows without a group form one."""
     column = as_texts(table.column(name, "group"))
-    if len(column.words) > _MOST_GROUPS:
+    if len(column.texts) > _MAX_GROUPS:
         raise BadInput(
-            f"group {name!r} of {table.name!r} has {len(column.words)} distinct values, and at "
-            f"most {_MOST_GROUPS} groups are compared; name a column with fewer values"
+            f"group {name!r} of {table.name!r} has {len(column.texts)} distinct values, and at "
+            f"most {_MAX_GROUPS} groups are compared; name a column with fewer values"
         )
     if not column.missing.any():
         return column
-    codes = np.where(column.missing, len(column.words), column.codes)
-    return TextColumn(codes, (*column.words, "(missing)"))
+    codes = np.where(column.missing, len(column.texts), column.codes)
+    return TextColumn(codes, (*column.texts, "(missing)"))
 
 
 def people_of(table: Table, settings: TableSettings) -> Int[ndarray, " rows"]:
     """Return the number of each row's person."""
-    name = settings.person
-    column = as_texts(table.column(name, "person"))
-    if column.missing.any():
+    return as_texts(_complete_column(table, settings.person, "person")).codes
+
+
+def _complete_column(table: Table, name: str, role: str) -> Column:
+    """Return the column of a role; raise if it does not exist or lacks values."""
+    column = table.column(name, role)
+    is_missing = column.missing
+    if is_missing.any():
         raise BadInput(
-            f"person {name!r} of {table.name!r} is missing in {int(column.missing.sum())} of "
-            f"{table.rows} rows (the first is {table.first(column.missing)}); fill it in, or "
+            f"{role} {name!r} of {table.name!r} is missing in {int(is_missing.sum())} of "
+            f"{table.rows} rows (the first is {table.first(is_missing)}); fill in the {role}, or "
             "remove these rows"
         )
-    return column.codes
+    return column
 
 
 def features_of(table: Table, settings: TableSettings) -> dict[str, Column]:
@@ -147,7 +140,7 @@ def features_of(table: Table, settings: TableSettings) -> dict[str, Column]:
     if not columns:
         raise BadInput(
             f"{table.name!r} has no column of features: label, client, person and ignore name all "
-            f"of {', '.join(islice(table.columns, _LISTED))}; ignore fewer columns"
+            f"of {', '.join(islice(table.columns, _MAX_LISTED))}; ignore fewer columns"
         )
     return columns
 
@@ -175,7 +168,7 @@ def _feature(table: Table, name: str, settings: TableSettings) -> Column:
         refuse_formatted(table, name, texts)
     _refuse_useless_texts(table, name, texts)
     listed = {str(value) for value in (settings.categories or {}).get(name, ())}
-    if listed and not listed & {*texts.words}:
+    if listed and not listed & {*texts.texts}:
         raise BadInput(
             f"categories of {table.name!r} lists values of {name!r} that no row has; give the "
             f"values as the table has them, or leave {name!r} out of categories"
@@ -187,28 +180,28 @@ def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> No
     refuse_infinite(table, name, column)
     present = column.values[~column.missing]
     largest = np.abs(present).max(initial=0)
-    # The square of such a number has no overflow in the computation of a standard deviation.
+    # Up to this limit, squares cannot overflow in the computation of a standard deviation.
     if largest > _LARGEST:
         raise BadInput(
             f"column {name!r} of {table.name!r} reaches {largest:.3g}, and models compute in "
             f"32-bit numbers up to {_LARGEST:.3g}; scale it, or set ignore = ['{name}']"
         )
-    # A column with gaps has two values: the indicator of a gap is a feature.
+    # A constant column with gaps is useful, because the indicator of a gap is a feature.
     if not len(present) or (np.ptp(present) == 0 and len(present) == table.rows):
         raise _constant(table, f"column {name!r}", f"set ignore = ['{name}']")
     if table.rows > 2 and bool((np.diff(np.sort(column.values)) == 1).all()):
         raise BadInput(
-            f"column {name!r} of {table.name!r} numbers the rows, and would identify each of them; "
-            f"set ignore = ['{name}']"
+            f"column {name!r} of {table.name!r} numbers the rows, and would identify each row; set "
+            f"ignore = ['{name}']"
         )
 
 
 def _refuse_useless_texts(table: Table, name: str, column: TextColumn) -> None:
-    n_present, n_words = int(column.counts.sum()), len(column.words)
-    if n_words + bool(column.missing.any()) < 2:
+    n_present, n_texts = int(column.counts.sum()), len(column.texts)
+    if n_texts + bool(column.missing.any()) < 2:
         raise _constant(table, f"column {name!r}", f"set ignore = ['{name}']")
-    if n_words == n_present > 2:
+    if n_texts == n_present > 2:
         raise BadInput(
-            f"column {name!r} of {table.name!r} has a different text in each of its {n_words} "
+            f"column {name!r} of {table.name!r} has a different text in each of its {n_texts} "
             f"cells, like an identifier; set ignore = ['{name}'], or name it as person if it is one"
         )

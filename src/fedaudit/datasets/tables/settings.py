@@ -58,7 +58,7 @@ class TableSettings:
         regression: Whether the label is a number to predict, for the task ``regression``.
         numeric: Columns whose texts are numbers; others are recognised.
         categorical: Columns of numbers that are codes of categories.
-        ignore: Columns that are no features.
+        ignore: Columns that are not features.
         missing: Texts that mark missing values, in addition to empty cells.
         categories: Values of a column of categories, by column. Each becomes one 0/1 feature, in
             this order. Other values have features of 0.
@@ -87,39 +87,39 @@ class TableSettings:
     standardise: bool = True
 
     def reads(self, column: str) -> bool:
-        """Return whether a column is used, and not only named by ``ignore``."""
+        """Return True unless ``ignore`` names the column and no role does."""
         roles = (self.label, self.client, self.person, self.group)
         return column not in self.ignore or column in roles
 
 
 def refuse_unknown_columns(table: Table, settings: TableSettings) -> None:
     """Raise if a setting names a column that does not exist, or two settings contradict."""
-    single = {name: getattr(settings, name) for name in ("label", "client", "person", "group")}
-    several = {
+    roles = {name: getattr(settings, name) for name in ("label", "client", "person", "group")}
+    lists = {
         name: getattr(settings, name) or ()
         for name in ("numeric", "categorical", "ignore", "categories", "scaling")
     }
-    for argument, names in {**{k: [v] for k, v in single.items() if v}, **several}.items():
+    for argument, names in {**{k: [v] for k, v in roles.items() if v}, **lists}.items():
         for name in names:
             if argument != "ignore" or name not in table.unread:
                 table.column(name, argument)
     for first, second in (("label", "client"), ("label", "person"), ("client", "person")):
-        if single[first] and single[first] == single[second]:
+        if roles[first] and roles[first] == roles[second]:
             raise BadInput(
-                f"{first} and {second} of {table.name!r} are both {single[first]!r}; name two "
+                f"{first} and {second} of {table.name!r} are both {roles[first]!r}; name two "
                 "columns, or leave one out"
             )
-    declared = {name for key, names in several.items() if key != "ignore" for name in names}
+    declared = {name for key, names in lists.items() if key != "ignore" for name in names}
     unused = sorted(declared & {settings.label, settings.client, settings.person, *settings.ignore})
     if unused:
         raise BadInput(
-            f"column {unused[0]!r} of {table.name!r} is no feature, and its kind is declared; "
+            f"column {unused[0]!r} of {table.name!r} is no feature, but its kind is declared; "
             "leave it out of numeric, categorical, categories and scaling"
         )
-    numbers = {*several["numeric"], *several["scaling"]}
-    twice = sorted(numbers & {*several["categorical"], *several["categories"]})
-    if twice:
+    numbers = {*lists["numeric"], *lists["scaling"]}
+    contradictory = sorted(numbers & {*lists["categorical"], *lists["categories"]})
+    if contradictory:
         raise BadInput(
-            f"column {twice[0]!r} of {table.name!r} is declared as numbers and as categories; "
-            "leave it out of one of them"
+            f"column {contradictory[0]!r} of {table.name!r} is declared as numbers and as "
+            "categories; leave it out of one of them"
         )

@@ -5,13 +5,7 @@ from itertools import islice
 
 import numpy as np
 
-from fedaudit.datasets.tables.columns import (
-    Column,
-    NumberColumn,
-    Table,
-    TextColumn,
-    as_texts,
-)
+from fedaudit.datasets.tables.columns import Column, NumberColumn, Table, TextColumn, as_texts
 from fedaudit.datasets.tables.settings import TableSettings
 
 _ROLES = ("label", "client", "person", "group")
@@ -26,19 +20,13 @@ def statement_of(
     classes: Sequence[str],
     clients: TextColumn | None,
     features: Mapping[str, Column],
-    words: Mapping[str, str],
+    descriptions: Mapping[str, str],
     width: int,
 ) -> Iterator[str]:
     """Yield sentences on what was read.
 
-    Args:
-        table: The table.
-        settings: Meaning of its columns.
-        classes: Names of the classes; none for a regression.
-        clients: Client of each row; None if the table names none.
-        features: Columns of features.
-        words: How each of these was encoded.
-        width: Number of features.
+    ``classes`` is empty for a regression, ``clients`` is None if the table names no clients,
+    ``descriptions`` state how each column was encoded, and ``width`` is the number of features.
     """
     what = f"{len(classes)} classes" if classes else "numbers to predict"
     listed = f" ({', '.join(classes)})" if 0 < len(classes) <= _LISTED else ""
@@ -52,12 +40,12 @@ def statement_of(
         if used is None:
             kind = ", ".join(role for role in _ROLES if getattr(settings, role) == name)
             kind = kind or "ignored"
-            # The range of numbers of people would show two of them.
+            # State the number of values, because a range would show the numbers of two people.
             used = as_texts(column)
         else:
             kind = "number" if isinstance(used, NumberColumn) else "category"
         parts = [kind, _values(used), f"{column.missing.mean():.1%} missing"]
-        parts += [words[name]] if name in words else []
+        parts += [descriptions[name]] if name in descriptions else []
         yield f"column {name}: {', '.join(parts)}"
     if len(table.columns) > _LISTED:
         yield f"and {len(table.columns) - _LISTED} further columns"
@@ -67,14 +55,14 @@ def statement_of(
         yield "encoders and scalers: fitted on all training rows, as the table names no clients"
         return
     yield "encoders and scalers: fitted on the training rows of each client alone"
-    sizes = zip(clients.words, clients.counts.tolist(), strict=True)
+    sizes = zip(clients.texts, clients.counts.tolist(), strict=True)
     rows = ", ".join(f"{name}: {count:,}" for name, count in islice(sizes, _LISTED))
-    more = ", ..." * (len(clients.words) > _LISTED)
-    yield f"rows of {len(clients.words)} clients: {rows}{more}"
+    more = ", ..." * (len(clients.texts) > _LISTED)
+    yield f"rows of {len(clients.texts)} clients: {rows}{more}"
 
 
 def _values(column: Column) -> str:
     """Return the range of numbers, or the number of distinct texts."""
     if isinstance(column, TextColumn):
-        return f"{len(column.words):,} values"
+        return f"{len(column.texts):,} values"
     return f"{np.nanmin(column.values):.4g} to {np.nanmax(column.values):.4g}"

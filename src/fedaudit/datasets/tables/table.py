@@ -14,7 +14,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import positions_of
 from fedaudit.datasets.arrays import MAX_VALUES, Scaled, assembled, split, strata
 from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.tables.columns import Table, TextColumn, without_words
+from fedaudit.datasets.tables.columns import Table, TextColumn, without_texts
 from fedaudit.datasets.tables.encoding import Encoding, Scaling, encoded, width_of
 from fedaudit.datasets.tables.roles import (
     clients_of,
@@ -28,12 +28,7 @@ from fedaudit.datasets.tables.statement import statement_of
 
 
 def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
-    """Return the data set of a table.
-
-    Args:
-        table: The table.
-        settings: Meaning of its columns.
-        seed: Seed of the choice of the test rows.
+    """Return the data set of a table; the seed selects the test rows.
 
     Raises:
         BadInput: A named column does not exist, or a column cannot be used.
@@ -71,9 +66,9 @@ def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
         in_order[n_train:],
         classes=max(1, len(classes)),
         group=None if group is None else torch.from_numpy(group.codes[order]),
-        group_names=() if group is None else group.words,
+        group_names=() if group is None else group.texts,
         client=None if client is None else torch.from_numpy(client[order]),
-        client_names=() if clients is None else clients.words,
+        client_names=() if clients is None else clients.texts,
         statement=tuple(
             statement_of(
                 table,
@@ -81,7 +76,7 @@ def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
                 classes=classes,
                 clients=clients,
                 features=columns,
-                words=result.words,
+                descriptions=result.descriptions,
                 width=result.features.shape[1],
             )
         ),
@@ -91,7 +86,7 @@ def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
 
 def _with_missing(table: Table, missing: Sequence[str]) -> Table:
     columns = {
-        name: without_words(column, missing) if isinstance(column, TextColumn) else column
+        name: without_texts(column, missing) if isinstance(column, TextColumn) else column
         for name, column in table.columns.items()
     }
     return replace(table, columns=columns) if missing else table
@@ -104,12 +99,12 @@ def _test_rows(
     clients: TextColumn | None,
     seed: int,
 ) -> Bool[ndarray, " rows"]:
-    """Return a mask of the test rows, which do not depend on the rows of other clients."""
+    """Return a mask of the test rows; a client's test rows do not depend on other clients' rows."""
     is_test = np.zeros(table.rows, dtype=bool)
     groups = {0: np.arange(table.rows)} if clients is None else positions_of(clients.codes)
     for number, rows in groups.items():
         # By name, since the number of a client depends on which others there are.
-        name = number if clients is None else clients.words[number]
+        name = number if clients is None else clients.texts[number]
         rng = seeded_numpy(seed, "split", table.name, name)
         parts = split(strata(targets[rows]), settings.test_share, rng=rng)
         is_test[rows[parts.test]] = True
@@ -120,5 +115,5 @@ def _refuse_beyond_range(table: Table, features: Shaped[ndarray, "rows features"
     if not np.isfinite(features).all():
         raise BadInput(
             f"features of {table.name!r} exceed the range of 32-bit numbers; declare a larger "
-            "spread in scaling"
+            "standard deviation in scaling"
         )

@@ -24,7 +24,7 @@ from fedaudit.integrations.flower.messages import (
     record_of,
     weight_of,
 )
-from fedaudit.live.clients import Called, refuse_otherwise_called
+from fedaudit.live.clients import ClientRef, refuse_mixed_references
 from fedaudit.live.recorder import Recorder
 
 _SILENT = (
@@ -34,7 +34,7 @@ _SILENT = (
 _TWICE = "several nodes claim to be client {client}; give each a partition-id"
 
 
-def client_of(reply: Message) -> Called | None:
+def client_of(reply: Message) -> ClientRef | None:
     """Return the client that a reply names; None without one."""
     if not reply.has_content():
         return None
@@ -46,7 +46,7 @@ Node = TypeVar("Node", int, str)
 
 
 class _Claim(NamedTuple):
-    client: Called
+    client: ClientRef
     round: int
 
 
@@ -59,15 +59,15 @@ class Claims(Generic[Node]):
 
     def __init__(self) -> None:
         self._claims: dict[Node, _Claim] = {}
-        self._holders: dict[Called, Node] = {}
+        self._holders: dict[ClientRef, Node] = {}
         self._replaced: set[Node] = set()
 
     @property
-    def clients(self) -> Mapping[Node, Called]:
+    def clients(self) -> Mapping[Node, ClientRef]:
         """For each node the client that it named first."""
         return {node: claim.client for node, claim in self._claims.items()}
 
-    def hear(self, node: Node, client: Called, index: int) -> str:
+    def hear(self, node: Node, client: ClientRef, index: int) -> str:
         """Note the client that a node names; return why it cannot be, or ""."""
         first = self._claims.setdefault(node, _Claim(client, index))
         if first.client != client:
@@ -233,7 +233,7 @@ class FlowerLedger:
         if client is None:
             return
         try:
-            refuse_otherwise_called([client], self._recorder.recording.targets)
+            refuse_mixed_references([client], self._recorder.recording.targets)
         except BadInput as error:
             is_known = node in self._claims.clients
             (page.excluded if is_known else page.misnamed)[node] = str(error)
@@ -252,7 +252,7 @@ class FlowerLedger:
         chosen, excluded, note = self._sorted(page, names)
         if self._recorder.sees_uploads and not chosen:
             fault = fault or next(iter(excluded.values()), "") or note
-        models: dict[Called, Arrays] = {}
+        models: dict[ClientRef, Arrays] = {}
         ended: Arrays | None = None
         try:
             if not fault:
@@ -274,8 +274,8 @@ class FlowerLedger:
         )
 
     def _sorted(
-        self, page: _Page, names: Mapping[int, Called]
-    ) -> tuple[dict[Called, int], dict[Called, str], str]:
+        self, page: _Page, names: Mapping[int, ClientRef]
+    ) -> tuple[dict[ClientRef, int], dict[ClientRef, str], str]:
         """Return the node of each client to measure, why others are excluded, and a note."""
         unsent = dict.fromkeys(page.answered - page.sent.keys(), "it was sent no model")
         faults = {**_unweighted(page), **unsent, **page.excluded}
@@ -300,7 +300,7 @@ class FlowerLedger:
             return "no reply carries arrays"
         return ""
 
-    def _models(self, page: _Page, uploads: Mapping[Called, int]) -> dict[Called, Arrays]:
+    def _models(self, page: _Page, uploads: Mapping[ClientRef, int]) -> dict[ClientRef, Arrays]:
         if not uploads or _is_one(page.sent.values()):
             return dict.fromkeys(uploads or [0], arrays_of(next(iter(page.sent.values()))))
         return {client: arrays_of(page.sent[node]) for client, node in uploads.items()}

@@ -15,7 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import is_evaluation, training_metrics, warn
 from fedaudit.live.audited import Split
-from fedaudit.live.clients import Called
+from fedaudit.live.clients import ClientRef
 from fedaudit.live.weights import array_from
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
@@ -111,19 +111,15 @@ PART = "fedaudit.part"
 OLDER_METRICS = "fitres.metrics"
 """Record in which replies of the older interface hold their metrics."""
 _LARGEST = 10**15
-"""Largest client number that a recording takes."""
+"""Largest client number of a recording."""
 _LONGEST = 200
 
 
-def client_in(value: object) -> Called | None:
-    """Return the client that a ``partition-id`` names: a number, or a name.
+def client_in(value: object) -> ClientRef | None:
+    """Return the client that a ``partition-id`` names; None for an invalid value.
 
-    Args:
-        value: Any value of a node's configuration or a reply. Digits are a number, and 2.7 is the
-            name "2.7".
-
-    Returns:
-        The client; None for truth values, negative numbers, and empty or unprintable text.
+    Digits are a number, and 2.7 is the name "2.7". Truth values, negative numbers, and empty or
+    unprintable texts are invalid.
     """
     if isinstance(value, float) and isfinite(value):
         value = int(value) if value.is_integer() else str(value)
@@ -147,7 +143,7 @@ def identity_mod(message: Message, context: Context, call_next: ClientAppCallabl
     reply = call_next(message, context)
     try:
         _identify(reply, context)
-    # Any error: an audit must not stop a client's training.
+    # Catch any error: an audit must not stop a client's training.
     except Exception as error:
         warn(f"this client's reply does not name its client ({error})", stacklevel=2)
     return reply
@@ -191,7 +187,7 @@ def audit_mod(split: Callable[[Context], Split | None]) -> Mod:
         try:
             part = split(context)
             return audit_decline(message) if part is None else audit_reply(message, part)
-        # Any error: an audit must not stop a client's process.
+        # Catch any error: an audit must not stop a client's process.
         except Exception as error:
             return audit_decline(message, f"its part cannot be made: {error}")
 

@@ -77,12 +77,13 @@ class RecordingStrategy(_Wrapper, Strategy):
             recorder: A recorder of :func:`fedaudit.record`, closed when :meth:`start` ends.
             nodes: Number of nodes to wait for; by default the number of audited clients.
             patience: Seconds to wait for nodes. Afterwards a warning is given and training
-                continues with the nodes that have come; a strict recording stops.
-            reads_metrics: Whether training metrics in replies are compared with the recorder's own
-                figures. Turn it off if mods change the model after clients computed them.
+                continues with the connected nodes; a strict recording stops.
+            reads_metrics: Whether training metrics in replies are compared with the recorder's
+                values. Turn it off if mods change the model after clients computed the metrics.
 
         Raises:
-            BadInput: Fewer nodes than audited clients, or a strategy of another interface.
+            BadInput: There are fewer nodes than audited clients, or the strategy has another
+                interface.
         """
         _refuse_older(inner)
         self.inner, self.recorder = inner, recorder
@@ -94,7 +95,7 @@ class RecordingStrategy(_Wrapper, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Wait for all nodes, and note which client is sent what."""
+        """Wait for all nodes, and note which model is sent to which client."""
         with self._guarded():
             self._nodes.await_all(grid)
         messages = list(self._configure(server_round, arrays, config, grid))
@@ -105,12 +106,12 @@ class RecordingStrategy(_Wrapper, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Note the answers and the model that the round ends with."""
-        heard = list(replies)
-        # Before the inner strategy, which may clip replies in place.
+        """Note the replies, and the model after the round."""
+        all_replies = list(replies)
+        # Call this before the inner strategy, which may clip replies in place.
         with self._guarded():
-            self._ledger.hear(heard)
-        arrays, metrics = self._aggregate(server_round, heard)
+            self._ledger.hear(all_replies)
+        arrays, metrics = self._aggregate(server_round, all_replies)
         with self._guarded():
             self._ledger.close(arrays)
         return arrays, metrics

@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import delegated, warn_of_errors
 from fedaudit.integrations.flower.ledger import Claims
 from fedaudit.integrations.flower.messages import PARTITION, client_in
-from fedaudit.live.clients import Called
+from fedaudit.live.clients import ClientRef
 from fedaudit.live.recorder import Recorder
 
 Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]
@@ -107,7 +107,7 @@ class SumRecordingStrategy(Strategy):
             unnamed=unnamed,
         )
 
-    def _fault(self, results: Fitted, senders: Sequence[Called]) -> str:
+    def _fault(self, results: Fitted, senders: Sequence[ClientRef]) -> str:
         if not results:
             return "no client answered"
         if len({id(result.parameters) for _, result in results}) > 1:

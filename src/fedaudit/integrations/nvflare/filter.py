@@ -23,7 +23,7 @@ from fedaudit.filters.claim import Arrays as Update
 from fedaudit.filters.claim import Claim
 from fedaudit.integrations.common import training_metrics, warn
 from fedaudit.integrations.nvflare.ledger import Arrays, Makes, NvflareLedger, Upload, made, name_of
-from fedaudit.live.clients import Called
+from fedaudit.live.clients import ClientRef
 from fedaudit.results.text import log_line
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class RecordingFilter(Filter):
         self,
         recorder: Makes | str,
         folder: Path | str,
-        sites: Mapping[str, Called] | None = None,
+        sites: Mapping[str, ClientRef] | None = None,
         task: str = "train",
         reads_metrics: bool = True,
     ) -> None:

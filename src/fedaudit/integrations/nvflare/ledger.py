@@ -16,7 +16,7 @@ from fedaudit.integrations.common import (
     OpenRound,
     refuse_not_finite,
 )
-from fedaudit.live.clients import Called, is_of_name, refuse_otherwise_called
+from fedaudit.live.clients import ClientRef, is_of_name, refuse_mixed_references
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.weights import Array, tensor_of
 
@@ -58,7 +58,7 @@ class NvflareLedger:
     def __init__(
         self,
         recorder: Recorder,
-        sites: Mapping[str, Called] | None = None,
+        sites: Mapping[str, ClientRef] | None = None,
         *,
         reads_metrics: bool = True,
     ) -> None:
@@ -140,7 +140,7 @@ class NvflareLedger:
         if self.reads_uploads and not chosen:
             reasons = (f"client {client}: {why}" for client, why in excluded.items())
             fault = fault or next(reasons, unknown)
-        models: dict[Called, Arrays] = {c: page.sent[task] for c, task in chosen.items()}
+        models: dict[ClientRef, Arrays] = {c: page.sent[task] for c, task in chosen.items()}
         if not self.reads_uploads:
             models = dict(zip([0], page.sent.values(), strict=False))
         page.tell(
@@ -163,14 +163,14 @@ class NvflareLedger:
         finally:
             self._recorder.close()
 
-    def _clients(self, page: _Page) -> tuple[dict[str, Called], str]:
-        clients: dict[str, Called] = {}
+    def _clients(self, page: _Page) -> tuple[dict[str, ClientRef], str]:
+        clients: dict[str, ClientRef] = {}
         fault = ""
         targets = self._recorder.recording.targets
         for task, site in page.sites.items():
             try:
                 client = client_of(site, self._sites, targets)
-                refuse_otherwise_called([client], targets)
+                refuse_mixed_references([client], targets)
                 clients[task] = client
             except BadInput as error:
                 fault = fault or str(error)
@@ -187,12 +187,12 @@ class NvflareLedger:
 
 
 def _sorted(
-    page: _Page, clients: Mapping[str, Called]
-) -> tuple[dict[Called, str], dict[Called, str]]:
-    sites: dict[Called, set[str]] = {}
+    page: _Page, clients: Mapping[str, ClientRef]
+) -> tuple[dict[ClientRef, str], dict[ClientRef, str]]:
+    sites: dict[ClientRef, set[str]] = {}
     for task, client in clients.items():
         sites.setdefault(client, set()).add(page.sites[task])
-    tasks, excluded = dict[Called, str](), dict[Called, str]()
+    tasks, excluded = dict[ClientRef, str](), dict[ClientRef, str]()
     for task, client in clients.items():
         if task not in page.answered:
             continue
@@ -209,8 +209,8 @@ def _sorted(
 
 
 def client_of(
-    site: str, sites: Mapping[str, Called] | None, audited: Collection[ClientId] = ()
-) -> Called:
+    site: str, sites: Mapping[str, ClientRef] | None, audited: Collection[ClientId] = ()
+) -> ClientRef:
     """Return the client of a site.
 
     Without ``sites``, a site is the client of its name where audited clients have names, and
