@@ -77,7 +77,7 @@ class Guard:
         >>> split = fa.fair_split(data, audited=600)
         >>> net = torch.nn.Linear(2, 2)
         >>> quiet = lambda line: None
-        >>> with fa.Guard("runs/guard", net, split.audit, limit=0.6, log=quiet) as guard:
+        >>> with fa.Guard("runs/guard", net, split.audit, limit=0.65, log=quiet) as guard:
         ...     upload = guard.check(1, sent=net, upload=net)
         >>> upload is not None, guard.decisions[-1].outcome
         (True, 'sent')
