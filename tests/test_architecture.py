@@ -89,6 +89,7 @@ OPENED_ELSEWHERE = {
     "filters.isolated._answer": "the null device",
     "core.importing._entry_points": "metadata of an installed package",
     "pack.packing._fill": "a new file",
+    "core.files.sync_folder": "a folder, to flush it",
 }
 """Functions that open files themselves, and what they open."""
 

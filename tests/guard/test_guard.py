@@ -505,3 +505,12 @@ def test_the_upper_limit_is_that_of_the_project(tmp_path: Path) -> None:
     interval = auc_interval(stored.measured.signals["loss"][0].numpy(), is_member)
     (figure,) = opened.decisions[0].figures
     assert (figure.value, figure.low, figure.high) == (interval.value, interval.low, interval.high)
+
+
+def test_a_network_of_one_layer_is_guarded(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, net = torch.randn(800, 2, generator=draw), torch.nn.Linear(2, 2)
+    split = fair_split({0: (x, torch.arange(800) % 2)}, audited=600)
+    with Guard(tmp_path, net, split.audit, limit=0.65, log=lambda line: None) as opened:
+        assert opened.check(1, sent=net, upload=net) is not None
+    assert "avg-projres" in {figure.attack for figure in opened.decisions[0].figures}

@@ -28,6 +28,12 @@ def policy(**settings: Any) -> GuardPolicy:
         ("estimate", 0.99, 0.61, 0.5, True),
         ("lower", 0.99, 0.90, 0.6, False),
         ("lower", 0.99, 0.90, 0.61, True),
+        ("upper", 0.50, 0.45, 0.41, False),
+        ("upper", 0.50, 0.45, 0.39, True),
+        ("estimate", 0.99, 0.41, 0.01, False),
+        ("estimate", 0.99, 0.39, 0.01, True),
+        ("lower", 0.41, 0.2, 0.1, False),
+        ("lower", 0.39, 0.2, 0.1, True),
         ("upper", None, 0.5, None, True),
         ("lower", None, 0.5, None, True),
         ("estimate", None, float("nan"), None, True),
@@ -37,6 +43,21 @@ def test_what_decides_is_compared_with_the_limit(
     decide_by: str, high: float | None, value: float, low: float | None, exceeds: bool
 ) -> None:
     assert policy(decide_by=decide_by).exceeds(value, low, high) is exceeds
+
+
+@given(
+    st.sampled_from(["upper", "estimate", "lower"]),
+    st.lists(st.floats(0, 1), min_size=3, max_size=3),
+)
+def test_reversed_scores_are_judged_alike(decide_by: str, figures: list[float]) -> None:
+    low, value, high = sorted(figures)
+    strict = policy(decide_by=decide_by)
+    reversed_low, reversed_value, reversed_high = 1 - high, 1 - value, 1 - low
+    nearest = min(abs(abs(figure - 0.5) - 0.1) for figure in figures)
+    if nearest > 1e-9:  # rounding of 1 - x decides nothing
+        assert strict.exceeds(value, low, high) is strict.exceeds(
+            reversed_value, reversed_low, reversed_high
+        )
 
 
 def test_the_error_is_shared_between_attacks_only_if_a_lower_limit_decides() -> None:
@@ -82,7 +103,7 @@ def test_a_side_below_the_smallest_audit_is_refused() -> None:
 
 
 def test_an_audit_that_would_withhold_every_upload_is_refused_with_the_size_it_needs() -> None:
-    with pytest.raises(BadInput, match="audit at least 128 samples"):
+    with pytest.raises(BadInput, match="audit about 256 samples"):
         policy().refuse_small(60, 60)
     policy().refuse_small(64, 64)
     with pytest.raises(BadInput, match="every upload would be withheld"):

@@ -16,6 +16,9 @@ Sendable: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
 Arrays: TypeAlias = dict[str, Array] | list[Array]
 """Arrays by name, or in the order of the network."""
 
+_LARGEST_LOSS = 0.01
+"""Largest part of an update, in Euclidean norm, that rounding may remove."""
+
 Filter: TypeAlias = Callable[[Any], object]
 """Filter of a site: takes tensors by name, or in a list if the upload is one, which are the
 difference from the received model, and returns as many tensors or arrays."""
@@ -74,7 +77,11 @@ class Upload(NamedTuple):
         return digest(self.arrays, kind="update" if self.is_update else "model")
 
     def model(self) -> Arrays:
-        """Return the model after training."""
+        """Return the model after training.
+
+        Raises:
+            BadInput: An update does not fit the received model, or is absorbed by it.
+        """
         if not self.is_update:
             return self.arrays
         base, change = dict(_items(self.received)), self._by_fitting_name()
@@ -83,6 +90,7 @@ class Upload(NamedTuple):
             for n, v in base.items()
             if n in change
         }
+        _refuse_absorbed(base, change, moved)
         return _in_form(self.received, base | moved)
 
     def filtered(self, filter: Filter) -> "Upload":
@@ -131,6 +139,26 @@ class Upload(NamedTuple):
                     "shape; pass both in one form"
                 )
         return arrays
+
+
+def _refuse_absorbed(
+    base: Mapping[str, Array], change: Mapping[str, Array], moved: Mapping[str, Array]
+) -> None:
+    """Raise if an update is small beside the rounding of the model, which then shows little of it.
+
+    A client that trains in the model's precision cannot compute such an update.
+    """
+    lost = total = 0.0
+    for name, value in moved.items():
+        update = tensor_of(change[name], name).double()
+        rounded = tensor_of(value, name).double() - tensor_of(base[name], name).double()
+        lost += float((rounded - update).square().sum())
+        total += float(update.square().sum())
+    if lost > _LARGEST_LOSS**2 * total:
+        raise BadInput(
+            "the model sent is so large that adding the update rounds it away, so that it cannot "
+            "be measured; pass the model after training"
+        )
 
 
 def _in_form(example: Arrays, values: dict[str, Array]) -> Arrays:

@@ -14,7 +14,7 @@ from fedaudit.core.files import (
     read_text,
     write_whole,
 )
-from fedaudit.guard.policy import DecideBy
+from fedaudit.guard.policy import DecideBy, decisive
 from fedaudit.live.recording import Digest
 from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.results.fields import Part, Share
@@ -42,7 +42,7 @@ class Figure(Part):
 
     def decisive(self, decide_by: DecideBy) -> float:
         """Return the number that is compared with the limit."""
-        return {"upper": self.high, "estimate": self.value, "lower": self.low}[decide_by]
+        return decisive(decide_by, self.value, self.low, self.high)
 
 
 class Decision(Part):
@@ -73,6 +73,11 @@ class Decision(Part):
     upload: Digest = ""
     released: Digest = ""
     version: Annotated[int, Field(ge=0, le=10**6)] = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Round and version, by which the measurement of an upload that left is stored."""
+        return self.round, self.version
 
     @property
     def left(self) -> bool:
@@ -106,8 +111,11 @@ class Decision(Part):
         worst = self.worst
         if worst is None:
             return "nothing was measured"
-        limits = {"upper": f", at most {worst.high:.3f}", "lower": f", at least {worst.low:.3f}"}
-        return f"AUC {worst.value:.3f}{limits.get(self.decide_by, '')} ({worst.attack})"
+        limits = [f", at most {worst.high:.3f}", f", at least {worst.low:.3f}"]
+        # Below 0.5 the other limit decides.
+        shows_low = (self.decide_by == "lower") != (worst.low + worst.high < 1)
+        shown = "" if self.decide_by == "estimate" else limits[shows_low]
+        return f"AUC {worst.value:.3f}{shown} ({worst.attack})"
 
 
 def read_decisions(folder: Path) -> list[Decision]:

@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import NamedTuple, overload
 
 import numpy as np
+import torch
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, type_of
-from fedaudit.core.files import lock_folder, own_folder, own_place, sync_folder
+from fedaudit.core.devices import device_named, refuse_several_workers
+from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.files import lock_folder, sync_folder
 from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -23,15 +25,20 @@ from fedaudit.guard.arrays import (
     copied,
     digest,
 )
-from fedaudit.guard.decisions import Decision, append_decision, opened_decisions
+from fedaudit.guard.decisions import (
+    DECISIONS_FILE,
+    Decision,
+    append_decision,
+    opened_decisions,
+)
 from fedaudit.guard.judging import Judge, Judgement
 from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy
+from fedaudit.guard.uploads import discard_undecided, measured_uploads, write_repeated
 from fedaudit.live.measuring import Measurement
 from fedaudit.live.recorder import record
-from fedaudit.live.recording import append_round, is_recording, round_entry
+from fedaudit.live.recording import is_recording
 from fedaudit.live.weights import Array
-from fedaudit.observe.measurements import MeasuredRound, stored_in, write_measured
-from fedaudit.observe.tensors import MAX_ROUND, numbered
+from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.plan.values import settings_from
 from fedaudit.results.text import log_line, plain
 from fedaudit.signals.measure import NotFinite
@@ -40,8 +47,8 @@ LIMITS = (
     "the guard measures this client's uploads alone; attacks that compare clients (FedMIA) need "
     "the others', so that its figures are a lower bound on what a server can find"
 )
-_REPEATED = "repeated"
-"""Folder with measured uploads of rounds in which another upload left before."""
+_ROUNDING = 1e-4
+"""Largest difference between two measurements of one upload, as on other processors."""
 
 
 class _Candidate(NamedTuple):
@@ -70,7 +77,7 @@ class Guard:
         >>> split = fa.fair_split(data, audited=600)
         >>> net = torch.nn.Linear(2, 2)
         >>> quiet = lambda line: None
-        >>> with fa.Guard("runs/guard", net, split.audit, limit=0.6, log=quiet) as guard:
+        >>> with fa.Guard("runs/guard", net, split.audit, limit=0.65, log=quiet) as guard:
         ...     upload = guard.check(1, sent=net, upload=net)
         >>> upload is not None, guard.decisions[-1].outcome
         (True, 'sent')
@@ -90,6 +97,7 @@ class Guard:
         smallest_audit: int = 50,
         task: str | Task | PerSampleLoss = CLASSIFICATION,
         not_uploaded: Collection[str] = (),
+        workers: int = 1,
         device: str = "cpu",
         log: Callable[[str], None] = on_stderr,
     ) -> None:
@@ -103,7 +111,7 @@ class Guard:
                 :class:`fedaudit.guard.policy.GuardPolicy`.
             filter: Function of the difference from the received model, such as clipping and noise,
                 applied to an upload that is above the limit. None to withhold it at once.
-            task, not_uploaded, device: See :func:`fedaudit.record`.
+            task, not_uploaded, workers, device: See :func:`fedaudit.record`.
             log: Takes one line for each decision; standard error by default.
 
         Raises:
@@ -119,6 +127,10 @@ class Guard:
             "smallest_audit": smallest_audit,
         }
         self.policy = settings_from(values, GuardPolicy, source="the guard")
+        if workers < 1:
+            raise BadInput(f"workers is {workers}; give at least 1")
+        # Refused now, as each upload would be withheld for it.
+        refuse_several_workers(device_named(device), workers)
         self._folder, self._filter, self._log = Path(path), filter, log
         self._client = _client_of(samples)
         members = int((samples.owner >= 0).sum())
@@ -130,7 +142,7 @@ class Guard:
         lock = lock_folder(_created(self._folder))
         self._decisions = opened_decisions(self._folder, is_new=not is_recording(self._folder))
         if is_recording(self._folder):
-            self._discard_undecided()
+            discard_undecided(self._folder, self._decisions, self._client)
         self._recorder = record(
             path,
             model,
@@ -139,6 +151,7 @@ class Guard:
             task=task,
             not_uploaded=not_uploaded,
             strict=True,
+            workers=workers,
             device=device,
             # A guard measures every round, so that advice to leave out some is of no use.
             log=lambda line: log(line.partition("; every=")[0]),
@@ -147,7 +160,7 @@ class Guard:
         del lock
         try:
             self._judge = Judge(self._recorder.run, catalogue, self.policy)
-            self._left = self._measured_uploads()
+            self._left = measured_uploads(self._folder, self._decisions)
         except Exception:
             self._recorder.close()
             raise
@@ -239,6 +252,8 @@ class Guard:
         )
         before = self._earlier(draft)
         if before is not None:
+            if before.left:
+                self._verify(before, client_upload)
             return before, client_upload.arrays if before.left else None
         candidate = self._measured(index, client_upload)
         changes: dict[str, object] = {"outcome": "sent"}
@@ -261,14 +276,37 @@ class Guard:
         for decision in reversed(self._decisions):
             same = (decision.round, decision.received, decision.upload)
             if same == (draft.round, draft.received, draft.upload) and not decision.is_error:
-                return None if decision.outcome == "filtered" else decision
+                policy = (decision.limit, decision.decide_by) == (draft.limit, draft.decide_by)
+                is_final = decision.outcome == "sent" or (not decision.left and policy)
+                return decision if is_final else None
         return None
 
-    def _measured(self, index: int, upload: Upload) -> _Candidate:
-        measurement = self._recorder.measured(
+    def _verify(self, decision: Decision, upload: Upload) -> None:
+        """Raise unless an upload that left has the measurement that its decision was made on.
+
+        The log alone is not believed, since a line could have been added to it.
+        """
+        before = self._decisions[: self._decisions.index(decision) + 1]
+        left = {d.key: self._left[d.key] for d in before if d.left}
+        measured, stored = self._measurement(decision.round, upload).measured, left[decision.key]
+        is_same = all(
+            torch.allclose(values, stored.signals[name], rtol=_ROUNDING, atol=_ROUNDING)
+            for name, values in measured.signals.items()
+        )
+        if not is_same or self._judge.judge([*left.values()]).exceeds:
+            raise BadInput(
+                f"{DECISIONS_FILE} lists this upload as sent, and its measurement, or the policy, "
+                "is another one; restore the folder from a copy, or give the guard another one"
+            )
+
+    def _measurement(self, index: int, upload: Upload) -> Measurement:
+        return self._recorder.measured(
             index, sent=upload.received, uploads={self._client: upload.model()}
         )
-        judgement = self._judge.judge([*self._left, measurement.measured])
+
+    def _measured(self, index: int, upload: Upload) -> _Candidate:
+        measurement = self._measurement(index, upload)
+        judgement = self._judge.judge([*self._left.values(), measurement.measured])
         return _Candidate(upload, measurement, judgement)
 
     def _stored(self, decision: Decision, candidate: _Candidate | None) -> Decision:
@@ -283,7 +321,7 @@ class Guard:
             raise
         self._decisions.append(decision)
         if candidate is not None:
-            self._left.append(candidate.measurement.measured)
+            self._left[decision.key] = candidate.measurement.measured
         else:
             with suppress(BadInput, OSError):
                 self._recorder.withheld(decision.round, self._client, f"withheld: {decision}")
@@ -295,8 +333,7 @@ class Guard:
             sync_folder(self._folder / "measured")
             return
         # A recording has one upload for each round; it lists the later ones as not measured.
-        place = own_folder(self._folder, _REPEATED, str(version))
-        write_measured(place, measurement.measured, measurement.notes)
+        place = write_repeated(self._folder, version, measurement)
         self._recorder.repeated(measurement.entry.round)
         sync_folder(place / "measured")
 
@@ -318,34 +355,6 @@ class Guard:
                 note = f"withheld: {decision.reason}"
                 self._recorder.withheld(decision.round, self._client, note)
         return decision
-
-    def _discard_undecided(self) -> None:
-        """Delete measurements of uploads that did not leave, as the process was killed before."""
-        left = {(d.round, d.version) for d in self._decisions if d.left}
-        stored = dict[tuple[int, int], Path]()
-        for version, folder in self._versions():
-            files = numbered(folder / "measured", ".safetensors")
-            stored |= {(index, version): path for index, path in files}
-        for index, version in stored.keys() - left:
-            stored[index, version].unlink()
-            if not version:
-                note = "the process ended before a decision, so that nothing left"
-                append_round(round_entry(index, [self._client], (), 0, note=note), self._folder)
-        if missing := sorted(left - stored.keys()):
-            raise Damaged(
-                f"{self._folder} lacks the measurements of round {missing[0][0]}, whose upload "
-                "left; restore them from a copy"
-            )
-
-    def _measured_uploads(self) -> list[MeasuredRound]:
-        """Return the measurements of all uploads that left."""
-        return [s.measured for _, folder in self._versions() for s in stored_in(folder)]
-
-    def _versions(self) -> list[tuple[int, Path]]:
-        """Return the folders of first and repeated uploads."""
-        most = max((decision.version for decision in self._decisions), default=0)
-        repeated = [(n, own_place(self._folder, _REPEATED, str(n))) for n in range(1, most + 2)]
-        return [(0, self._folder), *repeated]
 
 
 def _created(folder: Path) -> Path:

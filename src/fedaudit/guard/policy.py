@@ -25,11 +25,30 @@ def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def decisive(decide_by: DecideBy, value: float, low: float, high: float) -> float:
+    """Return the number that is compared with the limit, for the direction that leaks more.
+
+    Args:
+        decide_by: What is compared; see :class:`GuardPolicy`.
+        value: AUC.
+        low: Lower limit of its interval.
+        high: Upper limit.
+    """
+    sides = {
+        "upper": (high, 1 - low),
+        "estimate": (value, 1 - value),
+        "lower": (low, 1 - high),
+    }
+    return max(sides[decide_by])
+
+
 class GuardPolicy(BaseModel):
     """Policy of a guard.
 
     Attributes:
-        limit: Largest AUC of any attack, above 0.5 (guessing) and below 1.
+        limit: Largest AUC of any attack, above 0.5 (guessing) and below 1. An AUC below 0.5 counts
+            as its distance from 1, since members differ then too, and an adversary may reverse the
+            scores.
         decide_by: What is compared with the limit. "upper" sends only if the upper confidence
             limit of every attack is at most the limit, so that a small audit sends nothing.
             "estimate" compares the AUC alone, which errs half of the time if the true AUC equals
@@ -95,8 +114,12 @@ class GuardPolicy(BaseModel):
             low: Lower limit of its interval at :attr:`level`; None without an interval.
             high: Upper limit.
         """
-        decisive = {"upper": high, "estimate": value, "lower": low}[self.decide_by]
-        return decisive is None or not decisive <= self.limit
+        if low is None or high is None:
+            return (
+                self.decide_by != "estimate"
+                or not decisive("estimate", value, 0.0, 1.0) <= self.limit
+            )
+        return not decisive(self.decide_by, value, low, high) <= self.limit
 
     def refuse_small(self, members: int, held_out: int) -> None:
         """Raise if an audit is too small for this policy to decide anything.
@@ -122,8 +145,8 @@ class GuardPolicy(BaseModel):
             raise BadInput(
                 f"with {members} members and {held_out} held-out samples, the upper limit of an "
                 f"attack that guesses is above {self.limit:g}, so that every upload would be "
-                f"withheld; audit at least {2 * needed} samples, raise the limit, or decide by "
-                "'estimate'"
+                f"withheld; audit about {4 * needed} samples, at which more than half of the "
+                "uploads without a leak pass an attack, raise the limit, or decide by 'estimate'"
             )
         if self.decide_by == "lower" and not self._exceeds(*_perfect(members, held_out)):
             raise BadInput(

@@ -36,6 +36,7 @@ class SitePolicy(GuardPolicy):
         filter: Function of an update, as ``file.py:function``; empty for none.
         task: Name of the client's task.
         not_uploaded: See :func:`fedaudit.record`.
+        workers: Threads for the gradient signals; a GPU takes one.
         device: Where models are run, such as "cuda".
         metrics: Whether numbers that a job calls metrics may leave, which no guard measures.
     """
@@ -46,6 +47,7 @@ class SitePolicy(GuardPolicy):
     filter: Code | None = None
     task: Annotated[str, Field(max_length=100)] = "classification"
     not_uploaded: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field()] = ()
+    workers: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
     device: Annotated[str, Field(max_length=20)] = "cpu"
     metrics: Annotated[bool, Field(strict=True)] = False
 
@@ -93,6 +95,7 @@ def site_guard(path: Path | str, run: str, *, log: Callable[[str], None] = on_st
         smallest_audit=policy.smallest_audit,
         task=policy.task,
         not_uploaded=policy.not_uploaded,
+        workers=policy.workers,
         device=policy.device,
         log=log,
     )

@@ -156,6 +156,16 @@ class _Linear(NamedTuple):
     outputs: int
     inputs: int
 
+    @property
+    def weight(self) -> str:
+        """Name of the weight among the model's parameters."""
+        return _weight_of(self.path)
+
+
+def _weight_of(path: str) -> str:
+    # A network that is one layer has the empty path.
+    return f"{path}.weight" if path else "weight"
+
 
 @dataclass(frozen=True)
 class ProjectionResidual:
@@ -216,7 +226,7 @@ class ProjectionResidual:
                 layer = self._layer_of(exposed.base, seen.device)
                 inputs_of[base] = layer, _layer_inputs(exposed.base, layer, features, seen.device)
             layer, inputs = inputs_of[base]
-            scores.append(_scores(exposed.update[f"{layer.path}.weight"], inputs, self.ridge))
+            scores.append(_scores(exposed.update[layer.weight], inputs, self.ridge))
         return torch.stack(scores)
 
     def _layer_of(self, model: Model, device: torch.device = CPU) -> _Linear:
@@ -280,7 +290,7 @@ class _ResidualProjection:
 
 def _linear_layers(model: Model, device: torch.device) -> Iterator[_Linear]:
     for path, part in loaded(model, "evaluation", device).named_modules():
-        weight = model.params.get(f"{path}.weight")
+        weight = model.params.get(_weight_of(path))
         if isinstance(part, nn.Linear) and weight is not None:
             yield _Linear(path, *weight.shape)
 

@@ -1,0 +1,74 @@
+"""Measurements of the uploads that left, in the folder of a guard."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedaudit.core.errors import Damaged
+from fedaudit.core.files import own_folder, own_place
+from fedaudit.core.values import ClientId
+from fedaudit.guard.decisions import DECISIONS_FILE, Decision
+from fedaudit.live.measuring import Measurement
+from fedaudit.live.recording import append_round, round_entry
+from fedaudit.observe.measurements import MeasuredRound, stored_in, write_measured
+from fedaudit.observe.tensors import numbered
+
+_REPEATED = "repeated"
+"""Folder with measured uploads of rounds in which another upload left before."""
+
+
+def write_repeated(folder: Path, version: int, measurement: Measurement) -> Path:
+    """Write a further upload of a round, and return its folder."""
+    place = own_folder(folder, _REPEATED, str(version))
+    write_measured(place, measurement.measured, measurement.notes)
+    return place
+
+
+def discard_undecided(folder: Path, decisions: Sequence[Decision], client: ClientId) -> None:
+    """Delete measurements of uploads that did not leave, as the process was killed before.
+
+    Raises:
+        Damaged: The log and the measurements are not of one time.
+    """
+    keys = [decision.key for decision in decisions if decision.left]
+    left = {*keys}
+    if len(left) < len(keys):
+        raise Damaged(f"{folder / DECISIONS_FILE} lists an upload twice; restore it from a copy")
+    stored = dict[tuple[int, int], Path]()
+    for version, place in _versions(folder, decisions):
+        files = numbered(place / "measured", ".safetensors")
+        stored |= {(index, version): path for index, path in files}
+    if missing := sorted(left - stored.keys()):
+        raise Damaged(
+            f"{folder} lacks the measurements of round {missing[0][0]}, whose upload left; "
+            "restore them from a copy"
+        )
+    undecided = stored.keys() - left
+    # A killed process leaves at most one, as each is decided before the next is measured.
+    if len(undecided) > 1:
+        raise Damaged(
+            f"{folder / DECISIONS_FILE} lacks decisions on measured uploads, as an older copy "
+            "does; restore the whole folder from one copy"
+        )
+    for index, version in undecided:
+        stored[index, version].unlink()
+        if not version:
+            note = "the process ended before a decision, so that nothing left"
+            append_round(round_entry(index, [client], (), 0, note=note), folder)
+
+
+def measured_uploads(
+    folder: Path, decisions: Sequence[Decision]
+) -> dict[tuple[int, int], MeasuredRound]:
+    """Return the measurements of all uploads that left, by round and version."""
+    return {
+        (stored.measured.index, version): stored.measured
+        for version, place in _versions(folder, decisions)
+        for stored in stored_in(place)
+    }
+
+
+def _versions(folder: Path, decisions: Sequence[Decision]) -> list[tuple[int, Path]]:
+    """Return the folders of first and repeated uploads."""
+    most = max((decision.version for decision in decisions), default=0)
+    repeated = [(n, own_place(folder, _REPEATED, str(n))) for n in range(1, most + 2)]
+    return [(0, folder), *repeated]
