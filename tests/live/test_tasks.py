@@ -146,7 +146,7 @@ def test_impossible_task_recordings_raise_before_training(tmp_path: Path) -> Non
         record(task="nextoken")
     with pytest.raises(BadInput, match="class indices from 0"):
         record(task="classification")
-    with pytest.raises(BadInput, match=r"gives one number per target"):
+    with pytest.raises(BadInput, match=r"must return one number per target"):
         record(task="regression")
 
 
