@@ -18,11 +18,11 @@ from tests.filters import cases, steps
 from tests.filters.cases import CLIP, SIGMA
 
 MOVE, BARE, STD = (
-    "largest move of the output",
+    "largest change of the output",
     "outputs without noise",
     "standard deviation of noise",
 )
-DATA, STATE = "noise on a large update", "earlier rounds in a release"
+DATA, STATE = "noise on a large update", "influence of earlier rounds"
 SHAPE, ENTRIES, CALLS = "shape of noise", "noise between entries", "noise between calls"
 HIDDEN = "noise alone"
 

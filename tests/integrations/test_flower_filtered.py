@@ -57,19 +57,19 @@ def test_flower_local_dp_holds_only_for_add_or_remove_adjacency() -> None:
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER)
     assert audit.verdict is FilterVerdict.SOUND, str(audit)
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, adjacency="replace", calls=16)
-    assert failed(audit) == {"largest move of the output"}
+    assert failed(audit) == {"largest change of the output"}
 
 
 def test_flower_mods_do_not_protect_scalar_parameters() -> None:
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, shape_from=Scaled, calls=16)
-    assert failed(audit) == {"largest move of the output", "outputs without noise"}
+    assert failed(audit) == {"largest change of the output", "outputs without noise"}
     assert "large in 'temperature' alone" in str(audit)
 
 
 def test_flower_mods_do_not_protect_batch_norm_counters() -> None:
     normalised = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
     audit = check_dp(fixedclipping_mod, sensitivity=1.0, sigma=0.0, shape_from=normalised)
-    assert failed(audit) == {"largest move of the output"}
+    assert failed(audit) == {"largest change of the output"}
     assert "large in '1.num_batches_tracked' alone" in str(audit)
 
 
@@ -101,7 +101,7 @@ def test_older_flower_local_dp_has_the_same_verdict() -> None:
 @pytest.mark.parametrize("mod", [older.arrays_size_mod, older.message_size_mod])
 def test_older_reporting_mods_do_not_clip(mod: Mod) -> None:
     assert failed(check_dp(mod, sensitivity=0.5, sigma=0.0, calls=16)) == {
-        "largest move of the output"
+        "largest change of the output"
     }
 
 
@@ -119,7 +119,7 @@ def noised_by_records(message: Message, context: Context, call_next: ClientAppCa
 
 def test_faulty_custom_mods_for_the_older_interface_fail() -> None:
     audit = check_dp(noised_by_records, sensitivity=1.0, sigma=0.8, calls=16)
-    assert failed(audit) == {"largest move of the output"}
+    assert failed(audit) == {"largest change of the output"}
 
 
 def test_key_errors_of_a_mod_are_raised() -> None:
@@ -173,9 +173,9 @@ def telling(message: Message, context: Context, call_next: ClientAppCallable) ->
 
 def test_faulty_mods_fail() -> None:
     audit = check_dp(noised, sensitivity=1.0, sigma=0.8, calls=16)
-    assert failed(audit) == {"largest move of the output"}
+    assert failed(audit) == {"largest change of the output"}
     audit = check_dp(remembering, sensitivity=1.0, sigma=0.8, calls=16)
-    assert failed(audit) == {"earlier rounds in a release"}
+    assert failed(audit) == {"influence of earlier rounds"}
     audit = check_dp(telling, sensitivity=1.0, sigma=MULTIPLIER, calls=16)
     assert failed(audit) == {"outputs without noise"}
     assert "beside.length" in str(audit)

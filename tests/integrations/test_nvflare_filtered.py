@@ -65,7 +65,7 @@ def test_a_filter_that_clips_and_adds_noise_is_sound() -> None:
 
 def test_faults_of_filters_are_found() -> None:
     audit = check_dp(Forgetting, sensitivity=1.0, sigma=0.8, calls=16)
-    assert failed(audit) == {"largest move of the output"}
+    assert failed(audit) == {"largest change of the output"}
     assert "large in 'second.bias' alone" in str(audit)
     audit = check_dp(Telling, sensitivity=1.0, sigma=0.8, calls=16)
     assert failed(audit) == {"outputs without noise"}
@@ -77,7 +77,7 @@ def test_percentile_privacy_limits_each_entry_and_adds_no_noise() -> None:
     length = 0.01 * math.sqrt(entries)
     assert check_dp(PercentilePrivacy, sensitivity=length, sigma=0.0).verdict is FilterVerdict.SOUND
     audit = check_dp(PercentilePrivacy, sensitivity=0.9 * length, sigma=0.0)
-    assert failed(audit) == {"largest move of the output"}
+    assert failed(audit) == {"largest change of the output"}
     audit = check_dp(PercentilePrivacy, sensitivity=length, sigma=1.0)
     assert failed(audit) == {"outputs without noise", "standard deviation of noise"}
 

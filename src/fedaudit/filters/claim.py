@@ -18,7 +18,7 @@ EXACT = 1e-3
 """Relative error up to which a length or a standard deviation is as declared: rounding."""
 
 
-MOVE, UNNOISED = "largest move of the output", "outputs without noise"
+MOVE, UNNOISED = "largest change of the output", "outputs without noise"
 """Names of checks that are looked up."""
 
 

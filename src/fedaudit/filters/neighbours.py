@@ -304,7 +304,7 @@ def state_check(replay: Replay, probes: Probes) -> FilterCheck:
             slack = EXACT * claim.sensitivity + replay.rounding(first, second)
             largest, differs = max(largest, length), differs or length > slack
     return FilterCheck(
-        "earlier rounds in a release",
+        "influence of earlier rounds",
         Result.NOTED if differs and claim.stateful else Result.judged(failed=differs),
         f"difference of {in_words(largest)}" if differs else "none",
         "allowed" if claim.stateful else "none",

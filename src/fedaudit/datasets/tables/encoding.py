@@ -236,9 +236,9 @@ def _describe_number(
 ) -> str:
     if name in encoding.scaling:
         mean, std = encoding.scaling[name]
-        description = f"minus {mean:g}, over {std:g} (declared)"
+        description = f"minus {mean:g}, divided by {std:g} (declared)"
     elif encoding.standardise:
-        description = f"minus {whose} mean, over {whose} standard deviation"
+        description = f"minus {whose} mean, divided by {whose} standard deviation"
     else:
         description = "as stored"
     return f"{description}, gaps as {whose} median" if name in with_indicator else description
