@@ -84,27 +84,30 @@ class SideInformationRule(Rule, Protocol):
         """Return the rule with side information.
 
         Args:
-            used: By measured round, which samples the target can have trained on.
+            used: For each measured round, a mask of the measured samples that the target can have
+                trained on; a single entry applies to all samples.
         """
         ...
 
 
 @runtime_checkable
 class SourceRule(_Described, Protocol):
-    """A rule that computes, for each sample, the probability of each client to have it.
+    """A rule that computes, for each sample, the probability that each client owns it.
 
-    ``over_clients`` ends with "arg max", which identifies source inference in a record.
+    ``over_clients`` ends with "arg max" (``results.record.SOURCE_RULE_SUFFIX``), by which a record
+    identifies source inference. Its start states whether clients are compared; see
+    :attr:`Attack.compares_clients`.
     """
 
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """Return the probability of each client to have each sample; columns sum to 1.
+        """Return the probability that each client owns each sample; columns sum to 1.
 
         Clients are in the measurements' order. A client that was never measured has probability 0.
 
         Args:
-            measurements: Measurements of samples that some client has.
+            measurements: Measurements of samples that some client owns.
             sizes: Number of training samples of each client, for a prior.
         """
         ...
@@ -158,15 +161,16 @@ class Reference(NamedTuple):
     Attributes:
         measured: The attack's signals, in their order.
         target: Client that corresponds to the client under audit.
-        trained_on: Which of the samples some client of this federation trained on.
-        alike: Client that corresponds to each audited client, if that is not always ``target``.
+        trained_on: Mask of the samples that any client of this reference federation trained on.
+        matching_client: Reference client that stands for each audited client; ``target`` stands for
+            audited clients that are not in this mapping.
         tuning: Samples on which settings of the rule are chosen; the same in all references.
     """
 
     measured: tuple[Measurements, ...]
     target: ClientId
     trained_on: Bool[Tensor, " samples"]
-    alike: Mapping[ClientId, ClientId] = MappingProxyType({})
+    matching_client: Mapping[ClientId, ClientId] = MappingProxyType({})
     tuning: Tuning | None = None
 
     def on_samples(self, chosen: Tensor) -> "Reference":
@@ -176,7 +180,7 @@ class Reference(NamedTuple):
 
     def client_for(self, target: ClientId) -> ClientId:
         """Return the client of this federation that corresponds to an audited client."""
-        return self.alike.get(target, self.target)
+        return self.matching_client.get(target, self.target)
 
 
 @runtime_checkable
@@ -276,12 +280,13 @@ class Attack:
     @property
     def compares_clients(self) -> bool:
         """True if the score of one client depends on the values of others."""
+        # The start of the text states the comparison, also if the text ends with "arg max".
         return self.rule.over_clients.startswith(("one-sided likelihood", "arg max"))
 
     def posterior(
         self, measured: Mapping[str, Measurements], sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """Return the probability of each client to have each sample.
+        """Return the probability that each client owns each sample.
 
         Args:
             measured: Measurements by signal name.
@@ -316,7 +321,7 @@ class Attack:
             measured: Measurements by signal name of samples of known membership, which must not be
                 attacked afterwards.
             is_member: Which of these samples were members of ``target``.
-            target: A client of theirs, or the group named after it.
+            target: Client, or group of clients named after it, whose members ``is_member`` marks.
             seed: Root of all random choices.
 
         Raises:
@@ -330,10 +335,9 @@ class Attack:
                 f"an attack learns from members and non-members, got {int(is_member.sum())} "
                 f"members of {len(is_member)} samples; give more samples"
             )
-        cubes = self._measurements_of(measured)
-        return replace(
-            self, rule=self.rule.fitted(*cubes, is_member=is_member, target=target, seed=seed)
-        )
+        measurements = self._measurements_of(measured)
+        rule = self.rule.fitted(*measurements, is_member=is_member, target=target, seed=seed)
+        return replace(self, rule=rule)
 
     @cached_property
     def needs_side_information(self) -> bool:
@@ -344,7 +348,8 @@ class Attack:
         """Return the attack with side information; the attack itself if it needs none.
 
         Args:
-            used: By measured round, which samples the target can have trained on, by their class.
+            used: For each measured round, a mask of the measured samples whose class the target can
+                have trained on in this round.
         """
         if not isinstance(self.rule, SideInformationRule):
             return self
@@ -360,17 +365,19 @@ class Attack:
         references: Sequence[Mapping[str, Measurements]],
         target: ClientId,
         trained_on: Bool[Tensor, "references samples"],
-        alike: Mapping[ClientId, ClientId] = MappingProxyType({}),
+        matching_client: Mapping[ClientId, ClientId] = MappingProxyType({}),
         owners: Int[Tensor, "references measured"] | None = None,
     ) -> "Attack":
         """Return the attack with reference models; the attack itself if it needs none.
 
         Args:
-            references: Measurements of each federation by signal name: of the samples under attack,
-                and of any others after these.
+            references: Measurements of each federation by signal name. The first columns are the
+                attacked samples, the rest are tuning samples.
             target: Client of these federations that corresponds to the client under audit.
-            trained_on: Which of the samples under attack some client of each federation trained on.
-            alike: Client that corresponds to each audited client, if that is not always ``target``.
+            trained_on: Mask, for each federation, of the attacked samples that any of its clients
+                trained on.
+            matching_client: Reference client that stands for each audited client; ``target`` stands
+                for audited clients that are not in this mapping.
             owners: Client of each federation that trained on each measured sample, or ``NOBODY``;
                 if given, settings are chosen on these samples.
 
@@ -382,10 +389,10 @@ class Attack:
         positions = slice(0, trained_on.shape[1])
         models = []
         for index, (measured, mask) in enumerate(zip(references, trained_on, strict=True)):
-            cubes = tuple(self._measurements_of(measured))
-            tuning = None if owners is None else Tuning(cubes, owners[index])
-            attacked = tuple(cube.on_samples(positions) for cube in cubes)
-            models.append(Reference(attacked, target, mask, alike, tuning))
+            measurements = tuple(self._measurements_of(measured))
+            tuning = None if owners is None else Tuning(measurements, owners[index])
+            attacked = tuple(values.on_samples(positions) for values in measurements)
+            models.append(Reference(attacked, target, mask, matching_client, tuning))
         return replace(self, rule=self.rule.with_references(models))
 
     def on_samples(self, chosen: Tensor) -> "Attack":
@@ -468,11 +475,14 @@ def with_rule_settings(
     *values: Settings.args,
     **defaults: Settings.kwargs,
 ) -> Callable[Settings, Attack]:
-    """Define an attack whose constructor takes the settings of its rule.
+    """Define an attack whose constructor takes settings by name.
+
+    The static type lists the settings of the rule. The runtime signature also lists those of the
+    signals.
 
     Args:
         name: Name in the catalogue.
-        signals: Signals, whose settings :meth:`Attack.with_settings` changes.
+        signals: Signals that are measured.
         rule: Class of the rule.
         source: Paper, with equation or section.
         about: Description of the attack in one sentence.
@@ -494,6 +504,8 @@ def with_signal_settings(
     **defaults: Settings.kwargs,
 ) -> Callable[Settings, Attack]:
     """Define an attack on one signal whose constructor takes the settings of that signal.
+
+    The rule has no settings, so the static type and the runtime signature list the same ones.
 
     Args:
         name: Name in the catalogue.
@@ -530,7 +542,7 @@ def _entry(
         return attack.with_settings(settings)
 
     defaults = attack.settings()
-    fields_of = {field.name: (field, kind) for kind in attack.parts for field in fields(kind)}  # type: ignore[arg-type]
+    fields_of = {field.name: (field, part) for part in attack.parts for field in fields(part)}  # type: ignore[arg-type]
     settings = [
         inspect.Parameter(
             name,
