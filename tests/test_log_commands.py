@@ -16,7 +16,7 @@ from fedaudit.cli.application import log, robust_printing
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml, print_verdict
-from fedaudit.gate.verdict import Held, ceiling_check
+from fedaudit.gate.verdict import FigureCheck, ceiling_check
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.read import read_record
 from fedaudit.results.text import LogLines, indented, one_line, without_commands
@@ -138,7 +138,7 @@ def test_a_verdict_on_a_foreign_record_is_no_ci_command(
     command: str, width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = f"x\n{command} {'y ' * 50}{command}\nPASS: all"
-    held = Held(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
+    held = FigureCheck(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
     check = ceiling_check("membership", bad, "auc", 0.6, [held])
     made = evaluate_policy(found(auc(0.7, 0.8)), policy())
     verdict = made.model_copy(update={"checks": [check], "reason": bad, "record": bad})

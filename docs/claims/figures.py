@@ -216,7 +216,7 @@ _OF_POINTS = {
 
 def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
     yield "targets", Value.without_limits(point.targets)
-    yield "games", Value.without_limits(point.adv.total)
+    yield "games", Value.without_limits(point.success.total)
     for entry in point.estimates:
         if entry.metric in _OF_POINTS and entry.value is not None:
             method = SHARES if entry.metric in (TRUE_POSITIVES, TRUE_NEGATIVES) else entry.method

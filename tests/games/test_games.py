@@ -93,11 +93,11 @@ def test_a_study_plays_its_base_variants_and_grid(played: Played) -> None:
     ]
     for point in record.games:
         assert point.tpr.total + point.tnr.total == 40
-        assert point.adv.value == pytest.approx((point.tpr.value + point.tnr.value) / 2)
+        assert point.success.value == pytest.approx((point.tpr.value + point.tnr.value) / 2)
         assert point.by_others.total == 40 * 5 - point.tpr.total
         assert point.records.startswith("digits, pixels, 64 features")
     plain, _, apart, shared = record.games
-    assert (plain.claimed_epsilon, plain.actual_epsilon, plain.most) == (None, None, 1.0)
+    assert (plain.claimed_epsilon, plain.actual_epsilon, plain.largest_success) == (None, None, 1.0)
     assert plain.by_target.value == 1.0
     assert apart.claimed_epsilon == shared.claimed_epsilon == 8.0
     assert apart.actual_epsilon is not None
@@ -260,7 +260,7 @@ def test_a_mechanisms_delta_is_counted(tmp_path: Path) -> None:
     )
     (point,) = run_games(read_points(path), tmp_path / "out").games
     assert point.delta == 0.4
-    assert point.most == pytest.approx(0.7, abs=0.01)
+    assert point.largest_success == pytest.approx(0.7, abs=0.01)
     assert not point.refuted
 
 
@@ -323,7 +323,7 @@ def test_the_command_plays_and_prints(
     out = str(tmp_path / "out")
     assert exit_code("run", file, "--out", out, "--game.games=30", "--game.targets=30") == 0
     printed = capsys.readouterr().out
-    assert "Server right" in printed
+    assert "Server guesses correctly" in printed
     assert "guessing 50%" in " ".join(printed.split())
     assert exit_code("run", file, "--out", out, "--gamse.games=30") == 2
     assert "game" in capsys.readouterr().err

@@ -242,13 +242,17 @@ def test_a_study_combines_points_in_rounds_and_by_sign(tmp_path: Path) -> None:
     assert signs.rounds is None
     assert signs.mechanism == plain.mechanism == "none"
     assert plain.rounds is not None
-    assert (plain.most, plain.figure(DISTANCE), plain.figure(EXPECTED_SUCCESS)) == (1.0, None, None)
-    assert plain.adv == plain.rate(SIGN_SUCCESS) == signs.adv
+    assert (plain.largest_success, plain.figure(DISTANCE), plain.figure(EXPECTED_SUCCESS)) == (
+        1.0,
+        None,
+        None,
+    )
+    assert plain.success == plain.rate(SIGN_SUCCESS) == signs.success
     assert plain.figure(FIT) == noisy.figure(FIT) == signs.figure(FIT)
     assert noisy.rounds is not None
     assert (noisy.rounds.averaged, noisy.rounds.simulated, noisy.figure(DISTANCE)) == (9, 1, 3.0)
-    assert noisy.most == pytest.approx(gaussian_success(3.0))
-    assert 0.5 < (noisy.figure(EXPECTED_SUCCESS) or 0.0) < noisy.most
+    assert noisy.largest_success == pytest.approx(gaussian_success(3.0))
+    assert 0.5 < (noisy.figure(EXPECTED_SUCCESS) or 0.0) < noisy.largest_success
     assert total.rounds is not None
     assert (total.rounds.clients, total.rounds.others, total.rounds.simulated) == (2, "honest", 2)
     assert run_games(points, tmp_path / "other").content_hash == record.content_hash

@@ -8,7 +8,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy, policy_from
 from fedaudit.gate.sample_size import RequiredSamples
-from fedaudit.gate.verdict import Check, Held, Verdict
+from fedaudit.gate.verdict import Check, FigureCheck, Verdict
 from fedaudit.metrics import rate_limits
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import AttackRow, ControlResult, Record
@@ -37,7 +37,7 @@ def outcome(given: Record, text: str = POLICY) -> Outcome:
     return verdict(given, text).outcome
 
 
-def worst_of(check: Check) -> Held:
+def worst_of(check: Check) -> FigureCheck:
     """The figure that decides a check."""
     assert check.worst is not None
     return check.worst

@@ -8,7 +8,7 @@ import pytest
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
-from fedaudit.gate.verdict import Held, Verdict, ceiling_check
+from fedaudit.gate.verdict import FigureCheck, Verdict, ceiling_check
 from fedaudit.results.record import Record
 from tests.gate.parts import auc, bound, control, found, policy
 from tests.report.games import hostile_games
@@ -107,7 +107,7 @@ def test_hostile_names_stay_text() -> None:
 
 def test_junit_escapes_markup_and_forbidden_characters() -> None:
     bad = "a\x00b\x1bc\ud800d\ufffee]]>&amp;<!--\"' <!DOCTYPE x [<!ENTITY y 'z'>]>&y;"
-    held = Held(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
+    held = FigureCheck(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
     check = ceiling_check("membership", bad, "auc", 0.6, [held])
     made = evaluate_policy(found(auc(0.7, 0.8)), policy())
     text = junit_xml(made.model_copy(update={"checks": [check], "reason": bad, "record": bad}))

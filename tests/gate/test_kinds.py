@@ -94,7 +94,7 @@ def test_missing_source_results_are_inconclusive() -> None:
 def test_topics_without_policy_rule_are_listed() -> None:
     both = about_owners(1).model_copy(update={"clusters": [clustered(clients=10, minority=2)]})
     told = said(both, "[clusters]\nrisk = 1.0")
-    assert told.unjudged == ["whose a sample is (no [sources] in the policy)"]
+    assert told.unjudged == ["which client owns a sample (no [sources] in the policy)"]
     assert told.outcome is Outcome.PASS
 
 
@@ -123,7 +123,7 @@ def test_unknown_model_risks_are_inconclusive() -> None:
 
 
 def test_games_are_compared_with_the_success_ceiling() -> None:
-    high = played(point(right=60)).games[0].adv.high
+    high = played(point(right=60)).games[0].success.high
     assert said(played(point(right=60)), f"[games]\nsuccess = {high!r}").outcome is Outcome.PASS
     assert said(played(NONE), "[games]\nsuccess = 0.6").outcome is Outcome.FAIL
     between = said(played(point(right=60)), "[games]\nsuccess = 0.62")
@@ -155,7 +155,7 @@ def test_a_refuted_claim_fails_only_after_correction() -> None:
     assert told.outcome is Outcome.FAIL
     assert "claims 1, and the games refute it" in told.reason
     assert said(played(REFUTED), f"{text}\ncontradicted = false").outcome is Outcome.PASS
-    barely = point("ome", REFUTED.proven_epsilon - 0.02, None, right=95)
+    barely = point("ome", REFUTED.empirical_epsilon - 0.02, None, right=95)
     assert barely.refuted
     assert said(played(barely), text).outcome is Outcome.FAIL
     # With twenty other tests, the correction makes it insignificant.

@@ -189,10 +189,15 @@ def _clusters(record: Record) -> Iterator[tuple[str, Numbers]]:
 
 def _games(record: Record) -> Iterator[tuple[str, Numbers]]:
     for point in record.games:
-        adv, tpr, tnr = point.adv, point.tpr, point.tnr
+        success, tpr, tnr = point.success, point.tpr, point.tnr
         rates = (tpr.value, tpr.low, tpr.high, tpr.total, tnr.value, tnr.low, tnr.high, tnr.total)
-        yield f"{point.label} success", (adv.value, adv.low, adv.high, *rates)
-        bounds = (point.proven_epsilon, point.actual_epsilon, point.claimed_epsilon, point.most)
+        yield f"{point.label} success", (success.value, success.low, success.high, *rates)
+        bounds = (
+            point.empirical_epsilon,
+            point.actual_epsilon,
+            point.claimed_epsilon,
+            point.largest_success,
+        )
         yield (
             f"{point.label} bounds",
             (*bounds, point.figure(PREDICTED_NEGATIVES), point.figure(HELD_OUT)),

@@ -67,7 +67,7 @@ def test_too_small_a_sample_finds_nothing_at_all() -> None:
 
 @pytest.mark.parametrize("wrong", [{"tests": 0}, {"tests": 1, "alpha": 1.0}])
 def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(BadInput, match="detecting a leak takes members"):
+    with pytest.raises(BadInput, match="detecting a leak takes at least one stratum"):
         smallest_auc([(10, 10)], rng=rng(), **wrong)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="members and non-members of one stratum"):
+    with pytest.raises(BadInput, match="stratum with both members and non-members"):
         smallest_auc([(0, 10)], tests=1, rng=rng())

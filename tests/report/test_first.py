@@ -293,7 +293,7 @@ def test_games_summary_describes_the_leak_under_the_mechanism() -> None:
     whole = played()
     first = game_verdict(whole).first
     assert "without" not in first.headline
-    assert any(tile.label.startswith("Server right, no ") for tile in first.numbers)
+    assert any(tile.label.startswith("Server guesses correctly, no ") for tile in first.numbers)
 
 
 def test_a_leak_of_a_barely_trained_model_has_no_warning() -> None:

@@ -15,7 +15,12 @@ from fedaudit.report.pictures import games_picture
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.games import certificates_table, points_table
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.points import format_epsilon, game_tiles, provable_epsilon, shown_points
+from fedaudit.report.text.points import (
+    format_epsilon,
+    game_tiles,
+    largest_empirical_epsilon,
+    shown_points,
+)
 from fedaudit.report.wording import interval, percent
 from fedaudit.results.games import (
     FIT,
@@ -108,7 +113,7 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     assert headline == "Success contradicts the actual epsilon: bitwise-rr, ε 9"
     assert not [tile for tile in game_tiles(below_its_claim) if "contradicted" in tile.label]
     (cell,) = cells(points_table(played(wrong)), "Lower bound")
-    assert (cell.text, cell.detail) == (format_epsilon(wrong.proven_epsilon), "> actual")
+    assert (cell.text, cell.detail) == (format_epsilon(wrong.empirical_epsilon), "> actual")
 
 
 def test_an_actual_epsilon_above_the_claim_is_reported_with_its_factor() -> None:
@@ -147,18 +152,18 @@ def test_mechanisms_are_compared_at_their_weakest_point() -> None:
     )
     labels = [(tile.label, tile.value) for tile in game_tiles(played(NONE, *points, loud))[:3]]
     assert labels == [
-        ("Server right, weakest mechanism", "90.0%"),
-        ("Server right, strongest mechanism", "70.0%"),
-        ("Server right, no mechanism", "99.0%"),
+        ("Server guesses correctly, weakest mechanism", "90.0%"),
+        ("Server guesses correctly, strongest mechanism", "70.0%"),
+        ("Server guesses correctly, no mechanism", "99.0%"),
     ]
 
 
 def test_status_headline_and_tile_use_the_same_point() -> None:
     sure, lucky = point("bitrand", 5.0, right=96, games=2000), point("ome", 5.0, right=99, games=20)
     given = played(NONE, lucky, sure)
-    assert sure.adv.low > lucky.adv.low
+    assert sure.success.low > lucky.success.low
     assert "bitrand" in game_verdict(given).first.headline.split(",")[0]
-    assert game_tiles(given)[0].value == percent(sure.adv.value)
+    assert game_tiles(given)[0].value == percent(sure.success.value)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +179,7 @@ def test_the_ceiling_of_the_epsilon_bound_matches_the_metric() -> None:
     for games in (2, 40, 200, 10_000):
         half = games // 2
         bound = clopper_pearson_epsilon(Counts(half, half, 0, half))
-        assert provable_epsilon(point(right=100, games=games)) == pytest.approx(
+        assert largest_empirical_epsilon(point(right=100, games=games)) == pytest.approx(
             bound.ceiling, abs=1e-9
         )
 
@@ -208,13 +213,13 @@ def test_the_points_table_lists_success_epsilons_and_rates() -> None:
     document = words(report_html(ALL))
     for row, one in zip(grid.rows, ALL.games, strict=True):
         of = dict(zip([column.text for column in grid.columns], row, strict=True))
-        for name, rate in {"Adv": one.adv, "TPR": one.tpr, "TNR": one.tnr}.items():
+        for name, rate in {"Adv": one.success, "TPR": one.tpr, "TNR": one.tnr}.items():
             limits = interval(rate.low, rate.high, "accuracy")
             assert (of[name].text, of[name].detail) == (percent(rate.value), limits)
         assert of["Fires for others"].text == percent(one.by_others.value)
         bounded = one.actual_epsilon is not None
-        assert of["At most"].text == (percent(one.most) if bounded else "no bound")
-        assert of["Lower bound"].text == format_epsilon(one.proven_epsilon)
+        assert of["At most"].text == (percent(one.largest_success) if bounded else "no bound")
+        assert of["Lower bound"].text == format_epsilon(one.empirical_epsilon)
         assert all(" ".join(cell.text.split()) in document for cell in row)
 
 
@@ -246,7 +251,7 @@ def test_rows_show_the_maximum_success_for_claimed_and_actual_epsilon() -> None:
     (forest,) = games_picture(ALL)
     by_label = {line.label: line.cells[0].marks for line in forest.lines}
     success, claimed, actual = by_label["bitwise-rr, ε 7"]
-    assert (success.low, success.high) == (HONEST.adv.low, HONEST.adv.high)
+    assert (success.low, success.high) == (HONEST.success.low, HONEST.success.high)
     assert [claimed.value, actual.value] == pytest.approx([1 / (1 + math.exp(-7))] * 2)
     assert len(by_label["bitrand, ε 3"]) == 2, "an epsilon of 668 bounds nothing"
     assert len(by_label["no mechanism"]) == 1, "nothing bounds it"

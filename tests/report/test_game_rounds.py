@@ -121,8 +121,8 @@ def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
     said = game_verdict(ONLY)
     assert said.first.headline.endswith("guessing is right in 50%")
     assert [tile.label for tile in game_tiles(ONLY)][::2] == [
-        "Server right, weakest defense",
-        "Server right, no defense",
+        "Server guesses correctly, weakest defense",
+        "Server guesses correctly, no defense",
     ]
     assert "the plan of one server" in " ".join(said.limits)
     assert "the plan of one server" not in " ".join(game_verdict(played()).limits)

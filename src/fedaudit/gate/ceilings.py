@@ -44,7 +44,7 @@ from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import (
     EXACT,
     Check,
-    Held,
+    FigureCheck,
     Judged,
     Section,
     as_known,
@@ -110,7 +110,7 @@ class Ceiling:
     metric: str
     name: str
     figures: Callable[[Question], Iterator[Judged]]
-    read: Callable[[Judged, float, float], Held] = by_interval
+    read: Callable[[Judged, float, float], FigureCheck] = by_interval
     contrasts: bool = False
     shown: str = ""
 
@@ -236,7 +236,7 @@ def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
     return [point for point in record.games if not names or point.mechanism in names]
 
 
-def proven_epsilon(point: PointPlayed, points: int) -> float:
+def empirical_epsilon(point: PointPlayed, points: int) -> float:
     """Compute the lower bound on epsilon from a point's counts, with its part of the error."""
     tpr, tnr = point.tpr, point.tnr
     counts = Counts(tpr.hits, tpr.total, tnr.total - tnr.hits, tnr.total)
@@ -645,7 +645,7 @@ def _points(question: Question) -> Iterator[Judged]:
         figure = point.estimate(question.metric)
         if question.metric == PROVEN and figure is not None:
             # Recomputed, with the error shared by all points.
-            bound = proven_epsilon(point, len(points))
+            bound = empirical_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
             figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
         why = "" if figure is not None else "there is no bound"

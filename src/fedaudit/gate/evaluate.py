@@ -9,21 +9,21 @@ from fedaudit.gate.ceilings import (
     beyond_size,
     ceiling_checks,
     clients_without_bound,
+    empirical_epsilon,
     judged_attacks,
     judged_points,
     judged_sources,
     never_measured,
     point_name,
-    proven_epsilon,
     too_few_rounds,
     too_small_alone,
     unfair_contrasts,
 )
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy
-from fedaudit.gate.sample_size import searching
+from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
-from fedaudit.gate.verdict import Check, Held, Verdict, concluded, demand
+from fedaudit.gate.verdict import Check, FigureCheck, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import client_list
 from fedaudit.report.wording import (
@@ -59,7 +59,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
             "(`fedaudit gate --print-policy` prints one)"
         )
     safe = cleaned(record)
-    with searching():
+    with limited_sample_size_searches():
         checks = list(_game_checks(safe, policy) if games else _study_checks(safe, policy))
     limits = _GAME_LIMITS if games else _correction(safe, policy, checks)
     outcome = concluded(checks)
@@ -101,10 +101,12 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
     refuted, uncorrected = [], []
     for point, claim in claims:
         name = point_name(point, record)
-        if proven_epsilon(point, len(claims)) > claim:
+        if empirical_epsilon(point, len(claims)) > claim:
             refuted.append(f"{name} claims {claim:g}, and the games refute it")
         elif point.refuted:
-            uncorrected.append(f"{name} by its own test, but not after correction")
+            uncorrected.append(
+                f"{name} is refuted by its own test, but not after correction for several points"
+            )
     if claims:
         otherwise = Outcome.INCONCLUSIVE if uncorrected and not refuted else Outcome.FAIL
         faults = refuted or uncorrected
@@ -138,8 +140,8 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     questions = []
     if policy.membership is not None:
         questions += [
-            f"{versus(contrast)}: no fair draw decided between them and members, so "
-            "differences between clients would pass for leakage"
+            f"{versus(contrast)}: these non-members were not drawn fairly, so differences between "
+            "clients could look like leakage"
             for contrast in unfair_contrasts(record)
             if contrast in policy.membership.contrasts
         ]
@@ -159,8 +161,8 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
         unbounded = clients_without_bound(record, policy.membership)
         if policy.membership.epsilon is not None and unbounded:
             questions.append(
-                f"a lower bound on epsilon for {client_list(unbounded)}: it takes more coin "
-                "tosses between members and non-members than the audit has"
+                f"a lower bound on epsilon for {client_list(unbounded)}: too few randomly assigned "
+                "members and non-members"
             )
     if record.watched and POSITIVE in policy.controls.required:
         questions.append(
@@ -169,7 +171,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     if members and policy.membership is None:
         questions.append("who was in the training data (no [membership] in the policy)")
     if record.sources and policy.sources is None:
-        questions.append("whose a sample is (no [sources] in the policy)")
+        questions.append("which client owns a sample (no [sources] in the policy)")
     if record.clusters and policy.clusters is None:
         questions.append("the risk of the federation's models (no [clusters] in the policy)")
     return questions
@@ -177,9 +179,10 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
 
 MOST_EXPLAINED = 3
 _GAME_LIMITS = (
-    "Limits of games won are the record's own, 95% at each point, not corrected for the number "
-    "of points; a pass needs all of them. Bounds on epsilon are recomputed from the record's "
-    "counts, with an error of 5% shared by all judged points."
+    "The confidence limits of the success rate are those of the record: 95% per point, not "
+    "corrected for the number of points. Every point must pass. Bounds on epsilon are recomputed "
+    "from the record's counts and hold jointly for all judged points with one error probability "
+    "of 5%."
 )
 _NOT_REFUTED = (
     "No lower bound on epsilon exceeds its ceiling; such bounds can show that a budget is "
@@ -198,13 +201,15 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
         parts += _explained(checks, Outcome.FAIL, "Failed")
         parts += _explained(checks, Outcome.INCONCLUSIVE, "Not settled")
         decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
-        parts += [] if decided else ["No figure's limits decide about a ceiling."]
+        parts += (
+            [] if decided else ["No confidence interval lies wholly above or below its ceiling."]
+        )
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
         parts.append(_NOT_REFUTED)
     return " ".join(parts)
 
 
-def figure_text(result: Held, metric: str) -> str:
+def figure_text(result: FigureCheck, metric: str) -> str:
     """Format a figure with its limits: "0.612 (0.58–0.64)"."""
     limits = interval(result.low, result.high, metric)
     value = format_value(result.value, metric) if result.value is not None else "no figure"
@@ -217,9 +222,9 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     confidence = f"{100 * policy.evidence.confidence:.6g}%"
     text = (
         f"Limits are the record's own, at {confidence} or more each, and are not corrected for the "
-        f"{plural(figures, 'figure')}. A pass needs no correction: every figure must pass, so "
-        "that a figure whose actual value is above its ceiling passes no more often than its "
-        "limits are wrong. With many figures it is more likely that one fails by chance."
+        f"{plural(figures, 'figure')}. A pass needs no correction: since every figure must pass, "
+        "the probability of passing wrongly is at most the error of one interval. With many "
+        "figures it is more likely that one fails by chance."
     )
     if judged_attacks(record, policy.membership) or policy.sources is not None:
         text += (
@@ -228,7 +233,8 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
         )
     if policy.membership is not None and policy.membership.epsilon is not None:
         text += (
-            " Attacks' lower bounds on epsilon share one error over all attacks, clients and seeds."
+            " Attacks' lower bounds on epsilon hold jointly over all attacks, clients and seeds, "
+            "with one error probability."
         )
     return text
 
@@ -272,7 +278,7 @@ def _explain_check(check: Check) -> str:
     figure = (
         f"{_worst(check)}, where {format_value(check.ceiling, check.metric)} is allowed{counted}"
     )
-    # What settles all of them settles the worst one too.
+    # Omit the samples for the worst figure if check.needs states the samples for all figures.
     settles = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
     return "; ".join(filter(None, [figure, check.reason, settles, check.needs]))
 

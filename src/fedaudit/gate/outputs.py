@@ -16,7 +16,7 @@ from fedaudit.core.files import open_regular, write_whole
 from fedaudit.gate.evaluate import evaluate_policy, figure_text
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.policy import Policy, read_policy
-from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict, is_doubted
+from fedaudit.gate.verdict import VERDICT_FORMAT, Check, FigureCheck, Verdict, is_doubted
 from fedaudit.report.evidence import distinct
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
@@ -219,7 +219,7 @@ def _inconclusive_case(verdict: Verdict) -> str:
     )
 
 
-def _line(figure: Held, check: Check) -> str:
+def _line(figure: FigureCheck, check: Check) -> str:
     parts = [f"{figure.what}: {figure_text(figure, check.metric)}, {figure.outcome}", figure.reason]
     parts += [figure.more.text] if figure.more else []
     return one_line("; ".join(part for part in parts if part))

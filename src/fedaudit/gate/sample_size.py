@@ -40,7 +40,7 @@ MIXED_ALIKE = "samples (as many members among them as now)"
 
 
 @contextmanager
-def searching() -> Iterator[None]:
+def limited_sample_size_searches() -> Iterator[None]:
     """Limit the number of searches for sample sizes inside the block."""
     token = _left.set(iter(range(MOST_SEARCHES)))
     try:
@@ -190,11 +190,11 @@ def more_for_auc(
     """Return the evidence that would settle an AUC."""
     if row.value is None or row.low is None or row.high is None:
         return None
-    pairs = min(row.n_members, row.n_nonmembers)
+    smaller_group = min(row.n_members, row.n_nonmembers)
     limits = partial(
-        larger_auc, Limited(row.value, row.low, row.high), pairs, confidence=confidence
+        larger_auc, Limited(row.value, row.low, row.high), smaller_group, confidence=confidence
     )
-    return required_sample_size(limits, pairs, ceiling, what=ALIKE)
+    return required_sample_size(limits, smaller_group, ceiling, what=ALIKE)
 
 
 def more_samples(
@@ -211,14 +211,14 @@ def more_samples(
 
 def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
     """Return the games, equally many with and without the target, that would settle a point."""
-    tpr, tnr, adv = point.tpr, point.tnr, point.adv
+    tpr, tnr, success = point.tpr, point.tnr, point.success
 
     def limits(times: int) -> tuple[float, float] | None:
         now, then = (
             counted_balanced_accuracy(k * tpr.hits, k * tpr.total, k * tnr.hits, k * tnr.total)
             for k in (1, times)
         )
-        same = abs(now.low - adv.low) < 1e-6 and abs(now.high - adv.high) < 1e-6
+        same = abs(now.low - success.low) < 1e-6 and abs(now.high - success.high) < 1e-6
         return (then.low, then.high) if same else None
 
     return required_sample_size(limits, 1, ceiling, what="games", each=tpr.total + tnr.total)

@@ -33,7 +33,7 @@ _ABOVE = "above the ceiling, but"
 _AROUND = "on both sides of the ceiling, and"
 
 
-class Held(Interval):
+class FigureCheck(Interval):
     """One figure compared with its ceiling.
 
     Attributes:
@@ -76,9 +76,9 @@ class Check(Part):
     reason: str
     figures: Count = 0
     outcomes: dict[str, Count] = Field(default_factory=dict)
-    worst: Held | None = None
+    worst: FigureCheck | None = None
     needs: str = ""
-    open: list[Held] = Field(default_factory=list)
+    open: list[FigureCheck] = Field(default_factory=list)
 
 
 class Verdict(Part):
@@ -124,7 +124,7 @@ def demand(section: Section, name: str, faults: Sequence[str], otherwise: Outcom
 
 
 def ceiling_check(
-    section: Section, name: str, metric: str, ceiling: float, results: Sequence[Held]
+    section: Section, name: str, metric: str, ceiling: float, results: Sequence[FigureCheck]
 ) -> Check:
     """Return the check of a ceiling; inconclusive without any figure."""
     ranked = sorted(results, key=_rank, reverse=True)
@@ -156,7 +156,7 @@ def concluded(checks: Sequence[Check]) -> Outcome:
     return outcome
 
 
-def _needs(results: Sequence[Held]) -> str:
+def _needs(results: Sequence[FigureCheck]) -> str:
     """Return the evidence that would settle the hardest of several figures; empty if unknown."""
     # More samples never settle a figure that a failed control invalidates.
     unsettled = [
@@ -180,7 +180,7 @@ def _needs(results: Sequence[Held]) -> str:
     )
 
 
-def _rank(result: Held) -> tuple[int, float]:
+def _rank(result: FigureCheck) -> tuple[int, float]:
     limits = [number for number in (result.high, result.value, result.low) if number is not None]
     # A missing figure is worse than one whose limits are too wide.
     return gravity(result.outcome), limits[0] if limits else float("inf")
@@ -210,7 +210,7 @@ class Judged(NamedTuple):
     more: Callable[[], RequiredSamples | None] = lambda: None
 
 
-def by_interval(judged: Judged, ceiling: float, confidence: float) -> Held:
+def by_interval(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
     """Compare a figure's limits with a ceiling; a missing one never passes."""
     figure = judged.figure
     if figure is None or judged.why:
@@ -221,7 +221,7 @@ def by_interval(judged: Judged, ceiling: float, confidence: float) -> Held:
     return result if figure.value is not None else result.model_copy(update={"method": ""})
 
 
-def by_lower_bound(judged: Judged, ceiling: float, confidence: float) -> Held:
+def by_lower_bound(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
     """Compare a lower bound with a ceiling; it can fail, and never pass."""
     figure = judged.figure
     if figure is None or figure.low is None:
@@ -235,7 +235,7 @@ def by_lower_bound(judged: Judged, ceiling: float, confidence: float) -> Held:
     return _held(judged, outcome, reason, low=figure.low)
 
 
-def as_known(judged: Judged, ceiling: float, confidence: float) -> Held:
+def as_known(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
     """Compare an exact figure with a ceiling."""
     figure = judged.figure
     if figure is None or figure.value is None:
@@ -245,14 +245,14 @@ def as_known(judged: Judged, ceiling: float, confidence: float) -> Held:
     return _held(judged, outcome, figure.note, high=figure.value)
 
 
-def as_known_or_failed(judged: Judged, ceiling: float, confidence: float) -> Held:
+def as_known_or_failed(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
     """Compare an exact figure with a ceiling; one without a bound fails."""
     result = as_known(judged, ceiling, confidence)
     is_bounded = result.value is not None
     return result if is_bounded else result.model_copy(update={"outcome": Outcome.FAIL})
 
 
-def _open(judged: Judged) -> Held:
+def _open(judged: Judged) -> FigureCheck:
     return _held(judged, Outcome.INCONCLUSIVE, judged.why)
 
 
@@ -264,10 +264,10 @@ def _held(
     low: float | None = None,
     high: float | None = None,
     more: RequiredSamples | None = None,
-) -> Held:
+) -> FigureCheck:
     value = judged.figure.value if judged.figure else None
     method = judged.figure.method if judged.figure else ""
-    return Held(
+    return FigureCheck(
         what=judged.what,
         value=value,
         low=low,

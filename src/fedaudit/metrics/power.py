@@ -1,9 +1,9 @@
 """Statistical power: the smallest detectable AUC, and the limits that more samples would give.
 
 The functions ``larger_...`` take an estimate with its two-sided limits, the sample size behind it,
-and the larger size or the factor ``times`` by which both sides grow (a whole number for a balanced
-accuracy, so that counts stay whole). They return limits of the same kind, or None if the estimate's
-limits are of another kind.
+and the larger size or the factor ``times`` by which both members and non-members grow (a whole
+number for a balanced accuracy, so that counts stay whole). They return limits computed by the same
+interval method, or None if the estimate's limits are from another interval method.
 """
 
 import math
@@ -45,8 +45,9 @@ def smallest_auc(
     """Compute the smallest AUC that the corrected test of an attack detects with a given power.
 
     The test is the one-sided Mann-Whitney test within strata, combined over runs by Fisher's
-    method. Its error is that of the first step of Holm's correction for the family of tests, which
-    is the strictest. If another test of the family is significant, smaller leaks are detected too.
+    method. Its significance level is that of the first step of Holm's correction for the family of
+    tests, which is the strictest. If another test of the family is significant, smaller leaks are
+    detected too.
 
     Args:
         strata: Members and non-members of each stratum, such as a client.
@@ -60,19 +61,19 @@ def smallest_auc(
         An AUC in (0.5, 1]; None if not even perfectly separated members would be detected.
 
     Raises:
-        BadInput: A number out of range, or no stratum with members and non-members.
+        BadInput: A number out of range, or no stratum with both members and non-members.
 
     Source: Hanley and McNeil 1982, The meaning and use of the area under a receiver operating
         characteristic (ROC) curve, for the variance; Fisher 1925, section 21.1; Holm 1979.
-    Differs: The test statistic is taken as normal, on the scale of its exact variance under the
-        null hypothesis. Over several runs the probability is simulated.
+    Differs: The test statistic is approximated as normal after division by its exact standard
+        deviation under the null hypothesis. Over several runs the probability is simulated.
     """
     pairs = sum(members * others for members, others in strata)
     if not (pairs and tests >= 1 and runs >= 1 and 0 < alpha < 1 and 0 < power < 1):
         raise BadInput(
-            "detecting a leak takes members and non-members of one stratum, at least one test and "
-            f"run, and alpha and power between 0 and 1; got {list(strata)[:3]}, {tests} tests, "
-            f"{runs} runs, alpha={alpha}, power={power}"
+            "detecting a leak takes at least one stratum with both members and non-members, at "
+            "least one test and run, and alpha and power between 0 and 1; got "
+            f"{list(strata)[:3]}, {tests} tests, {runs} runs, alpha={alpha}, power={power}"
         )
     drawn = rng.standard_normal((_DRAWS, runs)) if runs > 1 else None
     power_at = partial(_power, strata, alpha / tests, drawn)
@@ -87,20 +88,21 @@ def smallest_auc(
 
 def _power(
     strata: Sequence[tuple[int, int]],
-    error: float,
+    significance_level: float,
     drawn: Float[np.ndarray, "draws runs"] | None,
     auc: float,
 ) -> float:
-    """Return the probability that a test with this error detects an AUC."""
+    """Return the probability that a test at this significance level detects an AUC."""
     pairs = sum(m * n for m, n in strata)
     # The variance of the stratified AUC when membership is shuffled within strata.
     scale = (sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2) ** 0.5
     mean, std = (auc - 0.5) / scale, _variance(strata, auc) ** 0.5 / scale
     if drawn is None:
-        least = -NormalDist().inv_cdf(error)
+        least = -NormalDist().inv_cdf(significance_level)
         return NormalDist().cdf((mean - least) / std) if std else float(mean > least)
     statistic = -2 * sp.special.log_ndtr(-(mean + std * drawn)).sum(1)
-    return float((statistic > sp.special.chdtri(2 * drawn.shape[1], error)).mean())
+    critical_value = sp.special.chdtri(2 * drawn.shape[1], significance_level)
+    return float((statistic > critical_value).mean())
 
 
 def _variance(strata: Sequence[tuple[int, int]], auc: float) -> float:
@@ -141,9 +143,10 @@ def larger_rate(
 ) -> ConfidenceLimits | None:
     """Compute the limits that a true-positive rate would have with ``times`` as many samples.
 
-    Each limit determines how many members score above the non-member that it was counted from.
-    These counts and the rate are three points of the ROC curve, which is interpolated linearly
-    between them. Limits of larger samples are counted from other points of that curve.
+    Each limit is based on an order statistic of the non-members. Inverting the limit gives the
+    number of members above this order statistic. These numbers and the rate are three points of the
+    ROC curve, which is interpolated linearly between them. Limits of larger samples are based on
+    other points of that curve.
 
     Args:
         estimate: The rate and its limits, as ``rate_limits`` computes them.
@@ -180,7 +183,10 @@ def larger_rate(
 
 
 def _counted(bound: float, total: int, error: float, limit: Callable[..., float]) -> int | None:
-    """Return the count of ``total`` that has this limit, or None if no count has it."""
+    """Return the number of successes out of ``total`` for which the limit equals ``bound``.
+
+    Return None if there is no such number.
+    """
 
     def limit_of(count: int) -> float:
         return limit(count, total, confidence=1 - error)
@@ -190,17 +196,25 @@ def _counted(bound: float, total: int, error: float, limit: Callable[..., float]
 
 
 def larger_auc(
-    estimate: Limited[float], pairs: int, larger: int, *, confidence: float
+    estimate: Limited[float], smaller_group: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Compute the limits that an AUC would have if both sides grew by ``larger / pairs``.
+    """Compute the limits that an AUC would have if both members and non-members increased.
 
-    DeLong's variance is a sum of two parts, one over the number of members and one over the number
-    of non-members. It therefore shrinks by that factor if both sides grow alike. An interval does
-    not determine the two parts, so growth of one side alone cannot be predicted.
+    Both numbers grow by ``larger / smaller_group``. DeLong's variance is a sum of two parts, one
+    over the number of members and one over the number of non-members. It therefore shrinks by that
+    factor if both groups grow by it. An interval does not determine the two parts, so the effect of
+    growth of one group alone cannot be predicted.
+
+    Args:
+        estimate: The AUC and its limits.
+        smaller_group: Number of members or of non-members, whichever is smaller.
+        larger: The larger size of this group.
+        confidence: Two-sided confidence of the limits, in (0, 1).
     """
-    if pairs < 1:
+    if smaller_group < 1:
         return None
-    exact = larger_share(estimate, pairs, larger, confidence=confidence)
+    # If the AUC has Clopper-Pearson limits (such as at an AUC of 0 or 1), use those.
+    exact = larger_share(estimate, smaller_group, larger, confidence=confidence)
     if exact is not None:
         return exact
     if not 0 < estimate.low <= estimate.value <= estimate.high < 1:
@@ -210,7 +224,7 @@ def larger_auc(
     # DeLong's limits are symmetric on the logit scale.
     if not math.isclose(below, above, rel_tol=_SAME, abs_tol=_SAME):
         return None
-    reach = above * math.sqrt(pairs / larger)
+    reach = above * math.sqrt(smaller_group / larger)
     return ConfidenceLimits(
         float(sp.special.expit(middle - reach)), float(sp.special.expit(middle + reach))
     )
@@ -250,7 +264,7 @@ def larger_mean(
     """Compute the limits that a mean over seeds would have with more seeds of the same spread.
 
     Returns:
-        The limits; None if the estimate's limits show no spread.
+        The limits; None if the seeds' values are identical, or no interval can be computed.
 
     Raises:
         BadInput: Fewer than two runs.
@@ -259,7 +273,8 @@ def larger_mean(
         raise BadInput(f"a mean over seeds needs two of them, got {seeds} and {larger}")
     reach = max(estimate.high - estimate.value, estimate.value - estimate.low)
     std = reach * math.sqrt(seeds) / float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
-    # Artificial runs with this mean and spread: half below the mean, half above, an odd one at it.
+    # Artificial runs with this mean and standard deviation: half of them lie below the mean, half
+    # above. If the number is odd, the remaining run equals the mean.
     half, odd = divmod(larger, 2)
     step = std if odd else std * math.sqrt((larger - 1) / larger)
     value = estimate.value

@@ -265,7 +265,7 @@ def measured_epsilon(record: Record) -> Answer:
     """Return the lower bounds on epsilon that attacks, canaries and games have shown."""
     nothing = fixed("answers.proves_nothing")
     if record.games:
-        proven = wording.number(max(point.proven_epsilon for point in record.games), -1)
+        proven = wording.number(max(point.empirical_epsilon for point in record.games), -1)
         text = f"ε at least {proven} for one record, against a server that tampers"
         return Answer("figure", text, nothing)
     bounds = epsilon_bounds(record)
@@ -384,9 +384,10 @@ def residual_risks(record: Record) -> list[str]:
     if highs and not evidence.outcomes_of(record.controls).failed:
         limits["sources"] = max(highs), ""
     if record.games:
-        behind, bare = by_protection(shown_points(record.games))
-        worst = max(behind or bare, key=lambda item: item.point.adv.high)
-        limits["games"] = worst.point.adv.high, f"behind {worst.name}" if behind else worst.name
+        protected, unprotected = by_protection(shown_points(record.games))
+        worst = max(protected or unprotected, key=lambda item: item.point.success.high)
+        where = f"behind {worst.name}" if protected else worst.name
+        limits["games"] = worst.point.success.high, where
     return [
         fixed(f"answers.risks.{name}", most=share, of=figure)
         for name, (value, figure) in limits.items()

@@ -83,7 +83,7 @@ def report_html(record: Record, pictures: str = "") -> str:
             "Security games",
             conclusion.first,
             wording.plural(len(record.points), "point"),
-            wording.plural(sum(game.adv.total for game in record.games), "game"),
+            wording.plural(sum(game.success.total for game in record.games), "game"),
             verdict=conclusion,
             about=clean(str(record.config.get("about", ""))),
         )

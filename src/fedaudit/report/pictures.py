@@ -394,14 +394,17 @@ def games_picture(record: Record) -> Picture:
 
 
 def _point_line(item: ShownPoint) -> Row:
-    point, adv = item.point, item.point.adv
-    success, limits = wording.rate_texts(adv)
+    point, success = item.point, item.point.success
+    value, limits = wording.rate_texts(success)
     look = DEFENDED[0] if contradicted(point) else PLAIN
-    text = f"{item.name}: right in {success} ({limits})"
-    marks = [Mark(adv.value, adv.low, adv.high, look, text)]
-    claimed, actual = point.figure(CLAIMED_SUCCESS), point.most if point.most < 1 else None
+    text = f"{item.name}: right in {value} ({limits})"
+    marks = [Mark(success.value, success.low, success.high, look, text)]
+    claimed, actual = (
+        point.figure(CLAIMED_SUCCESS),
+        point.largest_success if point.largest_success < 1 else None,
+    )
     for bound, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
         if bound is not None:
             text = f"{item.name}: at most {wording.percent(bound)}"
             marks.append(Mark(bound, None, None, look, text, size))
-    return Row(shortened(item.name, 60), (TrackCell(tuple(marks), success, limits),))
+    return Row(shortened(item.name, 60), (TrackCell(tuple(marks), value, limits),))

@@ -292,7 +292,7 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
     items = [*record.untested, *_unmeasured(record), *omissions(record)]
     if record.kind == "games":
         items = [*_FIXED["untested_games"], *items]
-        games = wording.plural(sum(point.adv.total for point in record.games), "game")
+        games = wording.plural(sum(point.success.total for point in record.games), "game")
         points = wording.plural(len(record.points), "setting")
         scale = _FIXED["scale"]["games"].format(games=games, points=points)
     else:

@@ -439,7 +439,7 @@ class PointPlayed(GamePoint):
         return Rate(rate.value, rate.low, rate.high, rate.n_members + rate.n_nonmembers)
 
     @property
-    def adv(self) -> Rate:
+    def success(self) -> Rate:
         """Attack success rate: the mean of true-positive and true-negative rate."""
         return self.rate(SUCCESS)
 
@@ -474,12 +474,12 @@ class PointPlayed(GamePoint):
         return self.figure(ACTUAL)
 
     @property
-    def proven_epsilon(self) -> float:
-        """Lower bound on epsilon that the success proves."""
+    def empirical_epsilon(self) -> float:
+        """Empirical epsilon: the lower bound on epsilon that the success proves."""
         return self.figure(PROVEN) or 0.0
 
     @property
-    def most(self) -> float:
+    def largest_success(self) -> float:
         """The largest success rate that actual epsilon or noise allows; 1 without a bound."""
         estimate = self.estimate(SUCCESS)
         return 1.0 if estimate is None or estimate.ceiling is None else estimate.ceiling
@@ -488,7 +488,7 @@ class PointPlayed(GamePoint):
     def refuted(self) -> bool:
         """True if the success contradicts the claimed epsilon."""
         claimed = self.claimed_epsilon
-        return claimed is not None and self.proven_epsilon > claimed
+        return claimed is not None and self.empirical_epsilon > claimed
 
 
 def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) -> list[PointPlayed]:

@@ -51,7 +51,7 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     ]
     used = {place for row in rows for place, cell in row.items() if cell}
     sizes = (
-        f"{format_range(item.point.adv.total for item in items)} games a point, "
+        f"{format_range(item.point.success.total for item in items)} games a point, "
         f"{format_range(item.point.targets for item in items)} targets, "
         f"batches of {format_range(item.point.batch for item in items)} records"
     )
@@ -111,9 +111,11 @@ def _label(point: PointPlayed) -> str:
 def _row(point: PointPlayed) -> Cells:
     in_rounds, exceeded = point.rounds is not None, points.exceeds_bound(point)
     bound = point.figure(games.DISTANCE) if in_rounds else point.actual_epsilon
-    ceiling = _NO_BOUND if bound is None else Cell(percent(point.most), "exceeded" * exceeded)
+    ceiling = (
+        _NO_BOUND if bound is None else Cell(percent(point.largest_success), "exceeded" * exceeded)
+    )
     return {
-        ("Success rate", "Adv"): _rate(point.adv, "alarm" if in_rounds and exceeded else ""),
+        ("Success rate", "Adv"): _rate(point.success, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): ceiling,
         ("Success rate", "Noise leaves"): optional(point.figure(games.EXPECTED_SUCCESS)),
         ("ε of one record", "Claimed ε"): optional(point.claimed_epsilon, points.format_epsilon),
@@ -143,7 +145,7 @@ def _actual(point: PointPlayed) -> Cell:
 
 def _proven(point: PointPlayed) -> Cell:
     above = "> actual" if points.exceeds_bound(point) else "> claimed" if point.refuted else ""
-    return Cell(points.format_epsilon(point.proven_epsilon), above, "alarm" if above else "")
+    return Cell(points.format_epsilon(point.empirical_epsilon), above, "alarm" if above else "")
 
 
 _DISTINGUISHES = 0.95

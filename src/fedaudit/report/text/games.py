@@ -30,9 +30,11 @@ class GameVerdict(NamedTuple):
 def game_verdict(record: Record) -> GameVerdict:
     """Return the verdict on a record of games."""
     items = points.shown_points(record.games)
-    behind, bare = points.by_protection(items)
-    advs = [item.point.adv for item in behind or bare]
-    status = status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
+    protected, unprotected = points.by_protection(items)
+    rates = [item.point.success for item in protected or unprotected]
+    status = status_between(
+        (2 * rate.low - 1 for rate in rates), (2 * rate.high - 1 for rate in rates)
+    )
     refuted = [item for item in items if points.contradicted(item.point)]
     result = "nothing_shown" if status in ("no leak shown", "inconclusive") else "leak"
     far = any(points.far_above(item.point) for item in items)
@@ -43,7 +45,9 @@ def game_verdict(record: Record) -> GameVerdict:
     first = FirstScreen(
         "strong leak" if refuted else status,
         "claim contradicted" if refuted else status,
-        _contradiction_headline(refuted) if refuted else _headline(behind, bare, protection),
+        _contradiction_headline(refuted)
+        if refuted
+        else _headline(protected, unprotected, protection),
         "",
         games_picture(record),
         tuple(points.game_tiles(record)[:3]),
@@ -64,7 +68,9 @@ def game_verdict(record: Record) -> GameVerdict:
 def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
     """Return a line and a sign on claims and bounds, which games have instead of controls."""
     claiming = sum(item.point.claimed_epsilon is not None for item in items)
-    bounded = sum(item.point.rounds is not None and item.point.most < 1 for item in items)
+    bounded = sum(
+        item.point.rounds is not None and item.point.largest_success < 1 for item in items
+    )
     wrong = sum(points.contradicted(item.point) for item in items)
     far = sum(points.far_above(item.point) for item in items)
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
@@ -80,7 +86,7 @@ def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
 
 
 def _contradiction_headline(refuted: Sequence[points.ShownPoint]) -> str:
-    first = max(refuted, key=lambda item: item.point.proven_epsilon)
+    first = max(refuted, key=lambda item: item.point.empirical_epsilon)
     others = f", and {wording.plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
     what = "claimed epsilon" if first.point.refuted else "actual epsilon"
     what = "bound of the noise" if first.point.rounds else what
@@ -88,21 +94,23 @@ def _contradiction_headline(refuted: Sequence[points.ShownPoint]) -> str:
 
 
 def _headline(
-    behind: Sequence[points.ShownPoint], bare: Sequence[points.ShownPoint], protection: str
+    protected: Sequence[points.ShownPoint],
+    unprotected: Sequence[points.ShownPoint],
+    protection: str,
 ) -> str:
-    if not behind:
-        text = f"The server is right in {_success(points.most_successful(bare))} of games"
+    if not protected:
+        text = f"The server is right in {_success(points.most_successful(unprotected))} of games"
         return f"{text} without a {protection}; guessing is right in 50%"
     # The status is about protected clients, and so is the headline; a tile has the others.
-    weakest, strongest = points.most_successful(behind), points.strongest_protection(behind)
+    weakest, strongest = points.most_successful(protected), points.strongest_protection(protected)
     text = f"With {weakest.name} the server is right in {_success(weakest)} of games"
-    if strongest and weakest.point.adv.low > strongest.point.adv.high:
+    if strongest and weakest.point.success.low > strongest.point.success.high:
         text += f", with {strongest.name} in {_success(strongest)}"
     return f"{text}; guessing is right in 50%"
 
 
 def _success(item: points.ShownPoint) -> str:
-    return wording.percent(item.point.adv.value)
+    return wording.percent(item.point.success.value)
 
 
 def _played(items: Sequence[points.ShownPoint]) -> str:
@@ -111,7 +119,7 @@ def _played(items: Sequence[points.ShownPoint]) -> str:
     return fixed(
         "games.played",
         points=wording.capital(wording.plural(len(played), "point")),
-        games=wording.format_range(point.adv.total for point in played),
+        games=wording.format_range(point.success.total for point in played),
         targets=wording.format_range(point.targets for point in played),
         batches=wording.format_range(point.batch for point in played),
         records=wording.join_some(records, 3),
@@ -125,13 +133,13 @@ def _contradiction(item: points.ShownPoint) -> str:
         kind = "noise"
     elif points.exceeds_bound(point) and point.actual_epsilon is not None:
         kind = "actual"
-    right, limits = wording.rate_texts(point.adv)
+    right, limits = wording.rate_texts(point.success)
     success = f"{item.name}: the server is right in {right} (95% interval {limits})"
     return fixed(
         f"games.contradiction.{kind}",
         success=success,
-        proven=points.format_epsilon(point.proven_epsilon),
-        noise=wording.percent(point.most),
+        proven=points.format_epsilon(point.empirical_epsilon),
+        noise=wording.percent(point.largest_success),
         actual=points.format_epsilon(point.actual_epsilon or 0.0),
         claimed=points.format_epsilon(point.claimed_epsilon or 0.0),
     )
@@ -181,7 +189,7 @@ def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
     beyond = [
         provable
         for p in claims
-        if (p.claimed_epsilon or 0) >= (provable := points.provable_epsilon(p))
+        if (p.claimed_epsilon or 0) >= (provable := points.largest_empirical_epsilon(p))
     ]
     limits = fit_warnings(items)
     if beyond:
@@ -191,6 +199,6 @@ def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
         )
     limits += [fixed("games.limits.claims")] * bool(claims)
     limits += [fixed("games.limits.rounds")] * any(point.rounds for point in played)
-    repeated = any(point.targets < point.adv.total for point in played)
+    repeated = any(point.targets < point.success.total for point in played)
     targets = ", and for these targets: each was used in several games" * repeated
     return [*limits, fixed("games.limits.intervals", targets=targets)]

@@ -1,4 +1,7 @@
-"""Points of security games: names, families, and interpretation of their figures."""
+"""Points of security games: names, families, and interpretation of their figures.
+
+A point is a configuration (mechanism or defense, epsilon, rounds) at which a game was played.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +18,11 @@ from fedaudit.results.record import Record
 NO_MECHANISM = "none"
 
 FAR_ABOVE = 2.0  # smallest ratio of actual and claimed epsilon that counts as far above
-POOR_FIT = 0.9  # fit below which a neuron does not separate even its training rows
+_POOR_FIT = 0.9  # training AUC below which a neuron does not separate even its training rows
 MEMORISED = 0.25
-"""Smallest difference of fit and held-out AUC at which training rows count as memorised."""
+"""Smallest difference of training and held-out AUC at which training rows count as memorised."""
 _ONE_SIDE = 0.025  # error probability of one limit of a 95% interval
-_IN_EVERY_NAME = {
+_NAMED_SEPARATELY = {
     "mechanism.name",
     "mechanism.options.shared_mask",
     "mechanism.options.epsilon",
@@ -28,7 +31,10 @@ _IN_EVERY_NAME = {
 
 
 class ShownPoint(NamedTuple):
-    """A point, its family (points that differ only in epsilon or rounds), and its name."""
+    """A configuration at which a game was played, its family, and its name.
+
+    Configurations of a family differ only in epsilon or the number of rounds.
+    """
 
     point: PointPlayed
     family: str
@@ -41,31 +47,33 @@ Families = dict[str, list[ShownPoint]]
 
 def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     """Name points by the settings that differ between them."""
-    by_signs = [point for point in points if point.rounds is None]
+    # Games are played on gradient signs, behind a local DP mechanism, or in simulated FL rounds,
+    # behind a defense.
+    on_signs = [point for point in points if point.rounds is None]
     varying = {
         mechanism: _varying(same)
-        for mechanism, same in grouped(by_signs, lambda point: point.mechanism).items()
+        for mechanism, same in grouped(on_signs, lambda point: point.mechanism).items()
     }
     usual_batch = next((point.batch for point in points if point.rounds), 0)
     items = []
     for point in points:
-        how, claimed = point.rounds, point.claimed_epsilon
-        if how is None:
+        setup, claimed = point.rounds, point.claimed_epsilon
+        if setup is None:
             settings = point.settings.items()
             texts = [_in_words(*pair) for pair in settings if pair[0] in varying[point.mechanism]]
             parts = [protection_name(point), *texts]
-            step = "" if claimed is None else f"ε {format_epsilon(claimed)}"
+            x_text = "" if claimed is None else f"ε {format_epsilon(claimed)}"
         else:
-            parts = ["in rounds" * bool(by_signs), defense_words(how), plan_words(how)]
+            parts = ["in rounds" * bool(on_signs), defense_words(setup), plan_words(setup)]
             parts += [f"batch {point.batch:,}"] * (point.batch != usual_batch)
-            step = plural(how.averaged, "round") * (how.averaged > 1)
+            x_text = plural(setup.averaged, "round") * (setup.averaged > 1)
         family = join(*parts, by=", ")
-        items.append(ShownPoint(point, family, shortened(join(family, step, by=", "), 80)))
+        items.append(ShownPoint(point, family, shortened(join(family, x_text, by=", "), 80)))
     return items
 
 
 def _varying(points: Sequence[PointPlayed]) -> set[str]:
-    names = {name for point in points for name in point.settings} - _IN_EVERY_NAME
+    names = {name for point in points for name in point.settings} - _NAMED_SEPARATELY
     return {name for name in names if len({point.settings.get(name) for point in points}) > 1}
 
 
@@ -76,9 +84,9 @@ def _in_words(name: str, value: str) -> str:
 
 def protection_name(point: PointPlayed) -> str:
     """Name the protection at a point: "bitrand, shared mask", "no defense, sum of 10"."""
-    how = point.rounds
-    if how is not None:
-        return defense_words(how) + f", sum of {how.clients:,}" * (how.clients > 1)
+    setup = point.rounds
+    if setup is not None:
+        return defense_words(setup) + f", sum of {setup.clients:,}" * (setup.clients > 1)
     name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
     return name + ", shared mask" * point.shared_mask
 
@@ -96,7 +104,10 @@ def defense_words(rounds: InRounds) -> str:
 
 
 def plan_words(rounds: InRounds) -> str:
-    """Return the changes of the server to plain averaging: copies, louder neurons, sums."""
+    """Describe how the server deviates from FedAvg.
+
+    It can plant copies of a neuron, scale first-layer weights, or see only a sum of clients.
+    """
     total = f"sum of {rounds.clients:,}, {fixed(f'games.others.{rounds.others}')}"
     return join(
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
@@ -109,44 +120,51 @@ def plan_words(rounds: InRounds) -> str:
 def families(items: Sequence[ShownPoint]) -> Families:
     """Return points by family in the record's order, each family sorted by epsilon or rounds."""
     by_name = grouped(items, lambda item: item.family)
-    return {name: sorted(inside, key=_step) for name, inside in by_name.items()}
+    return {name: sorted(members, key=_x_value) for name, members in by_name.items()}
 
 
 def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
     """Return the protected points (mechanism, defense or sum), and the unprotected points."""
-    behind, bare = list[ShownPoint](), list[ShownPoint]()
+    protected, unprotected = list[ShownPoint](), list[ShownPoint]()
     for item in items:
-        how = item.point.rounds
-        in_rounds = how is not None and (how.defense != NO_DEFENSE or how.clients > 1)
-        (behind if in_rounds or item.point.mechanism != NO_MECHANISM else bare).append(item)
-    return behind, bare
+        setup = item.point.rounds
+        in_rounds = setup is not None and (setup.defense != NO_DEFENSE or setup.clients > 1)
+        is_protected = in_rounds or item.point.mechanism != NO_MECHANISM
+        (protected if is_protected else unprotected).append(item)
+    return protected, unprotected
 
 
 def protection_word(record: Record) -> str:
-    """Return the word for the protection: "mechanism" by signs, "defense" in rounds."""
+    """Return the word for the protection: "mechanism" on signs, "defense" in rounds."""
     kinds = {"mechanism" if point.rounds is None else "defense" for point in record.games}
     return " or ".join(sorted(kinds, reverse=True))
 
 
 def most_successful(items: Sequence[ShownPoint]) -> ShownPoint:
     """Return the point with the highest lower limit of the success rate, as for the verdict."""
-    return max(items, key=lambda item: (item.point.adv.low, item.point.adv.value))
+    return max(items, key=lambda item: (item.point.success.low, item.point.success.value))
 
 
-def strongest_protection(behind: Sequence[ShownPoint]) -> ShownPoint | None:
-    """Return the point of the strongest protection other than that of the highest success.
+def strongest_protection(protected: Sequence[ShownPoint]) -> ShownPoint | None:
+    """Return the worst point of the strongest protection.
 
-    A protection is judged by its point with the highest success. Points with the same epsilon or
-    number of rounds are compared, if there are any.
+    The protection of the highest success is left out. Among the other protections, the strongest is
+    the one whose worst point leaks least. If points have the same epsilon or number of rounds as
+    the highest success, only these are compared.
     """
-    best = most_successful(behind)
-    others = [item for item in behind if protection_name(item.point) != protection_name(best.point)]
-    others = [item for item in others if _step(item) == _step(best)] or others
+    best = most_successful(protected)
+    others = [
+        item for item in protected if protection_name(item.point) != protection_name(best.point)
+    ]
+    others = [item for item in others if _x_value(item) == _x_value(best)] or others
     worst = map(most_successful, grouped(others, lambda item: protection_name(item.point)).values())
-    return min(worst, key=lambda item: (item.point.adv.high, item.point.adv.value), default=None)
+    return min(
+        worst, key=lambda item: (item.point.success.high, item.point.success.value), default=None
+    )
 
 
-def _step(item: ShownPoint) -> float:
+def _x_value(item: ShownPoint) -> float:
+    """Return the value on the x-axis within a family: epsilon or the number of rounds."""
     if item.point.rounds is not None:
         return float(item.point.rounds.averaged)
     claimed = item.point.claimed_epsilon
@@ -179,11 +197,11 @@ def far_above(point: PointPlayed) -> bool:
 
 
 def exceeds_bound(point: PointPlayed) -> bool:
-    """Return True if the success exceeds the bound by the actual epsilon or by the noise."""
+    """Return True if the success exceeds the upper bound that actual epsilon or noise implies."""
     if point.rounds is not None:
-        return point.adv.low > point.most + 1e-9
+        return point.success.low > point.largest_success + 1e-9
     actual = point.actual_epsilon
-    return actual is not None and point.proven_epsilon > actual * (1 + 1e-9)
+    return actual is not None and point.empirical_epsilon > actual * (1 + 1e-9)
 
 
 def contradicted(point: PointPlayed) -> bool:
@@ -191,8 +209,8 @@ def contradicted(point: PointPlayed) -> bool:
     return point.refuted or exceeds_bound(point)
 
 
-def provable_epsilon(point: PointPlayed) -> float:
-    """Return the epsilon that these games prove if the server is never wrong."""
+def largest_empirical_epsilon(point: PointPlayed) -> float:
+    """Return the largest possible empirical epsilon: that of a server that is never wrong."""
     lows = [_ONE_SIDE ** (1 / kind.total) for kind in (point.tpr, point.tnr)]
     return max(0.0, *(math.log(a / -math.expm1(math.log(b))) for a, b in (lows, lows[::-1])))
 
@@ -202,7 +220,7 @@ def fit_problem(point: PointPlayed) -> str:
     fit, held_out = point.figure(FIT), point.figure(HELD_OUT)
     if fit is None:
         return ""
-    if fit < POOR_FIT:
+    if fit < _POOR_FIT:
         return "poor"
     return "memorised" * (held_out is not None and fit - held_out > MEMORISED)
 
@@ -210,15 +228,16 @@ def fit_problem(point: PointPlayed) -> str:
 def game_tiles(record: Record) -> list[Tile]:
     """Return the numbers at the top of a report of games."""
     items = shown_points(record.games)
-    behind, bare = by_protection(items)
+    protected, unprotected = by_protection(items)
     what = protection_word(record)
     tiles = []
-    if behind:
-        tiles.append(_success_tile(f"Server right, weakest {what}", most_successful(behind)))
-        if least := strongest_protection(behind):
-            tiles.append(_success_tile(f"Server right, strongest {what}", least))
-    if bare:
-        tiles.append(_success_tile(f"Server right, no {what}", most_successful(bare)))
+    guesses = "Server guesses correctly"
+    if protected:
+        tiles.append(_success_tile(f"{guesses}, weakest {what}", most_successful(protected)))
+        if least := strongest_protection(protected):
+            tiles.append(_success_tile(f"{guesses}, strongest {what}", least))
+    if unprotected:
+        tiles.append(_success_tile(f"{guesses}, no {what}", most_successful(unprotected)))
     claiming = [item for item in items if item.point.claimed_epsilon is not None]
     if wrong := sum(item.point.refuted for item in claiming):
         share = f"{wrong:,} of {len(claiming):,}"
@@ -237,7 +256,7 @@ def game_tiles(record: Record) -> list[Tile]:
 
 
 def _success_tile(label: str, item: ShownPoint) -> Tile:
-    size = size_of_share(2 * item.point.adv.low - 1)
-    success, limits = rate_texts(item.point.adv)
+    size = size_of_share(2 * item.point.success.low - 1)
+    success, limits = rate_texts(item.point.success)
     detail = f"{item.name}; 95% interval {limits}; guessing 50%"
     return Tile(label, success, detail, tone_of(size) if size else "")
