@@ -14,7 +14,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import compare_choices, compare_with_run
-from fedaudit.pack.verifying import Verified, foreign_names, verify
+from fedaudit.pack.verifying import Verified, suspicious_names, verify
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.runs import ClientCoverage, Coverage, MissingRounds
@@ -213,13 +213,13 @@ def test_a_name_with_look_alike_letters_is_refused(name: str, run: Path, tmp_pat
 
 def test_a_policy_with_look_alike_letters_is_refused(run: Path) -> None:
     policy = policy_from(POLICY.replace("auc = 0.6", 'auc = 0.6\nattacks = ["lοss-series"]'))
-    assert foreign_names(read_record(run / "record.json"), policy).problems
+    assert suspicious_names(read_record(run / "record.json"), policy).problems
 
 
 @pytest.mark.parametrize("name", ["loss-serles", "mine:attack"])
 def test_custom_attacks_are_listed_as_unchecked(name: str, run: Path) -> None:
     other = renamed(read_record(run / "record.json"), name)
-    (said,) = foreign_names(other, policy_from(POLICY)).unchecked
+    (said,) = suspicious_names(other, policy_from(POLICY)).unchecked
     assert name in said
 
 

@@ -566,9 +566,9 @@ def test_a_pack_of_another_version_is_checked_as_far_as_possible(pack: Path) -> 
 def test_suppressed_counts_must_match_the_record(pack: Path) -> None:
     counts = manifest(pack).suppressed
     rewritten(pack, suppressed={**counts, "findings": 3})
-    assert "says that 3 findings were suppressed, and record.json has 0 of these" in wrong(pack)
+    assert "says that 3 findings were suppressed, but record.json implies 0" in wrong(pack)
     rewritten(pack, suppressed={})
-    assert "counts other parts as suppressed" in wrong(pack)
+    assert "lists the wrong categories of suppressed parts" in wrong(pack)
 
 
 def test_verify_detects_suppressed_counts_that_contradict_the_record(tmp_path: Path) -> None:
@@ -578,8 +578,8 @@ def test_verify_detects_suppressed_counts_that_contradict_the_record(tmp_path: P
     assert verify(pack).problems == []
     rewritten(pack, suppressed=dict.fromkeys(manifest(pack).suppressed, 0))
     said = wrong(pack)
-    assert "0 histograms were suppressed, and record.json has at least 1 of these" in said
-    assert "0 clients were suppressed, and record.json has at least 1 of these" in said
+    assert "0 histograms were suppressed, but record.json implies at least 1" in said
+    assert "0 clients were suppressed, but record.json implies at least 1" in said
 
 
 def test_verify_lists_unverifiable_suppressed_counts_as_unchecked(pack: Path) -> None:
@@ -588,7 +588,8 @@ def test_verify_lists_unverifiable_suppressed_counts_as_unchecked(pack: Path) ->
     found = verify(pack)
     assert found.problems == []
     listed = ", ".join(sorted(counts.keys() - {"findings"}))
-    assert any(f"how many of {listed} were suppressed" in said for said in found.unchecked)
+    text = f"the numbers of suppressed {listed} in manifest.json"
+    assert any(text in said for said in found.unchecked)
 
 
 def test_verify_lists_the_environment_as_unchecked(pack: Path) -> None:
@@ -605,7 +606,7 @@ def test_verify_rejects_suppression_of_large_groups(tmp_path: Path) -> None:
     gone = {"value": None, "low": None, "high": None}
     hidden = auc(0.8, 0.9, **gone, note="suppressed: fewer than 10 samples on a side")
     said = wrong(packed(found(hidden, bound(0.1)), tmp_path))
-    assert "marks figures as suppressed that have 10 samples a side or more" in said
+    assert "marks figures as suppressed that have at least 10 samples per side" in said
 
 
 def test_verify_detects_settings_that_recorders_never_write(tmp_path: Path) -> None:

@@ -98,8 +98,11 @@ def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Pat
     return Findings(problems, checked)
 
 
-def foreign_names(record: Record, policy: Policy) -> Findings:
-    """Find names that only look like names of the catalogue."""
+def suspicious_names(record: Record, policy: Policy) -> Findings:
+    """Report names with non-ASCII letters as problems, and unknown and custom attacks as unchecked.
+
+    A name with letters outside ASCII can look like a name of the catalogue.
+    """
     attacks = attacks_of(record) | {row.attack for row in record.controls if row.attack}
     attacks |= {row.attack for row in record.estimates if row.attack} | required_attacks(policy)
     attacks |= {row.attack for row in record.curves} | {row.attack for row in record.sources}
@@ -108,19 +111,22 @@ def foreign_names(record: Record, policy: Policy) -> Findings:
         names |= {row.metric, row.contrast, row.view, row.algorithm, row.against, row.topic}
     odd = sorted(name for name in names if not (name.isascii() and name.isprintable()))
     catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed("attack")}
-    others = sorted(name for name in attacks - catalogue - set(odd) if not is_custom(name))
-    owned = sorted(name for name in attacks - set(odd) if is_custom(name))
+    unknown = sorted(name for name in attacks - catalogue - set(odd) if not is_custom(name))
+    custom = sorted(name for name in attacks - set(odd) if is_custom(name))
     unchecked = []
-    if others:
-        unchecked.append(f"attacks that this fedaudit does not know: {listed(others)}")
-    if owned:
-        unchecked.append(f"what the sender's custom attacks compute: {listed(owned)}")
+    if unknown:
+        unchecked.append(f"attacks that this version of fedaudit does not know: {listed(unknown)}")
+    if custom:
+        unchecked.append(f"what the sender's custom attacks compute: {listed(custom)}")
     problems = [f"names with letters outside ASCII: {listed(ascii(row) for row in odd)}"]
     return Findings(problems if odd else [], [], unchecked)
 
 
 def coverage_notes(record: Record) -> Iterator[str]:
-    """Yield remarks on rounds and uploads that a record does not cover."""
+    """Yield what a record does not cover of rounds and uploads.
+
+    Each text completes the sentence "Not checked: ...".
+    """
     gaps = coverage_gaps(record)
     if gaps:
         yield f"what was {gaps[:1].lower()}{gaps[1:]}; the record has no figures on it"
@@ -197,6 +203,7 @@ FROM_THE_RUN = (
     "every figure, control and count of the record follows from the run's measurements, and every "
     "setting is the run's"
 )
+_PASS_RECORDING = "to check this, pass the run folder with --recording"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
@@ -208,11 +215,11 @@ class Verified(NamedTuple):
         checked: Checks that passed.
         record: The packed record; None if it could not be read.
         manifest: The manifest; None if it could not be read.
-        unchecked: What could not be checked.
+        unchecked: What could not be checked; each text completes the sentence "Not checked: ...".
         policy: The policy in the pack; None if it could not be read.
         own_policy: The receiver's policy; None without one.
-        other_version: True if another version of fedaudit or its parts made the pack, so its
-            files may differ from those made here.
+        other_version: True if another version of fedaudit or its dependencies made the pack, so
+            its files may differ from those that this version makes.
     """
 
     problems: Sequence[str]
@@ -235,7 +242,7 @@ def verify(
 ) -> Verified:
     """Check an untrusted pack.
 
-    Nothing outside the folder is opened, and no link is followed.
+    No file outside the folder is opened except ``signer`` and ``policy``, and no link is followed.
 
     Args:
         folder: Folder of the pack.
@@ -266,7 +273,7 @@ def verify(
     if isinstance(manifest, str):
         return Verified([f"{MANIFEST_FILE} {manifest}"])
     problems = [f"{MANIFEST_FILE} {fault}" for fault in _digest_faults(manifest, digest)]
-    checked = ["the manifest is as it was printed"] if digest and not problems else []
+    checked = ["the manifest has the given digest"] if digest and not problems else []
     if key is not None:
         fault = _signature_fault(folder, key)
         problems += [fault] if fault else []
@@ -288,7 +295,7 @@ def verify(
         Findings(verified.problems, verified.checked, verified.unchecked),
     ]
     if record is not None and packed is not None:
-        parts.append(foreign_names(record, packed))
+        parts.append(suspicious_names(record, packed))
         parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
         if own_policy is not None and policy is not None:
             parts.append(compare_policy(record, packed, own_policy, policy))
@@ -306,22 +313,25 @@ def verify(
 
 
 def not_shown_by_pack(record: Record) -> Iterator[str]:
-    """Yield statements that the files of a pack alone do not confirm."""
+    """Yield statements that the files of a pack alone do not confirm.
+
+    Each text completes the sentence "Not checked: ...".
+    """
     if record.kind == "games":
         yield "whether the games had these outcomes, which only playing them again shows"
         environment = describe_environment(record)
-        yield f"{environment}, and the name and hours, which nothing in the pack shows"
+        yield f"{environment}, and the record's name and run time, which nothing in the pack shows"
         return
-    yield f"whether {FROM_THE_RUN}, which only the folder of its run shows (--recording)"
+    yield f"whether {FROM_THE_RUN}; {_PASS_RECORDING}"
     yield (
         "whether attacks, targets, seeds or settings of figures of the run were omitted or "
-        "changed, which only the folder of its run shows (--recording)"
+        f"changed; {_PASS_RECORDING}"
     )
     yield f"{describe_environment(record)}, which nothing in the pack shows"
     unsure = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (
-        f"how many of {unsure} were suppressed, as {MANIFEST_FILE} states: the record shows only "
-        "the number of findings, and the folder of its run shows all (--recording)"
+        f"the numbers of suppressed {unsure} in {MANIFEST_FILE}, since the record confirms only "
+        f"that of findings; {_PASS_RECORDING}"
     )
 
 
@@ -460,7 +470,7 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
     ]
     same = manifest.made_with == made_with()
     problems += _manifest_faults(record, texts.verdict, manifest)
-    others = [
+    mismatched = [
         name
         for name, text in texts.files.items()
         if read_bytes(folder / name, max_bytes=LONGEST_RESULT) != text.encode("utf-8")
@@ -473,15 +483,15 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
         )
     unchecked = []
     if same:
-        problems += [f"{name} does not follow from record and policy" for name in others]
-    elif others:
+        problems += [f"{name} does not follow from record and policy" for name in mismatched]
+    elif mismatched:
         unchecked.append(
-            f"{', '.join(others)}: the manifest says that other versions made the pack "
-            f"({_versions(manifest)}), and this one gives other files; these may contain "
-            "anything, including scripts"
+            f"{', '.join(mismatched)}: the manifest says that other versions made the pack "
+            f"({_versions(manifest)}), and this version generates different content; the packed "
+            "files may contain anything, including scripts"
         )
     verdict = f"the verdict ({texts.verdict.outcome}, by the policy in the pack)"
-    matching = [verdict, *sorted(texts.files.keys() - {VERDICT_FILE, *others})]
+    matching = [verdict, *sorted(texts.files.keys() - {VERDICT_FILE, *mismatched})]
     checked.append(f"{', '.join(matching)} follow from record and policy")
     return Verified(
         problems,
@@ -517,21 +527,21 @@ def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
     if any(counts.values()):
         yield f"{RECORD_FILE} shows samples or groups that the manifest says are suppressed"
     if counts.keys() != manifest.suppressed.keys():
-        yield f"{MANIFEST_FILE} counts other parts as suppressed than a pack omits"
+        yield f"{MANIFEST_FILE} lists the wrong categories of suppressed parts"
     for name, least in least_suppressed(record).items():
         stated = manifest.suppressed.get(name, 0)
         if stated < least or (name == "findings" and stated != least):
             at_least = "" if name == "findings" else "at least "
             yield (
-                f"{MANIFEST_FILE} says that {stated} {name} were suppressed, and {RECORD_FILE} has "
-                f"{at_least}{least} of these"
+                f"{MANIFEST_FILE} says that {stated} {name} were suppressed, but {RECORD_FILE} "
+                f"implies {at_least}{least}"
             )
     blank = wrongly_blank(record, manifest.smallest_group)
     if blank:
         yield (
-            f"{RECORD_FILE} marks figures as suppressed that have {manifest.smallest_group} "
-            f"samples a side or more, or by another size, such as {shortened(blank[0].metric)} of "
-            f"{shortened(blank[0].attack)}"
+            f"{RECORD_FILE} marks figures as suppressed that have at least "
+            f"{manifest.smallest_group} samples per side, or whose note states another minimum "
+            f"group size, such as {shortened(blank[0].metric)} of {shortened(blank[0].attack)}"
         )
 
 
