@@ -16,8 +16,8 @@ from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
-    hard_target,
     label_of_entropy,
+    one_hot,
     soft_target,
     true_probability,
 )
@@ -69,9 +69,9 @@ def test_a_soft_target_shares_the_rest_among_other_classes() -> None:
 
 
 def test_a_label_that_is_no_class_is_an_error() -> None:
-    assert hard_target(torch.tensor([1, 0]), classes=2).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert one_hot(torch.tensor([1, 0]), classes=2).tolist() == [[0.0, 1.0], [1.0, 0.0]]
     with pytest.raises(RuntimeError, match="out of bounds"):
-        hard_target(torch.tensor([2]), classes=2)
+        one_hot(torch.tensor([2]), classes=2)
 
 
 def test_the_probability_of_a_soft_target_keeps_its_graph() -> None:

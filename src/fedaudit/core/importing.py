@@ -67,7 +67,7 @@ _PREFIX = "fedaudit."
 
 @dataclass(frozen=True)
 class RegisteredObject:
-    """An object from Python, whose name is in settings.
+    """An object that the caller passed to the API; settings refer to it by a generated name.
 
     Attributes:
         value: The object, or a function that returns it.
@@ -81,8 +81,8 @@ class RegisteredObject:
 
 
 @dataclass(frozen=True)
-class _Namer:
-    """Study file, folder or script that names code.
+class _ImportTrust:
+    """Whether and from where code may be imported that a study file, folder or script names.
 
     Attributes:
         distrusted: Path of the file, for the message, if its code must not be run; None if it is
@@ -96,8 +96,8 @@ class _Namer:
     registered: Mapping[str, RegisteredObject] = field(default_factory=dict)
 
 
-_TRUSTED = _Namer()
-_namer: ContextVar[_Namer] = ContextVar("namer", default=_TRUSTED)
+_TRUSTED = _ImportTrust()
+_import_trust: ContextVar[_ImportTrust] = ContextVar("import_trust", default=_TRUSTED)
 
 
 @contextmanager
@@ -105,9 +105,9 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
     """Within the context, import code that a file or folder names only if the file is trusted.
 
     The innermost of nested contexts applies; objects of :func:`with_registered` stay registered.
-    Without a context, as in Python, code is imported. The command line opens a context that trusts
-    nothing. Only commands that run a study file, or that are called with ``--trust``, open a
-    trusting context.
+    Outside any context, as in library use, all code is trusted. The command line opens a context
+    that trusts nothing. Only commands that run a study file, or that are called with ``--trust``,
+    open a trusting context.
 
     Args:
         source: Path of the file or folder that names the code, for the message.
@@ -116,23 +116,23 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
             an installed module.
     """
     distrusted = None if trusted else str(source)
-    namer = replace(_namer.get(), distrusted=distrusted, folder=folder if trusted else None)
-    token = _namer.set(namer)
+    trust = replace(_import_trust.get(), distrusted=distrusted, folder=folder if trusted else None)
+    token = _import_trust.set(trust)
     try:
         yield
     finally:
-        _namer.reset(token)
+        _import_trust.reset(token)
 
 
 @contextmanager
 def with_registered(objects: Mapping[str, RegisteredObject]) -> Iterator[None]:
     """Within the context, names refer to these objects, without any import."""
-    namer = _namer.get()
-    token = _namer.set(replace(namer, registered={**namer.registered, **objects}))
+    trust = _import_trust.get()
+    token = _import_trust.set(replace(trust, registered={**trust.registered, **objects}))
     try:
         yield
     finally:
-        _namer.reset(token)
+        _import_trust.reset(token)
 
 
 _added_folders: list[str] = []
@@ -366,7 +366,7 @@ def refusing_exits() -> Iterator[None]:
     """
     try:
         yield
-    # These are not subclasses of Exception, which other handlers catch.
+    # Other handlers catch only subclasses of Exception, which these two are not.
     except (SystemExit, GeneratorExit) as error:
         raise BadInput(
             f"custom code ended the program ({type(error).__name__}: {error}, {line_of(error)}); "
@@ -378,8 +378,8 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the SHA-256 of the source that defines each part, by ``module:object``.
 
     Other objects of a part's module do not change the digest; see
-    :func:`fedaudit.core.definitions.definition_digest`. The key of an object that cannot be
-    imported is its full name.
+    :func:`fedaudit.core.definitions.definition_digest`. The key of a registered object is its
+    ``code_key``.
 
     Raises:
         BadInput: As for :func:`imported`.
@@ -387,7 +387,7 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     digests = {}
     for kind, name in names:
         _resolve(name, kind)
-        registered = _namer.get().registered.get(name)
+        registered = _import_trust.get().registered.get(name)
         key = code_key(kind, name)
         module, _, attribute = key.partition(":")
         if registered:
@@ -402,9 +402,9 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def code_key(kind: str, name: str) -> str:
     """Return ``module:object`` of a part, or the name of an object from Python."""
-    if name in _namer.get().registered:
-        return _namer.get().registered[name].code_key
-    return name if is_handed_over(name) else _path(name, kind)
+    if name in _import_trust.get().registered:
+        return _import_trust.get().registered[name].code_key
+    return name if is_not_importable(name) else _path(name, kind)
 
 
 def _path(name: str, kind: str) -> str:
@@ -419,14 +419,14 @@ def module_digest(module: str) -> str:
 
 
 def _resolve(name: str, kind: str) -> object:
-    namer = _namer.get()
-    if name in namer.registered:
-        return namer.registered[name].value
+    trust = _import_trust.get()
+    if name in trust.registered:
+        return trust.registered[name].value
     path = _path(name, kind)
     if path != name:
         # Installing a package means to trust its parts.
-        namer = _TRUSTED
-    if is_handed_over(path):
+        trust = _TRUSTED
+    if is_not_importable(path):
         raise BadInput(
             f"the {kind} {path!r} is an object of a script or notebook, which cannot be imported; "
             "pass it again to fedaudit.audit or fedaudit.Run"
@@ -434,13 +434,13 @@ def _resolve(name: str, kind: str) -> object:
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise BadInput(f"a custom {kind} is named 'package.module:callable', got {path!r}")
-    if namer.distrusted is not None:
+    if trust.distrusted is not None:
         raise BadInput(
-            f"{namer.distrusted} names the {kind} {path[:200]!r}, but importing the module "
+            f"{trust.distrusted} names the {kind} {path[:200]!r}, but importing the module "
             f"{module_name[:200]!r} would run its code; read the module first, and pass --trust "
             "(trust=True in Python) if you trust it"
         )
-    module = _import_module(path, module_name, kind, namer.folder)
+    module = _import_module(path, module_name, kind, trust.folder)
     try:
         value: object = attrgetter(attribute)(module)
     except AttributeError as error:
@@ -454,8 +454,12 @@ def _resolve(name: str, kind: str) -> object:
     return value
 
 
-def is_handed_over(name: str) -> bool:
-    """Return whether a name refers to an object that cannot be imported."""
+def is_not_importable(name: str) -> bool:
+    """Return whether a name refers to an object that cannot be imported.
+
+    Objects of the main script cannot be imported. Generated names of instances contain "#" before a
+    digest. Names of functions and classes within functions contain "<locals>" or "<lambda>".
+    """
     return name.startswith("__main__:") or "#" in name or "<" in name
 
 

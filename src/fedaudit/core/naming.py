@@ -85,8 +85,8 @@ class DefensePart(NamedPart):
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Function without arguments that returns deep copies of an object.
+class CopyFactory:
+    """Function without arguments that returns deep copies of a registered instance.
 
     Attributes:
         value: The object, which is never changed.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 
 from fedaudit.core.importing import call_part, look_up
-from fedaudit.core.naming import Copies
+from fedaudit.core.naming import CopyFactory
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation as Augmentation
 from fedaudit.defenses.clip import ClientDP as ClientDP
@@ -80,7 +80,8 @@ def defense_named(name: str) -> Callable[..., Defense]:
         DEFENSES,
         expected="a class derived from fedaudit.defenses.Defense",
         fits=lambda value: (
-            isinstance(value, Copies) or (isinstance(value, type) and issubclass(value, Defense))
+            isinstance(value, CopyFactory)
+            or (isinstance(value, type) and issubclass(value, Defense))
         ),
     )
 

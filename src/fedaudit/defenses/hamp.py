@@ -7,9 +7,9 @@ from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
-    hard_labels,
     label_of_entropy,
-    soft_label_slope,
+    require_class_indices,
+    soft_label_gradient,
     soft_target,
 )
 from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
@@ -69,13 +69,13 @@ class Hamp(ConfiguredDefense):
         if self.neutral:
             return None
         targets = self._targets(outputs, batch)
-        slope = soft_label_slope(outputs, targets, entropy_weight=self.entropy_weight)
+        slope = soft_label_gradient(outputs, targets, entropy_weight=self.entropy_weight)
         return slope.mul_(self._scale(outputs))
 
     def _scale(self, outputs: Tensor) -> int:
         return 1 if self.divide_by_classes else outputs.shape[1]
 
     def _targets(self, outputs: Tensor, batch: Batch) -> Tensor:
-        labels, classes = hard_labels(batch, "hamp"), outputs.shape[1]
+        labels, classes = require_class_indices(batch, "hamp"), outputs.shape[1]
         probability = label_of_entropy(classes, self.entropy_threshold)[0].to(outputs)
         return soft_target(probability.expand(len(labels)), labels, classes=classes)

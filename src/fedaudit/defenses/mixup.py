@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaudit.core.arguments import AtLeastZero, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Batch
-from fedaudit.defenses.soft_labels import class_count, hard_target
+from fedaudit.defenses.soft_labels import class_count, one_hot
 from fedaudit.fl.hooks import ConfiguredDefense, Plan, TrainingContext
 
 
@@ -81,4 +81,4 @@ def _probabilities(batch: Batch, context: TrainingContext) -> Float[Tensor, "sam
     if batch.y.is_floating_point():
         return batch.y
     precision = next(iter(context.received.params.values())).dtype
-    return hard_target(batch.y, classes=class_count(context, batch.x)).to(precision)
+    return one_hot(batch.y, classes=class_count(context, batch.x)).to(precision)

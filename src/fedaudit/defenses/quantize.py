@@ -68,7 +68,7 @@ def floored(values: Tensor, bits: int) -> Tensor:
 
 
 def _quantized(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) -> Tensor:
-    """Round positions between the smallest (0) and the largest entry (steps) by a function.
+    """Scale entries to [0, steps], round them with ``to_level``, and scale them back.
 
     A position that equals a level up to rounding error counts as that level, so that rounding twice
     changes nothing.

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from fedaudit.core.arguments import AtLeastZero, Fraction, dataclass
 from fedaudit.core.values import Batch
-from fedaudit.defenses.soft_labels import hard_labels, soft_target, true_probability
+from fedaudit.defenses.soft_labels import require_class_indices, soft_target, true_probability
 from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 
@@ -57,7 +57,7 @@ class RelaxLoss(ConfiguredDefense):
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         if self.target_loss == 0:
             return super().loss(outputs, batch, context)
-        labels = hard_labels(batch, "relaxloss")
+        labels = require_class_indices(batch, "relaxloss")
         each = context.received.architecture.loss(outputs, labels)
         mean = each.mean()
         # Above the target, both branches minimise the loss as without a defense.

@@ -38,29 +38,30 @@ def divergence_per_class(
     return functional.kl_div(logs, targets, reduction="none").mean(dim=1)
 
 
-def soft_label_slope(
+def soft_label_gradient(
     outputs: Float[Tensor, "samples classes"],
     targets: Float[Tensor, "samples classes"],
     *,
     entropy_weight: float,
 ) -> Float[Tensor, "samples classes"]:
-    """Compute the derivative by the outputs of a divergence from soft labels minus entropy.
+    """Compute the gradient of the soft-label loss with respect to the logits.
 
-    The loss is ``divergence_per_class(outputs, targets) - entropy_weight * entropy(outputs)``.
-    Targets do not depend on the outputs.
+    The loss is the divergence from the soft labels minus the weighted entropy:
+    ``divergence_per_class(outputs, targets) - entropy_weight * entropy(outputs)``. Targets do not
+    depend on the outputs.
     """
     logs = outputs.log_softmax(1)
     probabilities = logs.exp()
     # d divergence = (p - target) / classes, since targets add up to 1; d entropy = -p (log p + H).
     negative_entropy = (probabilities * logs).sum(1, keepdim=True)
-    slope = probabilities * (logs - negative_entropy)
-    return slope.mul_(entropy_weight).add_(probabilities - targets, alpha=1 / outputs.shape[1])
+    gradient = probabilities * (logs - negative_entropy)
+    return gradient.mul_(entropy_weight).add_(probabilities - targets, alpha=1 / outputs.shape[1])
 
 
 def true_probability(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
 ) -> Float[Tensor, " samples"]:
-    """Return the predicted probability of each sample's true class, with its graph."""
+    """Return the predicted probability of each sample's true class; it is differentiable."""
     return functional.softmax(outputs, dim=1).gather(1, labels[:, None].long())[:, 0]
 
 
@@ -73,9 +74,7 @@ def class_count(context: TrainingContext, features: Shaped[Tensor, "samples ..."
     return outputs_of(context.received, features[:1], context.device).shape[1]
 
 
-def hard_target(
-    labels: Int[Tensor, " samples"], *, classes: int
-) -> Float[Tensor, "samples classes"]:
+def one_hot(labels: Int[Tensor, " samples"], *, classes: int) -> Float[Tensor, "samples classes"]:
     """Return one-hot class probabilities; labels out of range raise an error."""
     zeros = torch.zeros(len(labels), classes, device=labels.device)
     return zeros.scatter(1, labels[:, None].long(), 1.0)
@@ -113,12 +112,12 @@ def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"
     Differs: If no step of 0.01 reaches the threshold, the label is uniform; the published code does
         not terminate.
     """
-    probability = torch.tensor([_true_probability(classes, threshold)])
+    probability = torch.tensor([_probability_for_entropy(classes, threshold)])
     return soft_target(probability, torch.tensor([0]), classes=classes)[0]
 
 
 @cache
-def _true_probability(classes: int, threshold: float) -> float:
+def _probability_for_entropy(classes: int, threshold: float) -> float:
     # Cached because every training step needs it.
     if classes < 2 or not 0 <= threshold <= 1:
         raise BadInput(
@@ -133,7 +132,7 @@ def _true_probability(classes: int, threshold: float) -> float:
     return 1 / classes
 
 
-def hard_labels(batch: Batch, defense: str) -> Int[Tensor, " samples"]:
+def require_class_indices(batch: Batch, defense: str) -> Int[Tensor, " samples"]:
     """Return the batch's labels as class indices.
 
     Raises:

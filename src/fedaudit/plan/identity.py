@@ -10,7 +10,7 @@ from fedaudit.core.importing import (
     code_key,
     installed,
     is_custom,
-    is_handed_over,
+    is_not_importable,
     module_digest,
     sources_of,
 )
@@ -146,13 +146,13 @@ def with_code(study: PlanKind) -> PlanKind:
             # The name may be a misspelt format, which a failed import would not report.
             custom_source(name)
     code = sources_of(parts)
-    modules = {key.partition(":")[0] for key in code if not is_handed_over(key)}
+    modules = {key.partition(":")[0] for key in code if not is_not_importable(key)}
     for key, digest in study.code.items():
         is_module = key in modules
         now = module_digest(key) if is_module else code.get(key, digest)
         if now == digest:
             continue
-        if is_handed_over(key):
+        if is_not_importable(key):
             raise BadInput(
                 f"{key!r} has changed since the audit {study.name!r} began; restore it, or take "
                 "another folder"

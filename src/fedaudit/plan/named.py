@@ -19,7 +19,7 @@ from fedaudit.core.errors import (
     unknown_name,
 )
 from fedaudit.core.importing import call_part, look_up
-from fedaudit.core.naming import Copies
+from fedaudit.core.naming import CopyFactory
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId, Setting
@@ -241,7 +241,8 @@ def server_of(study: Study) -> Server:
         SERVERS,
         expected="a class derived from fedaudit.fl.algorithms.base.Server",
         fits=lambda maker: (
-            isinstance(maker, Copies) or (isinstance(maker, type) and issubclass(maker, Server))
+            isinstance(maker, CopyFactory)
+            or (isinstance(maker, type) and issubclass(maker, Server))
         ),
     )
     check_options("server", name, make, study.server.options)

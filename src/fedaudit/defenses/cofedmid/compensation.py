@@ -22,8 +22,8 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
-    hard_labels,
-    soft_label_slope,
+    require_class_indices,
+    soft_label_gradient,
     soft_target,
     true_probability,
 )
@@ -143,7 +143,7 @@ def confidence_penalty_slope(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
 ) -> Float[Tensor, "samples classes"]:
     """Compute the derivative of each sample's :func:`confidence_penalty` by its outputs."""
-    return soft_label_slope(outputs, _soft_label(outputs, labels), entropy_weight=mu)
+    return soft_label_gradient(outputs, _soft_label(outputs, labels), entropy_weight=mu)
 
 
 def _soft_label(
@@ -375,7 +375,7 @@ class Compensation(ClassGuided):
         is_returned = self.memory.among(batch)
         if not bool(is_returned.any()):
             return plain
-        labels = hard_labels(batch, "compensation")[is_returned]
+        labels = require_class_indices(batch, "compensation")[is_returned]
         penalty = confidence_penalty(outputs[is_returned], labels, mu=self.mu)
         return plain + penalty.sum() / len(batch)
 

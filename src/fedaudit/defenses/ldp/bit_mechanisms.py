@@ -66,8 +66,8 @@ class BitFlips:
     def actual_epsilon(self) -> float:
         """Epsilon of a record: the largest log ratio over all pairs of inputs and all outputs.
 
-        It is the sum over bits, since bits are flipped independently and every word is the encoding
-        of some feature.
+        It is the sum over bits, since bits are flipped independently. Every bit pattern is a valid
+        feature value, so the worst pair of inputs exists.
         """
         return fsum(self.epsilons.flatten().tolist())
 
@@ -129,7 +129,7 @@ def _expanded(chances: Float64[Tensor, "features bits"]) -> _Expansion:
 def drawn_probabilities(chances: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
     """Return the exact probabilities of the draws in :func:`flipped`.
 
-    Probabilities from 2^-8 on are exact. Smaller ones are rounded up to a multiple of 2^-61.
+    Probabilities of at least 2^-8 are exact. Smaller ones are rounded up to a multiple of 2^-61.
     """
     places = 2.0**COINS
     floor = (chances * places).floor()
@@ -213,9 +213,10 @@ class BitMechanism(LocalDP):
             clipped.
         shared_mask: Whether all records of a client share one mask, as in the published code of
             the attack AMI. There is no guarantee then, since one known record reveals the mask.
-        sign_lost: Whether decoding drops the sign: -3.5 is decoded as 3.5, for the clients and for
-            the server. The published code of AMI does this by comparing a character with the
-            number 1.
+        sign_lost: Whether each client's decoding of its flipped bits drops the sign: -3.5 becomes
+            3.5 in the features that it trains on. The server of a security game uses the same
+            decoding. The published code of AMI does this by comparing a character with the number
+            1.
     """
 
     bits: Bits = 10
@@ -264,8 +265,8 @@ def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
 
 _UPWARDS = 1 + 2.0**-45
 """Factor that raises flip probabilities by more than their rounding error, so that the actual
-epsilon of a bit or a record never exceeds its budget. Above a budget of 43 per bit, `_LEAST` is the
-larger probability."""
+epsilon of a bit or a record never exceeds its budget. Above a budget b of about 43 per bit,
+1 / (1 + e^b) is below 2^-61, so `_LEAST` applies."""
 
 _LEAST = 2.0**-61
 """Smallest flip probability. A probability of 0 would make epsilon infinite."""
@@ -321,8 +322,9 @@ class BitRandPublished(BitMechanism):
     2,207 for a claim of 1, 5,350 for 3, 9,239 for 5 and 20,038 for 10.
 
     Attributes:
-        nominal_epsilon: The privacy budget of the paper, above 0; infinity perturbs nothing. It is
-            no guarantee; reports also contain the actual epsilon of a record.
+        nominal_epsilon: The claimed epsilon, which is the privacy budget of the paper, above 0;
+            infinity perturbs nothing. It is no guarantee; reports also contain the actual epsilon
+            of a record.
 
     Examples:
         >>> import fedaudit as fa
@@ -362,8 +364,9 @@ class OmePublished(BitMechanism):
     two records that differ only in even bits.
 
     Attributes:
-        nominal_epsilon: The privacy budget of the paper, above 0; infinity perturbs nothing. It is
-            no guarantee; reports also contain the actual epsilon of a record.
+        nominal_epsilon: The claimed epsilon, which is the privacy budget of the paper, above 0;
+            infinity perturbs nothing. It is no guarantee; reports also contain the actual epsilon
+            of a record.
         alpha: Odds that a 1 at an even position is preserved, above 0.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Measurements of a result: audited labels, and one sample's posteriors over clients."""
+"""Read measurements of a stored result: check labels, and compute posteriors over clients."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +34,9 @@ def measurements_of(folder: Path) -> Path | None:
 def refuse_other_labels(
     folder: Path, seed: int, ids: Int[ndarray, " samples"], labels: Int[Tensor, " samples"]
 ) -> None:
-    """Raise if the audited samples' labels differ from the run's, if its folder is known.
+    """Raise if the data set's current labels differ from those stored in the run.
+
+    The check is skipped if the folder of the run is not known.
 
     Raises:
         Damaged: The data set was changed after the audit.
@@ -46,20 +48,20 @@ def refuse_other_labels(
     by_id = dict(zip(tensors["ids"].tolist(), tensors["labels"].tolist(), strict=True))
     if [by_id.get(number) for number in ids.tolist()] != labels.tolist():
         raise Damaged(
-            "the data set has other labels than the audited samples, so it was changed after "
-            "the audit; use the data set of the audit"
+            "the data set's labels differ from those of the audited samples, so it was changed "
+            "after the audit; use the data set of the audit"
         )
 
 
 def posteriors(
-    folder: Path, record: Record, units: Mapping[int, int]
+    folder: Path, record: Record, sample_ids: Mapping[int, int]
 ) -> tuple[list[SourceAnswer], list[str]]:
     """Return one sample's posteriors over clients, and reasons for missing ones.
 
     Args:
         folder: Folder of the result.
         record: Its record.
-        units: Id of the sample in each run, by seed.
+        sample_ids: Id of the sample in each run, by seed.
     """
     attacks = [row for row in record.attacks if row.infers_source and row.status == "run"]
     if not attacks or record.unit == "person":
@@ -68,30 +70,30 @@ def posteriors(
     if place is None:
         return [], ["No posterior over clients: the measurements are not in the result's folder"]
     answers, caveats = [], list[str]()
-    doubted = {
+    failed_controls = {
         (figure.attack, figure.seed): figure.doubt
         for figure in mark_doubts(record).where(topic="source")
         if figure.doubt
     }
-    for seed, unit in units.items():
+    for seed, sample_id in sample_ids.items():
         for row in attacks:
             try:
-                if doubt := doubted.get((row.name, seed)):
-                    raise BadInput(f"the control {doubt} failed")
+                if failed_control := failed_controls.get((row.name, seed)):
+                    raise BadInput(f"the control {failed_control} failed")
                 run = place if record.watched else run_folder(place, seed)
-                answers.append(_source(record, row, run, seed, unit))
+                answers.append(_source(record, row, run, seed, sample_id))
             except FedauditError as refusal:
                 caveats.append(f"No posterior over clients by {row.name}, seed {seed}: {refusal}")
     return answers, caveats
 
 
-def _source(record: Record, row: AttackRow, run: Path, seed: int, unit: int) -> SourceAnswer:
+def _source(record: Record, row: AttackRow, run: Path, seed: int, sample_id: int) -> SourceAnswer:
     tensors, _ = read_tensors(run / _AUDIT_FILE)
     columns = [tensors[name].tolist() for name in ("ids", "labels", "owner") if name in tensors]
-    if len(columns) != 3 or unit not in columns[0]:
+    if len(columns) != 3 or sample_id not in columns[0]:
         raise Damaged(f"{run} does not have the audited sample; use the run of the result")
     ids, labels, owners = columns
-    position = ids.index(unit)
+    position = ids.index(sample_id)
     rounds = [stored.measured for stored in stored_in(run)]
     if rounds and position >= min(v.shape[1] for v in rounds[0].signals.values()):
         raise Damaged(f"{run} measured fewer samples than it audited; use the run of the result")
@@ -114,9 +116,9 @@ def _source(record: Record, row: AttackRow, run: Path, seed: int, unit: int) -> 
     if not posterior.keys() <= counts.keys() or max(map(len, counts.values())) < 2:
         return answer
     known = {client: counts[client] for client in posterior}
-    by_labels = label_posterior(known, int(labels[position]), int(owners[position]))
-    both = normalised({client: posterior[client] * by_labels[client] for client in posterior})
-    update = {"by_labels": list(by_labels.values()), "with_labels": list(both.values())}
+    label_only = label_posterior(known, int(labels[position]), int(owners[position]))
+    combined = normalised({client: posterior[client] * label_only[client] for client in posterior})
+    update = {"by_labels": list(label_only.values()), "with_labels": list(combined.values())}
     return SourceAnswer(**{**answer.model_dump(), **update})
 
 

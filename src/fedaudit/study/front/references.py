@@ -17,7 +17,7 @@ from fedaudit.core.arguments import Range, refuse_unfit
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
-from fedaudit.core.naming import Copies, DefensePart, NamedPart, PartitionPart, members_of
+from fedaudit.core.naming import CopyFactory, DefensePart, NamedPart, PartitionPart, members_of
 from fedaudit.core.objects import (
     PartReference,
     part_reference,
@@ -77,7 +77,7 @@ class _Kind(NamedTuple):
     allowed: str
     catalogue: Mapping[str, object]
     base: type | tuple[()] = ()
-    make: Callable[[object, str], object] | None = Copies
+    make: Callable[[object, str], object] | None = CopyFactory
 
 
 _KINDS = {
