@@ -73,7 +73,7 @@ class Sequential:
 def deferring_signals() -> Iterator[None]:
     """Inside, defer Ctrl-C and SIGTERM, and start processes that never receive them.
 
-    This program handles the signals, and ends its processes.
+    The parent process handles the signals and stops the workers.
     """
     with _defer(signal.SIGINT), _defer(signal.SIGTERM), _blocking_signals():
         yield
@@ -148,7 +148,7 @@ def _receive_messages(pipe: Connection, messages: "SimpleQueue[bytes]") -> NoRet
     except (EOFError, OSError):
         pass
     except BaseException:
-        # Such as too little memory for a message, for which the work would wait forever.
+        # For example a MemoryError on receipt. Without an exit, the worker would wait forever.
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -195,8 +195,8 @@ def _pickle_error(error: Exception) -> bytes:
 class Workers:
     """Works on items in several processes with one thread each.
 
-    Jobs are pickled only for processes of this program. No worker outlives its session or this
-    process. A session must be used by one thread at a time.
+    Pickles go only to the worker processes of this program, never to disk or network. No worker
+    outlives its session or this process. A session must be used by one thread at a time.
 
     Attributes:
         count: Number of processes, at least 1.
@@ -254,7 +254,7 @@ class _Worker:
         """End the process if it was started; may be called repeatedly."""
         if self.process.pid is not None:
             self.process.kill()
-        # A process whose start was interrupted, so that its number is unknown, ends by this.
+        # If a start was interrupted, the pid is unknown; the process exits when its pipe closes.
         self.pipe.close()
 
     def wait(self) -> None:
@@ -321,7 +321,10 @@ class _WorkerPool:
 
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
-        """Inside, messages are exchanged; close on an error, which may have cut off a message."""
+        """Within the context, close the pool on any error.
+
+        An error may leave a message partly sent, which corrupts the pipe.
+        """
         if self._is_closed:
             raise RuntimeError("the session of these workers is closed; open another one")
         try:
@@ -391,8 +394,8 @@ def _explaining_exit(worker: _Worker) -> Iterator[None]:
                 "a worker process was killed, most often since memory ran out; use fewer workers"
             ) from error
         raise Unsupported(
-            f"a worker process ended (exit code {worker.process.exitcode}), with a message if "
-            "possible; a script that uses workers must start its work under if __name__ == "
+            f"a worker process ended (exit code {worker.process.exitcode}); see its error output "
+            "above, if any; a script that uses workers must start its work under if __name__ == "
             "'__main__'; or use one worker, which needs no other process"
         ) from error
 
@@ -400,8 +403,8 @@ def _explaining_exit(worker: _Worker) -> Iterator[None]:
 def refuse_import_by_worker() -> None:
     """Raise if a worker process is importing the script that started it.
 
-    Workers import the main script. One that starts its audit on import would wait for the run that
-    the first process works on, which waits for its workers.
+    Workers import the main script. A script that starts its audit on import would deadlock: the
+    worker would wait for the parent's run, and the parent for the worker.
     """
     if getattr(current_process(), "_inheriting", False):
         raise Unsupported(

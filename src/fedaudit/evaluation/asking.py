@@ -58,11 +58,11 @@ def answer_in_run(
         seed: Seed of the run.
         samples: The scores of one target.
         row: Row of the unit.
-        attacks: The attacks that are relied on.
+        attacks: The attacks that no failed control withdrew.
         contrast: Non-members that the unit is compared with.
         prior: Probability of membership before the attacks, in (0, 1).
         false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
-        withdrawn: Reason for each attack that is not relied on.
+        withdrawn: Reason for each attack that a failed control withdrew.
     """
     scores = np.stack([samples.by_attack[name] for name in attacks], axis=1)
     is_other = np.arange(len(scores)) != row
@@ -74,10 +74,11 @@ def answer_in_run(
     answers = [
         AttackAnswer(
             attack=name,
+            # Fraction of the non-members that score below the unit.
             above_nonmembers=float((nonmembers[:, column] < score).mean()),
             p_value=p_value,
             flagged=flag(p_value, 1 / (1 + len(nonmembers)), false_alarm_rate),
-            **_chance(score, members[:, column], nonmembers[:, column], prior),
+            **_posterior_limits(score, members[:, column], nonmembers[:, column], prior),
             others_as_high=int((others[:, column] >= score).sum()),
         )
         for column, (name, score, p_value) in enumerate(
@@ -118,12 +119,13 @@ def smallest_over_runs(runs: Sequence[RunAnswer]) -> float:
     return len(runs) / (1 + max(run.nonmembers for run in runs))
 
 
-def _chance(
+def _posterior_limits(
     score: float,
     members: Float[ndarray, " members"],
     nonmembers: Float[ndarray, " nonmembers"],
     prior: float,
 ) -> dict[str, float]:
+    """Return the limits of the posterior probability of membership, by field of the answer."""
     scores = np.concatenate([members, nonmembers])
     is_member: Bool[ndarray, " units"] = np.arange(len(scores)) < len(members)
     limits = membership_chance(score, scores, is_member, prior=prior)
@@ -148,11 +150,13 @@ def source_posterior(
         BadInput: A signal that the attack needs was not measured.
         NotVisible: No client was measured.
     """
-    cubes = {
-        name: cube.on_samples(torch.tensor([position])) for name, cube in stacked(rounds).items()
+    # Signals over rounds, clients and samples, of this sample alone.
+    measured = {
+        name: values.on_samples(torch.tensor([position]))
+        for name, values in stacked(rounds).items()
     }
-    posterior = attack.posterior(cubes, sizes)[:, 0].tolist()
-    return dict(zip(cubes[attack.signals[0].name].clients, posterior, strict=True))
+    posterior = attack.posterior(measured, sizes)[:, 0].tolist()
+    return dict(zip(measured[attack.signals[0].name].clients, posterior, strict=True))
 
 
 def label_posterior(
@@ -160,7 +164,7 @@ def label_posterior(
 ) -> dict[ClientId, float]:
     """Return the posterior over clients by label distributions alone, for equal priors.
 
-    The sample itself is not counted at its owner, as it would otherwise betray itself.
+    The sample is not counted at its owner. Otherwise, its own count would reveal the owner.
 
     Args:
         counts: Training samples of each class, for each client.
@@ -172,9 +176,9 @@ def label_posterior(
     """
     shares = {}
     for client, classes in counts.items():
-        n_asked = int(client == owner)
-        total = sum(classes) - n_asked
-        count = (classes[label] if 0 <= label < len(classes) else 0) - n_asked
+        is_owner = int(client == owner)
+        total = sum(classes) - is_owner
+        count = (classes[label] if 0 <= label < len(classes) else 0) - is_owner
         shares[client] = max(count, 0) / total if total > 0 else 0.0
     return normalised(shares)
 

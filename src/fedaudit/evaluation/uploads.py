@@ -60,12 +60,12 @@ _ACCURACY_MARGIN = 0.1
 batch statistics lag behind."""
 
 _LEAST_OF_CHANCE = 0.5
-"""Multiple of the chance-level accuracy that trained models exceed."""
+"""Trained models have at least this multiple of the chance-level accuracy."""
 
 _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
 _SAME_SCALE = 0.5
-"""Largest range over rounds of the log2 ratio of two losses that differ by a scale, for example if
-a mean was divided by the batch size again."""
+"""Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss) if the
+losses differ by a constant factor, for example if a mean was divided by the batch size again."""
 
 _FEWEST_ROUNDS = 2
 _CAUSES = (
@@ -77,7 +77,7 @@ _CAUSES = (
 
 
 def _clients_in_sums(round: Round) -> set[ClientId]:
-    """Return the clients that are visible only in a sum, and those that represent a sum."""
+    """Return the clients that are visible only in a sum, and those that a sum is named after."""
     return {*round.stands_for, *round.stands_for.values()}
 
 
@@ -134,7 +134,9 @@ def _describe(worst: dict[ClientId, list[float]], run: Setup) -> str:
             f"the median norm{repeated} in {len(ratios)} rounds"
         )
     others = len(worst) - _MAX_NAMED
-    sentences += [f"so did {others} further clients"] if others > 0 else []
+    if others > 0:
+        clients = "further clients" if others > 1 else "further client"
+        sentences.append(f"{others} {clients} also sent degenerate updates")
     return (
         f"{'; '.join(sentences)}: comparisons with such clients are distorted; find out why, or "
         "leave them out of the audit"
@@ -194,8 +196,8 @@ class Comparison(NamedTuple):
 def metrics_in(values: object) -> dict[Metric, float]:
     """Return the usable metrics among the values that a client reported.
 
-    Values that are not finite numbers are left out. The values of all rounds decide whether an
-    accuracy is a share or a percentage.
+    Values that are negative or not finite, and accuracies above 100, are left out. An accuracy may
+    be a share or a percentage; the control decides this from the values of all rounds.
     """
     metrics = dict[Metric, float]()
     names: tuple[Metric, ...] = (ACCURACY, LOSS) if isinstance(values, Mapping) else ()
@@ -279,7 +281,7 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
             **run_coordinates(run),
             control=REPORTED,
             target=client,
-            expected="reported training accuracy or loss agrees with that of the upload on members",
+            expected="reported training accuracy or loss agrees with the upload's on members",
             value=value,
             passed=passed,
             note=f"{note}; {_CAUSES}" if passed is False else note,
@@ -305,14 +307,17 @@ def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
     if any(c.reported.get(ACCURACY, 0) > 1 for c in rounds):
         return _accuracies(percent)
     outcome = _accuracies(counted)
-    # A percentage must not be far below chance. Reports of other clients are not used, as a single
-    # client could otherwise disable the controls of all others.
+    # Accept the reading as a percentage only if value / 100 is at least half of the chance level
+    # and not far below the measured accuracy. Reports of other clients are not used. Otherwise, a
+    # single client could disable the controls of all others.
     reported = median(c.reported[ACCURACY] for c in percent)
-    below = (
+    shortfalls = (
         lower_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE) - c.reported[ACCURACY]
         for c in percent
     )
-    may_be_percent = reported * classes >= _LEAST_OF_CHANCE and median(below) <= _ACCURACY_MARGIN
+    may_be_percent = (
+        reported * classes >= _LEAST_OF_CHANCE and median(shortfalls) <= _ACCURACY_MARGIN
+    )
     if outcome.passed is False and may_be_percent:
         note = f"{outcome.note}; it is unknown if this is a share or a percentage"
         return outcome._replace(passed=None, note=note)
@@ -337,19 +342,18 @@ def _losses(rounds: Sequence[Comparison]) -> _Outcome:
         return _Outcome(None, None, "no accuracy or loss that can be compared")
     measured, reported = median(c.loss for c in rounds), median(c.reported[LOSS] for c in rounds)
     note = f"loss reported {reported:.3g}, measured {measured:.3g}{_scope(rounds)}"
-    errors = float(sp.special.ndtri(_CONFIDENCE))
+    z = float(sp.special.ndtri(_CONFIDENCE))
     gaps = [
-        c.loss - errors * c.loss_error - (_LOSS_FACTOR * c.reported[LOSS] + _LOSS_MARGIN)
-        for c in rounds
+        c.loss - z * c.loss_error - (_LOSS_FACTOR * c.reported[LOSS] + _LOSS_MARGIN) for c in rounds
     ]
     if median(gaps) <= 0:
         return _Outcome(None, True, note)
     if len(rounds) < _FEWEST_ROUNDS:
-        reason = "one round cannot distinguish another network from another scale"
+        reason = "one round cannot distinguish a wrong network from a loss scaled by a constant"
         return _Outcome(None, None, f"{note}; {reason}")
     ratios = [log2(c.loss / max(c.reported[LOSS], 1e-12)) for c in rounds]
     if max(ratios) - min(ratios) <= _SAME_SCALE:
-        reason = "the ratio is the same in all rounds, which suggests another scale"
+        reason = "the ratio is the same in all rounds, which suggests a loss scaled by a constant"
         return _Outcome(None, None, f"{note}; {reason}")
     return _Outcome(None, False, note)
 

@@ -1,14 +1,16 @@
 """Exact products of per-sample gradients, by type of layer.
 
 A kernel takes a layer's input and the gradient at its output, for a chunk of samples. It returns
-the layer's share of every inner product with an update and of every squared norm. Per-sample
-gradients exist only in blocks that fit a processor's cache.
+the layer's contributions to the products: the inner product of each sample's gradient with each
+update, and its squared norm. Per-sample gradients exist only in blocks that fit a processor's
+cache.
 
 Linear layers on sequences and convolutions apply one weight at many positions. Sample i's gradient
-is ``sum_t grads[i, t] (x) inputs[i, t]``, outputs times inner entries, summed over positions. With
-T positions, K clients and W weights there are two methods. Writing out the gradient costs T + K
-multiplications per weight and a pass through memory. Multiplying the inputs with the updates
-("forward") costs K * T, at the full speed of a matrix product.
+is ``sum_t grads[i, t] (x) inputs[i, t]``, a matrix of output by inner size, summed over positions.
+The inner size is the number of inputs that one output reads at one position. With T positions and
+K clients there are two methods. Writing out the gradient costs T + K multiplications per sample and
+weight, and a pass through memory. Multiplying the inputs with the updates ("forward") costs K * T
+multiplications per sample and weight, at the full speed of a matrix product.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +26,7 @@ from fedaudit.core.devices import by_kind
 
 
 class LayerProducts(NamedTuple):
-    """One layer's share of the products of a chunk.
+    """One layer's contribution to the products of a chunk.
 
     Attributes:
         dots: Inner product of each sample's gradient with each client's update.
@@ -35,7 +37,7 @@ class LayerProducts(NamedTuple):
     squared_norms: Float[Tensor, " samples"]
 
     def plus(self, other: "LayerProducts") -> "LayerProducts":
-        """Return the sum of two shares."""
+        """Return the sum of two contributions."""
         return LayerProducts(self.dots + other.dots, self.squared_norms + other.squared_norms)
 
     @staticmethod
@@ -54,7 +56,7 @@ class LayerKernel(Protocol):
         inputs: Shaped[Tensor, "samples ..."],
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
-        """Return the layer's share, from its inputs and the loss's gradients at its outputs."""
+        """Return the layer's contribution from its inputs and the gradients at its outputs."""
         ...
 
 
@@ -106,18 +108,18 @@ def direct(
 def optional_bias(
     layer: Layer,
 ) -> Callable[[LayerProducts | None, Float[Tensor, "samples outputs"]], LayerProducts]:
-    """Return a function that adds the bias's share if the bias is audited."""
+    """Return a function that adds the bias's contribution if the bias is audited."""
     bias = layer.stacked("bias")
 
     def add(
-        share: LayerProducts | None, gradients: Float[Tensor, "samples outputs"]
+        weight_products: LayerProducts | None, gradients: Float[Tensor, "samples outputs"]
     ) -> LayerProducts:
         if bias is None:
-            if share is None:
+            if weight_products is None:
                 raise RuntimeError("a layer without audited parameters has no kernel")
-            return share
-        bias_share = direct(gradients, bias)
-        return bias_share if share is None else share.plus(bias_share)
+            return weight_products
+        bias_products = direct(gradients, bias)
+        return bias_products if weight_products is None else weight_products.plus(bias_products)
 
     return add
 
@@ -139,8 +141,8 @@ def product(
     so that bits do not change from run to run.
     """
     size = left.shape[0] * left.shape[1] * right.shape[0]
-    # For a sliced right side oneDNN uses a reference kernel that is a thousand times slower. It
-    # supports a transposed one.
+    # For a non-contiguous right operand oneDNN uses a reference kernel that is a thousand times
+    # slower, unless its transpose is contiguous.
     if (
         _HAS_ONEDNN
         and size >= _LEAST_FOR_ONEDNN
@@ -181,12 +183,12 @@ def forward_dots(
 
 
 def gram_norms(
-    inputs: Float[Tensor, "samples positions positions"],
+    input_gram: Float[Tensor, "samples positions positions"],
     grads: Float[Tensor, "samples positions outputs"],
 ) -> Float[Tensor, " samples"]:
     """Return squared norms from the inner products of the inputs of each pair of positions."""
     pairs = torch.bmm(grads, grads.transpose(1, 2))
-    return pairs.mul_(inputs).flatten(1).sum(1).clamp_min(0)
+    return pairs.mul_(input_gram).flatten(1).sum(1).clamp_min(0)
 
 
 def update_blocks(
@@ -198,7 +200,7 @@ def update_blocks(
     """Return the updates split along the inner axis into the blocks that :func:`blocked` uses.
 
     Args:
-        updates: One client's after the other, so that only one is rearranged at a time.
+        updates: Iterable over the clients' updates, which is consumed one update at a time.
         shape: Clients, outputs and inner entries.
         like: A tensor with the type and device of the blocks.
         parts: Number of equal parts of the inner axis, each with its list of blocks.
