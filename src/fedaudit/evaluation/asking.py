@@ -58,11 +58,12 @@ def answer_in_run(
         seed: Seed of the run.
         samples: The scores of one target.
         row: Row of the unit.
-        attacks: The attacks that no failed control withdrew.
+        attacks: Attacks that are not withdrawn.
         contrast: Non-members that the unit is compared with.
         prior: Probability of membership before the attacks, in (0, 1).
         false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
-        withdrawn: Reason for each attack that a failed control withdrew.
+        withdrawn: Reason for each withdrawn attack: a failed control, or scores with the wrong
+            sign.
     """
     scores = np.stack([samples.by_attack[name] for name in attacks], axis=1)
     is_other = np.arange(len(scores)) != row
