@@ -235,7 +235,8 @@ class BitMechanism(LocalDP):
     def method(self) -> str:
         if self.shared_mask:
             return "one mask for all records"
-        return "log ratios summed over bits" + " except the sign bit" * self.sign_lost
+        # The text is part of a record's content hash, so it must not be reworded.
+        return "log ratios summed over bits" + " but the sign" * self.sign_lost
 
     def actual_epsilon(self, features: int) -> float:
         """Return the sum of the epsilons of all decoded bits; infinite with a shared mask."""
