@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fedaudit.core.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from fedaudit import algorithms as algorithms
