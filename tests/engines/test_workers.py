@@ -98,7 +98,7 @@ def test_a_worker_without_memory_for_a_message_is_reported(
 ) -> None:
     with Workers(1).session(hunger, 0) as run:
         list(run([b""]))
-        with pytest.raises(Unsupported, match=r"exit code 1.*with a message"):
+        with pytest.raises(Unsupported, match=r"exit code 1.*see its error output"):
             list(run([bytes(200_000_000)]))
     assert "MemoryError" in capfd.readouterr().err
 
