@@ -338,7 +338,7 @@ def _sources(study: Study) -> str:
             max(run.by_round or [success[run.defense, run.view, run.seed]]) for run in runs
         )
         baseline = None if first.over_baseline is None else first.over_baseline.level
-        levels = (first.mixes, baseline, best, first.chance)
+        levels = (first.label_level, baseline, best, first.chance)
         cells = [_named_share(figures[attack]) if attack in figures else "–" for attack in attacks]
         shares = ["–" if level is None else f"{100 * level:.1f}%" for level in levels]
         gaps = [abs(gap) for run in runs for gap in run.overfitting]
@@ -349,7 +349,7 @@ def _sources(study: Study) -> str:
 
 def _named_share(named: SourceAttack) -> str:
     value = f"{100 * named.success.number:.1f}%"
-    strong = f"**{value}**" if named.above_mixes else value
+    strong = f"**{value}**" if named.above_labels else value
     if named.success.low is None or named.success.high is None:
         return strong
     return f"{strong} ({100 * named.success.low:.1f}–{100 * named.success.high:.1f})"
