@@ -199,3 +199,32 @@ def test_verification_does_not_depend_on_reading_order(many_clients: Path, tmp_p
         with pytest.MonkeyPatch.context() as patch:
             shuffle_readers(patch, seed)
             assert compare_with_run(found, many_clients).problems == []
+
+
+def test_sentences_of_a_record_of_another_version_are_not_compared(
+    run: Path, pack: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = pack / "policy.toml"
+
+    def reword(record: Json) -> None:
+        record["untested"] = ["Other words of an earlier version."]
+        record["controls"][0]["note"] = "other words"
+
+    def reword_of_version_0_1(record: Json) -> None:
+        record["environment"]["versions"]["fedaudit"] = "0.1.0"
+        reword(record)
+
+    def with_another_value(record: Json) -> None:
+        reword_of_version_0_1(record)
+        record["controls"][0]["value"] = 0.123
+
+    for change, code in ((reword, 1), (reword_of_version_0_1, 0), (with_another_value, 1)):
+        changed = forged(pack, run, change, policy)
+        # The record in the folder states the versions, and is compared with the pack.
+        folder = pack.parent / change.__name__
+        shutil.copytree(run, folder)
+        shutil.copy(pack.parent / "forged.json", folder / "record.json")
+        assert verified(changed, "--recording", folder) == code, capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert ("not checked: notes and the list" in printed) == (change is not reword)
+        shutil.rmtree(changed)

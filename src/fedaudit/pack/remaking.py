@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel
 
+from fedaudit import __version__
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import ATTACKED, RECORD_FILE
 from fedaudit.gate.evaluate import evaluate_policy
@@ -45,6 +46,8 @@ _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 _NAME, _KEY, _STARTED = ("recording", "name"), ("recording", "key"), ("recording", "started")
 _SETTINGS_OF_ONE_RECORDER = {("name",), _NAME, _KEY, _STARTED}
 """Settings that distinguish several recordings of one federation."""
+_SENTENCES = {"note", "uncovered", "fairness_note", "description"}
+"""Fields of a record's parts that are sentences for readers."""
 _MADE_WITH = ("commit", "device", "versions")
 _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
 
@@ -69,6 +72,11 @@ def compare_with_run(
         problems += contradicting_signals(recording, data_dir, trust=trust)
     alone = set(not_shown_by_pack(record))
     open_questions = [*choices.unchecked, *not_shown_by_run(record, recording)]
+    if version := _other_version(record):
+        open_questions.append(
+            f"notes and the list of what was not tested: fedaudit {shortened(version, 40)} wrote "
+            f"them, and {__version__} may word them differently"
+        )
     checked = [*verified.checked, FROM_THE_RUN, *choices.checked]
     no_network = "a recording does not hold the network"
     if unmeasured := no_network if record.watched else unmeasurable(recording):
@@ -111,13 +119,16 @@ def differences(
     """Yield each part of a packed record that differs from the recomputed record.
 
     Commit, device and versions are compared if the folder has a record with the same content. The
-    pack's numbers of suppressed entries are compared if ``counts`` is given.
+    pack's numbers of suppressed entries are compared if ``counts`` is given. Sentences are compared
+    if this version of fedaudit made the record, since versions word them differently.
     """
     packable, hidden = suppressed(recomputed, smallest_group)
     yield from _other_settings(record, packable)
+    compare = _without_sentences if _other_version(record) else _unchanged
     for field in Record.model_fields:
-        if field not in _BY_ITSELF and getattr(record, field) != getattr(packable, field):
-            yield _difference(field, getattr(record, field), getattr(packable, field))
+        packed, expected = (compare(getattr(each, field)) for each in (record, packable))
+        if field not in _BY_ITSELF and packed != expected:
+            yield _difference(field, packed, expected)
     if packable.content_hash != record.content_hash:
         yield (
             "the record's content hash is not that of the run's measurements; on another machine "
@@ -132,6 +143,26 @@ def differences(
                 f"the manifest says that {counts.get(name, 0)} of {name} were suppressed, and the "
                 f"run gives {count}"
             )
+
+
+def _other_version(record: Record) -> str:
+    """Return the version of fedaudit that made a record, or "" if it is the present one."""
+    version = record.environment.versions.get("fedaudit", "unknown")
+    return "" if version == __version__ else version
+
+
+def _unchanged(value: object) -> object:
+    return value
+
+
+def _without_sentences(value: object) -> object:
+    """Return a field of a record with its sentences for readers removed."""
+    if isinstance(value, list):
+        # A list of sentences, such as what was not tested, is empty then.
+        return [_without_sentences(item) for item in value if not isinstance(item, str)]
+    if not isinstance(value, BaseModel):
+        return value
+    return value.model_copy(update=dict.fromkeys(_SENTENCES & type(value).model_fields.keys(), ""))
 
 
 def _other_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]:

@@ -360,9 +360,9 @@ def _untested(run: Setup) -> list[str]:
         )
     if len(study.seeds) < FEWEST_RUNS:
         seeds = "one seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
-        # Verifying a pack compares this text, so packs of earlier versions rely on it.
         sentences.append(
-            f"Another run of the same procedure: this is {seeds}, and five are needed."
+            f"The mean over further runs of the same procedure: this is {seeds}, and five are "
+            "needed."
         )
     if run.recorded is not None:
         sentences += run.recorded.missing
