@@ -85,7 +85,7 @@ OPENED_ELSEWHERE = {
     "cli.application._TerminalStream._discard_from_now": "the null device",
     "cli.application.robust_printing": "the null device",
     "cli.application._open_closed_descriptors": "the null device",
-    "live.background._close_others": "the null device",
+    "live.forking._close_others": "the null device",
     "filters.isolated._answer": "the null device",
     "core.importing._entry_points": "metadata of an installed package",
     "pack.packing._fill": "a new file",

@@ -1,9 +1,10 @@
 """Utility of a run's models, measured in each round and stored in the round's notes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum, isfinite
+from typing import TypeAlias
 
 import numpy as np
 import scipy as sp
@@ -42,6 +43,8 @@ _AT_ONCE = 4096
 """Number of samples whose outputs are in memory together; outputs of sequences are large."""
 MEAN, SPREAD = "mean", "spread"
 _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
+
+CountCorrect: TypeAlias = Callable[[Model, Samples, torch.device], int]
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def accuracy_notes(
     device: torch.device = CPU,
     *,
     means: bool = True,
+    count: CountCorrect | None = None,
 ) -> dict[str, str]:
     """Return counts of correct predictions of a round's models, or means for other tasks.
 
@@ -119,15 +123,15 @@ def accuracy_notes(
     by_client = {
         f"client-{c}": (model, split.by_client[c]) for c, model in sorted(round.kept.items())
     }
-    notes = dict[str, str]()
+    notes, count = dict[str, str](), count or count_correct
     for name, (model, trained_on) in (by_client or models).items():
         if not model.architecture.task.utility.is_share:
             if means:
                 notes |= _means(model, split.test, trained_on, device)
             continue
         notes |= {
-            f"{_TEST}{name}": str(_correct(model, split.test, device)),
-            f"{_TRAIN}{name}": str(_correct(model, trained_on, device)),
+            f"{_TEST}{name}": str(count(model, split.test, device)),
+            f"{_TRAIN}{name}": str(count(model, trained_on, device)),
             f"{_TOTAL}{name}": str(len(trained_on)),
         }
     return notes | gaps
@@ -273,13 +277,14 @@ def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[st
         model = round.kept.get(client, exposed.local)
         if model is not None:
             samples = split.by_client[client]
-            trained = _correct(model, samples, device) / len(samples)
-            tested = _correct(model, split.fresh, device) / len(split.fresh)
+            trained = count_correct(model, samples, device) / len(samples)
+            tested = count_correct(model, split.fresh, device) / len(split.fresh)
             notes[f"{_GAP}{client}"] = repr(trained - tested)
     return notes
 
 
-def _correct(model: Model, samples: Samples, device: torch.device) -> int:
+def count_correct(model: Model, samples: Samples, device: torch.device) -> int:
+    """Return the number of samples that a model answers correctly."""
     return int(_utilities(model, samples, device).sum())
 
 

@@ -2,17 +2,14 @@
 
 import json
 import os
-import select
 import signal
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import Pipe
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -20,6 +17,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import own_folder, read_text, write_whole
 from fedaudit.core.values import ClientId
 from fedaudit.live.files import FOLDER, TRAINER, waiting
+from fedaudit.live.forking import can_fork, fork_detached, has_ended
 
 _MAX_PID_BYTES = 40
 """Maximum size of the file with a process id."""
@@ -29,11 +27,8 @@ _POLL_SECONDS = 0.5
 """Seconds between two checks whether the training still runs."""
 _MIN_PATIENCE = 120.0
 """Minimum of the seconds that a round may take, whatever the estimate."""
-_START_SECONDS = 30.0
-"""Seconds within which the forked process must send its process id."""
 _MAX_STARTS = 3
 _END = b"end"
-_SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 Measure: TypeAlias = Callable[[Path], Mapping[ClientId, str]]
@@ -62,7 +57,7 @@ def outcome_of(index: int, path: Path, measure: Measure) -> Outcome:
 
 def refuse_impossible(device: torch.device) -> None:
     """Raise if the system has no fork, or models are run on a GPU."""
-    if not hasattr(os, "fork"):
+    if not can_fork():
         raise BadInput(
             "measure='background' needs a system with fork, such as Linux; use 'now' or 'after'"
         )
@@ -79,7 +74,7 @@ def is_trainer_gone(folder: Path) -> bool:
         trainer = int(read_text(folder / FOLDER / TRAINER, max_bytes=_MAX_PID_BYTES))
     except (OSError, ValueError):
         return False
-    return trainer == os.getpid() or _has_ended(trainer)
+    return trainer == os.getpid() or has_ended(trainer)
 
 
 class BackgroundProcess:
@@ -153,27 +148,12 @@ class BackgroundProcess:
         """Fork a detached process; a failed fork counts as a start."""
         self._starts += 1
         self._disconnect()
-        ours, theirs = Pipe()
-        try:
+        # A full disk counts as a process that could not be started.
+        with suppress(OSError, BadInput):
             write_whole(own_folder(self._folder, FOLDER) / TRAINER, str(self._trainer))
-            with _signals_blocked(), warnings.catch_warnings():
-                # Forking is safe here: the copy runs a single thread and takes no shared lock.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
-                if pid == 0:
-                    self._detach(theirs)
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-            theirs.close()
-            if ours.poll(_START_SECONDS):
-                self._pid = int(json.loads(ours.recv_bytes()))
-                self._pipe = ours
-                return
-        # There is no memory, process id or disk space left, or the process ended at once.
-        except (OSError, BadInput, EOFError, ValueError):
-            pass
-        ours.close()
-        theirs.close()
+            forked = fork_detached(self._serve, self._keeps)
+            if forked is not None:
+                self._pid, self._pipe = forked
 
     def _alive(self) -> bool:
         self._poll(0.0)
@@ -206,27 +186,10 @@ class BackgroundProcess:
             if self._pipe is not None:
                 self._pipe.send_bytes(what)
 
-    def _detach(self, pipe: Connection) -> NoReturn:
-        """Fork again, so that the process is not a child of the program, and exit."""
-        try:
-            if os.fork() == 0:
-                self._serve(pipe)
-        finally:
-            # A normal exit would run the program's exit handlers a second time.
-            os._exit(0)
-
     def _serve(self, pipe: Connection) -> None:
         """Measure waiting rounds until training ends or its process is gone."""
-        # Ignore Ctrl-C, which is meant for the training: waiting rounds are still measured.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        _close_others([pipe.fileno(), *self._keeps])
         with suppress(OSError):
             os.nice(5)
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        pipe.send_bytes(json.dumps(os.getpid()).encode())
         done, is_over = set[int](), False
         while not is_over:
             while not is_over and self._measure_next(pipe, done):
@@ -247,33 +210,6 @@ class BackgroundProcess:
         return bool(waiting_rounds)
 
 
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block signals, which in a forked copy would run the program's exit handlers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _close_others(keeps: Sequence[int]) -> None:
-    """Close the program's other open files: output, ports, locks of other recordings.
-
-    Descriptors stay occupied by the null device. Otherwise an object of the program that closes its
-    descriptor later could close a file that was opened here.
-    """
-    null_device = os.open(os.devnull, os.O_RDWR)
-    folder = next((path for path in ("/proc/self/fd", "/dev/fd") if os.path.isdir(path)), None)
-    for name in os.listdir(folder) if folder else ():
-        number = int(name)
-        if number not in (null_device, *keeps):
-            # Skip the descriptor of the listing itself, which is closed by now.
-            with suppress(OSError):
-                os.fstat(number)
-                os.dup2(null_device, number)
-
-
 def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:
     try:
         while pipe.poll(wait):
@@ -281,21 +217,6 @@ def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:
             if pipe.recv_bytes() == _END:
                 return True
         # Another forked process may hold the pipe open, which hides its end.
-        return _has_ended(trainer)
+        return has_ended(trainer)
     except (EOFError, OSError):
         return True
-
-
-def _has_ended(process: int) -> bool:
-    """Return True if a process has exited, even if its parent has not waited for it."""
-    try:
-        if not hasattr(os, "pidfd_open"):
-            os.kill(process, 0)
-            return False
-        number = os.pidfd_open(process)
-    except OSError:
-        return True
-    try:
-        return bool(select.select([number], [], [], 0)[0])
-    finally:
-        os.close(number)

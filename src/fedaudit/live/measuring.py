@@ -23,6 +23,7 @@ from fedaudit.live.background import (
     is_trainer_gone,
     outcome_of,
 )
+from fedaudit.live.evaluating import KnownAnswers
 from fedaudit.live.files import clear, read_waiting, store_waiting, waiting
 from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.live.rounds import SENT, measure_without_faulty
@@ -97,6 +98,7 @@ class Measuring:
         self._when, self._workers, self._device = when, workers, device
         self._note, self._failed, self._log = note, failed, log
         self._evaluation = evaluation_split(setup)
+        self._answers = KnownAnswers(self._evaluation, setup.deal.audit)
         self._logged: set[str] = set()
         self._waited, self._expected = 0.0, 0.0
         self._outcomes: list[Outcome] = []
@@ -214,7 +216,8 @@ class Measuring:
             notes = {"complete": str(entry.complete), "run": self._recording.key}
             notes |= {SENT: entry.sent} if entry.sent else {}
             notes |= {ESTIMATED: named_few(layers)} if layers else {}
-            notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
+            measured, count = self._answers.taken_from(measured, seen)
+            notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device, count=count)
             notes |= reported_notes(entry.reported, self._evaluation.by_client, seen, self._device)
             notes |= update_notes(seen)
         entry = entry.logged(measured=True, excluded={**entry.excluded, **faulty})
@@ -235,9 +238,8 @@ class Measuring:
     def _measure_signals(self, seen: Round, samples: Samples) -> MeasuredRound:
         audit, unsent = self._setup.deal.audit, self._shape.unsent
         seen = with_estimates(seen, unsent, audit, self._device)
-        return measure_round(
-            seen, self._setup.signals, samples, workers=self._workers, device=self._device
-        )
+        signals = self._answers.with_utility(self._setup.signals, seen)
+        return measure_round(seen, signals, samples, workers=self._workers, device=self._device)
 
     def _measure_file(self, path: Path) -> dict[ClientId, str]:
         """Measure a waiting round and delete its file."""
