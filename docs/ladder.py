@@ -440,14 +440,16 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
         "## Adversary with the final model only",
         _final(final, made_from, checked_on),
         "## Candidate predictors",
-        "Mean absolute error of the predicted AUC. Each rule fits the normal quantile of the AUC "
-        "linearly to its predictors, by least squares. Counts are log-transformed.",
+        "We compared rules with other predictors. Each rule fits the normal quantile of the AUC "
+        "linearly to its predictors, by least squares; counts are log-transformed. The table shows "
+        "the mean absolute error of the predicted AUC.",
         _axes(AXES, made_from, checked_on, of_uploads),
         AXES_SAY,
         "## Effect of a single setting",
-        "Each row compares the two federations of a data set that differ most in this setting "
-        "and in nothing else. Fewer rounds do not help if uploads are visible: uploads leak from "
-        "the first round on. If the test accuracy falls with the AUC, protection costs utility.",
+        "Each row compares two federations that differ only in one setting; of all such pairs of a "
+        "data set, the pair with the largest difference is shown. Fewer rounds do not help against "
+        "a server that sees uploads, because uploads leak from the first round on. If the test "
+        "accuracy falls with the AUC, the protection costs utility.",
         _changes(changes(made_from)),
         "## Source inference",
         _sources(made_from),
@@ -455,7 +457,7 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
         CAVEATS,
         "## All federations",
         _table(made_from, uploads),
-        "## Held-out data sets",
+        "## Further data sets",
         _table(checked_on, uploads),
     ]
     return "\n\n".join(parts) + "\n"
@@ -463,11 +465,13 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
 
 INTRODUCTION = """# The leak ladder
 
-Estimate from the loss gap of your clients how much their uploads leak. Every mark in the plots is a
-federation of ten clients, from barely trained to memorising. Four attacks on uploads and one on the
-final model audit it. `python docs/ladder.py` generates this page from the records
-(`results/ladder-*`). To repeat the federations of a data set (ten minutes on one core for this one;
-D is the folder with data sets):
+Estimate how much your clients' uploads leak from a number that clients can measure without an
+attack: the *loss gap*. The leak ladder is a series of federations of ten clients, from barely
+trained to memorising. Each federation is audited with four attacks on uploads and one attack on the
+final model, and is one point in the plots.
+
+`python docs/ladder.py` generates this page from the records (`results/ladder-*`). To repeat the
+federations on Location-30 (ten minutes on one core; D is the folder with data sets):
 
 ```
 fedaudit run studies/ladder-location30.toml --variant all --data-dir D --out runs/ladder-location30
@@ -475,13 +479,14 @@ python results/keep.py runs/ladder-location30 --ladder
 python docs/ladder.py
 ```"""
 
-AXES_SAY = """If the gap is known, the number of samples adds no information: more samples narrow
-the gap. A client can measure its gap without an attack after any round; records contain it."""
+AXES_SAY = """If the gap is known, the number of samples does not improve the prediction, because
+more samples also reduce the gap. A client can measure its gap without an attack after any round.
+Records contain the gap."""
 
-CAVEATS = """The gap of uploads is measured on the attacked samples, so it cannot be predicted from
-settings alone. The ladder covers only clients with similar numbers of samples and the same label
-distribution that take part in every round. AUCs are means over samples; reports list the most
-exposed samples."""
+CAVEATS = """- The gap must be measured on the audited samples. Settings do not predict it.
+- In the ladder, all clients have similar numbers of samples and the same label distribution, and
+  take part in every round.
+- AUCs are means over samples. Reports list the most exposed samples."""
 
 
 def _variant(rung: Rung) -> str:
@@ -518,22 +523,24 @@ def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence
     ]
     error = fmean(map(abs, errors_on(RULE, made_from, checked_on, of_uploads)))
     gaps = [uploads.from_gap(auc) for auc in WORRY]
-    thresholds = f"AUC {_listed(WORRY)} at gaps of {_listed([f'{gap:.2f}' for gap in gaps])}"
+    thresholds = f"AUC of {_listed(WORRY)} at gaps of {_listed([f'{gap:.2f}' for gap in gaps])}"
     young = [rung for rung in made_from if rung.gap < 0.01]
     studies = {rung.study for rung in made_from}
     return (
         f"**From a gap of {gaps[0]:.1f} standard deviations.** The gap of an upload is its mean "
-        "held-out loss minus its mean training loss, divided by the standard deviation of its "
-        "held-out loss. The expected AUC of the strongest attack is"
+        "loss on held-out samples minus its mean loss on training samples, divided by the standard "
+        "deviation of the loss on held-out samples. The expected AUC of the strongest attack is"
         f"\n\n    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
-        f"with Φ the normal distribution function: {thresholds}. The rule is fitted to "
-        f"{len(made_from)} federations on {len(studies)} data sets. If each data set is predicted "
-        f"from the others (leave-one-dataset-out), the error of nine in ten federations is at "
-        f"most {uploads.spread:.2f}. On the held-out data sets, this holds for {sum(within)} of "
-        f"{len(within)} federations ({by_data}), or for {sum(either)} if the confidence interval "
-        f"of the AUC is allowed for; the mean error there is {error:.3f}.\n\n"
+        f"where Φ is the normal distribution function. This gives an {thresholds}.\n\n"
+        f"The rule is fitted to {len(made_from)} federations on {len(studies)} data sets. To "
+        "estimate its error, we predicted each data set from the others (leave-one-dataset-out): "
+        f"the error of nine in ten federations is at most {uploads.spread:.2f}. On two further "
+        f"data sets, the error is that small for {sum(within)} of {len(within)} federations "
+        f"({by_data}). It is within this bound plus the confidence interval of the AUC for "
+        f"{sum(either)} federations. The "
+        f"mean error on these data sets is {error:.3f}.\n\n"
         "**The generalisation gap of the global model does not predict the leak of uploads.** In "
-        f"{len(young)} of these federations it is below 1 point, and the AUCs are "
+        f"{len(young)} of these federations, it is below 1 point, but the AUCs are "
         f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads of "
         "clients with few samples leak from the first round on, before the global model has "
         "learned anything."
@@ -561,10 +568,11 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     weakest = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
-        f"`{first}`: in the third of the federations with the smallest gaps, it has a mean AUC of "
-        f"{means[0][first]:.2f}, and `{weakest}` has {means[0][weakest]:.2f}. In the third with "
-        f"the largest gaps, `{last}` leads with {means[-1][last]:.2f}. Mean AUC of each attack, "
-        "and the number of federations in which it is the strongest:\n\n" + _grid(head, rows)
+        f"**`{first}`.** In the third of the federations with the smallest gaps, it has the "
+        f"highest mean AUC, {means[0][first]:.2f}; `{weakest}` has the lowest, {means[0][weakest]:.2f}. In "
+        f"the third with the largest gaps, `{last}` has the highest mean AUC, "
+        f"{means[-1][last]:.2f}. The table shows the mean AUC of each attack, and the number of "
+        "federations in which it is the strongest:\n\n" + _grid(head, rows)
     )
 
 
@@ -579,12 +587,14 @@ def _final(final: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Ru
         checked_on, key=lambda rung: abs(rung.final.value - _predicted(final, FINAL_RULE, rung))
     )
     return (
-        "Here the generalisation gap of the global model is a rough predictor. The expected AUC of "
-        f"its loss (`{FINAL_ATTACK}`, against held-out samples) is "
-        f"Φ({final.intercept:.2f} + {final.slope:.2f} · gap): AUC {_listed(WORRY)} at gaps of "
-        f"{_listed(points)} points. The leave-one-dataset-out error of nine in ten federations is "
-        f"at most {final.spread:.2f}; on the held-out data sets, this holds for {sum(within)} of "
-        f"{len(within)}. The largest error there is {NAMES[far.study]} "
+        "If the adversary sees only the final model, the generalisation gap of the global model is "
+        "a rough predictor. The attack uses the loss of the final model "
+        f"(`{FINAL_ATTACK}`, against held-out samples). Its expected AUC is "
+        f"Φ({final.intercept:.2f} + {final.slope:.2f} · gap). This gives an AUC of "
+        f"{_listed(WORRY)} at gaps of {_listed(points)} points.\n\n"
+        "The leave-one-dataset-out error of nine in ten federations is at most "
+        f"{final.spread:.2f}. On the two further data sets, the error is that small for "
+        f"{sum(within)} of {len(within)} federations. The largest error is on {NAMES[far.study]} "
         f"({_variant(far)}), with a gap of {100 * far.gap:.0f} points, a training "
         f"accuracy of {100 * far.train:.0f}% and an AUC of {far.final.value:.2f}.\n\n"
         + _axes(FINAL_AXES, made_from, checked_on, of_final)
@@ -602,7 +612,7 @@ def _axes(
         ]
         for axis in axes
     ]
-    head = ["predictor", "leave-one-dataset-out error", "error on held-out data sets"]
+    head = ["predictor", "leave-one-dataset-out error", "error on the further data sets"]
     return _grid(head, rows)
 
 
@@ -617,7 +627,7 @@ def _changes(largest: Sequence[Change]) -> str:
         ]
         for change in largest
     ]
-    return _grid(["", "data", "setting", "strongest attack's AUC", "test accuracy"], rows)
+    return _grid(["change", "data", "values", "strongest attack's AUC", "test accuracy"], rows)
 
 
 def _sources(made_from: Sequence[Rung]) -> str:
@@ -637,17 +647,23 @@ def _sources(made_from: Sequence[Rung]) -> str:
                     f"{over.number:.2f}{limits}",
                 ]
             )
-    head = ["data", "run", "gap of uploads", "success (`sia-mean`)", "beyond label distributions"]
+    head = [
+        "data",
+        "run",
+        "gap of uploads",
+        "success rate (`sia-mean`)",
+        "beyond label distributions",
+    ]
     return (
-        "Ten clients, so guessing has a success of 0.1. Beyond label distributions: success minus "
-        "that of a baseline that picks the client with the largest share of the class.\n\n"
-        + _grid(head, rows)
+        "With ten clients, random guessing has a success rate of 0.1. The last column is the "
+        "success rate minus that of a baseline, which names the client with the largest fraction of the "
+        "sample's class.\n\n" + _grid(head, rows)
     )
 
 
 def _table(rows: Sequence[Rung], line: ProbitLine) -> str:
     head = [
-        *("data", "run", "samples", "train", "test", "gap of uploads"),
+        *("data", "run", "samples", "training accuracy", "test accuracy", "gap of uploads"),
         *("strongest attack", "AUC", "predicted AUC", "TPR at 1 % FPR", "TPR at 0.1 % FPR"),
         "AUC on the final model",
     ]

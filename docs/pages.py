@@ -39,6 +39,13 @@ MEANINGS = {
     "mechanism.name": '"none", or a defense that perturbs features, by catalogue name.',
     "mechanism.options": "Options of the mechanism.",
 }
+ATTACK_COLUMNS = (
+    "An attack measures one or more signals. Its rule combines their values over clients and over "
+    "rounds into a score. The column *needs* lists what the adversary must see, and *runs in view* "
+    "the [views](threat-models.md) that show it. A study without a table of attacks runs the "
+    "attacks of a [set](settings.md#attacks). Attacks with *none: name it* belong to no set: name "
+    "them in the study."
+)
 LIMITS = {
     annotated_types.Ge: (">=", "ge"),
     annotated_types.Gt: (">", "gt"),
@@ -126,7 +133,7 @@ def _named(kind: object) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "must be given"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if value is None or value in ({}, ""):
         return ""
@@ -151,8 +158,9 @@ def _catalogue(kind: str) -> str:
         [f"`{entry.name}`", entry.doc.first, *(entry.facts[fact] for fact in facts)]
         for entry in entries
     ]
-    blocks = [f"## {kind.capitalize()}", _grid(["name", "what it is", *facts], rows)]
+    blocks = [f"## {kind.capitalize()}", _grid(["name", "description", *facts], rows)]
     if kind == "attacks":
+        blocks.insert(1, ATTACK_COLUMNS)
         rules = {part.name: part for e in entries for part in e.parts if part.kind == "rule"}
         blocks += [_details(rule, title=f"Rule: {rule.name}") for rule in rules.values()]
     else:

@@ -31,50 +31,62 @@ _LONGEST = 160
 
 INTRODUCTION = """# Claims of the papers
 
-Look up which claims of papers about membership and source inference hold in our records, and
-where. `python docs/claims.py` generates this page and all verdicts from the claims
-(`claims/*.toml`) and the records (`results/`). A test compares them.
+Look up which claims of papers about membership and source inference hold in our records. A claim
+compares two figures, such as the AUCs of two attacks, with a *margin*: the smallest difference that
+counts. A *regime* is a data set, a network and the training settings with which we tested claims.
+`python docs/claims.py` computes all verdicts from the claims (`claims/*.toml`) and the records
+(`results/`), and generates this page. A test checks that the page is up to date. The verdicts
+are:
 
-- **confirmed**: the 95 % interval of the difference lies on the claimed side of the margin in at
-  least two regimes that count (one for ablations), and no regime decides otherwise.
-- **no difference**: the interval lies within the margin in as many regimes.
-- **contradicted**: the interval lies on the other side in as many regimes, and the claim holds in
-  none.
-- **not found at this scale**: as contradicted, in regimes that are smaller than the paper's; with
-  the scale.
-- **depends on the regime**: the claim holds in one regime and fails in another.
-- **open**: none of these; with the cheapest way to settle the claim.
-- **not run**: with the reason.
+- **confirmed**: The 95 % interval of the difference lies on the claimed side of the margin in at
+  least two regimes that count (in one for ablations), and no regime decides otherwise.
+- **no difference**: The interval lies within the margin in as many regimes.
+- **contradicted**: The interval lies on the opposite side in as many regimes, and the claim holds
+  in none.
+- **not found at this scale**: The claim would be contradicted, but our regimes are smaller than
+  the paper's. The scales are stated.
+- **depends on the regime**: The claim holds in one regime and fails in another.
+- **open**: None of the above. The cheapest way to decide the claim is stated.
+- **not run**: The reason is stated.
 
-A *regime* is a data set, a network and a training. It counts with two seeds or more. Claims about
-attacks and defenses need a regime that *leaks*:
+A regime counts if it has two seeds or more. A claim about an attack or a defense also needs a
+regime that *leaks*. The condition depends on the topic of the claim:
 
-- membership: an undefended attack, chosen in advance, has an AUC of 0.7 or more (lower limit
-  0.65);
-- source inference: it names the owner ten points more often than label distributions explain;
-- clustered learning: the measured risk of a model is 60 % or more;
-- active membership inference: the server is right in 70 % of games without randomisation.
+- membership: An undefended attack, chosen in advance, has an AUC of 0.7 or more (lower limit
+  0.65).
+- source inference: An undefended attack names the owner ten points more often than label
+  distributions explain.
+- clustered learning: The measured risk of a model is 60 % or more.
+- active membership inference: Without randomisation, the server is right in 70 % of games.
 
 The [leak ladder](ladder.md) shows when federations begin to leak. A mean of several attacks covers
-the attacks that are above chance without a defense ([rule](figures.md#averages-over-attacks)).
+the attacks whose AUC differs from chance level without a defense
+([rule](figures.md#averages-over-attacks)).
 
-Each difference has two intervals. *These runs* refers to the trained models: AUCs are paired by
-sample within a run (DeLong, or exact limits if few pairs are misordered), other figures by seed
-or with separate limits. *Further runs* refers to the mean over all possible seeds: Student's t,
-from five seeds on, except for rates and counts close to 0. A decided claim is marked **these runs
-only** if the second interval does not give the same verdict. Limits of games refer to the played
-targets, and to further targets if each game has a separate target.
+Each difference has two intervals:
 
-All tested claims of a paper share an error of 5 % (Holm) within each reading; a single comparison
-shows its own interval. [Two regimes and one error](decisions/0015-two-regimes-and-one-error.md)
-describes the rules and how often they err. The price of an open claim assumes that figures stay
-the same and limits shrink with the square root of the number of runs or samples, and includes the
-correction. One part refutes a conjunction, which can be cheaper than confirming all parts.
+- *These runs* is about the models that we trained. AUCs are paired by sample within a run (DeLong,
+  or exact limits if few pairs are misordered). Other figures are paired by seed, or their separate
+  limits are combined.
+- *Further runs* is about the mean over all possible seeds. It is Student's t interval and needs
+  five seeds. Rates and counts close to 0 have no such interval.
 
-`python docs/claims.py --again CLAIM --data-dir D` repeats the runs of a row and compares every
-figure with the records: `--again ami-weights` takes half a minute of one core and no data,
-`--again fedmia-fig5-rounds` (Location-30) a minute and a half. `--again all` repeats every row
-and can be interrupted; [regimes](#regimes) has the hours.
+A decided claim is marked **these runs only** if the second interval gives another verdict. Limits
+of games are about the played targets. If each game has a separate target, they are also about
+further targets.
+
+For each kind of interval, all tested claims of a paper share an error of 5 % (Holm). The interval
+of a single comparison is not corrected. [Decision
+15](decisions/0015-two-regimes-and-one-error.md) describes the rules, and how often they err.
+
+The cost of deciding an open claim is an estimate. It assumes that the figures stay the same, and
+that intervals shrink with the square root of the number of runs or samples. It includes the
+correction. If a claim has several parts, refuting one part can be cheaper than confirming all.
+
+To repeat the runs of a row and compare every figure with the records, run
+`python docs/claims.py --again CLAIM --data-dir D`. `--again ami-weights` takes half a minute on one
+core and needs no data. `--again fedmia-fig5-rounds` takes a minute and a half (Location-30).
+`--again all` repeats every row and can be interrupted. [Regimes](#regimes) lists the hours.
 """
 
 
@@ -115,9 +127,9 @@ def _readings(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> s
     readings = Counter(reading_of(result) for result in claims)
     return (
         f"Of the {len(claims)} decided claims, {readings['']} have the same verdict for further "
-        f"runs and {readings[OPEN_FURTHER]} are open. For {readings[TOO_FEW_SEEDS]}, too few "
-        f"regimes have five seeds; for {readings[TARGETS_PLAYED]}, the limits refer to the played "
-        "targets."
+        f"runs, and {readings[OPEN_FURTHER]} are open for further runs. For "
+        f"{readings[TOO_FEW_SEEDS]} claims, too few regimes have five seeds. For "
+        f"{readings[TARGETS_PLAYED]} claims, the limits are only about the played targets."
     )
 
 
@@ -149,10 +161,11 @@ def _prices(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str
     times = [route.times for route in routes if route is not None]
     few, some, many = (sum(factor <= limit for factor in times) for limit in (3, 10, _OUT_OF_REACH))
     return (
-        f"Of the {len(claims)} open claims, at most 3 times the existing runs or samples would "
-        f"settle {few}, at most 10 times {some}, and at most {_OUT_OF_REACH} times {many}. "
-        f"{len(times) - many} would need more: their figures lie almost on the margin. "
-        f"{len(claims) - len(times)} need another regime, or limits that no record has."
+        f"Of the {len(claims)} open claims, {few} could be decided with at most 3 times the "
+        f"existing runs or samples, {some} with at most 10 times, and {many} with at most "
+        f"{_OUT_OF_REACH} times. {len(times) - many} claims would need more, because their figures "
+        f"lie almost on the margin. {len(claims) - len(times)} claims need another regime, or "
+        "limits that no record has."
     )
 
 
@@ -186,7 +199,7 @@ def _cut(line: str) -> str:
 def _regimes_table() -> str:
     head = [
         "regime",
-        "what",
+        "description",
         "leaks?",
         "accuracy: training / test",
         "seeds",
