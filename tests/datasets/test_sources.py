@@ -26,6 +26,8 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.generated.diabetes import _bundled_patients
 from fedaudit.datasets.generated.digits import _bundled_digits
 from fedaudit.datasets.hubs import hf
+from fedaudit.datasets.tables.arrow import ArrowColumn
+from fedaudit.datasets.tables.columns import Column, NumberColumn, text_column
 
 Reads = Callable[..., Dataset]
 
@@ -667,6 +669,13 @@ class Rows(list[object]):
     def array(self) -> ndarray:
         return np.asarray(list(self))
 
+    def column(self) -> Column:
+        if any(isinstance(value, str) for value in self):
+            texts = sorted({value for value in self if isinstance(value, str)})
+            codes = [texts.index(value) if isinstance(value, str) else -1 for value in self]
+            return text_column(np.array(codes), texts)
+        return NumberColumn(np.array(self, dtype=np.float64))
+
 
 def columns(**lists: list[object]) -> dict[str, Rows]:
     return {name: Rows(values) for name, values in lists.items()}
@@ -803,10 +812,12 @@ class TestHuggingFace:
                 "ragged": [[1], [1, 2], [], [1]],
             }
         )
-        table = {name: hf.ArrowColumn(name, stored.column(name), 0) for name in stored.column_names}
+        table = {
+            name: ArrowColumn("t", name, stored.column(name), 0) for name in stored.column_names
+        }
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.5)
         assert (dataset.classes, dataset.train.features.shape[1:]) == (2, (1, 2))
-        with pytest.raises(BadInput, match="rows of ragged differ in length"):
+        with pytest.raises(BadInput, match="rows of column 'ragged' of 't' differ in length"):
             from_tables("t", {"train": table}, seed=0, features="ragged", test_share=0.5)
 
     @pytest.mark.slow
