@@ -22,7 +22,13 @@ from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
-from fedaudit.datasets.formats.images import Encoded, decoded, stacked
+from fedaudit.datasets.formats.images import (
+    Encoded,
+    Pictures,
+    decoded,
+    picture_statement,
+    stacked,
+)
 from fedaudit.datasets.formats.npz import encoded_texts
 from fedaudit.datasets.tables.arrow import ArrowColumn, unpacked_sizes
 from fedaudit.datasets.tables.columns import Column, Table, joined
@@ -178,7 +184,9 @@ def _of_one_kind(source: Source, settings: hf, seed: int) -> Dataset:
     parts, size = source.parts, settings.size
     features = _tokens if settings.tokenizer else _features
     y = [_values(part, settings.label).array() for part in parts.values()]
-    x = [features(source, part, settings) for part in parts]
+    read = [features(source, part, settings) for part in parts]
+    pictures = [part for part in read if isinstance(part, Pictures)]
+    x = [part.values if isinstance(part, Pictures) else part for part in read]
     order = np.arange(sum(map(len, y)))
     if len(x) > 1:
         arrays = Arrays(x[0], y[0], x[1], y[1])
@@ -187,8 +195,14 @@ def _of_one_kind(source: Source, settings: hf, seed: int) -> Dataset:
         arrays, positions = split_arrays(x[0], y[0], test_share=settings.test_share, rng=rng)
         order = np.concatenate(positions)
     dataset = from_arrays(
-        settings.name, arrays, standardise=settings.standardise, tokens=settings.tokenizer
+        settings.name,
+        arrays,
+        standardise=settings.standardise,
+        tokens=settings.tokenizer,
+        pictures=bool(pictures),
     )
+    if pictures:
+        dataset = replace(dataset, statement=(picture_statement(settings.name, *pictures),))
     if settings.person:
         people = [_values(part, settings.person).array() for part in parts.values()]
         dataset = with_subjects(dataset, np.concatenate(people)[order])
@@ -335,7 +349,7 @@ def _values(table: Mapping[str, Values], name: str) -> Values:
     return table[name]
 
 
-def _features(source: Source, part: str, settings: hf) -> AnyArray:
+def _features(source: Source, part: str, settings: hf) -> AnyArray | Pictures:
     """Return pictures, or rows of numbers."""
     table = source.parts[part]
     usual = [name for name in _PICTURE_COLUMNS if name in table]
