@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import fedaudit as fa
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.datasets.formats.single import read_sample
+from fedaudit.study.front.matching import AuditedSamples, unit_of
 
 
 def test_tables_may_name_their_columns_and_have_a_label(tmp_path: Path) -> None:
@@ -47,6 +50,23 @@ def test_pictures_have_the_channels_and_size_that_models_take(
     same = read_sample(tmp_path / "a.png", (channels, 4, 4)).features
     assert same.tolist() == pixels.tolist()
     assert read_sample(tmp_path / "a.png", (channels, 2, 2)).features.shape == (2, 2, channels)
+
+
+def test_a_picture_of_sixteen_bits_is_found_among_the_audited_samples(tmp_path: Path) -> None:
+    levels = np.arange(1200, dtype=np.uint16).reshape(12, 10, 10) * 40
+    for index, level in enumerate(levels):
+        (tmp_path / "scans" / str(index % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(level).save(tmp_path / "scans" / str(index % 2) / f"{index}.png")
+    source = fa.datasets.images(tmp_path / "scans", grey=True, standardise=False)
+    dataset = source.read(1)
+    scans = dataset.samples(torch.arange(len(dataset)))
+    audited = AuditedSamples([scans.features], scans.labels, scans.ids.numpy(), "")
+    sample = read_sample(tmp_path / "scans" / "0" / "2.png", (1, 10, 10))
+    unit = unit_of(sample, audited)
+    assert torch.equal(scans.features[unit, 0], torch.from_numpy(levels[2] / 65535).float())
+    Image.fromarray(levels[0].astype(np.float32)).save(tmp_path / "a.tif")
+    with pytest.raises(BadInput, match="scales by the range of its pictures; ask by the row"):
+        read_sample(tmp_path / "a.tif", (1, 10, 10))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import struct
 import sys
 import types
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.generated.diabetes import _bundled_patients
 from fedaudit.datasets.generated.digits import _bundled_digits
 from fedaudit.datasets.hubs import hf
+from fedaudit.datasets.tables.arrow import ArrowColumn
+from fedaudit.datasets.tables.columns import Column, NumberColumn, text_column
 
 Reads = Callable[..., Dataset]
 
@@ -457,6 +460,20 @@ def shades(kind: type, most: int) -> list[Image.Image]:
     return [Image.fromarray(np.full((4, 4), level)) for level in levels]
 
 
+def deep_png(colours: ndarray) -> bytes:
+    """A PNG file of 16 bits per colour, which Pillow reads and does not write."""
+    height, width, _ = colours.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in colours)
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
 class TestModesOfPictures:
     @pytest.mark.parametrize("grey", [True, False])
     @pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
@@ -482,13 +499,67 @@ class TestModesOfPictures:
         values = torch.cat([dataset.train.features, dataset.test.features])
         assert [values.min().item(), values.max().item()] == [0, 1]
 
+    @pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+    def test_pictures_of_sixteen_bits_keep_their_depth(self, suffix: str, tmp_path: Path) -> None:
+        levels = np.arange(1200, dtype=np.uint16).reshape(12, 10, 10)
+        folder = saved(tmp_path, [Image.fromarray(level) for level in levels], suffix)
+        options = {"grey": True, "data_dir": folder, "seed": 1}
+        plain = load("images:shades", standardise=False, **options)
+        values = torch.cat([plain.train.features, plain.test.features]).flatten()
+        assert torch.equal(values.sort().values, torch.arange(1200).double().div(65535).float())
+        assert plain.normalisation == "pixels / 65535"
+        assert plain.statement == (
+            "data shades: 12 pictures of 10 x 10 pixels, grey, 16 bits per value, values from 0 to "
+            "1199",
+        )
+        scaled = load("images:shades", **options).train.features
+        assert scaled.mean().item() == pytest.approx(0, abs=1e-5)
+        assert scaled.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+        colour = load("images:shades", standardise=False, **{**options, "grey": False})
+        assert torch.equal(colour.train.features, plain.train.features.expand(-1, 3, -1, -1))
+        small = load("images:shades", size=5, standardise=False, **options)
+        assert len(small.train.features.unique()) > 100
+
     @pytest.mark.parametrize("kind", [np.float32, np.int32])
-    def test_pictures_without_a_fixed_range_are_refused_by_their_mode(
+    def test_pictures_without_a_fixed_range_are_scaled_by_that_of_the_training_part(
         self, kind: type, tmp_path: Path
     ) -> None:
-        folder = saved(tmp_path, shades(kind, 1000), ".tif")
-        with pytest.raises(BadInput, match=r"\.tif.* has the mode [FI], whose values"):
+        levels = np.arange(-100_000, 1_100_000, 1000).reshape(12, 10, 10).astype(kind)
+        folder = saved(tmp_path, [Image.fromarray(level) for level in levels], ".tif")
+        dataset = load("images:shades", seed=1, data_dir=folder, grey=True, standardise=False)
+        train = dataset.train.features
+        assert (train.min().item(), train.max().item()) == (0, 1)
+        assert len(train.unique()) == train.numel()
+        assert "(training range) scaled to 0 to 1" in dataset.normalisation
+        depth = {np.float32: "a floating-point number", np.int32: "32 bits"}[kind]
+        said = f"grey, {depth} per value, values from -100000 to 1.099e+06"
+        assert dataset.statement[0].endswith(said)
+
+    def test_pictures_of_several_depths_or_without_numbers_are_refused(
+        self, tmp_path: Path
+    ) -> None:
+        mixed = [*shades(np.uint16, 65535)[:6], *shades(np.uint8, 255)[:6]]
+        folder = saved(tmp_path / "mixed", mixed)
+        with pytest.raises(BadInput, match="16 bits per value and the first picture 8 bits"):
             load("images:shades", seed=1, data_dir=folder)
+        for part, kind in (("train", np.uint8), ("val", np.uint16)):
+            for level in range(2):
+                path = tmp_path / "parts" / "shades" / part / str(level) / "a.png"
+                path.parent.mkdir(parents=True)
+                Image.fromarray(np.full((4, 4), level * 9, dtype=kind)).save(path)
+        with pytest.raises(BadInput, match="values of type uint8, and test pictures uint16"):
+            load("images:shades", seed=1, data_dir=tmp_path / "parts")
+        broken = [Image.fromarray(np.full((4, 4), np.nan, dtype=np.float32))] * 12
+        with pytest.raises(BadInput, match=r"0\.tif has values that are infinite or no numbers"):
+            load("images:shades", seed=1, data_dir=saved(tmp_path / "nan", broken, ".tif"))
+
+    def test_colours_of_sixteen_bits_are_counted_as_shortened(self, tmp_path: Path) -> None:
+        for index in range(4):
+            path = tmp_path / "deep" / str(index % 2) / f"{index}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(deep_png(np.full((4, 4, 3), 300 * index, dtype=">u2")))
+        dataset = load("images:deep", seed=1, data_dir=tmp_path, test_share=0.5)
+        assert dataset.statement[0].endswith("; 4 have 16 bits per colour, of which 8 are read")
 
     def test_pictures_that_are_all_white_are_refused(self, tmp_path: Path) -> None:
         white = [Image.new("L", (4, 4), 255) for _ in range(12)]
@@ -667,6 +738,13 @@ class Rows(list[object]):
     def array(self) -> ndarray:
         return np.asarray(list(self))
 
+    def column(self) -> Column:
+        if any(isinstance(value, str) for value in self):
+            texts = sorted({value for value in self if isinstance(value, str)})
+            codes = [texts.index(value) if isinstance(value, str) else -1 for value in self]
+            return text_column(np.array(codes), texts)
+        return NumberColumn(np.array(self, dtype=np.float64))
+
 
 def columns(**lists: list[object]) -> dict[str, Rows]:
     return {name: Rows(values) for name, values in lists.items()}
@@ -803,10 +881,12 @@ class TestHuggingFace:
                 "ragged": [[1], [1, 2], [], [1]],
             }
         )
-        table = {name: hf.ArrowColumn(name, stored.column(name), 0) for name in stored.column_names}
+        table = {
+            name: ArrowColumn("t", name, stored.column(name), 0) for name in stored.column_names
+        }
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.5)
         assert (dataset.classes, dataset.train.features.shape[1:]) == (2, (1, 2))
-        with pytest.raises(BadInput, match="rows of ragged differ in length"):
+        with pytest.raises(BadInput, match="rows of column 'ragged' of 't' differ in length"):
             from_tables("t", {"train": table}, seed=0, features="ragged", test_share=0.5)
 
     @pytest.mark.slow

@@ -49,32 +49,59 @@ def pixel_moments(images: UInt8[ndarray, "samples height width channels"]) -> Mo
     return Moments(mean, np.sqrt(variance))
 
 
+class PixelRange(NamedTuple):
+    """Values of pixels that become 0 and 1."""
+
+    low: float
+    high: float
+
+
+def pixel_range(images: Shaped[ndarray, "samples height width channels"]) -> PixelRange:
+    """Return the range of all values of 8 or 16 bits, and the range in the images of others."""
+    if images.dtype.kind == "u" and images.dtype.itemsize <= 2:
+        return PixelRange(0, float(np.iinfo(images.dtype).max))
+    return PixelRange(float(images.min()), float(images.max()))
+
+
 def scaled_images(
-    train: UInt8[ndarray, "samples height width channels"],
-    test: UInt8[ndarray, "others height width channels"],
+    train: Shaped[ndarray, "samples height width channels"],
+    test: Shaped[ndarray, "others height width channels"],
     *,
     standardise: bool = True,
 ) -> Scaled:
     """Return images as floating-point channels-first tensors, standardised per channel.
 
-    Mean and standard deviation are those of the training images.
+    Mean and standard deviation, and the range of values of more than 16 bits, are those of the
+    training images.
     """
+    span = pixel_range(train)
+    scaled_train, scaled_test = _channels_first(train, span), _channels_first(test, span)
+    scaling = f"pixels / {span.high:g}"
+    if train.dtype.kind != "u":
+        scaling = f"pixels from {span.low:g} to {span.high:g} (training range) scaled to 0 to 1"
     if not standardise:
-        return Scaled(_channels_first(train), _channels_first(test), "pixels / 255")
-    mean, std = pixel_moments(train)
+        return Scaled(scaled_train, scaled_test, scaling)
+    mean, std = pixel_moments(train) if train.dtype == np.uint8 else _moments(scaled_train)
     # The standard deviation of a constant channel is 0, so divide by 1 instead.
     divisor = np.where(std > 0, std, 1.0)
     description = (
-        f"pixels / 255, then minus {_format(mean)} over {_format(divisor)} "
+        f"{scaling}, then minus {_format(mean)} over {_format(divisor)} "
         "(training mean and spread per channel)"
     )
     shift = torch.tensor(mean, dtype=torch.float32)[:, None, None]
     scale = torch.tensor(divisor, dtype=torch.float32)[:, None, None]
     return Scaled(
-        _channels_first(train).sub_(shift).div_(scale),
-        _channels_first(test).sub_(shift).div_(scale),
-        description,
+        scaled_train.sub_(shift).div_(scale), scaled_test.sub_(shift).div_(scale), description
     )
+
+
+def _moments(images: Float[Tensor, "samples channels height width"]) -> Moments:
+    """Compute mean and standard deviation of every channel, one image at a time."""
+    means = np.array([image.double().mean((1, 2)).numpy() for image in images])
+    squares = np.array([image.double().square().mean((1, 2)).numpy() for image in images])
+    mean = means.mean(0)
+    # Values lie in [0, 1], so rounding costs at most 1e-16 of the variance.
+    return Moments(mean, np.sqrt(np.maximum(squares.mean(0) - mean**2, 0)))
 
 
 def scaled_columns(
@@ -101,11 +128,18 @@ def scaled_columns(
 
 
 def _channels_first(
-    images: UInt8[ndarray, "samples height width channels"],
+    images: Shaped[ndarray, "samples height width channels"], span: PixelRange
 ) -> Float[Tensor, "samples channels height width"]:
-    # Copy, because torch warns about the read-only arrays of a file.
-    moved = np.array(np.moveaxis(images, -1, 1), order="C")
-    return torch.from_numpy(moved).to(torch.float32).div_(255)
+    if images.dtype == np.uint8:
+        # Copy, because torch warns about the read-only arrays of a file.
+        moved = np.array(np.moveaxis(images, -1, 1), order="C")
+        return torch.from_numpy(moved).to(torch.float32).div_(255)
+    count, height, width, channels = images.shape
+    scaled = torch.empty(count, channels, height, width)
+    for index, image in enumerate(images):
+        numbers = (image.astype(np.float64) - span.low) / ((span.high - span.low) or 1.0)
+        scaled[index] = torch.from_numpy(np.moveaxis(numbers, -1, 0))
+    return scaled
 
 
 def _as_float(values: Shaped[ndarray, "samples ..."]) -> Float[Tensor, "samples ..."]:
@@ -210,11 +244,12 @@ def from_arrays(
     standardise: bool = True,
     first_label: int = 0,
     tokens: str = "",
+    pictures: bool = False,
 ) -> Dataset:
     """Check, scale and number the samples in arrays, and return them as a data set.
 
     Bytes of three or four dimensions are images, which become channels-first tensors. Other arrays
-    are tables of numbers.
+    are tables of numbers, unless ``pictures`` is True.
 
     Args:
         name: Name of the data set.
@@ -223,6 +258,7 @@ def from_arrays(
             part; tables of 0 and 1 stay unchanged.
         first_label: Label of the first class in the file; 0 for most, 1 for EMNIST letters.
         tokens: Name of the tokenizer if features are tokens, which stay integers; else empty.
+        pictures: Whether features are images, whatever their type of number.
 
     Raises:
         BadInput: Shapes do not match, features are not finite numbers, labels are not integers or
@@ -242,7 +278,7 @@ def from_arrays(
         train, test = (torch.from_numpy(x.astype(np.int32)) for x in arrays[::2])
         scaled = Scaled(train, test, f"tokens of {tokens}")
     else:
-        scaled = _scaled(arrays, standardise)
+        scaled = _scaled(name, arrays, standardise, pictures)
     if are_numbers(arrays.y_train) and are_numbers(arrays.y_test):
         targets = (_as_float(arrays.y_train), _as_float(arrays.y_test))
         return assembled(name, scaled, *targets, classes=1)
@@ -367,9 +403,14 @@ def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) ->
     return classes
 
 
-def _scaled(arrays: Arrays, standardise: bool) -> Scaled:
+def _scaled(name: str, arrays: Arrays, standardise: bool, pictures: bool) -> Scaled:
     x_train, x_test = arrays.x_train, arrays.x_test
-    if x_train.dtype != np.uint8 or x_train.ndim == 2:
+    if pictures and x_train.dtype != x_test.dtype:
+        raise BadInput(
+            f"training pictures of {name!r} have values of type {x_train.dtype}, and test pictures "
+            f"{x_test.dtype}; convert all pictures to one depth"
+        )
+    if not pictures and (x_train.dtype != np.uint8 or x_train.ndim == 2):
         return scaled_columns(x_train, x_test, standardise=standardise)
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]

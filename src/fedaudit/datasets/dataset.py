@@ -151,6 +151,12 @@ def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Data
         BadInput: There is not one name or number per sample.
     """
     if people.dtype.kind == "O":
+        missing = sum(person is None or person != person for person in people.flat)
+        if missing:
+            raise BadInput(
+                f"the person of {missing} of {len(dataset)} samples of {dataset.name!r} is "
+                "missing; name one for each sample"
+            )
         # Columns of tables have names as objects.
         people = people.astype(str)
     if people.shape != (len(dataset),) or people.dtype.kind not in "iuUS":

@@ -1,4 +1,4 @@
-"""Image files as arrays of bytes, and data sets in folders of images with a folder per class."""
+"""Image files as arrays, and data sets in folders of images with a folder per class."""
 
 import os
 import warnings
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Shaped
 from numpy import ndarray
 
 from fedaudit.core import arguments
@@ -27,18 +27,30 @@ if TYPE_CHECKING:
 _MAX_PIXELS = 2**26
 
 
+class Pictures(NamedTuple):
+    """Images in one array.
+
+    Attributes:
+        values: Bytes; 16-bit numbers, 32-bit numbers or floats if the files have more depth.
+        shortened: Number of images with more bits in the file than in the array.
+    """
+
+    values: Shaped[ndarray, "samples height width channels"]
+    shortened: int
+
+
 def stacked(
-    pictures: "Iterable[tuple[str, Image.Image]]",
+    pictures: "Iterable[Decoded]",
     count: int,
     *,
     size: int,
     grey: bool,
     on_disk: int,
-) -> UInt8[ndarray, "samples height width channels"]:
-    """Return all images in one array of bytes.
+) -> Pictures:
+    """Return all images in one array.
 
     Args:
-        pictures: Pairs of a name and an image; see :func:`decoded`.
+        pictures: The images; see :func:`decoded`.
         count: Number of images.
         size: Side in pixels that every image is resized to, whatever its shape. With 0, all images
             must have one size.
@@ -46,11 +58,13 @@ def stacked(
         on_disk: Size of all files in bytes, which limits the memory of the array.
 
     Raises:
-        BadInput: Images have several sizes, or are too many or too large.
+        BadInput: Images have several sizes or depths, or are too many or too large.
     """
-    array: UInt8[ndarray, "samples height width channels"] | None = None
-    for index, (name, picture) in enumerate(pictures):
-        pixels = _pixels(picture, size, grey)
+    array: Shaped[ndarray, "samples height width channels"] | None = None
+    shortened = 0
+    for index, (name, picture, is_shortened) in enumerate(pictures):
+        pixels = _pixels(name, picture, size, grey)
+        shortened += is_shortened
         if array is None:
             what = f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels"
             if count * pixels.size > MAX_VALUES:
@@ -59,55 +73,88 @@ def stacked(
                 )
             # Features become 32-bit numbers.
             refuse_oversized(what, 4 * count * pixels.size, on_disk=on_disk)
-            array = np.empty((count, *pixels.shape), dtype=np.uint8)
+            array = np.empty((count, *pixels.shape), dtype=pixels.dtype)
         if pixels.shape != array.shape[1:]:
             raise BadInput(
                 f"{name} is {pixels.shape[1]} x {pixels.shape[0]} pixels and the first "
                 f"{array.shape[2]} x {array.shape[1]}; set size to bring all to one"
             )
+        if pixels.dtype != array.dtype:
+            raise BadInput(
+                f"{name} has {_DEPTHS[pixels.dtype.name]} per value and the first picture "
+                f"{_DEPTHS[array.dtype.name]}; convert all pictures to one depth"
+            )
         array[index] = pixels
     if array is None:
         raise BadInput("there are no pictures to read; give at least one")
-    return array
+    return Pictures(array, shortened)
+
+
+_DEPTHS = {
+    "uint8": "8 bits",
+    "uint16": "16 bits",
+    "int32": "32 bits",
+    "float32": "a floating-point number",
+}
+"""Depth of pictures by the type of their array."""
 
 
 def _pixels(
-    picture: "Image.Image", size: int, grey: bool
-) -> UInt8[ndarray, "height width channels"]:
+    name: str, picture: "Image.Image", size: int, grey: bool
+) -> Shaped[ndarray, "height width channels"]:
     from PIL import Image
 
-    converted = picture.convert("L" if grey else "RGB")
+    kind = _deep_type(picture)
+    if kind is None:
+        picture = picture.convert("L" if grey else "RGB")
     if size:
-        converted = converted.resize((size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(converted, dtype=np.uint8)
-    return pixels[..., None] if grey else pixels
+        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture).astype(kind or np.uint8)
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise BadInput(f"{name} has values that are infinite or no numbers; correct or remove it")
+    if pixels.ndim == 3:
+        return pixels
+    return pixels[..., None] if grey else np.repeat(pixels[..., None], 3, axis=2)
 
 
-def _to_eight_bits(name: str, picture: "Image.Image") -> "Image.Image":
-    """Scale a grey picture of 16 bits to 8 bits: Pillow would clip its values to white.
-
-    Raises:
-        BadInput: The mode, such as 32-bit numbers, has no fixed range for scaling.
-    """
-    from PIL import Image
-
-    # A 16-bit PNG or PGM opens as I;16 or, in earlier versions of Pillow, as I.
-    has_16_bits = picture.mode.startswith("I;16") or (
+def _deep_type(picture: "Image.Image") -> type[np.generic] | None:
+    """Return the type of grey values of more than 8 bits, which a conversion would clip."""
+    # A 16-bit PGM opens as I, and so does a 16-bit PNG in earlier versions of Pillow.
+    if picture.mode.startswith("I;16") or (
         picture.mode == "I" and picture.format in ("PNG", "PPM")
-    )
-    if has_16_bits:
-        values = np.asarray(picture).astype(np.uint32)
-        return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
-    if picture.mode not in _MODES:
+    ):
+        return np.uint16
+    return {"I": np.int32, "F": np.float32}.get(picture.mode)
+
+
+def _refuse_mode(name: str, picture: "Image.Image") -> None:
+    """Raise if a mode is not known, so that its conversion could clip values."""
+    if _deep_type(picture) is None and picture.mode not in _MODES:
         raise BadInput(
-            f"{name} has the mode {picture.mode}, whose values have no fixed range; pictures of 8 "
-            f"or 16 bits per channel are read ({', '.join(_MODES)}, I;16): convert it to one"
+            f"{name} has the mode {picture.mode}, which is not read; convert it to one of "
+            f"{', '.join(_MODES)}, I;16, I and F"
         )
-    return picture
+
+
+def picture_statement(name: str, *parts: Pictures) -> str:
+    """Return a sentence on what was read, without any single picture."""
+    count = sum(len(part.values) for part in parts)
+    height, width, channels = parts[0].values.shape[1:]
+    low = min(part.values.min() for part in parts)
+    high = max(part.values.max() for part in parts)
+    shortened = sum(part.shortened for part in parts)
+    cut = f"; {shortened:,} have 16 bits per colour, of which 8 are read" if shortened else ""
+    return (
+        f"data {name}: {count:,} pictures of {width} x {height} pixels, "
+        f"{'grey' if channels == 1 else 'colour'}, {_DEPTHS[parts[0].values.dtype.name]} per "
+        f"value, values from {low:g} to {high:g}{cut}"
+    )
 
 
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "La", "RGBa")
 """Modes of 8 bits per channel, whose conversion to grey or colour keeps the range."""
+_DEEP_COLOUR = (";16L", ";16B", ";16N")
+"""Ends of Pillow's names of colours of 16 bits, of which it reads 8."""
 PICTURE_SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif"),
     *(".pgm", ".ppm", ".tif", ".tiff", ".webp"),
@@ -140,6 +187,9 @@ class images(DataFile):
     only ``train``, ``test_share`` of each class is held out for testing. In the folders of
     Tiny-ImageNet, ``val/val_annotations.txt`` has the class of each picture in ``val/images``, and
     ``test``, which has no classes, is not read.
+
+    Grey pictures keep a depth of more than 8 bits. Values of 8 and of 16 bits are divided by their
+    largest possible value, and others are scaled by the range of the training pictures.
 
     Attributes:
         path: Folder with ``train/CLASS/*`` and ``test/CLASS/*``, or with ``CLASS/*``.
@@ -181,14 +231,18 @@ class images(DataFile):
         names = {folder.name for folder in _subfolders(path)}
         _refuse_unknown_parts(path, names)
         train, test = _split_files(path, seed, self.test_share)
-        x_train, x_test = (_read_files(part, size, self.grey) for part in (train, test))
-        arrays = Arrays(x_train, train.labels, x_test, test.labels)
-        dataset = from_arrays(path.name, arrays, standardise=self.standardise)
+        parts = [_read_files(part, size, self.grey) for part in (train, test)]
+        arrays = Arrays(parts[0].values, train.labels, parts[1].values, test.labels)
+        dataset = from_arrays(path.name, arrays, standardise=self.standardise, pictures=True)
         steps = [f"resized to {size} x {size}"] if size else []
         if names == {_TRAIN_FOLDER}:
             share = f"{self.test_share:g}"
             steps.append(f"a share of {share} of each class in train held out for testing")
-        return replace(dataset, normalisation=", ".join([*steps, dataset.normalisation]))
+        return replace(
+            dataset,
+            normalisation=", ".join([*steps, dataset.normalisation]),
+            statement=(picture_statement(path.name, *parts),),
+        )
 
 
 _TRAIN_FOLDER = "train"
@@ -312,9 +366,7 @@ def _refuse_links(folders: Iterable[Path]) -> None:
             )
 
 
-def _read_files(
-    files: _Files, size: int, grey: bool
-) -> UInt8[ndarray, "samples height width channels"]:
+def _read_files(files: _Files, size: int, grey: bool) -> Pictures:
     try:
         # The memory limit, which depends on the size of all files, applies before any is opened.
         on_disk = sum(regular_size(path, within=_bounds(path, files)) for path in files.paths)
@@ -350,15 +402,26 @@ class Encoded(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
-def decoded(pictures: Iterable[Encoded]) -> "Iterator[tuple[str, Image.Image]]":
+class Decoded(NamedTuple):
+    """A picture.
+
+    Attributes:
+        name: Its name, for messages.
+        picture: The picture.
+        is_shortened: Whether its file has more bits per colour.
+    """
+
+    name: str
+    picture: "Image.Image"
+    is_shortened: bool
+
+
+def decoded(pictures: Iterable[Encoded]) -> Iterator[Decoded]:
     """Decode pictures one by one, each within a memory budget for its file size.
 
-    Yields:
-        A picture's name, and the picture with 8 bits per channel.
-
     Raises:
-        BadInput: A picture has too many pixels for its file size or in total, or its mode has no
-            fixed range of values.
+        BadInput: A picture has too many pixels for its file size or in total, or its mode is not
+            read.
         Damaged: A picture is truncated, or has a format that is not read.
     """
     from PIL import UnidentifiedImageError
@@ -376,8 +439,11 @@ def decoded(pictures: Iterable[Encoded]) -> "Iterator[tuple[str, Image.Image]]":
                             f"{_MAX_PIXELS} are read; shrink it first"
                         )
                     refuse_oversized(name, _BYTES_PER_PIXEL * pixels, on_disk=on_disk)
+                    stored = str(picture.tile[0].args) if picture.tile else ""
                     picture.load()
-                    yield name, _to_eight_bits(name, picture)
+                    _refuse_mode(name, picture)
+                    is_deep = any(end in stored for end in _DEEP_COLOUR)
+                    yield Decoded(name, picture, is_deep and _deep_type(picture) is None)
         except FedauditError:
             raise
         except UnidentifiedImageError as error:

@@ -206,20 +206,33 @@ def tokens_of(
     Raises:
         BadInput: The tokenizer does not exist, its package is not installed, or rows are not texts.
     """
-    if tokenizer not in TOKENIZERS:
-        raise unknown_name("tokenizer", tokenizer, TOKENIZERS)
     if texts.ndim != 2 or texts.dtype != np.uint8:
         raise BadInput(
             f"texts are rows of bytes, got {texts.dtype} of shape {texts.shape}; omit tokenizer "
             "for other features"
         )
+    lines = [(row.tobytes().rstrip(b"\0").decode("utf-8", "replace"),) for row in texts]
+    return encoded_texts(lines, tokenizer, longest)
+
+
+def encoded_texts(
+    texts: Sequence[tuple[str, ...]], tokenizer: str, longest: int
+) -> Int[ndarray, "samples tokens"]:
+    """Return the tokens of texts or of pairs of texts, truncated or padded to ``longest`` tokens.
+
+    Raises:
+        BadInput: The tokenizer does not exist, or its package is not installed.
+    """
+    if tokenizer not in TOKENIZERS:
+        raise unknown_name("tokenizer", tokenizer, TOKENIZERS)
     rules = TOKENIZERS[tokenizer]("tokenizer.json", "tokenizers").decode()
     from tokenizers import Tokenizer
 
     encoder = Tokenizer.from_str(rules)
     encoder.enable_truncation(longest)
     encoder.enable_padding(length=longest)
-    lines = [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in texts]
+    # A single text is no sequence, and a pair is a tuple.
+    lines = [text[0] if len(text) == 1 else text for text in texts]
     return np.array([encoding.ids for encoding in encoder.encode_batch(lines)], dtype=np.int32)
 
 

@@ -3,28 +3,16 @@
 import os
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import open_regular, refuse_oversized
 from fedaudit.datasets.dataset import DataFile, Dataset
-from fedaudit.datasets.tables.arrow import unpacked_sizes
-from fedaudit.datasets.tables.columns import (
-    Column,
-    NumberColumn,
-    Table,
-    refuse_names,
-    text_column,
-    truth_column,
-)
+from fedaudit.datasets.tables.arrow import column_of, unpacked_sizes
+from fedaudit.datasets.tables.columns import Table, refuse_names
 from fedaudit.datasets.tables.settings import TableSettings
 from fedaudit.datasets.tables.table import dataset_of
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -82,7 +70,8 @@ class parquet(TableSettings, DataFile):
                     # Numbers become 64-bit numbers.
                     refuse_oversized(path.name, 8 * rows * len(used), on_disk=size)
                     columns = {
-                        name: _column(path, name, opened.read([name]).column(0)) for name in used
+                        name: column_of(path.name, name, opened.read([name]).column(0))
+                        for name in used
                     }
         except FedauditError:
             raise
@@ -103,29 +92,3 @@ class parquet(TableSettings, DataFile):
 
 def _damaged(path: Path, error: Exception) -> Damaged:
     return Damaged(f"{path.name} cannot be read as Parquet ({str(error)[:200]}); fetch it again")
-
-
-def _column(path: Path, name: str, values: "pyarrow.ChunkedArray") -> Column:
-    import pyarrow
-    from pyarrow import types
-
-    kind = values.type
-    if types.is_dictionary(kind):
-        values = pyarrow.chunked_array(
-            [chunk.dictionary_decode() for chunk in values.chunks], kind.value_type
-        )
-        kind = kind.value_type
-    if types.is_boolean(kind):
-        numbers = values.cast(pyarrow.int8()).to_numpy()
-        return truth_column(np.asarray(numbers, dtype=np.float64))
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        numbers = values.cast(pyarrow.float64(), safe=False).to_numpy()
-        return NumberColumn(np.array(numbers, dtype=np.float64))
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        coded = values.cast(pyarrow.large_string()).combine_chunks().dictionary_encode()
-        codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy()
-        return text_column(codes, [word.strip() for word in coded.dictionary.to_pylist()])
-    raise BadInput(
-        f"column {name!r} of {path.name!r} has the type {kind}, but only numbers, texts, and true "
-        f"and false are read; convert it, or set ignore = ['{name}']"
-    )

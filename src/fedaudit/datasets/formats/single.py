@@ -98,7 +98,12 @@ def _from_picture(path: Path, shape: tuple[int, ...]) -> SingleSample:
     pictures = decoded([Encoded(str(path), partial(open_regular, path))])
     size = shape[1] if shape[1] == shape[2] else 0
     images = stacked(pictures, 1, size=size, grey=shape[0] == 1, on_disk=regular_size(path))
-    return SingleSample(images[0])
+    if images.values.dtype.kind != "u":
+        raise BadInput(
+            f"{path} has values that a data set scales by the range of its pictures; ask by the "
+            "row in the scores"
+        )
+    return SingleSample(images.values[0])
 
 
 def _from_table(path: Path, text: str) -> SingleSample:

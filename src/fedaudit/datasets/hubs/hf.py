@@ -1,35 +1,46 @@
 """Data sets from the Hugging Face hub or its cache, with the optional package ``datasets``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+from jaxtyping import Int
+from numpy import ndarray
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import Count, ProperShare
+from fedaudit.core.arguments import Count
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, unknown_name
 from fedaudit.core.files import open_regular, refuse_oversized, resolved
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
-from fedaudit.datasets.formats.images import Encoded, decoded, stacked
-from fedaudit.datasets.tables.arrow import decoded_values, unpacked_sizes
-
-if TYPE_CHECKING:
-    import pyarrow
+from fedaudit.datasets.formats.images import (
+    Encoded,
+    Pictures,
+    decoded,
+    picture_statement,
+    stacked,
+)
+from fedaudit.datasets.formats.npz import encoded_texts
+from fedaudit.datasets.tables.arrow import ArrowColumn, unpacked_sizes
+from fedaudit.datasets.tables.columns import Column, Table, joined
+from fedaudit.datasets.tables.roles import clients_of, groups_of
+from fedaudit.datasets.tables.settings import Names, TableSettings
+from fedaudit.datasets.tables.table import dataset_of
 
 _PICTURE_COLUMNS = ("image", "img")
 
 
 @runtime_checkable
-class Column(Protocol):
+class Values(Protocol):
     """Values of one column, not decoded yet."""
 
     def __len__(self) -> int: ...
@@ -44,6 +55,14 @@ class Column(Protocol):
         """
         ...
 
+    def column(self) -> Column:
+        """Return the values as a column of a table, if they are numbers or texts.
+
+        Raises:
+            BadInput: They are neither.
+        """
+        ...
+
 
 class Source(NamedTuple):
     """Data set that is not decoded yet.
@@ -54,41 +73,49 @@ class Source(NamedTuple):
         folders: Folders that pictures may be read from, if a column contains paths.
     """
 
-    parts: Mapping[str, Mapping[str, Column]]
+    parts: Mapping[str, Mapping[str, Values]]
     on_disk: int
     folders: Sequence[Path] = ()
 
 
 @arguments.dataclass(frozen=True)
-class hf(DataSource):
-    """Data set of pictures or rows of numbers from Hugging Face or its local cache.
+class hf(TableSettings, DataSource):
+    """Data set from Hugging Face or its local cache: pictures, rows of numbers, texts or a table.
+
+    ``features`` as a list, or a data set without ``image`` or ``img``, is a table, which is encoded
+    like a CSV file. Names of class indices are then the texts of a column.
 
     Attributes:
         name: Name on the hub, such as "ylecun/mnist".
         config: Name of the data set's configuration; empty for the only one.
-        features: Column of pictures or of rows of numbers; empty for ``image`` or ``img``.
-        label: Column of class indices.
+        features: Column of pictures or of rows of numbers, or a list of a table's columns. If it is
+            empty, ``image`` or ``img``, else all columns of a table that have no other role.
+        label: Column of class indices; in a table also of texts, or of numbers to predict.
         size: Side in pixels that pictures are resized to; 0 if all have one size.
         grey: Whether only brightness is kept.
+        tokenizer: "minilm" if ``features`` names a column of texts, or two columns of pairs of
+            texts: features are their tokens, at most ``longest`` per sample (64 if it is 0).
+        longest: Largest number of tokens per sample.
         test_share: Share of each class in the test part, if the data set has none.
         standardise: Whether features are scaled to mean 0 and standard deviation 1.
-        subject: Column of the person that each sample is from; empty for none.
+        subject: Another name of ``person``.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.datasets.hf("ylecun/mnist", grey=True).part().what
         'hf:ylecun/mnist'
+        >>> fa.datasets.hf("scikit-learn/adult-census-income", label="income").part().options
+        {'label': 'income'}
     """
 
     name: str
     _: KW_ONLY
     config: str = ""
-    features: str = ""
-    label: str = "label"
+    features: str | Names = ""
     size: Count = 0
     grey: bool = False
-    test_share: ProperShare = 0.2
-    standardise: bool = True
+    tokenizer: Literal["", "minilm"] = ""
+    longest: Count = 0
     subject: str = ""
 
     def part(self) -> DataPart:
@@ -101,34 +128,149 @@ class hf(DataSource):
 
         Raises:
             BadInput: The package is not installed, the data set cannot be loaded, lacks a training
-                part or a column, or takes far more memory than its files.
+                part or a column, has a column that cannot be used, or takes far more memory than
+                its files.
             Damaged: A picture or a file cannot be read.
         """
-        name, size = self.name, self.size
-        source = _loaded(name, self.config)
+        source = _loaded(self.name, self.config)
         parts = source.parts
         if "train" not in parts:
             raise BadInput(
-                f"data set {name!r} has the parts {', '.join(sorted(parts))}; one must be 'train'"
+                f"data set {self.name!r} has the parts {', '.join(sorted(parts))}; one must be "
+                "'train'"
             )
         used = ["train", *[part for part in ("test", "validation") if part in parts][:1]]
-        x = [_features(source, part, self.features, size, self.grey) for part in used]
-        y = [_column(parts[part], self.label).array() for part in used]
-        order = np.arange(sum(map(len, y)))
-        if len(used) > 1:
-            arrays = Arrays(x[0], y[0], x[1], y[1])
-        else:
-            rng = seeded_numpy(seed, "split", name)
-            arrays, positions = split_arrays(x[0], y[0], test_share=self.test_share, rng=rng)
-            order = np.concatenate(positions)
-        dataset = from_arrays(name, arrays, standardise=self.standardise)
-        if self.subject:
-            people = [_column(parts[part], self.subject).array() for part in used]
-            dataset = with_subjects(dataset, np.concatenate(people)[order])
-        if not size:
-            return dataset
-        steps = f"resized to {size} x {size}, {dataset.normalisation}"
-        return replace(dataset, normalisation=steps)
+        chosen = source._replace(parts={part: parts[part] for part in used})
+        settings = self._with_person()
+        has_pictures = any(name in parts["train"] for name in _PICTURE_COLUMNS)
+        is_list = not isinstance(self.features, str)
+        if not self.tokenizer and (is_list or not (self.features or has_pictures)):
+            settings._refuse_others("a table", _PICTURES_ONLY)
+            return _tabular(chosen, settings, seed)
+        others = "texts" if self.tokenizer else "pictures and rows of numbers"
+        settings._refuse_others(others, _TABLES_ONLY)
+        return _of_one_kind(chosen, settings, seed)
+
+    def _with_person(self) -> "hf":
+        """Return the settings with ``person``, whichever of its two names is used."""
+        if not self.subject:
+            return self
+        if self.person:
+            raise BadInput(
+                f"person ({self.person!r}) and subject ({self.subject!r}) are two names of one "
+                "setting; give person only"
+            )
+        return replace(self, person=self.subject, subject="")
+
+    def _refuse_others(self, kind: str, names: Collection[str]) -> None:
+        """Raise if a setting is changed that does not apply to a kind of features."""
+        unused = [name for name in changed_fields(self) if name in names]
+        if unused:
+            raise BadInput(
+                f"{self.name!r} is read as {kind}, to which {unused[0]} does not apply; leave it "
+                "out, or set features to the columns to use"
+            )
+
+
+_PICTURES_ONLY = ("size", "grey", "longest")
+_TABLES_ONLY = (
+    *("regression", "numeric", "categorical", "ignore", "missing", "categories", "scaling"),
+    "hash_width",
+)
+
+
+def _of_one_kind(source: Source, settings: hf, seed: int) -> Dataset:
+    """Return a data set of pictures, rows of numbers or texts."""
+    parts, size = source.parts, settings.size
+    features = _tokens if settings.tokenizer else _features
+    y = [_values(part, settings.label).array() for part in parts.values()]
+    read = [features(source, part, settings) for part in parts]
+    pictures = [part for part in read if isinstance(part, Pictures)]
+    x = [part.values if isinstance(part, Pictures) else part for part in read]
+    order = np.arange(sum(map(len, y)))
+    if len(x) > 1:
+        arrays = Arrays(x[0], y[0], x[1], y[1])
+    else:
+        rng = seeded_numpy(seed, "split", settings.name)
+        arrays, positions = split_arrays(x[0], y[0], test_share=settings.test_share, rng=rng)
+        order = np.concatenate(positions)
+    dataset = from_arrays(
+        settings.name,
+        arrays,
+        standardise=settings.standardise,
+        tokens=settings.tokenizer,
+        pictures=bool(pictures),
+    )
+    if pictures:
+        dataset = replace(dataset, statement=(picture_statement(settings.name, *pictures),))
+    if settings.person:
+        people = [_values(part, settings.person).array() for part in parts.values()]
+        dataset = with_subjects(dataset, np.concatenate(people)[order])
+    dataset = _with_clients_and_groups(dataset, source, settings, order)
+    if not size:
+        return dataset
+    steps = f"resized to {size} x {size}, {dataset.normalisation}"
+    return replace(dataset, normalisation=steps)
+
+
+def _with_clients_and_groups(
+    dataset: Dataset, source: Source, settings: hf, order: Int[ndarray, " samples"]
+) -> Dataset:
+    names = [name for name in (settings.client, settings.group) if name]
+    if not names:
+        return dataset
+    table = _table(source, settings.name, names, unread=())
+    clients = clients_of(table, settings.client) if settings.client else None
+    group = groups_of(table, settings.group) if settings.group else None
+    return replace(
+        dataset,
+        client=None if clients is None else torch.from_numpy(clients.codes[order]),
+        client_names=() if clients is None else clients.texts,
+        group=None if group is None else torch.from_numpy(group.codes[order]),
+        group_names=() if group is None else group.texts,
+    )
+
+
+def _tabular(source: Source, settings: hf, seed: int) -> Dataset:
+    """Return the data set of a table, with the parts of the source if there are two."""
+    train, *test = source.parts.values()
+    roles = [settings.label, settings.client, settings.person, settings.group]
+    listed = list(settings.features)
+    reserved = {settings.label, settings.client, settings.person}
+    for name in listed:
+        _values(train, name)
+        if name in reserved:
+            raise BadInput(
+                f"features of {settings.name!r} list {name!r}, which is the label, client or "
+                "person; leave it out"
+            )
+    used = [name for name in train if settings.reads(name) and name in (*(listed or train), *roles)]
+    for name in used:
+        if isinstance(next(islice(train[name], 1), None), Mapping | list):
+            raise BadInput(
+                f"column {name!r} of {settings.name!r} has pictures or lists; set features = "
+                f"{name!r} to learn from it alone, or ignore = ['{name}']"
+            )
+    table = _table(source, settings.name, used, [name for name in train if name not in used])
+    if settings.group and listed and settings.group not in listed:
+        # A column that is not listed is not a feature.
+        settings = replace(settings, ignore=[*settings.ignore, settings.group])
+    is_test = np.arange(table.rows) >= len(train[used[0]]) if test and used else None
+    return dataset_of(table, settings, seed, is_test)
+
+
+def _table(source: Source, name: str, columns: Sequence[str], unread: Sequence[str]) -> Table:
+    """Return the rows of all parts."""
+    parts = source.parts
+    rows = sum(len(next(iter(part.values()))) for part in parts.values())
+    # Numbers become 64-bit numbers.
+    refuse_oversized(name, 8 * rows * len(columns), on_disk=source.on_disk)
+    values = {
+        column: joined(name, column, [_values(part, column).column() for part in parts.values()])
+        for column in columns
+    }
+    description = f"Hugging Face ({', '.join(parts)})"
+    return Table(name, values, description, source.on_disk, unread=tuple(unread), is_typed=True)
 
 
 def _loaded(name: str, config: str) -> Source:
@@ -158,7 +300,11 @@ def _loaded(name: str, config: str) -> Source:
     columns = {
         part: {
             column: ArrowColumn(
-                f"column {column!r} of {name!r}", table.data.column(column), on_disk
+                name,
+                column,
+                table.data.column(column),
+                on_disk,
+                getattr(table.features[column], "names", None),
             )
             for column in table.column_names
         }
@@ -197,80 +343,60 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
             ) from error
 
 
-@dataclass(frozen=True)
-class ArrowColumn:
-    """Column of a table that is in memory or memory-mapped.
-
-    Attributes:
-        name: Name of the column, for messages.
-        values: Chunks of values.
-        on_disk: Size in bytes of the data set's files.
-    """
-
-    name: str
-    values: "pyarrow.ChunkedArray"
-    on_disk: int
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __iter__(self) -> Iterator[object]:
-        # Convert rows one at a time, since one chunk may hold all rows.
-        return (value.as_py() for value in self.values)
-
-    def array(self) -> AnyArray:
-        """Return the values as an array."""
-        import pyarrow
-        from pyarrow import compute
-
-        values = decoded_values(self.values.combine_chunks())
-        shape = [len(values)]
-        try:
-            # Remove one level of lists per iteration.
-            while True:
-                if isinstance(values, pyarrow.ExtensionArray):
-                    values = values.storage
-                if not hasattr(values, "flatten") or pyarrow.types.is_struct(values.type):
-                    break
-                lengths = compute.list_value_length(values).unique().to_pylist() or [0]
-                if len(lengths) > 1 or lengths[0] is None:
-                    raise BadInput(
-                        f"rows of {self.name} differ in length; give pictures, or rows of equally "
-                        "many numbers"
-                    )
-                shape.append(lengths[0])
-                values = values.flatten()
-            # Features become 32-bit numbers.
-            memory = max(values.nbytes, 4 * len(values))
-            refuse_oversized(self.name, memory, on_disk=self.on_disk)
-            return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
-        except pyarrow.ArrowException as error:
-            raise BadInput(
-                f"{self.name} contains no numbers ({error}); give pictures, or rows of equally "
-                "many numbers"
-            ) from error
-
-
-def _column(table: Mapping[str, Column], name: str) -> Column:
+def _values(table: Mapping[str, Values], name: str) -> Values:
     if name not in table:
         raise unknown_name("column", name, table)
     return table[name]
 
 
-def _features(source: Source, part: str, name: str, size: int, grey: bool) -> AnyArray:
+def _features(source: Source, part: str, settings: hf) -> AnyArray | Pictures:
+    """Return pictures, or rows of numbers."""
     table = source.parts[part]
-    usual = [column for column in _PICTURE_COLUMNS if column in table]
-    if not name and not usual:
-        raise BadInput(
-            f"none of the columns {', '.join(table)} is called "
-            f"{' or '.join(_PICTURE_COLUMNS)}; set features to the column to use"
-        )
-    column = _column(table, name or usual[0])
+    usual = [name for name in _PICTURE_COLUMNS if name in table]
+    name = str(settings.features) or usual[0]
+    column = _values(table, name)
     first = next(islice(column, 1), None)
-    if not isinstance(first, Mapping):
-        return column.array()
-    pictures = (_encoded(row, index, part, source.folders) for index, row in enumerate(column))
-    return stacked(decoded(pictures), len(column), size=size, grey=grey, on_disk=source.on_disk)
+    if isinstance(first, Mapping):
+        pictures = (_encoded(row, index, part, source.folders) for index, row in enumerate(column))
+        return stacked(
+            decoded(pictures),
+            len(column),
+            size=settings.size,
+            grey=settings.grey,
+            on_disk=source.on_disk,
+        )
+    rows = column.array()
+    if rows.ndim == 1:
+        raise BadInput(
+            f"column {name!r} of {settings.name!r} has one value per row; set features = "
+            f"['{name}'] for a table of this column, or tokenizer if it has texts"
+        )
+    return rows
+
+
+def _tokens(source: Source, part: str, settings: hf) -> AnyArray:
+    """Return the tokens of texts or of pairs of texts."""
+    named = settings.features
+    names = [named] if isinstance(named, str) else list(named)
+    if not all(names) or len(names) not in (1, 2):
+        raise BadInput(
+            f"the tokenizer takes a column of texts or two, and features of {settings.name!r} are "
+            f"{named!r}; set features to a name, or to a list of two"
+        )
+    columns = [_values(source.parts[part], name) for name in names]
+    longest = settings.longest or 64
+    # Tokens become 64-bit numbers.
+    refuse_oversized(settings.name, 8 * longest * len(columns[0]), on_disk=source.on_disk)
+    texts = list[tuple[str, ...]]()
+    for row, values in enumerate(zip(*columns, strict=True)):
+        other = [name for name, text in zip(names, values, strict=True) if type(text) is not str]
+        if other:
+            raise BadInput(
+                f"column {other[0]!r} of {settings.name!r} has no text in row {row} of the part "
+                f"{part!r}; remove the row, or leave tokenizer out"
+            )
+        texts.append(tuple(map(str, values)))
+    return encoded_texts(texts, settings.tokenizer, longest)
 
 
 def _encoded(row: object, index: int, part: str, folders: Sequence[Path]) -> Encoded:

@@ -1,10 +1,23 @@
-"""Sizes and values of Parquet files, with the optional package ``pyarrow``."""
+"""Columns of Arrow tables and sizes of Parquet files, with the optional package ``pyarrow``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedaudit.core.files import open_regular
+import numpy as np
+from jaxtyping import Shaped
+from numpy import ndarray
+
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import open_regular, refuse_oversized
+from fedaudit.datasets.tables.columns import (
+    MISSING,
+    Column,
+    NumberColumn,
+    text_column,
+    truth_column,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,3 +48,115 @@ def unpacked_sizes(path: Path) -> Iterator[int]:
 def decoded_values(values: "pyarrow.Array") -> "pyarrow.Array":
     """Return values without dictionary encoding."""
     return values.dictionary_decode() if hasattr(values, "dictionary_decode") else values
+
+
+def column_of(table: str, name: str, values: "pyarrow.ChunkedArray") -> Column:
+    """Return numbers, texts, or true and false as a column of a table.
+
+    Raises:
+        BadInput: The column has another type.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    kind = values.type
+    if types.is_dictionary(kind):
+        values = pyarrow.chunked_array(
+            [chunk.dictionary_decode() for chunk in values.chunks], kind.value_type
+        )
+        kind = kind.value_type
+    if types.is_boolean(kind):
+        numbers = values.cast(pyarrow.int8()).to_numpy()
+        return truth_column(np.asarray(numbers, dtype=np.float64))
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        numbers = values.cast(pyarrow.float64(), safe=False).to_numpy()
+        return NumberColumn(np.array(numbers, dtype=np.float64))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        coded = values.cast(pyarrow.large_string()).combine_chunks().dictionary_encode()
+        codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy()
+        return text_column(codes, [word.strip() for word in coded.dictionary.to_pylist()])
+    raise BadInput(
+        f"column {name!r} of {table!r} has the type {kind}, but only numbers, texts, and true "
+        f"and false are read; convert it, or set ignore = ['{name}']"
+    )
+
+
+@dataclass(frozen=True)
+class ArrowColumn:
+    """Column of a table that is in memory or memory-mapped.
+
+    Attributes:
+        table: Name of the table, for messages.
+        name: Name of the column.
+        values: Chunks of values.
+        on_disk: Size in bytes of the table's files.
+        texts: Texts that the values are codes of; None if they are no codes.
+    """
+
+    table: str
+    name: str
+    values: "pyarrow.ChunkedArray"
+    on_disk: int
+    texts: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[object]:
+        # Convert rows one at a time, since one chunk may hold all rows.
+        return (value.as_py() for value in self.values)
+
+    def array(self) -> Shaped[ndarray, "..."]:
+        """Return numbers, texts, or rows of these as an array.
+
+        Raises:
+            BadInput: Rows differ in length, or the values exceed the memory limit.
+        """
+        import pyarrow
+        from pyarrow import compute
+
+        what = f"column {self.name!r} of {self.table!r}"
+        values = decoded_values(self.values.combine_chunks())
+        shape = [len(values)]
+        try:
+            # Remove one level of lists per iteration.
+            while True:
+                if isinstance(values, pyarrow.ExtensionArray):
+                    values = values.storage
+                if not hasattr(values, "flatten") or pyarrow.types.is_struct(values.type):
+                    break
+                lengths = compute.list_value_length(values).unique().to_pylist() or [0]
+                if len(lengths) > 1 or lengths[0] is None:
+                    raise BadInput(
+                        f"rows of {what} differ in length; give pictures, or rows of equally "
+                        "many numbers"
+                    )
+                shape.append(lengths[0])
+                values = values.flatten()
+            # Features become 32-bit numbers.
+            memory = max(values.nbytes, 4 * len(values))
+            refuse_oversized(what, memory, on_disk=self.on_disk)
+            return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
+        except pyarrow.ArrowException as error:
+            raise BadInput(
+                f"{what} contains no numbers ({error}); give pictures, or rows of equally "
+                "many numbers"
+            ) from error
+
+    def column(self) -> Column:
+        """Return the values as a column of a table: numbers, or texts.
+
+        Raises:
+            BadInput: They are neither, such as lists.
+            Damaged: A code has no text.
+        """
+        column = column_of(self.table, self.name, self.values)
+        if self.texts is None or not isinstance(column, NumberColumn):
+            return column
+        codes = np.nan_to_num(column.values, nan=MISSING).astype(np.int64)
+        if codes.max(initial=MISSING) >= len(self.texts):
+            raise Damaged(
+                f"column {self.name!r} of {self.table!r} has the code {codes.max()}, and names for "
+                f"{len(self.texts)} codes; fetch the data set again"
+            )
+        return text_column(codes, self.texts)

@@ -124,6 +124,29 @@ def truth_column(values: Float[ndarray, " rows"]) -> TextColumn:
     return text_column(codes, ["False", "True"])
 
 
+def joined(table: str, name: str, parts: Sequence[Column]) -> Column:
+    """Return a column with the rows of several parts of a table.
+
+    Raises:
+        BadInput: One part has numbers and another texts.
+    """
+    numbers = [part.values for part in parts if isinstance(part, NumberColumn)]
+    texts = [part for part in parts if isinstance(part, TextColumn)]
+    if numbers and texts:
+        raise BadInput(
+            f"column {name!r} of {table!r} has numbers in one part and texts in another; store one "
+            f"kind in both, or set ignore = ['{name}']"
+        )
+    if numbers:
+        return NumberColumn(np.concatenate(numbers))
+    starts = np.cumsum([0, *(len(part.texts) for part in texts[:-1])])
+    codes = [
+        np.where(part.missing, MISSING, part.codes + start)
+        for part, start in zip(texts, starts, strict=True)
+    ]
+    return text_column(np.concatenate(codes), [text for part in texts for text in part.texts])
+
+
 def without_texts(column: TextColumn, missing: Iterable[str]) -> TextColumn:
     """Return the column in which some texts count as missing."""
     absent = set(missing)

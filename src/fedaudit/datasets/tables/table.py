@@ -27,8 +27,19 @@ from fedaudit.datasets.tables.settings import TableSettings, refuse_unknown_colu
 from fedaudit.datasets.tables.statement import statement_of
 
 
-def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
-    """Return the data set of a table; the seed selects the test rows.
+def dataset_of(
+    table: Table,
+    settings: TableSettings,
+    seed: int,
+    is_test: Bool[ndarray, " rows"] | None = None,
+) -> Dataset:
+    """Return the data set of a table.
+
+    Args:
+        table: The table.
+        settings: Roles and encoding of its columns.
+        seed: Seed that selects the test rows.
+        is_test: Mask of the test rows, if the table has them in a part of their own.
 
     Raises:
         BadInput: A named column does not exist, or a column cannot be used.
@@ -39,7 +50,10 @@ def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
     clients = clients_of(table, settings.client) if settings.client else None
     columns = features_of(table, settings)
     client = None if clients is None else clients.codes
-    is_test = _test_rows(table, settings, targets, clients, seed)
+    if is_test is None:
+        is_test = _test_rows(table, settings, targets, clients, seed)
+    elif clients is not None:
+        _refuse_untrained(table, clients, is_test)
     encoding = Encoding(
         settings.standardise,
         {name: Scaling(*pair) for name, pair in (settings.scaling or {}).items()},
@@ -109,6 +123,15 @@ def _test_rows(
         parts = split(strata(targets[rows]), settings.test_share, rng=rng)
         is_test[rows[parts.test]] = True
     return is_test
+
+
+def _refuse_untrained(table: Table, clients: TextColumn, is_test: Bool[ndarray, " rows"]) -> None:
+    counts = TextColumn(clients.codes[~is_test], clients.texts).counts
+    if not counts.all():
+        raise BadInput(
+            f"client {clients.texts[int(counts.argmin())]!r} of {table.name!r} has rows in the "
+            "test part only, and features are scaled by a client's training rows; remove its rows"
+        )
 
 
 def _refuse_beyond_range(table: Table, features: Shaped[ndarray, "rows features"]) -> None:

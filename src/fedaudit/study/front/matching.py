@@ -133,7 +133,7 @@ def _forms_of(
     forms = [features, features[0]] if features.ndim and len(features) == 1 else [features]
     candidates = [scaled_columns(form[None], form[None], standardise=False).train for form in forms]
     for form in forms:
-        if form.dtype == np.uint8 and form.ndim in (2, 3):
+        if form.dtype in (np.uint8, np.uint16) and form.ndim in (2, 3):
             pixels = form[None] if form.ndim == 3 else form[None, ..., None]
             candidates.append(scaled_images(pixels, pixels, standardise=False).train)
     return [candidate[0] for candidate in candidates if tuple(candidate.shape[1:]) == shape]
