@@ -35,7 +35,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import audit_samples
 from fedaudit.live.measuring import Measuring, When
 from fedaudit.live.network import network_of
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import RoundEntry
 from fedaudit.live.rounds import RoundData, round_of_uploads
 from fedaudit.models import CNN, ResNet18

@@ -61,6 +61,9 @@ DEPENDENCIES: dict[str, str] = {
     "study.front": EVERYTHING_BELOW,
     "study": "core.errors core.metric_names results plan",
     "live": EVERYTHING_BELOW,
+    # Recordings of federations that have ended.
+    "live.checkpoints": EVERYTHING_BELOW,
+    "live.tables": EVERYTHING_BELOW,
     "guard": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report "
     "plan.values study.running.outputs",

@@ -11,6 +11,7 @@ from fedaudit.core import files
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import read_object, write_object
 from fedaudit.live import recording as recordings
+from fedaudit.live.open_recording import OpenRecording
 from fedaudit.live.recording import (
     LOG_FILE,
     append_round,
@@ -76,7 +77,7 @@ def test_later_names_cannot_make_a_recording_unreadable(tmp_path: Path, limit: i
     with recorder(tmp_path / "r") as one:
         names = {10**8 + at: "n" * 90 for at in range(50)}
         with pytest.raises(BadInput, match="would have"):
-            one._update_recording(names=names)
+            OpenRecording(tmp_path / "r", one.recording).update(names=names)
         assert one.recording.names == {}
     assert read_recording(tmp_path / "r").is_closed
 

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from fedaudit.live.audited import audit_samples as audit_samples
     from fedaudit.live.audited import fair_split as fair_split
     from fedaudit.live.audited import join_audits as join_audits
-    from fedaudit.live.checkpoints import from_checkpoints as from_checkpoints
+    from fedaudit.live.checkpoints.record import from_checkpoints as from_checkpoints
     from fedaudit.live.models import CanaryClients as CanaryClients
     from fedaudit.live.models import unlearning as unlearning
-    from fedaudit.live.recorder import record as record
-    from fedaudit.live.signal_tables import from_signals as from_signals
+    from fedaudit.live.record import record as record
     from fedaudit.live.splitting import split_dataset as split_dataset
+    from fedaudit.live.tables.record import from_signals as from_signals
     from fedaudit.metrics.table import evaluate as evaluate
     from fedaudit.observe.views import seen_from as seen_from
     from fedaudit.plan import games as _games

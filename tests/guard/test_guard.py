@@ -18,7 +18,7 @@ from fedaudit.guard.guard import Guard
 from fedaudit.guard.policy import ATTACKS
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import audit_samples, fair_split, join_audits
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import stored_in

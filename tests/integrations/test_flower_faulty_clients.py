@@ -38,7 +38,8 @@ from fedaudit.integrations.flower.messages import client_in
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
 from fedaudit.live.clients import number_of
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import RoundEntry, read_recording, read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial

@@ -26,7 +26,7 @@ from fedaudit.integrations.flower import (
 )
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import read_recording
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
 from tests.live.federation import data, network

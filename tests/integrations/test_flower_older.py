@@ -24,7 +24,7 @@ from flwr.server.workflow import DefaultWorkflow
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial

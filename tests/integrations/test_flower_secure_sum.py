@@ -24,7 +24,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, identity_mod
 from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.integrations.federation import CLIENTS, StubGrid, initial, trained

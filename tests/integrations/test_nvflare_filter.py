@@ -28,7 +28,8 @@ from fedaudit.integrations.nvflare import RecordingFilter
 from fedaudit.integrations.nvflare.filter import upload_in
 from fedaudit.integrations.nvflare.ledger import Makes
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import read_measured
 from tests.live.federation import Live, data, module, network, rounds

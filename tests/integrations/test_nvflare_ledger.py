@@ -14,7 +14,8 @@ from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload, client_o
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
 from fedaudit.live.clients import number_of
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import RoundEntry, read_recording, read_round_log
 from tests.live.federation import data, measured, network, recorder, rounds
 from tests.study.studies import SMALL

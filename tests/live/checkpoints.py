@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedaudit.live.checkpoints import from_checkpoints
+from fedaudit.live.checkpoints.record import from_checkpoints
 from tests.live.federation import ROUNDS, data, network, recorder, rounds
 
 Save = Callable[[Mapping[str, Tensor], Path], None]

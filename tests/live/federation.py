@@ -14,7 +14,8 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, fair_split
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.models import MLP
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round

@@ -17,7 +17,8 @@ from fedaudit.live import background
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import read_waiting, store_waiting, waiting
 from fedaudit.live.measuring import Measuring
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import RoundEntry, read_round_log
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors

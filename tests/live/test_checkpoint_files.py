@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.live.checkpoint_files import read_checkpoint
+from fedaudit.live.checkpoints.files import read_checkpoint
 
 RAN = "the-file-ran"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.live.clients import ClientRef, number_of
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import read_recording, read_round_log
 from tests.live.federation import data, network, rounds
 

@@ -18,7 +18,8 @@ from fedaudit.gate.policy import policy_from
 from fedaudit.gate.verdict import Check
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import waiting
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import read_round_log
 from fedaudit.observe.measurements import Stored, read_measured
 from tests.live.federation import FEW, Live, data, measured, network, rounds

@@ -15,7 +15,7 @@ from fedaudit.core.tasks import task_named
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.network import network_of
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 
 RNG = torch.Generator().manual_seed(4)
 FEATURES = torch.rand(80, 6, generator=RNG)

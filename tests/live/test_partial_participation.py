@@ -16,7 +16,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.text.verdict import verdict as plain_verdict
 from fedaudit.results.record import Record

@@ -22,7 +22,8 @@ from fedaudit.core.values import NOBODY, Samples
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Part, fair_split, join_audits
 from fedaudit.live.files import SAMPLES_FILE
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.views import VIEWS, seen_from

@@ -14,7 +14,8 @@ import torch
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import RECORDING_FILE, open_to_append
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import Recorder, record
+from fedaudit.live.record import record
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
 from tests.live.federation import data, network, rounds
 from tests.programs import exit_code

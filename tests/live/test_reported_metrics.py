@@ -19,8 +19,8 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.measuring import When
-from fedaudit.live.recorder import record
-from fedaudit.live.recording import read_round_log, recording_of
+from fedaudit.live.record import record
+from fedaudit.live.recording import new_recording, read_round_log
 from fedaudit.live.rounds import Kind
 from fedaudit.live.setup import recorded_run
 from fedaudit.observe.measurements import MeasuredRound, Stored
@@ -149,10 +149,16 @@ def compared(
     by_client: Mapping[int, list[float]], *, correct: int, classes: int = 100, members: int = 60
 ) -> dict[int | None, ControlResult]:
     """Controls of clients that reported these accuracies, of models with so many correct."""
-    recording = recording_of(
-        name="r", key="0" * 32, view="uploads", every=1, keep="signals", attacks=(), refused={},
-        targets=tuple(by_client), classes=classes,
-    )  # fmt: skip
+    recording = new_recording(
+        Path("recording"),
+        "",
+        view="uploads",
+        every=1,
+        keep="signals",
+        attacks=(),
+        targets=tuple(by_client),
+        classes=classes,
+    )
     architecture = Architecture("net", network)
     run = recorded_run(recording, AUDIT, architecture, attacks=["blackbox-loss"])
     notes = [

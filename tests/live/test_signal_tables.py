@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import read_audit
 from fedaudit.live.recording import read_recording
-from fedaudit.live.signal_tables import from_signals
+from fedaudit.live.tables.record import from_signals
 from fedaudit.observe.measurements import read_measured
 from fedaudit.results.record import Record
 from tests.live.federation import POLICY, data, measured, recorder, rounds
@@ -158,7 +158,7 @@ def test_every_form_of_the_truth_gives_the_same_owners(tmp_path: Path, form: str
 def test_outputs_by_class_give_the_signals_of_their_formulas(
     logits: list[float], label: int
 ) -> None:
-    from fedaudit.live.table_signals import signals_of
+    from fedaudit.live.tables.signals import signals_of
 
     matrix = np.array(logits).reshape(2, 3)
     p = np.exp(matrix) / np.exp(matrix).sum(1, keepdims=True)

@@ -12,7 +12,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.evaluation.sample_scores import SampleScores, read_scores
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.live.signal_tables import from_signals
+from fedaudit.live.tables.record import from_signals
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from tests.live.federation import POLICY
 from tests.live.test_signal_tables import Table, csv_of

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Architecture, Model
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import read_round_log
 from fedaudit.live.rounds import Kind
 from fedaudit.live.weights import Shape

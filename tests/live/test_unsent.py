@@ -17,7 +17,7 @@ import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.live.audited import Split
 from fedaudit.live.measuring import When
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.rounds import Kind
 from fedaudit.live.weights import ESTIMATED
 from fedaudit.observe.measurements import read_measured

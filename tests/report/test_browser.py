@@ -11,7 +11,7 @@ import pytest
 
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record as start_recording
+from fedaudit.live.record import record as start_recording
 from fedaudit.live.recording import LOG_FILE
 from fedaudit.report.page import report_html, write_comparison, write_report
 from fedaudit.results.read import read_record

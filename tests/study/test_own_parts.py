@@ -19,7 +19,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in
 from fedaudit.fl.hooks import ConfiguredDefense, Defense, TrainingContext
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.observe.round import Upload
 from fedaudit.plan.file import read_studies, read_study
 from fedaudit.plan.identity import run_key, with_code

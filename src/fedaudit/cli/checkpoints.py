@@ -66,7 +66,7 @@ def record_checkpoints(recording: Path, options: CheckpointOptions, device: str)
             "samples for each client"
         )
     from fedaudit.live.audited import join_audits
-    from fedaudit.live.checkpoints import from_checkpoints
+    from fedaudit.live.checkpoints.record import from_checkpoints
 
     with code_named_in(options.network, trusted=True, folder=Path.cwd()):
         network: object = look_up(

@@ -35,7 +35,7 @@ from fedaudit.guard.judging import Judge, Judgement
 from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy
 from fedaudit.guard.uploads import discard_undecided, measured_uploads, write_repeated
 from fedaudit.live.measuring import Measurement
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.live.recording import is_recording
 from fedaudit.live.weights import Array
 from fedaudit.observe.tensors import MAX_ROUND

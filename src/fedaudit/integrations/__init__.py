@@ -1,1 +1,1 @@
-"""Other frameworks for federated learning: what it takes to audit them."""
+"""Recorders, defenses and guards for Flower and NVFlare."""

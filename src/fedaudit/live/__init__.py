@@ -1,1 +1,1 @@
-"""Audits of other people's federations: a recorder for a loop that is not fedaudit's."""
+"""Recordings of federations that fedaudit does not train, and attacks on them."""

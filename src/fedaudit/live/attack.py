@@ -25,9 +25,9 @@ from fedaudit.live.recording import (
     read_recording,
     read_round_log,
 )
+from fedaudit.live.references import read_references
 from fedaudit.live.rounds import SENT
 from fedaudit.live.setup import RECORDED, recorded_run
-from fedaudit.live.table_references import read_references, with_references
 from fedaudit.live.weights import ESTIMATED
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -224,7 +224,7 @@ def _run(
     )
     if recording.references:
         references = read_references(folder, recording.key, recording.references, len(audit))
-        run = replace(run, attacks=with_references(run.attacks, references))
+        run = replace(run, attacks=references.given_to(run.attacks))
     run = _without_source(run, contents, names)
     for entry in stored:
         fault = fault_in(entry.measured, run.deal.clients, len(audit))

@@ -8,7 +8,7 @@ from typing import NamedTuple, SupportsIndex, TypeAlias, TypeVar, cast
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
-from fedaudit.live.recording import LARGEST_CLIENT, RoundEntry
+from fedaudit.live.recording import LARGEST_CLIENT, RoundEntry, round_entry
 from fedaudit.live.weights import Weights
 
 _NAMED = range(10**8, 10**9)
@@ -65,6 +65,11 @@ def numbers_of(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
     return numbers
 
 
+def by_number(values: ByClient[Value]) -> dict[ClientId, Value]:
+    """Return values by client number; raise if a client is invalid or two numbers are equal."""
+    return dict(zip(numbers_of(values).values(), values.values(), strict=True))
+
+
 def is_of_name(number: ClientId) -> bool:
     """Return True if a client's number was computed from a name."""
     return number in _NAMED
@@ -111,6 +116,11 @@ class Participants(NamedTuple):
     faulty: dict[ClientId, str]
     unnamed: int
     note: str
+
+    def entry(self, index: int, *, unnamed: int = 0, note: str = "") -> RoundEntry:
+        """Return the log entry of the round, with further unnamed clients and another note."""
+        answered, unnamed = {*self.uploads, *self.faulty}, unnamed + self.unnamed
+        return round_entry(index, self.asked, answered, unnamed, self.faulty, note or self.note)
 
 
 def usable_number(client: object, audited: Iterable[ClientId]) -> ClientId:

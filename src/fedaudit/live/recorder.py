@@ -1,35 +1,14 @@
-"""Recorder of a federated loop: what an adversary sees of it, round by round."""
+"""Recorder of a federation: measures what an adversary sees of each round."""
 
-import re
-import secrets
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import islice
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, cast, get_args
+from typing import NoReturn, cast
 
-from torch import nn
-
-from fedaudit.core.arguments import checked
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.progress import on_stderr
-from fedaudit.core.tasks import (
-    CLASSIFICATION,
-    TASKS,
-    PerSampleLoss,
-    Task,
-    classification_by,
-    cross_entropy,
-    of_loss,
-    task_named,
-)
+from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model
-from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.uploads import Metric, metrics_in
 from fedaudit.live.background import refuse_impossible
@@ -38,24 +17,19 @@ from fedaudit.live.clients import (
     ByClient,
     ClientRef,
     number_of,
-    numbers_of,
     participants_of,
-    plain_name,
-    refuse_mixed_references,
-    usable_number,
 )
+from fedaudit.live.faults import RecorderWarnings
 from fedaudit.live.files import claim, waiting_entries, write_audit, write_untrained
 from fedaudit.live.measuring import Measurement, Measuring, When, locked
-from fedaudit.live.network import Network, network_of
+from fedaudit.live.network import Network
+from fedaudit.live.open_recording import OpenRecording, RecordedRounds
 from fedaudit.live.recording import (
-    MOST_CLIENTS,
-    MOST_CONFLICTS,
     UPLOAD_VIEWS,
     Recording,
     RoundEntry,
     append_round,
     mended_round_log,
-    recording_of,
     recording_text,
     round_entry,
     write_recording,
@@ -71,15 +45,13 @@ from fedaudit.live.rounds import (
     round_of_globals,
     round_of_uploads,
 )
-from fedaudit.live.setup import attacks_in, recorded_run
+from fedaudit.live.setup import recorded_run
 from fedaudit.live.weights import NOT_FINITE, Weights, estimated_layers, named_few
 from fedaudit.observe.round import ALL_CLIENTS, Round
-from fedaudit.observe.tensors import MAX_ROUND, Keep
-from fedaudit.observe.views import seen_from, view_named
+from fedaudit.observe.tensors import MAX_ROUND
+from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Setup
-from fedaudit.results.text import log_line, plain
-
-_LONGEST_NAME = 200
+from fedaudit.results.text import plain
 
 
 class Recorder:
@@ -101,26 +73,26 @@ class Recorder:
         log: Callable[[str], None],
     ) -> None:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
-        self._strict, self._warned, self._log = strict, set[str](), log
+        self._warnings = RecorderWarnings(strict=strict, log=log)
         torch_device = device_named(device)
         if measure == "background":
             refuse_impossible(torch_device)
         claimed = claim(folder, recording, samples)
-        self.recording = claimed.model_copy(update={"is_closed": False})
+        self._open = OpenRecording(folder, claimed.model_copy(update={"is_closed": False}))
         lock = locked(folder, log)
         unmeasured = waiting_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = recorded_run(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
-        self._other_run_error = ""
         logged = mended_round_log(folder)
         # Leave out failed rounds, which may be recorded again.
-        self._recorded = {entry.round: entry for entry in logged if not entry.failed}
+        earlier = {entry.round: entry for entry in logged if not entry.failed} | unmeasured
+        self._rounds = RecordedRounds(earlier, self._open, self._warnings)
         self._attendance = Attendance(
             {*clients, *self.recording.targets, *self.recording.sizes},
             [*logged, *unmeasured.values()],
-            self._display_name,
+            self._open.display_name,
         )
         for index in unmeasured:
             self._set_reason(index)
@@ -142,15 +114,13 @@ class Recorder:
         recording_text(self.recording, folder)
         if not logged and not unmeasured:
             untrained = self._measuring.untrained()
-            # This replaces the files of an earlier run that stopped before its first round.
+            # This replaces the files of an earlier session that stopped before its first round.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
         if self.recording != claimed or not (logged or unmeasured):
             write_recording(self.recording, folder)
-        self._recorded |= unmeasured
-        self._from_previous_session = {*self._recorded}
-        if self._recorded:
-            log(f"{self.recording.name}: continues after round {max(self._recorded)}")
+        if earlier:
+            log(f"{self.recording.name}: continues after round {max(earlier)}")
         self._measuring.begin()
         if measure == "now":
             self._poll()
@@ -208,9 +178,9 @@ class Recorder:
                 possible. If not, it does not count as missing, since it was not aggregated. A
                 non-finite upload counts as rejected if ``after`` is finite.
             note: Fault in uploads of unidentified clients.
-            reported: Accuracy ("accuracy", as a share or in percent) and mean loss ("loss") on the
-                training data, which a client computed with the model that it uploads. They are
-                compared with the recorder's values on audited members.
+            reported: Accuracy ("accuracy", as a fraction or in percent) and mean loss ("loss") that
+                a client computed on its training data with the uploaded model. They are compared
+                with the recorder's values on audited members.
 
         Raises:
             BadInput: An argument is invalid, and the recording is strict.
@@ -218,30 +188,23 @@ class Recorder:
         entry: RoundEntry | None = None
         try:
             self._set_reason(index)
-            self._keep_names(*(asked or ()), *(uploads or ()), *(excluded or ()))
+            self._open.keep_names([*(asked or ()), *(uploads or ()), *(excluded or ())])
             participants = participants_of(
                 uploads or {}, asked or (), excluded or {}, self.recording.targets
             )
-            answered = {*participants.uploads, *participants.faulty}
-            entry = round_entry(
-                index,
-                participants.asked,
-                answered,
-                unnamed + participants.unnamed,
-                participants.faulty,
-                note or participants.note,
-            )
-            shares = self._by_number(weights or {})
-            numbers = self._by_number(dict.fromkeys(kept_out, 0.0))
+            entry = participants.entry(index, unnamed=unnamed, note=note)
+            known_weights = self._open.by_usable_number(weights or {})
+            rejected = self._open.by_usable_number(dict.fromkeys(kept_out, 0.0))
             entry = entry.model_copy(
                 update={
                     "unknown": bool(entry.note),
-                    "kept_out": tuple(sorted(answered & numbers.keys())),
+                    "kept_out": tuple(sorted({*entry.answered} & rejected.keys())),
                     "reported": self._usable_metrics(reported or {}, participants.uploads),
                 }
             )
-            self._ingest(
-                entry, RoundData(sent, participants.uploads, shares, after, entry.kept_out)
+            received = participants.uploads
+            self._check_and_measure(
+                entry, RoundData(sent, received, known_weights, after, entry.kept_out)
             )
         # Catch any error: an audit must not stop the training that it observes.
         except Exception as error:
@@ -275,15 +238,14 @@ class Recorder:
             if self.has(index):
                 return
             self._set_reason(index)
-            self._keep_names(*asked, *(answered or ()))
+            self._open.keep_names([*asked, *(answered or ())])
             participants = participants_of(
                 {}, asked, dict.fromkeys(answered or (), reason), self.recording.targets
             )
-            entry = round_entry(
-                index, participants.asked, participants.faulty, unnamed + participants.unnamed
-            )
-            entry = entry.model_copy(
-                update={"unknown": answered is None or bool(participants.note)}
+            is_unknown = answered is None or bool(participants.note)
+            # The reason concerns the round, so no single upload is listed as faulty.
+            entry = participants.entry(index, unnamed=unnamed).model_copy(
+                update={"excluded": {}, "note": "", "unknown": is_unknown}
             )
         except Exception as error:
             failure = BadInput(str(error))
@@ -296,14 +258,7 @@ class Recorder:
             BadInput: The round's number is invalid, or an upload cannot be measured.
         """
         participants = participants_of(uploads, (), {}, self.recording.targets)
-        entry = round_entry(
-            index,
-            participants.asked,
-            participants.uploads,
-            participants.unnamed,
-            participants.faulty,
-            participants.note,
-        )
+        entry = participants.entry(index)
         answers = RoundData(sent, participants.uploads, {}, None)
         checked = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
         entry = _with_findings(entry, answers, checked)
@@ -315,12 +270,12 @@ class Recorder:
     def keep(self, measurement: Measurement) -> None:
         """Record a round that :meth:`measured` returned and that is not recorded yet."""
         self._measuring.write(measurement)
-        self._recorded[measurement.entry.round] = measurement.entry
+        self._rounds.entries[measurement.entry.round] = measurement.entry
         self._set_reason(measurement.entry.round)
 
     def repeated(self, index: int) -> None:
         """List a round as incomplete, since a further upload of it was measured elsewhere."""
-        self._keep_conflict(index, "a further upload of it, which this recording lacks")
+        self._open.keep_conflict(index, "a further upload of it, which this recording lacks")
 
     def withheld(self, index: int, client: ClientId, reason: str) -> None:
         """Log that a client was sent the model of a round but sent no upload, with the reason."""
@@ -336,16 +291,19 @@ class Recorder:
             index: The run's first round.
             what: The kind of run, for the message.
         """
-        if not self.has(index):
-            return
-        text = f"round {index} was recorded before and is not replaced; give {what} another folder"
-        if self._strict:
-            raise BadInput(text)
-        self._warn(text, text)
+        if self.has(index):
+            self._warnings.raise_or_warn(
+                f"round {index} was recorded before and is not replaced; give {what} another folder"
+            )
 
     def has(self, index: int) -> bool:
         """Return True if a round is recorded, in this run or in a run that it continues."""
-        return index in self._recorded
+        return index in self._rounds.entries
+
+    @property
+    def recording(self) -> Recording:
+        """The settings of the recording."""
+        return self._open.settings
 
     @property
     def run(self) -> Setup:
@@ -365,7 +323,7 @@ class Recorder:
     @property
     def strict(self) -> bool:
         """True if a round that cannot be recorded stops the loop."""
-        return self._strict
+        return self._warnings.strict
 
     def close(self) -> None:
         """Measure all waiting rounds and end the recording; it can be continued later."""
@@ -379,58 +337,17 @@ class Recorder:
         if self._measuring.is_closed:
             return
         try:
-            self._measuring.end(finish=finish)
-        except Exception as error:
-            if self._strict:
-                raise
-            self._warn(plain(f"queued rounds could not be measured: {error}"), str(error))
+            with self._warnings.unless_strict("queued rounds could not be measured"):
+                self._measuring.end(finish=finish)
         finally:
-            with self._warn_unless_strict():
+            with self._warnings.unless_strict("the recorder failed"):
                 self._measuring.close()
         if finish:
             self._poll()
-            with self._warn_unless_strict():
-                self._update_recording(is_closed=True)
+            with self._warnings.unless_strict("the recorder failed"):
+                self._open.update(is_closed=True)
         if summary := self._attendance.summary():
-            self._warn(plain(summary), summary)
-
-    @contextmanager
-    def _warn_unless_strict(self) -> Iterator[None]:
-        """Turn errors into warnings, unless the recording is strict."""
-        try:
-            yield
-        except Exception as error:
-            if self._strict:
-                raise
-            self._warn(plain(f"the recorder failed: {error}"), str(error))
-
-    def _keep_names(self, *clients: ClientRef) -> None:
-        names, new = self.recording.names, dict[ClientId, str]()
-        for client in clients:
-            name = plain_name(client) if isinstance(client, str) else ""
-            if name and not name.isdecimal():
-                with suppress(BadInput):
-                    new[usable_number(name, self.recording.targets)] = name[:200]
-        if len(names) < MOST_CLIENTS and not new.keys() <= names.keys():
-            # Beyond the limit, show clients as numbers instead of losing rounds.
-            with suppress(BadInput):
-                self._update_recording(names=dict(islice((names | new).items(), MOST_CLIENTS)))
-
-    def _update_recording(self, **changes: object) -> None:
-        recording = self.recording.model_copy(update=changes)
-        write_recording(recording, self._folder)
-        self.recording = recording
-
-    def _by_number(self, values: ByClient[float]) -> dict[ClientId, float]:
-        """Return values by client number, without clients whose number or name is invalid."""
-        numbered = dict[ClientId, float]()
-        for client, value in values.items():
-            with suppress(BadInput):
-                numbered[usable_number(client, self.recording.targets)] = value
-        return numbered
-
-    def _display_name(self, client: ClientId) -> str:
-        return self.recording.names.get(client, str(client))
+            self._warnings.warn(plain(summary), summary)
 
     def _refuse_missing_uploads(self, entry: RoundEntry, answers: RoundData) -> None:
         """Raise if uploads are missing and the recording is strict or measures their sum."""
@@ -438,11 +355,10 @@ class Recorder:
         of_sum = self.recording.view == "sum" or (
             self.recording.view != "uploads" and answers.after is None
         )
-        if (missing or entry.note) and (self._strict or of_sum):
-            client, why = next(iter(missing.items()), (None, entry.note))
-            raise BadInput(
-                why if client is None else f"upload of client {self._display_name(client)}: {why}"
-            )
+        if (missing or entry.note) and (self.strict or of_sum):
+            for client, why in missing.items():
+                raise BadInput(f"upload of client {self._open.display_name(client)}: {why}")
+            raise BadInput(entry.note)
 
     def _usable_metrics(
         self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
@@ -459,9 +375,8 @@ class Recorder:
                 metrics[number_of(client)] = metrics_in(values)
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
 
-    def _ingest(self, entry: RoundEntry, answers: RoundData) -> None:
-        if self._other_run_error:
-            raise BadInput(self._other_run_error)
+    def _check_and_measure(self, entry: RoundEntry, answers: RoundData) -> None:
+        self._rounds.refuse_other_run()
         if not answers.uploads and not self.sees_uploads:
             self._measure_previous(entry, cast("Weights", answers.sent), answers.after)
             return
@@ -490,67 +405,31 @@ class Recorder:
             # If all audited clients have replied, the unidentified upload is from an unaudited one.
             all_replied = {*self.recording.targets} <= {*entry.answered}
             state = "is recorded without an upload" if all_replied else "is not recorded in full"
-            self._warn(plain(f"round {entry.round} {state}: {entry.note}"), entry.note)
+            self._warnings.warn(plain(f"round {entry.round} {state}: {entry.note}"), entry.note)
 
     def _is_repeated(self, entry: RoundEntry) -> bool:
-        """Return True if a round was recorded before; raise if the folder has another run."""
-        before = self._recorded.get(entry.round)
-        if self._awaiting_next_model is not None:
-            awaiting = self._awaiting_next_model[1]
-            before = awaiting if awaiting.round == entry.round else before
-        if before is None:
-            return False
-        pairs = ((before.sent, entry.sent), (before.uploads, entry.uploads))
-        if not any(then and now and then != now for then, now in pairs):
-            self._from_previous_session.discard(entry.round)
-            return True
-        what = "models sent" if before.sent != entry.sent else "uploads"
-        text = f"round {entry.round} was recorded before with other {what}"
-        if entry.round in self._from_previous_session:
-            self._keep_conflict(
-                entry.round,
-                f"another run passed it with other {what}; no more of that run is measured",
-            )
-            self._other_run_error = (
-                f"{text}: the folder has another run, which is kept, and this run is not recorded "
-                "from now on; give it another folder"
-            )
-            raise BadInput(self._other_run_error)
-        self._keep_conflict(
-            entry.round, f"it was passed again with other {what}; the first version is measured"
-        )
-        text += " in this run; the first version is kept: use each round number once"
-        if self._strict:
-            raise BadInput(text)
-        self._warn(text, text)
-        return True
-
-    def _keep_conflict(self, index: int, reason: str) -> None:
-        conflicts = self.recording.conflicts
-        if index not in conflicts and len(conflicts) < MOST_CONFLICTS:
-            with suppress(BadInput):
-                self._update_recording(conflicts={**conflicts, index: reason})
+        """Return True if a round was passed before; raise if the folder has another run."""
+        awaiting = self._awaiting_next_model[1] if self._awaiting_next_model is not None else None
+        is_awaiting = awaiting is not None and awaiting.round == entry.round
+        return self._rounds.is_repeated(entry, awaiting if is_awaiting else None)
 
     def _warn_if_none_audited(self, entry: RoundEntry) -> None:
         """Warn if no client so far is audited; raise if the recording is strict."""
-        fault = self._attendance.fault(entry)
-        if fault and self._strict:
-            raise BadInput(fault)
-        if fault:
-            self._warn(fault, "no client is audited")
+        if fault := self._attendance.fault(entry):
+            self._warnings.raise_or_warn(fault, "no client is audited")
 
     def _raise_first_fault(self, faulty: Mapping[ClientId, str]) -> NoReturn:
         client, reason = next(iter(sorted(faulty.items())))
         raise BadInput(
             "no upload can be measured; the upload of client "
-            f"{self._display_name(client)}: {reason}"
+            f"{self._open.display_name(client)}: {reason}"
         )
 
     def _warn_of_faulty(self, index: int, faulty: Mapping[ClientId, str]) -> None:
         for client, why in faulty.items():
-            name = self._display_name(client)
+            name = self._open.display_name(client)
             text = plain(f"round {index} is recorded without client {name}: {why}")
-            self._warn(text, f"{name}: {why}")
+            self._warnings.warn(text, f"{name}: {why}")
 
     def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """Measure the previous round, which ends with the model sent in this one."""
@@ -584,64 +463,51 @@ class Recorder:
         (seen,) = seen_from([round], self._setup.view)
         layers = estimated_layers(seen, self._shape.unsent)
         if layers:
-            self._warn(
+            self._warnings.warn(
                 f"running statistics of {plain(named_few(layers))} are not in what clients send; "
                 "they are estimated for each model on audited samples, as the report notes; "
                 "send the whole state dict to measure the clients' statistics",
                 "estimated statistics",
             )
         self._measuring.take(seen, entry)
-        self._recorded[entry.round] = entry
+        self._rounds.entries[entry.round] = entry
 
     def _poll(self) -> None:
         """Warn of rounds that were not measured in full; raise if the recording is strict."""
-        with self._warn_unless_strict():
+        with self._warnings.unless_strict("the recorder failed"):
             for index, _, error, faulty in self._measuring.outcomes():
                 if error:
-                    self._recorded.pop(index, None)
+                    self._rounds.entries.pop(index, None)
                     self._set_reason(index, error)
-                if self._strict and (error or faulty):
+                if self.strict and (error or faulty):
                     why = error or next(iter(faulty.values()))
                     raise BadInput(f"round {index} could not be measured: {why}")
                 if error:
-                    self._warn(plain(f"round {index} is not recorded: {error}"), error)
+                    self._warnings.warn(plain(f"round {index} is not recorded: {error}"), error)
                 self._warn_of_faulty(index, faulty)
 
     def _log_entry(self, entry: RoundEntry) -> None:
         append_round(entry, self._folder)
         if not entry.failed:
-            self._recorded[entry.round] = entry
+            self._rounds.entries[entry.round] = entry
 
     def _set_reason(self, index: object, reason: str = "") -> None:
         """Store the reason why a round is not recorded; empty for a recorded round."""
         self._attendance.reasons[str(index)[:80]] = reason
 
     def _handle_failure(self, index: int, entry: RoundEntry | None, error: Exception) -> None:
-        if self._strict:
+        if self.strict:
             raise error
         reason = str(error) or type(error).__name__
         # Escape the text, which may contain names of clients and parameters.
         text = plain(f"round {index} is not recorded: {reason}")
         # Log first: the warning may be raised as an error. Never overwrite a recorded round.
-        if entry is not None and index not in self._recorded:
+        if entry is not None and index not in self._rounds.entries:
             self._log_failure(entry, text)
-        if not self._recorded and not any(self._attendance.reasons.values()):
+        if not self._rounds.entries and not any(self._attendance.reasons.values()):
             text += ". No round is recorded so far, and later rounds will fail in the same way"
         self._set_reason(index, reason)
-        self._warn(text, reason)
-
-    def _warn(self, text: str, reason: str) -> None:
-        # Report a reason once, even if it concerns all rounds.
-        if reason in self._warned:
-            return
-        self._warned.add(reason)
-        text = log_line(text)
-        try:
-            warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
-        # A loop that turns warnings into errors must not stop because of this one.
-        except RuntimeWarning:
-            with suppress(Exception):
-                self._log(f"warning: {text}")
+        self._warnings.warn(text, reason)
 
     def _log_failure(self, entry: RoundEntry, note: str) -> None:
         # A full disk may be the cause of the failure, and would make logging fail too.
@@ -665,163 +531,3 @@ def _with_findings(entry: RoundEntry, answers: RoundData, checked: CheckedRound)
             "weights": checked.weights if answers.after is None else {},
         }
     )
-
-
-@checked
-def record(
-    path: Path | str,
-    model: nn.Module | Callable[[], nn.Module],
-    samples: AuditSet,
-    *,
-    name: str = "",
-    attacks: Sequence[str] = (),
-    targets: Sequence[ClientRef] = (),
-    view: str = "uploads",
-    every: int = 1,
-    keep: Keep = "signals",
-    uploads: Kind = "models",
-    sizes: ByClient[int] | None = None,
-    loss: PerSampleLoss = cross_entropy,
-    task: str | Task | PerSampleLoss = CLASSIFICATION,
-    not_uploaded: Collection[str] = (),
-    keep_samples: bool = True,
-    strict: bool = False,
-    measure: When = "now",
-    workers: int = 1,
-    device: str = "cpu",
-    log: Callable[[str], None] = on_stderr,
-) -> Recorder:
-    """Start or continue a recording of a federation that runs elsewhere.
-
-    The network is first tried on a few samples; see :func:`fedaudit.core.modules.refuse_unfit`.
-
-    Args:
-        path: Folder for the recording; a recording that was stopped is continued.
-        model: The module that clients train, or a function that builds one. It is copied.
-        samples: The audit set, from :func:`fair_split` or :func:`audit_samples`.
-        name: Name of the federation; by default the folder's.
-        attacks: Attacks to measure for; by default those of the default set that view and recording
-            allow.
-        targets: Audited clients; by default all with audited members.
-        view: The adversary's view; "globals" for a client that sees no uploads.
-        every: Interval between measured rounds, in rounds; 1 measures every round.
-        keep: "signals" keeps measurements only, "full" also every update of measured rounds.
-        uploads: What :meth:`Recorder.round` receives: clients' "models" after training, "updates"
-            (differences from the model they were sent), or "gradients" at the model they were sent.
-        sizes: Number of training samples per client; SIA can use it as a prior.
-        loss: Per-sample loss of (logits, class indices) for classification.
-        task: The clients' task: a name ("next-token"), a task of ``fedaudit.tasks``, or a
-            per-sample loss of (outputs, targets).
-        not_uploaded: Names, or patterns such as "head.*", of parameters and buffers that clients do
-            not upload. Their values are taken from the sent model, or from ``model`` if they are
-            not sent. Any other missing parameter is an error; missing running statistics are
-            estimated.
-        keep_samples: Whether to store the audited samples' features in the recording, which the
-            blind-classifier control needs.
-        strict: Whether a round that cannot be recorded stops the loop. By default a warning is
-            issued, and the record lists the round as missing.
-        measure: "now" measures a round before the loop continues. "background" measures in a
-            background process, for which a few rounds may wait; the loop only copies models.
-            "after" stores all rounds and measures them when the recording is closed. Results are
-            the same.
-        workers: Threads for the gradient signals.
-        device: Device on which models are run, such as "cuda".
-        log: Function that takes lines on costs and progress; writes to standard error by default.
-
-    Raises:
-        BadInput: Settings or samples are invalid, the network cannot be audited, or the folder has
-            other files or is in use by another process.
-        NotVisible: An attack needs more than the view shows.
-        Damaged: The recording to continue cannot be read.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> from torch import nn
-        >>> import torch
-        >>> from fedaudit.live.audited import fair_split
-        >>> data = {c: (torch.randn(60, 2), torch.arange(60) % 2) for c in (0, 1)}
-        >>> split = fa.fair_split(data, audited=40)
-        >>> net = nn.Linear(2, 2)
-        >>> recorder = fa.record(
-        ...     "runs/live", net, split.audit, attacks=["loss-series"], log=lambda line: None
-        ... )
-        >>> with recorder:
-        ...     for number in (1, 2, 3):  # your loop
-        ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
-    """
-    folder = Path(path)
-    if uploads not in get_args(Kind):
-        raise unknown_name("kind of uploads", uploads, get_args(Kind))
-    if measure not in get_args(When):
-        raise BadInput(f"measure is {measure!r}; give 'now', 'background' or 'after'")
-    if not isinstance(samples, AuditSet):
-        hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
-        raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
-    chosen = task_of(task, loss)
-    possible, refused = attacks_in(view_named(view), attacks, chosen)
-    owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
-    for clients in (targets, sizes or {}):
-        refuse_mixed_references(clients, owners)
-    samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
-    net = network_of(model, samples, chosen, not_uploaded)
-    recording = recording_of(
-        name=name or named_after(folder),
-        key=secrets.token_hex(16),
-        view=view,
-        every=every,
-        keep=keep,
-        attacks=tuple(possible),
-        refused=refused,
-        targets=tuple(numbers_of(targets).values()) or tuple(owners),
-        classes=net.classes if chosen.classes else int(samples.samples.labels.max()) + 1,
-        task={"name": chosen.name, "options": dict(chosen.settings)},
-        sizes=dict(zip(numbers_of(sizes).values(), sizes.values(), strict=True)) if sizes else {},
-        not_uploaded=tuple(not_uploaded),
-        unaudited=dict(samples.unaudited),
-        model=net.architecture.name,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    return Recorder(
-        folder,
-        recording,
-        samples,
-        net,
-        uploads=uploads,
-        keep_samples=keep_samples,
-        strict=strict,
-        measure=measure,
-        workers=workers,
-        device=device,
-        log=log,
-    )
-
-
-def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
-    """Return the task of :func:`record`'s arguments."""
-    if not isinstance(task_like, str | Task) and not callable(task_like):
-        raise BadInput(
-            f"task is {type_of(task_like)}; give a name such as 'next-token', a task from "
-            "fedaudit.tasks, or a loss of (outputs, targets)"
-        )
-    if isinstance(task_like, str):
-        task = task_named(task_like, {})
-    elif isinstance(task_like, Task):
-        task = task_like
-    elif cast("object", task_like) in list(TASKS.values()):
-        task = cast("Callable[[], Task]", task_like)()
-    else:
-        task = of_loss(getattr(task_like, "__name__", type(task_like).__name__), task_like)
-    if loss is cross_entropy:
-        return task
-    if task != CLASSIFICATION:
-        raise BadInput(
-            f"loss is for classification, and the task {task.name!r} has its own loss; omit one of "
-            "them"
-        )
-    return classification_by(loss)
-
-
-def named_after(folder: Path) -> str:
-    """Return the name of a federation whose recording is in a folder."""
-    name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
-    return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"

@@ -1,6 +1,9 @@
-"""Settings of a live recording, and its log with one JSON line for each round."""
+"""Settings of a recording, and its log with one JSON line for each round."""
 
+import re
+import secrets
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,6 +46,7 @@ UPLOAD_VIEWS = ("uploads", "sum")
 """Views of adversaries that see uploads, individually or as a sum."""
 
 LARGEST_CLIENT = 10**15
+_LONGEST_NAME = 200
 Client = Annotated[int, Field(ge=0, le=LARGEST_CLIENT)]
 RoundNumber = Annotated[int, Field(ge=1, le=MAX_ROUND)]
 Clients = Annotated[tuple[Client, ...], Field(max_length=MOST_CLIENTS)]
@@ -120,15 +124,34 @@ class Recording(Part):
         """Return the task for figures, without importing custom code or computing losses."""
         if self.task.name in TASKS:
             return task_named(self.task.name, self.task.options)
-        return of_loss(self.task.name, _no_loss)
+        return task_of_known_losses(self.task.name)
+
+
+def task_of_known_losses(name: str) -> Task:
+    """Return a task whose losses were computed before; computing one raises an error."""
+    return of_loss(name, _no_loss)
 
 
 def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    raise RuntimeError("the loss of a recording was computed when it was made")
+    raise RuntimeError("the losses of a recording were computed before, and no model is stored")
 
 
-def recording_of(**settings: object) -> Recording:
-    """Validate the settings of a recording."""
+def new_recording(folder: Path, name: str, **settings: object) -> Recording:
+    """Return the settings of a new recording, with a random key.
+
+    Args:
+        folder: Folder of the recording, whose name is used if ``name`` is empty.
+        name: Name of the federation.
+        settings: Further fields of :class:`Recording`.
+
+    Raises:
+        BadInput: A setting is invalid.
+    """
+    if not name:
+        name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
+        name = name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    settings = {"name": name, "key": secrets.token_hex(16), "started": started, **settings}
     try:
         return Recording.model_validate(settings)
     except ValidationError as error:

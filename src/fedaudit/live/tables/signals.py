@@ -1,6 +1,7 @@
-"""Signals of tables: which column gives which signal, and the attacks that they allow."""
+"""Signals in the columns of a table, and the attacks that they allow."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ from fedaudit.signals.outputs import (
 from fedaudit.signals.updates import GradientCosine, GradientNorm
 
 _LARGEST = 1e100
+_LARGEST_NORM = 1e50
+"""Largest gradient norm, whose square is a finite number."""
 
 
 def _negative(values: ndarray) -> ndarray:
@@ -44,35 +47,52 @@ def _negative_square(values: ndarray) -> ndarray:
     return squares
 
 
-COLUMNS: Mapping[str, tuple[str, Callable[[ndarray], ndarray], float, float]] = {
-    "loss": (Loss().name, _negative, -_LARGEST, _LARGEST),
-    "confidence": (Confidence().name, _unchanged, 0.0, 1.0),
-    "cosine": (GradientCosine().name, _unchanged, -1.0, 1.0),
-    "gradient_norm": (GradientNorm().name, _negative_square, 0.0, 1e50),
-    "global_loss": (Loss("global").name, _negative, -_LARGEST, _LARGEST),
-    "global_confidence": (Confidence("global").name, _unchanged, 0.0, 1.0),
+class SignalColumn(NamedTuple):
+    """Column of a table that has the values of one signal.
+
+    Attributes:
+        signal: Name of the signal.
+        convert: Converts the column to the signal, which is larger for members.
+        low: Smallest value of the column.
+        high: Largest value of the column.
+    """
+
+    signal: str
+    convert: Callable[[ndarray], ndarray]
+    low: float
+    high: float
+
+
+SIGNAL_COLUMNS: Mapping[str, SignalColumn] = {
+    "loss": SignalColumn(Loss().name, _negative, -_LARGEST, _LARGEST),
+    "confidence": SignalColumn(Confidence().name, _unchanged, 0.0, 1.0),
+    "cosine": SignalColumn(GradientCosine().name, _unchanged, -1.0, 1.0),
+    "gradient_norm": SignalColumn(GradientNorm().name, _negative_square, 0.0, _LARGEST_NORM),
+    "global_loss": SignalColumn(Loss("global").name, _negative, -_LARGEST, _LARGEST),
+    "global_confidence": SignalColumn(Confidence("global").name, _unchanged, 0.0, 1.0),
 }
-"""For each column, its signal, the function that makes it larger for members, and the range of the
-column."""
 
-PER_CLASS = {"logits": "logit", "probabilities": "probability"}
-"""Arrays with one column per class, and the names of these columns in tables."""
+CLASS_COLUMNS = {"logits": "logit", "probabilities": "probability"}
+"""Name of an array with one column per class, and the prefix of these columns' names."""
 
-_OF_OUTPUTS: tuple[OutputSignal, ...] = (
+_OUTPUT_SIGNALS: tuple[OutputSignal, ...] = (
     *(Loss(), Confidence(), ScaledLogit(), MaxPosterior()),
     *(PosteriorSpread(), Entropy(), ModifiedEntropy()),
 )
-_SLACK = 1e-6
+"""Signals that are computed from outputs by class."""
+
+_TOLERANCE, _SUM_TOLERANCE = 1e-6, 1e-3
+"""Rounding error that is allowed in a value, and in the sum of a row's probabilities."""
 
 
 def signals_of(columns: Mapping[str, ndarray]) -> dict[str, ndarray]:
-    """Return signals, larger for likelier members, in the order of the rows.
+    """Return the signals of a table's rows; values are larger for likelier members.
 
     Raises:
-        BadInput: A value is out of its range, or classes and labels do not fit together.
+        BadInput: A value is out of its range, or a label is no class of the table.
     """
     signals = dict[str, ndarray]()
-    for column, (name, convert, low, high) in COLUMNS.items():
+    for column, (name, convert, low, high) in SIGNAL_COLUMNS.items():
         if column not in columns:
             continue
         values = columns[column]
@@ -81,14 +101,15 @@ def signals_of(columns: Mapping[str, ndarray]) -> dict[str, ndarray]:
                 f"{column} is never above 0, like a log-likelihood; give the loss, which is "
                 "smaller for members, and add a constant if losses can be negative"
             )
-        if bool(((values < low - _SLACK) | (values > high + _SLACK)).any()):
+        if bool(((values < low - _TOLERANCE) | (values > high + _TOLERANCE)).any()):
             raise BadInput(
                 f"{column} has values from {values.min():g} to {values.max():g}; give values from "
                 f"{low:g} to {high:g}"
             )
         signals[name] = convert(values)
-    if of_classes := _class_columns(columns):
-        signals = _of_outputs(columns, of_classes) | signals
+    if class_columns := _class_columns(columns):
+        # Columns of signals take precedence over signals that are computed from outputs.
+        signals = _output_signals(columns, class_columns) | signals
     elif Confidence().name in signals:
         confidence = columns["confidence"].clip(LOG_FLOOR, 1.0)
         signals.setdefault(Loss().name, np.log(confidence))
@@ -97,31 +118,34 @@ def signals_of(columns: Mapping[str, ndarray]) -> dict[str, ndarray]:
         signals[ScaledLogit().name] = logit.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
     if not signals:
         raise BadInput(
-            f"the table has no signal; give at least one of the columns {', '.join(COLUMNS)}, or "
-            "logit_0, logit_1, ... or probability_0, probability_1, ..."
+            f"the table has no signal; give at least one of the columns "
+            f"{', '.join(SIGNAL_COLUMNS)}, or logit_0, logit_1, ... or probability_0, "
+            "probability_1, ..."
         )
     return signals
 
 
 def _class_columns(columns: Mapping[str, ndarray]) -> list[str]:
-    """Return the columns of logits or probabilities by class; empty if there are none."""
-    families = {
-        stem: [name for name in columns if name.rpartition("_")[0] == stem]
-        for stem in PER_CLASS.values()
+    """Return the names of the columns of logits or probabilities; empty without such columns."""
+    names_by_prefix = {
+        prefix: [name for name in columns if name.rpartition("_")[0] == prefix]
+        for prefix in CLASS_COLUMNS.values()
     }
-    present = [stem for stem, names in families.items() if names]
+    present = [(prefix, names) for prefix, names in names_by_prefix.items() if names]
     if len(present) > 1:
         raise BadInput("the table has logits and probabilities; give one of them")
     if not present:
         return []
-    (stem,) = present
-    names = [f"{stem}_{number}" for number in range(len(families[stem]))]
-    if {*names} != {*families[stem]} or len(names) < 2:
-        raise BadInput(f"the columns {stem}_0, {stem}_1, ... have a gap; give one for each class")
+    ((prefix, unordered),) = present
+    names = [f"{prefix}_{number}" for number in range(len(unordered))]
+    if {*names} != {*unordered} or len(names) < 2:
+        raise BadInput(
+            f"the columns {prefix}_0, {prefix}_1, ... have a gap; give one for each class"
+        )
     return names
 
 
-def _of_outputs(columns: Mapping[str, ndarray], names: Sequence[str]) -> dict[str, ndarray]:
+def _output_signals(columns: Mapping[str, ndarray], names: Sequence[str]) -> dict[str, ndarray]:
     if "label" not in columns:
         raise BadInput("outputs by class need the column label, the true class as a number from 0")
     outputs = np.stack([columns[name] for name in names], axis=1)
@@ -133,17 +157,18 @@ def _of_outputs(columns: Mapping[str, ndarray], names: Sequence[str]) -> dict[st
         )
     if names[0].startswith("probability"):
         sums = outputs.sum(1)
-        if outputs.min() < -_SLACK or bool((np.abs(sums - 1) > 1e-3).any()):
+        if outputs.min() < -_TOLERANCE or bool((np.abs(sums - 1) > _SUM_TOLERANCE).any()):
             raise BadInput(
                 f"the probabilities of a row are at least {outputs.min():g} and sum to "
                 f"{sums.min():g} to {sums.max():g}; give values from 0 that sum to 1"
             )
+        # The softmax of log-probabilities gives the probabilities again.
         outputs = np.log(outputs.clip(LOG_FLOOR))
     model = Model(Architecture("table", _no_model, task=CLASSIFICATION), {}, {})
     logits, targets = torch.from_numpy(outputs), torch.from_numpy(labels)
     return {
         signal.name: _finite(signal.of(model, logits, targets), signal.name)
-        for signal in _OF_OUTPUTS
+        for signal in _OUTPUT_SIGNALS
     }
 
 
@@ -166,47 +191,48 @@ def attacks_on(
     is_separate: bool,
     reference_fault: Callable[[Attack], str] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the attacks that signals allow, and the reason against each other one.
+    """Return the attacks that signals allow, and for each excluded attack the reason.
 
     Args:
         signals: Signals of the table.
-        names: Attacks, which must be possible; those of the default set if empty.
+        names: Attacks that must be possible. If empty, the attacks of the default set are tried.
         task: The clients' task.
         view: The adversary's view.
         is_separate: Whether clients were measured on different samples.
-        reference_fault: Returns why the reference models do not suit an attack that needs some.
+        reference_fault: Returns why an attack cannot use the reference models; empty if it can.
 
     Raises:
-        NotVisible: A named attack is not possible, or none is.
+        NotVisible: An attack in ``names`` is not possible, or no attack is.
     """
-    seen, refused = attacks_in(view, names, task)
-    for name in seen:
+    visible, refused = attacks_in(view, names, task)
+    for name in visible:
         reason = _reason_against(name, signals, is_separate=is_separate)
         if not reason and reference_fault is not None and attack_named(name).needs_references:
             reason = reference_fault(attack_named(name))
         if reason:
             refused[name] = reason
-    possible = [name for name in seen if name not in refused]
+    possible = [name for name in visible if name not in refused]
     if refused and (names or not possible):
         raise NotVisible(next(iter(refused.values())))
     return possible, refused
 
 
-_COLUMN_OF = {name: column for column, (name, *_) in COLUMNS.items()}
-
-
 def _reason_against(name: str, signals: Mapping[str, ndarray], *, is_separate: bool) -> str:
+    """Return why an attack cannot run on the table; empty if it can."""
     attack = attack_named(name)
     if absent := [signal.name for signal in attack.signals if signal.name not in signals]:
-        column = _COLUMN_OF.get(absent[0], "")
-        if absent[0] in {signal.name for signal in _OF_OUTPUTS}:
-            column = " or ".join(filter(None, [column, "logit_0, logit_1, ..."]))
-        how = f"give the column {column}, or leave the attack out" if column else "leave it out"
-        return f"the attack {name!r} needs the signal {absent[0]!r}, which the table lacks; {how}"
+        columns = [name for name, column in SIGNAL_COLUMNS.items() if column.signal == absent[0]]
+        if absent[0] in {signal.name for signal in _OUTPUT_SIGNALS}:
+            columns.append("logit_0, logit_1, ...")
+        advice = f"give the column {' or '.join(columns)}, or " if columns else ""
+        return (
+            f"the attack {name!r} needs the signal {absent[0]!r}, which the table lacks; {advice}"
+            "leave the attack out"
+        )
     if is_separate and (attack.compares_clients or attack.infers_source):
         return (
-            f"the attack {name!r} compares all clients at each sample, and each client was "
-            "measured on its own samples only; measure every client's model on all samples, or "
-            "leave it out"
+            f"the attack {name!r} compares all clients at each sample, but each client was "
+            "measured only on its own samples; measure every client's model on all samples, or "
+            "leave the attack out"
         )
     return ""

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model
-from fedaudit.live.checkpoint_files import StoredWeights
-from fedaudit.live.checkpoint_models import CheckpointModels, Saved
+from fedaudit.live.checkpoints.files import StoredWeights
+from fedaudit.live.checkpoints.rounds import CheckpointModels, Saved
 from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.weights import Weights
 

@@ -1,8 +1,6 @@
-"""Recordings of federations that were measured elsewhere, from tables of signals."""
+"""Recording of a federation that was measured elsewhere, from a table of signals."""
 
-import secrets
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -10,22 +8,23 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import on_stderr
-from fedaudit.core.tasks import CLASSIFICATION, of_loss
+from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import NOBODY, Sees
-from fedaudit.live.clients import ByClient, ClientRef, number_of, plain_name
+from fedaudit.live.clients import ByClient, ClientRef, by_number, numbers_of, plain_name
 from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, claim
-from fedaudit.live.recorder import named_after
 from fedaudit.live.recording import (
     append_round,
     is_recording,
-    recording_of,
+    new_recording,
     round_entry,
+    task_of_known_losses,
     write_recording,
 )
-from fedaudit.live.table_columns import SignalTable, columns_of, joined
-from fedaudit.live.table_layout import audit_of, layout_of, measured_rounds_of
-from fedaudit.live.table_references import references_of, write_references
-from fedaudit.live.table_signals import attacks_on, signals_of
+from fedaudit.live.references import write_references
+from fedaudit.live.tables.columns import SignalTable, columns_of, concatenated
+from fedaudit.live.tables.layout import audit_of, layout_of, measured_rounds_of
+from fedaudit.live.tables.references import references_of
+from fedaudit.live.tables.signals import attacks_on, signals_of
 from fedaudit.observe.measurements import write_measured
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.observe.views import view_named, with_resources
@@ -47,25 +46,26 @@ def from_signals(
 ) -> Path:
     """Record a federation of any library from a table of signals that were measured elsewhere.
 
-    A row is one audited sample under one client's model after one round, with the columns
-    ``round``, ``client`` and ``sample`` and at least one signal:
+    A row is one audited sample under one client's model after one round. It has the columns
+    ``round``, ``client`` and ``sample``, and at least one signal:
 
-    - ``loss``: the loss; from ``confidence`` if it is missing (cross-entropy);
+    - ``loss``: the loss; if it is missing, it is the cross-entropy of ``confidence``;
     - ``confidence``: the probability of the true class;
     - ``logit_0``, ``logit_1``, ... or ``probability_0``, ...: outputs by class (an array may have
       ``logits`` or ``probabilities`` with one column per class); they need ``label``;
-    - ``cosine``: between the gradient of the sample's loss at the model that was sent, and that
-      model minus the client's; it is larger for members;
+    - ``cosine``: the cosine between the gradient of the sample's loss at the model that was sent,
+      and the sent model minus the client's model; it is larger for members;
     - ``gradient_norm``: the norm of this gradient;
-    - ``global_loss``, ``global_confidence``: under the global model after the round.
+    - ``global_loss``, ``global_confidence``: the loss and the confidence under the global model
+      after the round.
 
     Membership comes from ``members``, from a column ``owner`` (the client that trains on the
     sample, empty for held-out samples), or from a column ``member`` (1 if the row's client trains
-    on it). ``label`` is the sample's class.
+    on the sample). ``label`` is the sample's class.
 
-    Each client has every sample in every round in which it took part. If each client was measured
-    on its own samples only, as by sites that do not share samples, only attacks on a client's own
-    signals are possible.
+    Each client needs every sample in every round in which it took part. If each client was
+    measured only on its own samples, as by sites that do not share samples, only attacks on a
+    client's own signals are possible.
 
     Args:
         table: A pandas data frame, a mapping from column names to arrays, a CSV file, or a list of
@@ -76,16 +76,17 @@ def from_signals(
             epsilon need. The client is that of the column ``drawn_for``, or the only one that was
             measured on the sample.
         attacks: Attacks to record for; by default those of the default set that the signals allow.
-        targets: Audited clients; by default all with members and signals.
-        sizes: Training samples of each client, for attacks with a prior.
+        targets: Audited clients; by default all clients with members and signals.
+        sizes: Number of training samples of each client, for attacks that use it as a prior.
         view: The adversary's view.
         references: Table of reference models that the adversary trained, for RMIA and LiRA. A row
             is one model on one audited sample, with the columns ``model``, ``sample`` and ``loss``,
-            ``confidence`` or outputs by class. ``trained`` is 1 if the model was trained on the
-            sample, and 0 by default (offline). ``round`` names the audited round that a model is
-            compared with; by default one model is compared with all rounds.
+            ``confidence`` or outputs by class. The column ``trained`` is 1 if the model was trained
+            on the sample; without it, no model was (offline attacks). The column ``round`` is the
+            audited round with which the model is compared; without it, every model is compared
+            with all rounds.
         name: Name of the federation; by default that of ``out``.
-        log: Takes lines of text for the user.
+        log: Receives lines of text for the user.
 
     Returns:
         The folder of the recording, for :func:`attack_recording`.
@@ -117,46 +118,49 @@ def from_signals(
     folder = Path(out)
     if is_recording(folder):
         raise BadInput(f"{folder} has a recording already; give another folder")
-    seen = view_named(view)
+    adversary = view_named(view)
     tables = list(table) if isinstance(table, list | tuple) else [cast("SignalTable", table)]
-    parts = [columns_of(part, _whose(number, tables)) for number, part in enumerate(tables, 1)]
-    if not parts:
+    if not tables:
         raise BadInput("there is no table; give at least one")
-    columns = joined(parts)
+    columns = concatenated(
+        [
+            columns_of(part, "the table" if len(tables) == 1 else f"table {number}")
+            for number, part in enumerate(tables, 1)
+        ]
+    )
     signals = signals_of(columns)
     layout = layout_of(columns)
     audit, numbers = audit_of(columns, layout, members, fair=fair)
-    has_labels = "label" in columns
-    task = CLASSIFICATION if has_labels else of_loss("loss", _no_loss)
+    task = CLASSIFICATION if "label" in columns else task_of_known_losses("loss")
     models = None if references is None else references_of(references, columns, layout)
     if models is not None:
-        seen = with_resources(seen, Sees.REFERENCE_MODELS)
+        adversary = with_resources(adversary, Sees.REFERENCE_MODELS)
     possible, refused = attacks_on(
         signals,
         attacks,
         task,
-        view=seen,
+        view=adversary,
         is_separate=layout.is_separate,
         reference_fault=None if models is None else models.reason_against,
     )
-    if not bool((audit.owner != NOBODY).any()):
+    owners = {*audit.owner[audit.owner != NOBODY].tolist()}
+    if not owners:
         raise BadInput(
             "no client trains on a sample of the table; give members as well as held-out samples"
         )
     measured = {numbers[client] for client in layout.clients}
-    owners = sorted({*audit.owner[audit.owner != NOBODY].tolist()} & measured)
-    recording = recording_of(
-        name=name or named_after(folder),
-        key=secrets.token_hex(16),
+    recording = new_recording(
+        folder,
+        name,
         view=view,
         every=1,
         keep="signals",
         attacks=tuple(possible),
         refused=refused,
-        targets=tuple(number_of(client) for client in targets) or tuple(owners),
+        targets=tuple(numbers_of(targets).values()) or tuple(sorted(owners & measured)),
         classes=int(audit.samples.labels.max()) + 1,
         task={"name": task.name},
-        sizes={number_of(client): size for client, size in (sizes or {}).items()},
+        sizes=by_number(sizes or {}),
         names={
             number: plain_name(client)[:200]
             for client, number in numbers.items()
@@ -166,7 +170,6 @@ def from_signals(
         references=0 if models is None else len(models.trained_on),
         is_closed=True,
         model="models of a table",
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     claim(folder, recording, audit)
     notes = {"complete": "True", "run": recording.key}
@@ -180,18 +183,10 @@ def from_signals(
     if audit.drawn_for is not None:
         tensors[DRAWN_FOR] = torch.from_numpy(audit.drawn_for)
     write_tensors(tensors, folder / AUDIT_FILE, private=True)
-    # Written last, so that a folder without it is an import that was stopped.
+    # Written last, so that a folder without this file is an import that was stopped.
     write_recording(recording, folder)
     log(
         f"{recording.name}: {len(layout.rounds)} rounds, {len(layout.clients)} clients and "
         f"{len(audit)} samples; attacks: {', '.join(possible)}"
     )
     return folder
-
-
-def _whose(number: int, tables: Sequence[object]) -> str:
-    return "the table" if len(tables) == 1 else f"table {number}"
-
-
-def _no_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    raise BadInput("the losses of a table were computed when it was made")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fedaudit.core.errors import BadInput, option
-from fedaudit.live.checkpoint_files import StoredWeights, read_checkpoint
-from fedaudit.live.checkpoint_layouts import FINAL, CheckpointFiles
+from fedaudit.live.checkpoints.files import StoredWeights, read_checkpoint
+from fedaudit.live.checkpoints.layouts import FINAL, CheckpointFiles
 from fedaudit.live.recording import UPLOAD_VIEWS
 from fedaudit.live.weights import Weights
 from fedaudit.observe.views import view_named

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, assignment
-from fedaudit.live.checkpoint_files import SUFFIXES
+from fedaudit.live.checkpoints.files import SUFFIXES
 from fedaudit.observe.tensors import MAX_ROUND
 
 FINAL = -1

@@ -14,10 +14,10 @@ from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entro
 from fedaudit.core.values import Sees
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.checkpoint_files import named_in
-from fedaudit.live.checkpoint_layouts import CheckpointFiles, files_in
-from fedaudit.live.checkpoint_means import Means
-from fedaudit.live.checkpoint_models import (
+from fedaudit.live.checkpoints.files import named_in
+from fedaudit.live.checkpoints.layouts import CheckpointFiles, files_in
+from fedaudit.live.checkpoints.means import Means
+from fedaudit.live.checkpoints.rounds import (
     CheckpointModels,
     Gaps,
     Saved,
@@ -28,7 +28,8 @@ from fedaudit.live.checkpoint_models import (
 )
 from fedaudit.live.clients import ByClient, ClientRef, number_of
 from fedaudit.live.network import network_of
-from fedaudit.live.recorder import Recorder, record, task_of
+from fedaudit.live.record import record, task_of
+from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import UPLOAD_VIEWS, read_round_log
 from fedaudit.live.setup import attacks_in
 from fedaudit.live.weights import Weights

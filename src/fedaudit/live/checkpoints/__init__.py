@@ -1,0 +1,1 @@
+"""Recordings made from the checkpoints that a federation saved."""

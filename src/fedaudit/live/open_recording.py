@@ -1,0 +1,127 @@
+"""State of a recording in progress: its settings and its recorded rounds."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import ClientId
+from fedaudit.live.clients import ByClient, ClientRef, plain_name, usable_number
+from fedaudit.live.faults import RecorderWarnings
+from fedaudit.live.recording import (
+    MOST_CLIENTS,
+    MOST_CONFLICTS,
+    Recording,
+    RoundEntry,
+    write_recording,
+)
+
+
+class OpenRecording:
+    """Settings of a recording in progress; every change is written to the recording's file.
+
+    Attributes:
+        folder: Folder of the recording.
+        settings: The current settings.
+    """
+
+    def __init__(self, folder: Path, settings: Recording) -> None:
+        self.folder, self.settings = folder, settings
+
+    def update(self, **changes: object) -> None:
+        """Change settings, if the changed file can be read back."""
+        settings = self.settings.model_copy(update=changes)
+        write_recording(settings, self.folder)
+        self.settings = settings
+
+    def keep_names(self, clients: Iterable[ClientRef]) -> None:
+        """Store the names of clients that are identified by name."""
+        names, new_names = self.settings.names, dict[ClientId, str]()
+        for client in clients:
+            name = plain_name(client) if isinstance(client, str) else ""
+            if name and not name.isdecimal():
+                with suppress(BadInput):
+                    new_names[usable_number(name, self.settings.targets)] = name[:200]
+        if len(names) < MOST_CLIENTS and not new_names.keys() <= names.keys():
+            # Beyond the limit, show clients as numbers instead of losing rounds.
+            with suppress(BadInput):
+                self.update(names=dict(islice((names | new_names).items(), MOST_CLIENTS)))
+
+    def keep_conflict(self, index: int, reason: str) -> None:
+        """List a round as passed again with other data, with the first reason only."""
+        conflicts = self.settings.conflicts
+        if index not in conflicts and len(conflicts) < MOST_CONFLICTS:
+            with suppress(BadInput):
+                self.update(conflicts={**conflicts, index: reason})
+
+    def by_usable_number(self, values: ByClient[float]) -> dict[ClientId, float]:
+        """Return values by client number, without clients whose number or name is invalid."""
+        numbered = dict[ClientId, float]()
+        for client, value in values.items():
+            with suppress(BadInput):
+                numbered[usable_number(client, self.settings.targets)] = value
+        return numbered
+
+    def display_name(self, client: ClientId) -> str:
+        """Return a client's name, or its number if it has no name."""
+        return self.settings.names.get(client, str(client))
+
+
+class RecordedRounds:
+    """Rounds that are recorded, with which repeated rounds are compared.
+
+    Attributes:
+        entries: Log entries of the recorded rounds, by number.
+    """
+
+    def __init__(
+        self,
+        earlier: Mapping[int, RoundEntry],
+        recording: OpenRecording,
+        warnings: RecorderWarnings,
+    ) -> None:
+        """Begin with the rounds that an earlier session recorded."""
+        self.entries = dict(earlier)
+        self._recording, self._warnings = recording, warnings
+        self._from_earlier_session = {*earlier}
+        self._other_run_error = ""
+
+    def refuse_other_run(self) -> None:
+        """Raise if a round has shown that the folder has the recording of another run."""
+        if self._other_run_error:
+            raise BadInput(self._other_run_error)
+
+    def is_repeated(self, entry: RoundEntry, before: RoundEntry | None = None) -> bool:
+        """Return True if a round was recorded before; raise if the folder has another run.
+
+        Args:
+            entry: The round.
+            before: The earlier version of the round; by default the recorded one.
+        """
+        before = before or self.entries.get(entry.round)
+        if before is None:
+            return False
+        pairs = ((before.sent, entry.sent), (before.uploads, entry.uploads))
+        if not any(then and now and then != now for then, now in pairs):
+            self._from_earlier_session.discard(entry.round)
+            return True
+        what = "models sent" if before.sent != entry.sent else "uploads"
+        text = f"round {entry.round} was recorded before with other {what}"
+        if entry.round in self._from_earlier_session:
+            self._recording.keep_conflict(
+                entry.round,
+                f"another run passed it with other {what}; no more of that run is measured",
+            )
+            self._other_run_error = (
+                f"{text}: the folder has another run, which is kept, and this run is not recorded "
+                "from now on; give it another folder"
+            )
+            raise BadInput(self._other_run_error)
+        self._recording.keep_conflict(
+            entry.round, f"it was passed again with other {what}; the first version is measured"
+        )
+        self._warnings.raise_or_warn(
+            f"{text} in this run; the first version is kept: use each round number once"
+        )
+        return True

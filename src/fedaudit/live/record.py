@@ -1,0 +1,192 @@
+"""Start of a recording of a federation that trains elsewhere."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast, get_args
+
+from torch import nn
+
+from fedaudit.core.arguments import checked
+from fedaudit.core.errors import BadInput, type_of, unknown_name
+from fedaudit.core.progress import on_stderr
+from fedaudit.core.tasks import (
+    CLASSIFICATION,
+    TASKS,
+    PerSampleLoss,
+    Task,
+    classification_by,
+    cross_entropy,
+    of_loss,
+    task_named,
+)
+from fedaudit.datasets.dataset import samples_of_task
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.clients import (
+    ByClient,
+    ClientRef,
+    by_number,
+    numbers_of,
+    refuse_mixed_references,
+)
+from fedaudit.live.measuring import When
+from fedaudit.live.network import network_of
+from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import new_recording
+from fedaudit.live.rounds import Kind
+from fedaudit.live.setup import attacks_in
+from fedaudit.observe.tensors import Keep
+from fedaudit.observe.views import view_named
+
+
+@checked
+def record(
+    path: Path | str,
+    model: nn.Module | Callable[[], nn.Module],
+    samples: AuditSet,
+    *,
+    name: str = "",
+    attacks: Sequence[str] = (),
+    targets: Sequence[ClientRef] = (),
+    view: str = "uploads",
+    every: int = 1,
+    keep: Keep = "signals",
+    uploads: Kind = "models",
+    sizes: ByClient[int] | None = None,
+    loss: PerSampleLoss = cross_entropy,
+    task: str | Task | PerSampleLoss = CLASSIFICATION,
+    not_uploaded: Collection[str] = (),
+    keep_samples: bool = True,
+    strict: bool = False,
+    measure: When = "now",
+    workers: int = 1,
+    device: str = "cpu",
+    log: Callable[[str], None] = on_stderr,
+) -> Recorder:
+    """Start or continue a recording of a federation that runs elsewhere.
+
+    The network is first tried on a few samples; see :func:`fedaudit.core.modules.refuse_unfit`.
+
+    Args:
+        path: Folder for the recording; a recording that was stopped is continued.
+        model: The module that clients train, or a function that builds one. It is copied.
+        samples: The audit set, from :func:`fair_split` or :func:`audit_samples`.
+        name: Name of the federation; by default the folder's.
+        attacks: Attacks to measure for; by default those of the default set that view and recording
+            allow.
+        targets: Audited clients; by default all with audited members.
+        view: The adversary's view; "globals" for a client that sees no uploads.
+        every: Interval between measured rounds, in rounds; 1 measures every round.
+        keep: "signals" keeps measurements only, "full" also every update of measured rounds.
+        uploads: What :meth:`Recorder.round` receives: clients' "models" after training, "updates"
+            (differences from the model they were sent), or "gradients" at the model they were sent.
+        sizes: Number of training samples per client; SIA can use it as a prior.
+        loss: Per-sample loss of (logits, class indices) for classification.
+        task: The clients' task: a name ("next-token"), a task of ``fedaudit.tasks``, or a
+            per-sample loss of (outputs, targets).
+        not_uploaded: Names, or patterns such as "head.*", of parameters and buffers that clients do
+            not upload. Their values are taken from the sent model, or from ``model`` if they are
+            not sent. Any other missing parameter is an error; missing running statistics are
+            estimated.
+        keep_samples: Whether to store the audited samples' features in the recording, which the
+            blind-classifier control needs.
+        strict: Whether a round that cannot be recorded stops the loop. By default a warning is
+            issued, and the record lists the round as missing.
+        measure: "now" measures a round before the loop continues. "background" measures in a
+            background process, for which a few rounds may wait; the loop only copies models.
+            "after" stores all rounds and measures them when the recording is closed. Results are
+            the same.
+        workers: Threads for the gradient signals.
+        device: Device on which models are run, such as "cuda".
+        log: Function that takes lines on costs and progress; writes to standard error by default.
+
+    Raises:
+        BadInput: Settings or samples are invalid, the network cannot be audited, or the folder has
+            other files or is in use by another process.
+        NotVisible: An attack needs more than the view shows.
+        Damaged: The recording to continue cannot be read.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> from torch import nn
+        >>> import torch
+        >>> from fedaudit.live.audited import fair_split
+        >>> data = {c: (torch.randn(60, 2), torch.arange(60) % 2) for c in (0, 1)}
+        >>> split = fa.fair_split(data, audited=40)
+        >>> net = nn.Linear(2, 2)
+        >>> recorder = fa.record(
+        ...     "runs/live", net, split.audit, attacks=["loss-series"], log=lambda line: None
+        ... )
+        >>> with recorder:
+        ...     for number in (1, 2, 3):  # your loop
+        ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
+    """
+    folder = Path(path)
+    if uploads not in get_args(Kind):
+        raise unknown_name("kind of uploads", uploads, get_args(Kind))
+    if measure not in get_args(When):
+        raise BadInput(f"measure is {measure!r}; give 'now', 'background' or 'after'")
+    if not isinstance(samples, AuditSet):
+        hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
+        raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
+    chosen = task_of(task, loss)
+    possible, refused = attacks_in(view_named(view), attacks, chosen)
+    owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
+    for clients in (targets, sizes or {}):
+        refuse_mixed_references(clients, owners)
+    samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
+    net = network_of(model, samples, chosen, not_uploaded)
+    recording = new_recording(
+        folder,
+        name,
+        view=view,
+        every=every,
+        keep=keep,
+        attacks=tuple(possible),
+        refused=refused,
+        targets=tuple(numbers_of(targets).values()) or tuple(owners),
+        classes=net.classes if chosen.classes else int(samples.samples.labels.max()) + 1,
+        task={"name": chosen.name, "options": dict(chosen.settings)},
+        sizes=by_number(sizes or {}),
+        not_uploaded=tuple(not_uploaded),
+        unaudited=dict(samples.unaudited),
+        model=net.architecture.name,
+    )
+    return Recorder(
+        folder,
+        recording,
+        samples,
+        net,
+        uploads=uploads,
+        keep_samples=keep_samples,
+        strict=strict,
+        measure=measure,
+        workers=workers,
+        device=device,
+        log=log,
+    )
+
+
+def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
+    """Return the task of :func:`record`'s arguments."""
+    if not isinstance(task_like, str | Task) and not callable(task_like):
+        raise BadInput(
+            f"task is {type_of(task_like)}; give a name such as 'next-token', a task from "
+            "fedaudit.tasks, or a loss of (outputs, targets)"
+        )
+    if isinstance(task_like, str):
+        task = task_named(task_like, {})
+    elif isinstance(task_like, Task):
+        task = task_like
+    elif cast("object", task_like) in list(TASKS.values()):
+        task = cast("Callable[[], Task]", task_like)()
+    else:
+        task = of_loss(getattr(task_like, "__name__", type(task_like).__name__), task_like)
+    if loss is cross_entropy:
+        return task
+    if task != CLASSIFICATION:
+        raise BadInput(
+            f"loss is for classification, and the task {task.name!r} has its own loss; omit one of "
+            "them"
+        )
+    return classification_by(loss)

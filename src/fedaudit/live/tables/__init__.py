@@ -1,0 +1,1 @@
+"""Recordings made from tables of signals that were measured elsewhere."""
