@@ -11,15 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
 
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -33,11 +25,7 @@ from flwr.serverapp.strategy import (
 )
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.flower import (
-    RecordingGrid,
-    RecordingStrategy,
-    identity_mod,
-)
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.integrations.flower.ledger import Claims
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_round_log

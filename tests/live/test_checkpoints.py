@@ -289,7 +289,7 @@ def test_an_interrupted_import_is_continued(tmp_path: Path) -> None:
         ({"saved": "before"}, "no choice of saved named 'before'"),
         ({"rounds": 2}, "rounds is 2, but there are models of round 4"),
         ({"clients": {"site": 0}}, "clients names 'site', and there is no file"),
-        ({"clients": {"0": 1}}, "two names in files the same client"),
+        ({"clients": {"0": 1}}, "two names in files to the same client"),
         ({"gaps": "join"}, "gaps='join' is for the view 'globals'"),
         ({"first": 2}, "first is 2; give 0 or 1"),
     ],

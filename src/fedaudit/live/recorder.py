@@ -12,13 +12,7 @@ from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.uploads import Metric, metrics_in
 from fedaudit.live.background import refuse_impossible
-from fedaudit.live.clients import (
-    Attendance,
-    ByClient,
-    ClientRef,
-    number_of,
-    participants_of,
-)
+from fedaudit.live.clients import Attendance, ByClient, ClientRef, number_of, participants_of
 from fedaudit.live.faults import RecorderWarnings
 from fedaudit.live.files import claim, waiting_entries, write_audit, write_untrained
 from fedaudit.live.measuring import Measurement, Measuring, When, locked

@@ -10,11 +10,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common import (
-    OpenRound,
-    refuse_not_finite,
-    warn,
-)
+from fedaudit.integrations.common import OpenRound, refuse_not_finite, warn
 from fedaudit.integrations.flower.messages import (
     PARTITION,
     Arrays,

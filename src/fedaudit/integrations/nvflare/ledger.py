@@ -12,10 +12,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.common import (
-    OpenRound,
-    refuse_not_finite,
-)
+from fedaudit.integrations.common import OpenRound, refuse_not_finite
 from fedaudit.live.clients import ClientRef, is_of_name, refuse_mixed_references
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.weights import Array, tensor_of

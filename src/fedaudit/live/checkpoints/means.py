@@ -1,4 +1,4 @@
-"""Comparison of saved global models with the mean of the clients' models."""
+"""Comparison of the mean of the clients' models with the saved global models."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,55 +12,59 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model
 from fedaudit.live.checkpoints.files import StoredWeights
 from fedaudit.live.checkpoints.rounds import CheckpointModels, Saved
-from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.weights import Weights
 
-_MAX_RELATIVE_DISTANCE, _ROUNDING = 0.01, 1e-6
-"""Largest distance of a mean from the global model: relative to the largest distance of a client
-from the mean, and to the norm of the global model."""
+_MAX_RELATIVE_DISTANCE, _MAX_ROUNDING = 0.01, 1e-6
+"""Largest distance of a mean from the global model: as a fraction of the largest distance of a
+client from the mean, and of the norm of the global model."""
 
 _STATISTICS = ("running_mean", "running_var")
-"""Names of running statistics, which some servers do not average."""
+"""Running statistics, which some servers do not average, so they are not compared."""
 
 
 @dataclass
-class Means:
+class MeanCheck:
     """Comparison of the mean of the clients' models with the saved global models.
 
     Attributes:
         models: The models of each round.
-        sizes: Training samples of each client, by number; empty for equal weights.
-        by_name: Client, by number or name, for each name in files.
+        sizes: Number of training samples of each client; empty for equal weights.
+        number_of_name: Client's number for each client's name in file names.
     """
 
     models: CheckpointModels
     sizes: Mapping[ClientId, int]
-    by_name: Mapping[str, ClientRef]
+    number_of_name: Mapping[str, ClientId]
     _n_equal: int = 0
     _n_different: int = 0
 
     @property
-    def are_known(self) -> bool:
+    def average_is_known(self) -> bool:
         """True if all global models so far are means of the clients' models."""
         return self._n_equal > 0 and not self._n_different
 
-    def check_order(self, saved: Saved) -> None:
-        """Raise if the first round shows that models were saved at another time of the round."""
+    def refuse_other_time(self, saved: Saved) -> None:
+        """Raise if global models were saved at the other time of a round than ``saved`` states.
+
+        In that case the mean of the clients' models of the first round equals the global model
+        that is taken for another round.
+        """
         index = min(index for index, files in self.models.clients.items() if files)
         after = self.models.after
-        shifted = self.models.sent.get(index) if saved == "sent" else after.get(index + 1)
-        if shifted is None or index not in after:
+        other = self.models.sent.get(index) if saved == "sent" else after.get(index + 1)
+        if other is None or index not in after:
             return
         uploads = self.models.uploads(index)
-        if self._is_mean(uploads, shifted) and not self._is_mean(uploads, after[index]):
+        if self._is_mean(uploads, other) and not self._is_mean(uploads, after[index]):
             choice = "after" if saved == "sent" else "sent"
             raise BadInput(
                 f"the mean of the clients' models of round {index} is not the global model that "
-                f"saved={saved!r} takes for it, but that of saved={choice!r}; pass this"
+                f"saved={saved!r} takes for it, but that of saved={choice!r}; pass "
+                f"saved={choice!r}"
             )
 
     def note(self, index: int, uploads: Mapping[str, StoredWeights]) -> str:
-        """Return a note if the global model after a round is not the mean of the uploads."""
+        """Return a note if the global model after a round is not the mean; empty if it is."""
         after = self.models.after.get(index)
         if after is None:
             return ""
@@ -71,74 +75,66 @@ class Means:
         if self.sizes:
             return (
                 "the global model after it is not the mean of the saved clients' models; models "
-                "of further clients may be missing, or the server averages in another way"
+                "of further clients may be missing, or the server does not compute a weighted mean"
             )
         return (
             "the global model after it is not the plain mean of the saved clients' models; pass "
             "sizes= if the server weights clients by their numbers of samples"
         )
 
-    def copies(
-        self, uploads: Mapping[str, StoredWeights], sent: Weights, after: Weights | None
-    ) -> str:
-        """Return a note if files of one round have the same weights; empty if none do.
-
-        A client that sends back the model that it was sent is no copy of another one.
-        """
-        start, seen = _vector(sent), dict[bytes, str]()
-        if after is not None and uploads and torch.equal(_vector(after), start):
-            return "the global model after it is the one before it, so that a file may be a copy"
-        for name, upload in uploads.items():
-            vector = _vector(upload)
-            digest = hashlib.sha256(vector.numpy().tobytes()).digest()
-            other = seen.setdefault(digest, name)
-            if other != name and not torch.equal(vector, start):
-                return (
-                    f"the models of clients {other} and {name} are equal, so that one may be a copy"
-                )
-        return ""
-
     def warning(self) -> str:
-        """Return a sentence on rounds whose global model is not a mean; empty if all are."""
+        """Return a warning if the global model of a round was not the mean; empty otherwise."""
         if not self._n_different:
             return ""
         total = self._n_equal + self._n_different
         return (
             f"warning: after {self._n_different} of {total} rounds, the global model is not the "
             f"{'weighted' if self.sizes else 'plain'} mean of the clients' models; pass sizes= if "
-            "the server weights clients, and check whose models the files are"
+            "the server weights clients, and check the client of each file"
         )
 
     def _is_mean(self, uploads: Mapping[str, StoredWeights], after: Path | Weights) -> bool:
         """Return True if a model is the weighted mean of the uploads, up to rounding."""
-        weights = [
-            self.sizes[number_of(self.by_name[name])] if self.sizes else 1 for name in uploads
-        ]
+        sizes = [self.sizes[self.number_of_name[name]] if self.sizes else 1 for name in uploads]
         vectors = [_vector(upload) for upload in uploads.values()]
         target = _vector(self.models.weights(after))
-        if len({len(vector) for vector in (target, *vectors)}) > 1 or sum(weights) <= 0:
+        if len({len(vector) for vector in (target, *vectors)}) > 1 or sum(sizes) <= 0:
             return False
         mean = torch.zeros_like(target)
-        for weight, vector in zip(weights, vectors, strict=True):
-            mean += weight / sum(weights) * vector
+        for size, vector in zip(sizes, vectors, strict=True):
+            mean += size / sum(sizes) * vector
         client_distance = max(float((vector - mean).norm()) for vector in vectors)
-        limit = max(_MAX_RELATIVE_DISTANCE * client_distance, _ROUNDING * float(target.norm()))
+        limit = max(_MAX_RELATIVE_DISTANCE * client_distance, _MAX_ROUNDING * float(target.norm()))
         return float((mean - target).norm()) <= limit
 
 
+def copies_note(uploads: Mapping[str, StoredWeights], sent: Weights, after: Weights | None) -> str:
+    """Return a note if files of one round have the same weights; empty if all differ.
+
+    A client may return the model that it was sent unchanged, so such models are no copies.
+    """
+    start, name_of_digest = _vector(sent), dict[bytes, str]()
+    if after is not None and uploads and torch.equal(_vector(after), start):
+        return "the global model after it is the one before it, so one file may be a copy"
+    for name, upload in uploads.items():
+        vector = _vector(upload)
+        digest = hashlib.sha256(vector.numpy().tobytes()).digest()
+        other = name_of_digest.setdefault(digest, name)
+        if other != name and not torch.equal(vector, start):
+            return f"the models of clients {other} and {name} are equal, so one may be a copy"
+    return ""
+
+
 def _vector(weights: Weights) -> Tensor:
-    """Return all parameters as one vector, in an order that does not depend on the file."""
+    """Return all parameters as one vector, sorted by name so that files are comparable."""
     if isinstance(weights, nn.Module):
         weights = weights.state_dict()
     elif isinstance(weights, Model):
         weights = weights.tensors()
     pairs = list(weights.items()) if isinstance(weights, Mapping) else list(enumerate(weights))
-    values = [
-        torch.as_tensor(value)
-        for name, value in sorted(pairs, key=lambda pair: str(pair[0]))
-        if not str(name).endswith(_STATISTICS)
-    ]
-    floating = [
-        value.detach().double().reshape(-1) for value in values if value.is_floating_point()
-    ]
-    return torch.cat(floating or [torch.zeros(0, dtype=torch.float64)])
+    vectors = [torch.zeros(0, dtype=torch.float64)]
+    for name, array in sorted(pairs, key=lambda pair: str(pair[0])):
+        value = torch.as_tensor(array)
+        if value.is_floating_point() and not str(name).endswith(_STATISTICS):
+            vectors.append(value.detach().double().reshape(-1))
+    return torch.cat(vectors)

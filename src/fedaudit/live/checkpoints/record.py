@@ -1,4 +1,4 @@
-"""Recordings of federations that have ended, from the checkpoints that they saved."""
+"""Recording of a federation that has ended, from its saved checkpoints."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,22 +11,22 @@ from fedaudit.attacks import attack_named
 from fedaudit.core.errors import BadInput, NotVisible, option, unknown_name
 from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
-from fedaudit.core.values import Sees
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.checkpoints.files import named_in
+from fedaudit.live.checkpoints.files import path_in_folder
 from fedaudit.live.checkpoints.layouts import CheckpointFiles, files_in
-from fedaudit.live.checkpoints.means import Means
+from fedaudit.live.checkpoints.means import MeanCheck, copies_note
 from fedaudit.live.checkpoints.rounds import (
     CheckpointModels,
     Gaps,
+    PlannedRound,
     Saved,
-    Step,
+    default_view,
     models_of,
     plan_rounds,
-    usual_view,
 )
-from fedaudit.live.clients import ByClient, ClientRef, number_of
+from fedaudit.live.clients import ByClient, ClientRef, by_number, number_of
 from fedaudit.live.network import network_of
 from fedaudit.live.record import record, task_of
 from fedaudit.live.recorder import Recorder
@@ -36,8 +36,10 @@ from fedaudit.live.weights import Weights
 from fedaudit.observe.views import view_named
 from fedaudit.results.text import plain
 
-_OF_UPDATES = Sees.GLOBAL_MODEL | Sees.UPDATE
-_MOST_NAMED = 5
+_NEEDS_SENT_MODELS = Sees.GLOBAL_MODEL | Sees.UPDATE
+"""Needs of attacks on gradients at the sent model, or on the update."""
+
+_MOST_LISTED = 5
 
 
 def from_checkpoints(
@@ -69,8 +71,8 @@ def from_checkpoints(
 ) -> Path:
     """Record a federation that has ended, from its saved global and clients' models.
 
-    The recording is the same as that of :func:`record` in the training loop, if all models were
-    saved. Files of torch (weights, or a pickled module, whose code is not run), safetensors and
+    If all models were saved, the recording is the same as that of :func:`record` in the training
+    loop. Files of torch (weights, or a pickled module, whose code is not run), safetensors and
     NumPy are read. Rounds whose models are not saved are listed as missing.
 
     Args:
@@ -79,8 +81,8 @@ def from_checkpoints(
         samples: The audit set, from :func:`audit_samples`, or :func:`fair_split` before training.
         out: Folder for the recording; a recording that was stopped is continued.
         global_files: Pattern of the global models, such as ``"round-{round}/global.pt"``. A star
-            stands for any text. Without ``{round}`` it names the final model. By default the
-            layouts of Flower, NVFlare and PFLlib are recognised.
+            stands for any text. Without ``{round}`` the pattern names the final model. By default
+            the layouts of Flower, NVFlare and PFLlib are recognised.
         client_files: Pattern of the clients' models, such as
             ``"round-{round}/client-{client}.pt"``.
         saved: "after" if the global model of round n is the aggregate of round n, "sent" if it is
@@ -88,10 +90,11 @@ def from_checkpoints(
         first: Number of the first round in the names of files, 0 or 1.
         rounds: Number of rounds that the federation trained. Required if the name of the final
             model has no round.
-        initial: Model before the first round, or its file, if it is not in the folder as round 0.
-        clients: Audited client, by number or name, for each client's name in the names of files; by
-            default the names are those of the audited samples.
-        sizes: Training samples of each client, which are the weights in the average.
+        initial: Model before the first round, or its file. Not needed if the model is in the folder
+            as round 0.
+        clients: Audited client, by number or name, for each client's name in file names. By default
+            both names are the same.
+        sizes: Number of training samples of each client, which are the weights in the average.
         gaps: "missing" omits a round if the global model before it is not saved. "join" measures
             the change between two saved global models as one round; for the view "globals".
         view: The adversary's view. By default "uploads" with clients' models, else "globals", or
@@ -104,15 +107,16 @@ def from_checkpoints(
         not_uploaded: Names or patterns of parameters that stay at the clients.
         keep_samples: Whether audited samples are stored for the control on inputs.
         workers: Threads for the gradient signals.
-        device: Where models are run.
-        log: Takes lines of text for the user.
+        device: Device on which models are run.
+        log: Receives lines of text for the user.
 
     Returns:
         The folder of the recording, for :func:`attack_recording`.
 
     Raises:
-        BadInput: No file can be matched with a round, client names do not match, the mean of the
-            clients' models contradicts ``saved``, no round can be measured, or a file runs code.
+        BadInput: No file name has a round, clients' names in files are not those of audited
+            clients, the mean of the clients' models contradicts ``saved``, no round can be
+            measured, or a file runs code.
         NotVisible: An attack needs models that are not saved.
         Damaged: A file cannot be read.
 
@@ -138,17 +142,18 @@ def from_checkpoints(
     source = Path(folder)
     files = files_in(source, global_files, client_files)
     models = models_of(files, source, saved=saved, first=first, rounds=rounds, initial=initial)
-    by_name = _clients_of(files, clients, samples, sizes)
-    view = view or usual_view(models, gaps)
-    chosen = plan_rounds(models, view, gaps)
-    chosen_task = task_of(task, loss)
-    names = _attacks(attacks, view, chosen_task, chosen)
-    log(_summary(files, models, view))
     audited = {*samples.owner[samples.owner >= 0].tolist()}
-    means = Means(models, {number_of(c): size for c, size in (sizes or {}).items()}, by_name)
+    client_of_name = _clients_by_name(files, clients or {}, audited, sizes or {})
+    view = view or default_view(models, gaps)
+    planned = plan_rounds(models, view, gaps)
+    resolved_task = task_of(task, loss)
+    names = _possible_attacks(attacks, view, resolved_task, planned)
+    log(_summary(files, models, view))
+    numbers = {name: number_of(client) for name, client in client_of_name.items()}
+    check = MeanCheck(models, by_number(sizes or {}), numbers)
     if view in UPLOAD_VIEWS:
-        means.check_order(saved)
-    _refuse_other_network(models, model, samples, chosen_task, not_uploaded)
+        check.refuse_other_time(saved)
+    _refuse_other_network(models, model, samples, resolved_task, not_uploaded)
     recorder = record(
         out,
         model,
@@ -167,15 +172,15 @@ def from_checkpoints(
         log=log,
     )
     with recorder:
-        # Missing rounds last, since a recorder takes a first round that fails for a fault of all.
-        for step in sorted(chosen, key=lambda step: bool(step.missing)):
-            _record(recorder, step, models, means, audited)
-    if warning := means.warning():
+        # Missing rounds come last: if the first round fails, the recorder expects all to fail.
+        for planned_round in sorted(planned, key=lambda planned_round: bool(planned_round.missing)):
+            _record(recorder, planned_round, models, check, client_of_name, audited)
+    if warning := check.warning():
         log(warning)
     entries = read_round_log(Path(out))
     if not any(entry.measured for entry in entries):
-        reason = plain(next((entry.note for entry in entries if entry.note), "no model fits"))
-        raise BadInput(f"no round of {source} can be measured: {reason}")
+        reason = next((entry.note for entry in entries if entry.note), "no model can be measured")
+        raise BadInput(f"no round of {source} can be measured: {plain(reason)}")
     return Path(out)
 
 
@@ -186,60 +191,65 @@ def _refuse_other_network(
     task: Task,
     not_uploaded: Collection[str],
 ) -> None:
-    """Raise if a global model is not one of the network, before a recording is begun."""
+    """Raise if a global model is not one of the network, before a recording is started."""
     samples = replace(samples, samples=samples_of_task(samples.samples, task))
     shape = network_of(network, samples, task, not_uploaded).shape
-    for source in list({**models.sent, **models.after}.values())[:1]:
-        whose = f"the model in {named_in(source)}" if isinstance(source, Path) else "initial"
+    for source in [*models.sent.values(), *models.after.values()][:1]:
+        is_file = isinstance(source, Path)
+        whose = f"the model in {path_in_folder(source)}" if is_file else "initial"
         shape.model_of(models.weights(source), whose=whose)
 
 
-def _clients_of(
+def _clients_by_name(
     files: CheckpointFiles,
-    clients: Mapping[str, ClientRef] | None,
-    samples: AuditSet,
-    sizes: ByClient[int] | None,
+    clients: Mapping[str, ClientRef],
+    audited: Collection[ClientId],
+    sizes: ByClient[int],
 ) -> dict[str, ClientRef]:
-    """Return the audited client of each client's name in files."""
-    names = sorted(files.names)
-    if unknown := sorted({*(clients or {})} - {*names}):
+    """Return the audited client for each client's name in file names."""
+    names = sorted(files.client_names)
+    if unknown := sorted({*clients} - {*names}):
         raise BadInput(f"clients names {unknown[0]!r}, and there is no file of such a client")
-    by_name = {name: (clients or {}).get(name, name) for name in names}
-    owners = {*samples.owner[samples.owner >= 0].tolist()}
-    numbers = [number_of(client) for client in by_name.values()]
-    if len({*numbers}) < len(numbers):
-        raise BadInput("clients gives two names in files the same client; give each another one")
-    if names and not owners & {*numbers}:
+    client_of_name = {name: clients.get(name, name) for name in names}
+    numbers = {name: number_of(client) for name, client in client_of_name.items()}
+    if len({*numbers.values()}) < len(numbers):
         raise BadInput(
-            f"the files are of the clients {', '.join(names[:_MOST_NAMED])}, and none of them is "
-            f"audited (audited are {', '.join(map(str, sorted(owners)[:_MOST_NAMED]))}); pass "
+            "clients maps two names in files to the same client; give each its own client"
+        )
+    if names and not {*audited} & {*numbers.values()}:
+        raise BadInput(
+            f"the files are of the clients {', '.join(names[:_MOST_LISTED])}, and none of them is "
+            f"audited (audited are {', '.join(map(str, sorted(audited)[:_MOST_LISTED]))}); pass "
             "clients={name in files: audited client}"
         )
-    sized = {number_of(client) for client in sizes or {}}
-    if sized and (
-        absent := [name for name, n in zip(names, numbers, strict=True) if n not in sized]
-    ):
-        raise BadInput(f"sizes has no number of samples of client {absent[0]!r}; give those of all")
-    return by_name
+    sized = {number_of(client) for client in sizes}
+    if sized and (absent := [name for name in names if numbers[name] not in sized]):
+        raise BadInput(
+            f"sizes has no number of samples of client {absent[0]!r}; give those of all clients"
+        )
+    return client_of_name
 
 
-def _attacks(attacks: Sequence[str], view: str, task: Task, steps: Sequence[Step]) -> Sequence[str]:
-    """Return the attacks to record for, without those of updates if no update is known."""
-    if view == "final" or any(step.sent is not None for step in steps if not step.missing):
+def _possible_attacks(
+    attacks: Sequence[str], view: str, task: Task, planned: Sequence[PlannedRound]
+) -> Sequence[str]:
+    """Return the attacks to record for, without attacks that need a sent model if none is saved."""
+    if view == "final" or any(planned_round.sent is not None for planned_round in planned):
         return attacks
-    possible, _ = attacks_in(view_named(view), attacks, task)
-    of_outputs = [name for name in possible if not attack_named(name).needs & _OF_UPDATES]
-    if named := [name for name in attacks if name not in of_outputs]:
+    visible, _ = attacks_in(view_named(view), attacks, task)
+    possible = [name for name in visible if not attack_named(name).needs & _NEEDS_SENT_MODELS]
+    if impossible := [name for name in attacks if name not in possible]:
         raise NotVisible(
-            f"the attack {named[0]!r} needs the models that clients were sent, which are not "
+            f"the attack {impossible[0]!r} needs the models that clients were sent, which are not "
             f"saved; pass {option('initial')}, or leave the attack out"
         )
-    return of_outputs
+    return possible
 
 
 def _summary(files: CheckpointFiles, models: CheckpointModels, view: str) -> str:
     program = f"{files.program}'s layout, " if files.program else ""
-    clients = f"models of {len(files.names)} clients" if files.names else "no clients' models"
+    n_clients = len(files.client_names)
+    clients = f"models of {n_clients} clients" if n_clients else "no clients' models"
     return (
         f"{models.folder.name}: {program}global models after {len(models.after)} of {models.last} "
         f"rounds, {clients}, view {view!r}"
@@ -248,37 +258,36 @@ def _summary(files: CheckpointFiles, models: CheckpointModels, view: str) -> str
 
 def _record(
     recorder: Recorder,
-    step: Step,
+    planned: PlannedRound,
     models: CheckpointModels,
-    means: Means,
-    audited: Collection[int],
+    check: MeanCheck,
+    client_of_name: Mapping[str, ClientRef],
+    audited: Collection[ClientId],
 ) -> None:
     """Record a round, or log why it is missing."""
-    after = models.after.get(step.number)
-    end = None if after is None else models.weights(after)
-    sent = end if step.sent is None else models.weights(step.sent)
-    missing, note = step.missing, ""
-    uploads = models.uploads(step.number) if recorder.sees_uploads and not missing else {}
+    index, missing, note = planned.index, planned.missing, ""
+    after = models.weights(models.after[index]) if index in models.after else None
+    sent = after if planned.sent is None else models.weights(planned.sent)
+    uploads = models.uploads(index) if recorder.sees_uploads and not missing else {}
     if uploads:
-        note = means.note(step.number, uploads)
-        if end is None and not means.are_known:
+        note = check.note(index, uploads)
+        if after is None and not check.average_is_known:
             missing = "the global model after it is not saved, and its average is unknown"
         elif note and recorder.recording.view == "sum":
             missing = note
     if missing or sent is None:
-        recorder.missed(step.number, missing)
+        recorder.missed(index, missing)
         return
-    numbered = {number_of(means.by_name[client]): weights for client, weights in uploads.items()}
-    called = {means.by_name[client]: weights for client, weights in uploads.items()}
-    # Without a file of an audited client it is unknown whether it took part.
-    notes = ["" if {*audited} <= numbered.keys() else note]
-    # A folder without the model before a round has no change between both.
-    notes.append(means.copies(uploads, sent, end) if step.sent is not None else "")
+    participants = {check.number_of_name[name] for name in uploads}
+    # Without the file of an audited client, it is unknown whether that client took part.
+    notes = ["" if {*audited} <= participants else note]
+    # Without a sent model, the model after the round stands in for it, and there is no update.
+    notes.append(copies_note(uploads, sent, after) if planned.sent is not None else "")
     recorder.round(
-        step.number,
+        index,
         sent=sent,
-        uploads=called,
-        weights={n: means.sizes[n] for n in numbered} if means.sizes else None,
-        after=end,
+        uploads={client_of_name[name]: weights for name, weights in uploads.items()},
+        weights={number: check.sizes[number] for number in participants} if check.sizes else None,
+        after=after,
         note="; ".join(filter(None, notes)),
     )
