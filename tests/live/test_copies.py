@@ -33,7 +33,7 @@ MEMBERS, UNSEEN, OTHERS = pair(30), pair(30), pair(30)
 
 
 def test_held_out_copies_of_members_raise_with_their_number() -> None:
-    with pytest.raises(BadInput, match=r"20 of 70 .* \(10 unseen samples among them\)"):
+    with pytest.raises(BadInput, match=r"20 of 70 .* \(10 held-out samples among them\)"):
         fedaudit.audit_samples({0: MEMBERS}, joined(UNSEEN, first(MEMBERS, 10)))
 
 
@@ -48,7 +48,7 @@ def test_samples_that_are_members_of_two_clients_raise() -> None:
 
 
 def test_duplicate_audited_samples_raise() -> None:
-    with pytest.raises(BadInput, match=r"0 of 63 .* and 3 repeat a sample of the same side"):
+    with pytest.raises(BadInput, match=r"0 of 63 .* and 3 are further copies"):
         fedaudit.audit_samples({0: joined(MEMBERS, first(MEMBERS, 3))}, UNSEEN)
 
 
@@ -58,7 +58,7 @@ def test_dropped_copies_are_counted_in_a_warning() -> None:
             {0: MEMBERS}, joined(UNSEEN, first(MEMBERS, 10)), copies="drop"
         )
     assert ((audit.owner == 0).sum(), (audit.owner == NOBODY).sum()) == (20, 30)
-    with pytest.warns(UserWarning, match="3 repeat"):
+    with pytest.warns(UserWarning, match="3 are further copies"):
         audit = fedaudit.audit_samples(
             {0: joined(MEMBERS, first(MEMBERS, 3))}, UNSEEN, copies="drop"
         )
@@ -108,7 +108,7 @@ def test_one_coin_decides_for_all_copies_within_a_client() -> None:
 
 
 def test_too_few_distinct_samples_raise() -> None:
-    with pytest.raises(BadInput, match="it has 90, of which 30 differ"):
+    with pytest.raises(BadInput, match="it has 90 samples, of which 30 differ"):
         fedaudit.fair_split({0: joined(MEMBERS, MEMBERS, MEMBERS)}, audited=40)
 
 
@@ -121,13 +121,13 @@ def test_audited_copies_at_other_clients_are_excluded_with_a_warning() -> None:
 
 
 def test_clients_that_share_all_samples_are_refused() -> None:
-    with pytest.raises(BadInput, match="so that none is left"):
+    with pytest.raises(BadInput, match="so that no sample is left"):
         fedaudit.fair_split({0: MEMBERS, 1: MEMBERS}, audited=10)
 
 
 def test_joined_parts_exclude_samples_audited_by_two_clients(tmp_path: Path) -> None:
     parts = [fedaudit.fair_split({client: MEMBERS}, audited=25).part for client in (0, 1)]
-    with pytest.warns(UserWarning, match="audited samples have an exact copy on another side"):
+    with pytest.warns(UserWarning, match="have an exact copy with another membership"):
         audit = fedaudit.join_audits(parts)
     (rows,) = number_rows(audit.samples)
     assert len(set(rows.tolist())) == len(audit) == 10

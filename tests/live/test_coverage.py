@@ -408,7 +408,7 @@ def test_attacking_a_recording_with_failed_rounds_only_raises(tmp_path: Path) ->
 def test_attacking_a_recording_with_too_few_rounds_raises(tmp_path: Path) -> None:
     with opened(tmp_path, every=5) as recorder:
         tell(recorder, 1, 2)
-    with pytest.raises(BadInput, match="record 5 rounds or more, of which 2 are known"):
+    with pytest.raises(BadInput, match="record at least 5 rounds, of which 2 are recorded"):
         attacked(tmp_path)
 
 

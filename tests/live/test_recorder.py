@@ -568,7 +568,7 @@ def test_rounds_of_another_recording_are_refused(usual: Path, tmp_path: Path) ->
     folder = recorded(tmp_path / "recording")
     name = "measured/round-000002.safetensors"
     (folder / name).write_bytes((usual / name).read_bytes())
-    with pytest.raises(Damaged, match="of another recording"):
+    with pytest.raises(Damaged, match="belongs to another recording"):
         attack_recording(folder, (), tmp_path / "out")
 
 
@@ -740,7 +740,7 @@ PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).pa
             [PART | {"owner": PART["owner"] * 1.0}],
             "does not state the client of each of its 20 samples",
         ),
-        ([PART | {"features": PART["features"] * np.nan}], "not all finite numbers"),
+        ([PART | {"features": PART["features"] * np.nan}], "not all finite real numbers"),
         (
             [PART, fair_split({2: (torch.rand(30, 4), torch.arange(30) % 2)}, audited=20).part],
             r"samples of part 1 have the shape \(3,\) and those of part 2 \(4,\)",
@@ -756,9 +756,9 @@ def test_invalid_parts_raise(parts: list[Part], says: str) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "says"),
     [
-        (np.zeros((3, 2)), np.zeros(2, dtype=int), "one row and one target each"),
-        (np.zeros((3, 2)), np.zeros((2, 3)), "one row and one target each"),
-        (np.full((3, 2), np.nan), np.zeros(3, dtype=int), "not all finite numbers"),
+        (np.zeros((3, 2)), np.zeros(2, dtype=int), "one row and one target per sample"),
+        (np.zeros((3, 2)), np.zeros((2, 3)), "one row and one target per sample"),
+        (np.full((3, 2), np.nan), np.zeros(3, dtype=int), "not all finite real numbers"),
         (np.zeros((3, 2)), np.array([0, 1, -1]), "start at 0"),
     ],
 )

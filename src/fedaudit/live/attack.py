@@ -1,4 +1,4 @@
-"""Attacks on a live recording, and its coverage: measured and missing rounds."""
+"""Attacks on a recording, and the coverage of the recording: measured and missing rounds."""
 
 import hashlib
 import json
@@ -78,16 +78,17 @@ def attack_recording(
 
     Args:
         folder: The recording.
-        names: Attacks to run; all that it was recorded for if empty.
+        names: Attacks to run. If empty, all attacks are run whose signals were recorded.
         out: Folder for the record.
-        targets: Clients to attack, by number or name; all audited ones if empty.
-        figures: Settings of figures to change, by name.
-        trust: Import code that the recording names, which is refused by default.
+        targets: Clients to attack, by number or name; all audited clients if empty.
+        figures: Settings of the section ``figures`` to change, by name.
+        trust: Whether to import custom code that the recording names. By default a recording that
+            names code is refused.
         progress: Called with (phase, done, total).
-        log: Takes lines of text for the user.
+        log: Receives lines of text for the user.
 
     Raises:
-        BadInput: The recording has no measured round, or was not made for an attack; the output
+        BadInput: The recording has no measured round, or lacks the signals of an attack; the output
             folder holds a record of other settings; or code is not trusted.
         Damaged: The recording is incomplete or altered.
 
@@ -106,7 +107,7 @@ def attack_recording(
     """
     folder, out, changed = Path(folder), Path(out), dict(figures or {})
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
-        # Settings are checked first, so that errors name them as the caller gave them.
+        # Check settings first: an error then names the setting as the caller wrote it.
         overrides = {f"figures.{name}" for name in changed}
         study_from({"name": RECORDED, "figures": changed}, source="the attack", overrides=overrides)
         clock = Clock()
@@ -128,7 +129,7 @@ def attack_recording(
 
 
 class _Contents(NamedTuple):
-    """Files of a recording, read and parsed."""
+    """Contents of a recording's files."""
 
     recording: Recording
     audit: AuditSet
@@ -149,14 +150,14 @@ class _Contents(NamedTuple):
 
 def _contents(folder: Path) -> _Contents:
     """Read a recording; raise if it has no measured round."""
-    # Read waiting rounds before the log, which then has the rounds that are measured meanwhile.
+    # Read the log after the waiting rounds, so that it has rounds that are measured in between.
     waiting_rounds = {index for index, _ in waiting(folder)}
     recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = stored_in(folder)
-    if not stored and (still := len(waiting(folder))):
+    if not stored and (n_waiting := len(waiting(folder))):
         raise BadInput(
-            f"{folder} has no measured round yet, and {still} waiting; wait for its recorder, or "
-            "open the recording again with fedaudit.record, and close it"
+            f"{folder} has no measured round yet, and {n_waiting} waiting; wait for its recorder, "
+            "or open the recording again with fedaudit.record, and close it"
         )
     failed = [entry for entry in log if entry.failed]
     if not stored and failed:
@@ -166,13 +167,13 @@ def _contents(folder: Path) -> _Contents:
         )
     if not stored:
         raise BadInput(
-            f"{folder} has no measured round yet; record {recording.every} rounds or more, of "
-            f"which {len(log)} are known"
+            f"{folder} has no measured round yet; record at least {recording.every} rounds, of "
+            f"which {len(log)} are recorded"
         )
-    foreign = [entry.measured.index for entry in stored if entry.notes.get("run") != recording.key]
-    if foreign:
+    others = [entry.measured.index for entry in stored if entry.notes.get("run") != recording.key]
+    if others:
         raise Damaged(
-            f"the measured round {foreign[0]} in {folder} is of another recording; restore it"
+            f"the measured round {others[0]} in {folder} belongs to another recording; restore it"
         )
     return _Contents(recording, audit, log, stored, waiting_rounds)
 
@@ -185,37 +186,35 @@ def _run(
     figures: dict[str, object],
     out: Path,
 ) -> Setup:
-    """Return the recording as a run, with the facts for its record."""
+    """Return the recording as a run, with the contents of the record that are no estimates."""
     recording, audit, stored = contents.recording, contents.audit, contents.stored
-    present = _taking_part(contents, attacked)
-    if unasked := sorted(set(names) - set(recording.attacks)):
-        reason = recording.refused.get(unasked[0])
+    present = _participating(contents, attacked)
+    if unrecorded := sorted(set(names) - set(recording.attacks)):
+        reason = recording.refused.get(unrecorded[0])
         raise BadInput(
-            f"{unasked[0]!r} was not recorded for"
+            f"{unrecorded[0]!r} was not recorded for"
             + (f": {plain(reason)}" if reason else "")
             + f"; this recording supports {', '.join(recording.attacks)}"
         )
-    blind = audit.samples.features.flatten(1).shape[1] > 0
-    if not blind:
+    has_features = audit.samples.features.flatten(1).shape[1] > 0
+    if not has_features:
         figures = {**figures, "blind_classifier": False}
     config = _config(recording.model_copy(update={"targets": attacked}), names, figures)
     replaceable_record_or_raise(out, config, ignored=REATTACK_MAY_CHANGE)
-    took_part = {c for entry in contents.measured for c in (*entry.clients, *entry.stands_for)}
-    took_part |= {c for entry in contents.log for c in entry.asked}
+    participants = {c for entry in contents.measured for c in (*entry.clients, *entry.stands_for)}
+    participants |= {c for entry in contents.log for c in entry.asked}
     run = recorded_run(
         recording.model_copy(update={"targets": present}),
         audit,
         Architecture(recording.model, _no_model, task=recording.measured_task()),
-        clients=sorted(took_part - {ALL_CLIENTS}),
+        clients=sorted(participants - {ALL_CLIENTS}),
         rounds=tuple(entry.index for entry in contents.measured),
         figures=figures,
         attacks=names,
         recorded=Recorded(
             untrained=() if recording.table else read_untrained(folder, recording.key, len(audit)),
             config=config,
-            missing=tuple(
-                _missing(contents, [c for c in attacked if c not in present], blind=blind)
-            ),
+            missing=tuple(_untested(contents, {*attacked} - {*present}, has_features=has_features)),
             names=recording.names,
             coverage=_coverage(contents, attacked),
             has_models=not recording.table,
@@ -231,7 +230,7 @@ def _run(
         if fault or not counts_fit(run, entry.notes):
             raise Damaged(
                 f"the measured round {entry.measured.index} in {folder} is damaged: "
-                f"{fault or 'its counts of correct predictions cannot be'}; restore it"
+                f"{fault or 'its counts of correct predictions are impossible'}; restore it"
             )
     return run
 
@@ -242,9 +241,9 @@ def _no_model() -> nn.Module:
 
 def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Setup:
     """Return the run without source inference if the recording does not allow it."""
-    met = {c for measured in contents.measured for c in measured.clients} - {ALL_CLIENTS}
+    clients = {c for measured in contents.measured for c in measured.clients} - {ALL_CLIENTS}
     reason = ""
-    if len(met) < 2:
+    if len(clients) < 2:
         reason = "source inference needs uploads of at least two clients"
     elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
         reason = (
@@ -258,6 +257,7 @@ def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Se
 
 
 def _targets(contents: _Contents, clients: Collection[ClientRef]) -> tuple[ClientId, ...]:
+    """Return the audited clients to attack; raise if a client is not audited."""
     audited = contents.recording.targets
     numbers = {number_of(client): client for client in clients}
     for number, client in numbers.items():
@@ -269,8 +269,8 @@ def _targets(contents: _Contents, clients: Collection[ClientRef]) -> tuple[Clien
     return tuple(client for client in audited if not clients or client in numbers)
 
 
-def _taking_part(contents: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Return the targets with at least one measured upload; raise without any."""
+def _participating(contents: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Return the targets with a measured upload; raise if no target has one."""
     present = tuple(c for c in targets if rounds_with(c, contents.measured))
     if present:
         return present
@@ -297,11 +297,8 @@ _NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed"}
 def _config(
     recording: Recording, names: Sequence[str], figures: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the known settings of the federation.
-
-    Their keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
-    """
-    # Records of recorded models do not depend on a later kind of recording.
+    """Return the known settings of the federation, for its record."""
+    # Recordings of models, which have neither field, keep the settings of earlier versions.
     excluded = _NOT_SETTINGS | {n for n in ("table", "references") if not getattr(recording, n)}
     settings = recording.model_dump(mode="json", exclude=excluded)
     config = {"name": recording.name, "recording": settings, "figures": dict(figures)}
@@ -310,12 +307,14 @@ def _config(
     custom_attacks = [("attack", name) for name in (names or recording.attacks) if is_custom(name)]
     if custom_attacks:
         config["code"] = sources_of(custom_attacks)
-    # A recording is untrusted, and may contain any character.
+    # A recording is untrusted, and its texts may contain control characters.
     return {name: plain_json(value) for name, value in config.items()}
 
 
-def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:
-    """Yield notes for the report on what is unknown about the federation or was not recorded."""
+def _untested(
+    contents: _Contents, absent: Collection[ClientId], *, has_features: bool
+) -> Iterator[str]:
+    """Yield notes for the report about everything that was not tested, with the reason."""
     recording = contents.recording
     yield "How the federation trained: the settings of a recorded federation are unknown."
     if recording.table:
@@ -350,29 +349,27 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
         )
     if absent:
         which = "Client" if len(absent) == 1 else "Clients"
-        yield f"{which} {contents.list_names(absent)}: never took part in a measured round."
+        yield f"{which} {contents.list_names(sorted(absent))}: never took part in a measured round."
     if partial := [entry.round for entry in contents.log if not entry.complete]:
         yield f"Uploads of clients that did not reply, in {_rounds(partial)}."
-    if lost := [entry for entry in contents.log if entry.note]:
-        rounds = _rounds([entry.round for entry in lost])
-        yield f"What was not recorded of {rounds}: {plain(lost[0].note)}"
-    excluded = dict[ClientId, list[RoundEntry]]()
-    for entry in contents.log:
-        for client in entry.excluded:
-            excluded.setdefault(client, []).append(entry)
-    for client, entries in sorted(excluded.items()):
+    if incomplete := [entry for entry in contents.log if entry.note]:
+        rounds = _rounds([entry.round for entry in incomplete])
+        yield f"What was not recorded of {rounds}: {plain(incomplete[0].note)}"
+    for client in sorted({client for entry in contents.log for client in entry.excluded}):
+        entries = [entry for entry in contents.log if client in entry.excluded]
         why = plain(entries[0].excluded[client])
         yield f"What client {client} sent in {_rounds([entry.round for entry in entries])}: {why}"
     logged = {entry.round for entry in contents.log}
-    if waits := sorted({*contents.waiting} - logged):
-        yield f"What happened in {_rounds(waits)}, still to be measured."
-    if between := sorted({*range(1, max(logged, default=0) + 1)} - logged - {*contents.waiting}):
-        yield f"What happened in {_rounds(between)}, which the recorder did not receive."
-    if not blind:
+    if unmeasured := sorted({*contents.waiting} - logged):
+        yield f"What happened in {_rounds(unmeasured)}, still to be measured."
+    if unknown := sorted({*range(1, max(logged, default=0) + 1)} - logged - {*contents.waiting}):
+        yield f"What happened in {_rounds(unknown)}, which the recorder did not receive."
+    if not has_features:
         yield "Whether inputs alone distinguish members: the recording keeps no samples."
 
 
 def _rounds(numbers: Sequence[int]) -> str:
+    """Return for example "rounds 1, 2"."""
     return f"round{'s' * (len(numbers) > 1)} {_list([str(number) for number in numbers])}"
 
 
@@ -386,19 +383,19 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
     measured = {entry.index: entry for entry in contents.measured}
     entries = {entry.round: entry for entry in log}
     last = max([*measured, *entries, *contents.waiting], default=0)
-    reasons, uploads, n_uploads = dict[int, str](), list[MissingUpload](), 0
-    # Earlier rounds do not matter to an adversary that sees the final model alone.
+    reasons, missing_uploads, n_missing_uploads = dict[int, str](), list[MissingUpload](), 0
+    # An adversary that sees only the final model does not see earlier rounds.
     for index in range(last if recording.view == "final" else 1, last + 1):
-        if reason := _fault_of(index, contents, targets, measured, entries.get(index)):
+        if reason := _reason_missing(index, contents, targets, measured, entries.get(index)):
             reasons[index] = reason
         elif index in measured:
-            missing, unknown = _missing_uploads(entries[index], measured[index], targets)
-            uploads += missing
-            n_uploads += unknown + sum(entry.aggregated for entry in missing)
+            missing, has_unknown = _missing_uploads(entries[index], measured[index], targets)
+            missing_uploads += missing
+            n_missing_uploads += has_unknown + sum(upload.aggregated for upload in missing)
     # Only the first version of a round is measured; list later versions as missing.
     for index, reason in recording.conflicts.items():
         reasons.setdefault(index, plain(reason))
-    by_choice = [entry for entry in log if entry.round % recording.every and not entry.failed]
+    skipped = [entry for entry in log if entry.round % recording.every and not entry.failed]
     digests = [(entry.measured.index, entry.notes.get(SENT, "")) for entry in contents.stored]
     identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     return Coverage(
@@ -406,23 +403,23 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
         measured=len(measured),
         last_measured=max(measured, default=0),
         every=recording.every,
-        clients=[_of_client(client, measured, entries) for client in sorted(targets)],
+        clients=[_client_coverage(client, measured, entries) for client in sorted(targets)],
         is_open=recording.is_closed is False,
         unattacked=sorted({*recording.targets} - {*targets}),
-        missing_uploads=uploads[:MOST_LISTED],
-        missing_rounds=[*_spans(reasons)][:MOST_LISTED],
-        n_missing_uploads=n_uploads,
+        missing_uploads=missing_uploads[:MOST_LISTED],
+        missing_rounds=_spans(reasons)[:MOST_LISTED],
+        n_missing_uploads=n_missing_uploads,
         n_missing_rounds=len(reasons),
-        # Computed over the models that were sent, if they are known for every measured round.
+        # The identity is known if the models that were sent are known for every measured round.
         identity=identity if all(digest for _, digest in digests) else "",
-        sampled_rounds=any({*targets} & {*entry.answered} or entry.unknown for entry in by_choice)
+        sampled_rounds=any({*targets} & {*entry.answered} or entry.unknown for entry in skipped)
         or (
             recording.every > 1 and any(ALL_CLIENTS in entry.clients for entry in measured.values())
         ),
     )
 
 
-def _fault_of(
+def _reason_missing(
     index: int,
     contents: _Contents,
     targets: Collection[ClientId],
@@ -430,9 +427,10 @@ def _fault_of(
     entry: RoundEntry | None,
 ) -> str:
     """Return why a round is missing; empty if it is not."""
+    if index in measured and entry is not None:
+        return ""
     if index in measured:
-        unlogged = "its entry in the log is missing, so that the clients that replied are unknown"
-        return "" if entry else unlogged
+        return "its entry in the log is missing, so that the clients that replied are unknown"
     if index in contents.waiting:
         return "still to be measured"
     if index % contents.recording.every and not (entry and entry.failed):
@@ -451,9 +449,9 @@ def _fault_of(
 def _missing_uploads(
     entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
 ) -> tuple[list[MissingUpload], bool]:
-    """Return missing uploads of targets, and whether an upload of unknown sender is missing."""
-    seen = {*measured.clients, *measured.stands_for}
-    if ALL_CLIENTS in seen:
+    """Return missing uploads of targets, and whether an upload of an unknown client is missing."""
+    measured_clients = {*measured.clients, *measured.stands_for}
+    if ALL_CLIENTS in measured_clients:
         return [], False
     missing = [
         MissingUpload(
@@ -462,13 +460,13 @@ def _missing_uploads(
             reason=plain(entry.excluded.get(client) or "it was not measured")[:2000],
             aggregated=client not in entry.kept_out,
         )
-        for client in sorted({*targets} & {*entry.answered} - seen)
+        for client in sorted({*targets} & {*entry.answered} - measured_clients)
     ]
-    # An upload of an unknown sender may be from any audited client without a reply.
+    # The unknown client may be any audited client without a reply.
     return missing, entry.unknown and bool({*targets} - {*entry.answered})
 
 
-def _of_client(
+def _client_coverage(
     client: ClientId, measured: Mapping[int, MeasuredRound], entries: Mapping[int, RoundEntry]
 ) -> ClientCoverage:
     rounds = rounds_with(client, measured.values())

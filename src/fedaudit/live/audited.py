@@ -19,19 +19,20 @@ from fedaudit.core.values import NOBODY, ClientId, Samples, summary
 from fedaudit.datasets.arrays import refuse_constant
 from fedaudit.datasets.dataset import number_rows, occur_in_several
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.clients import ByClient, ClientRef, number_of, numbers_of
+from fedaudit.live.clients import ByClient, ClientRef, by_number, number_of, numbers_of
+from fedaudit.live.weights import Array
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
-_LARGEST = 10**9
-_OF_A_PART = ("labels", "owner", "panel")
+_LARGEST_CLIENT = 10**9
+_REQUIRED = ("labels", "owner", "panel")
+"""Arrays of every client's part of an audit; features have one of two forms."""
 _FEATURES, _TARGETS, _INPUT = "features", "targets", "input/"
 
-Array: TypeAlias = Tensor | ndarray
 Labelled: TypeAlias = tuple[Array | Mapping[str, Array], Array]
-"""Features as the model takes them, one tensor or several by name, and class indices or other
-targets, one row a sample."""
+"""Features in the form that the model takes (one array, or several by name), and class indices or
+other targets. Each has one row per sample."""
 
-Part: TypeAlias = Mapping[str, Tensor | ndarray] | Path | str
+Part: TypeAlias = Mapping[str, Array] | Path | str
 """A client's part of an audit: :attr:`Split.part`, or a file of it."""
 
 
@@ -47,16 +48,16 @@ class Split(NamedTuple):
     audit: AuditSet
 
     def __repr__(self) -> str:
-        """Return sizes, never positions of samples."""
+        """Return sizes only, since positions of samples reveal membership."""
         return f"Split(train={summary(self.train)}, audit={self.audit!r})"
 
     @property
     def part(self) -> dict[str, ndarray]:
-        """Arrays of the audited samples by name, and of no others; see :func:`join_audits`.
+        """Arrays of the audited samples by name, for :func:`join_audits`.
 
-        "features" (or "input/NAME" for each named input), "labels", "targets" if they are not
-        classes, "owner" (the client that trains on a sample, -1 for held-out ones) and "panel"
-        (the client for which a coin decided).
+        The arrays are "features" (or "input/NAME" for each named input), "labels", "targets" if
+        they are not classes, "owner" (the client that trains on a sample, -1 for a held-out sample)
+        and "panel" (the client whose coin decided on the sample).
         """
         tensors = {**features_by_name(self.audit.samples), **self.audit.tensors()}
         return {name: tensors[name].numpy() for name in tensors if name not in ("ids", "group")}
@@ -65,7 +66,7 @@ class Split(NamedTuple):
         """Write :attr:`part` to a file and create missing folders.
 
         Raises:
-            BadInput: It cannot be written.
+            BadInput: The file cannot be written.
         """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_tensors({n: torch.from_numpy(value) for n, value in self.part.items()}, Path(path))
@@ -79,24 +80,26 @@ def audit_samples(
     copies: Literal["refuse", "drop"] = "refuse",
     seed: int = 1,
 ) -> AuditSet:
-    """Build an audit set if members are known already.
+    """Build an audit set from samples whose membership is known.
 
-    A difference in distribution between members and unseen samples (another hospital, another
-    year) looks like leakage; a control with a classifier of inputs alone warns of it. Bounds on
-    epsilon need a fair draw and are not computed; see :func:`fair_split`.
+    A difference in distribution between members and held-out samples (another hospital, another
+    year) looks like leakage. A control warns of it by classifying samples from their features only.
+    Bounds on epsilon need a fair draw and are not computed; see :func:`fair_split`.
 
     Args:
         members: For each client, by number or name, some samples that it trains on.
-        unseen: Samples of the same kind that no client trains on.
-        training: All samples that each client trains on, to check members and unseen samples; they
-            are not kept. By default members and unseen samples are only compared with each other.
-        copies: "refuse" exact copies (same features and target), or "drop" them with a warning:
-            every copy that is on two sides, and repeats on one.
+        unseen: Held-out samples of the same kind, on which no client trains.
+        training: All samples that each client trains on, with which members and held-out samples
+            are compared; they are not stored. By default members and held-out samples are only
+            compared with each other.
+        copies: Treatment of exact copies (same features and target): "refuse" raises an error,
+            "drop" warns and removes samples that are members of two clients, or both member and
+            held-out, and all but the first of other copies.
         seed: Seed of the order of samples.
 
     Raises:
-        BadInput: A side has no samples, features and labels do not fit together, there are exact
-            copies, an unseen sample is trained on, or a member is not.
+        BadInput: A client or the held-out set has no samples, features and labels differ in length,
+            there are exact copies, a client trains on a held-out sample, or not on a member.
 
     Examples:
         >>> import fedaudit as fa
@@ -124,34 +127,37 @@ def audit_samples(
     owner = np.concatenate([*owners, np.full(len(held_out), NOBODY)])
     samples = Samples.joined(*parts.values(), held_out)
     panel = np.full(len(owner), NOBODY)
-    rows = _without_copies(samples, owner, panel, refused=copies == "refuse")
+    rows = _without_copies(samples, owner, panel, refuse=copies == "refuse")
     return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
 
 
 def _check_training(
     members: Mapping[ClientRef, Samples], unseen: Samples, training: ByClient[Labelled]
 ) -> None:
+    """Raise if a client trains on a held-out sample, or not on one of its members."""
     trained = {
         client: labelled_samples(data, f"client {client}") for client, data in training.items()
     }
     numbers = {number: client for client, number in numbers_of(trained).items()}
     if unknown := [client for client in members if number_of(client) not in numbers]:
-        raise BadInput(f"training has no samples of client {unknown[0]}; give those of all clients")
+        raise BadInput(
+            f"training has no samples of client {unknown[0]}; give the samples of all clients"
+        )
     rows = number_rows(*members.values(), unseen, *trained.values())
     unseen_rows, trained_rows = rows[len(members)], rows[len(members) + 1 :]
-    seen = int(np.isin(unseen_rows, np.concatenate(trained_rows)).sum())
-    if seen:
+    n_trained = int(np.isin(unseen_rows, np.concatenate(trained_rows)).sum())
+    if n_trained:
         raise BadInput(
-            f"{seen} of {len(unseen_rows)} unseen samples are exact copies of samples that clients "
-            "train on; remove them"
+            f"{n_trained} of {len(unseen_rows)} unseen samples are exact copies of samples that "
+            "clients train on; remove these copies"
         )
     by_client = dict(zip(trained, trained_rows, strict=True))
     for client, member_rows in zip(members, rows, strict=False):
-        absent = int((~np.isin(member_rows, by_client[numbers[number_of(client)]])).sum())
-        if absent:
+        n_absent = int((~np.isin(member_rows, by_client[numbers[number_of(client)]])).sum())
+        if n_absent:
             raise BadInput(
-                f"{absent} of {len(member_rows)} members of client {client} are not among the "
-                "samples that it trains on; give members in the form that is trained on"
+                f"{n_absent} of {len(member_rows)} members of client {client} are not among the "
+                "samples that it trains on; give members in the form in which it trains on them"
             )
 
 
@@ -160,34 +166,33 @@ def _without_copies(
     owner: Int[ndarray, " samples"],
     panel: Int[ndarray, " samples"],
     *,
-    refused: bool = False,
-) -> Int[ndarray, " kept"]:
-    """Return the positions of samples without exact copies that belong to another side.
+    refuse: bool = False,
+) -> Int[ndarray, " positions"]:
+    """Return the positions of samples to audit: no samples whose copies differ in membership.
 
-    Of copies on one side (with the same owner and panel) the first is kept.
+    Of copies with the same owner and panel, the first is audited.
     """
     (rows,) = number_rows(samples)
-    _, first, place = np.unique(rows, return_index=True, return_inverse=True)
-    differs = (owner != owner[first][place]) | (panel != panel[first][place])
-    is_shared = np.isin(rows, rows[differs])
-    is_repeated = ~is_shared & (np.arange(len(rows)) != first[place])
-    shared, repeated = int(is_shared.sum()), int(is_repeated.sum())
-    if not shared + repeated:
+    _, first, distinct = np.unique(rows, return_index=True, return_inverse=True)
+    differs = (owner != owner[first][distinct]) | (panel != panel[first][distinct])
+    is_ambiguous = np.isin(rows, rows[differs])
+    is_repeated = ~is_ambiguous & (np.arange(len(rows)) != first[distinct])
+    n_ambiguous, n_repeated = int(is_ambiguous.sum()), int(is_repeated.sum())
+    if not n_ambiguous + n_repeated:
         return np.arange(len(rows))
-    with_unseen = is_shared & np.isin(rows, rows[(owner == NOBODY)])
     what = (
-        f"{shared} of {len(rows)} audited samples have an exact copy on another side "
-        f"({int((with_unseen & (owner == NOBODY)).sum())} unseen samples among them), and "
-        f"{repeated} repeat a sample of the same side"
+        f"{n_ambiguous} of {len(rows)} audited samples have an exact copy with another membership "
+        f"({int((is_ambiguous & (owner == NOBODY)).sum())} held-out samples among them), and "
+        f"{n_repeated} are further copies with the same membership"
     )
-    if refused:
+    if refuse:
         raise BadInput(
-            f"{what}; a sample with a copy on another side is member and non-member at once: "
-            'remove copies, or pass copies="drop"'
+            f"{what}; a sample cannot be both member and non-member: remove copies, or pass "
+            'copies="drop"'
         )
-    positions = np.flatnonzero(~is_shared & ~is_repeated)
+    positions = np.flatnonzero(~is_ambiguous & ~is_repeated)
     if not len(positions):
-        raise BadInput(f"{what}, so that none is left; give samples that differ")
+        raise BadInput(f"{what}, so that no sample is left; give samples that differ")
     warnings.warn(f"{what}; they are excluded from the audit", stacklevel=3)
     return positions
 
@@ -195,20 +200,20 @@ def _without_copies(
 def fair_split(
     data: ByClient[Labelled], *, audited: int | Mapping[ClientRef, int] = 300, seed: int = 1
 ) -> Split:
-    """Draw members and unseen samples of each client by fair coins, before training.
+    """Draw members and held-out samples of each client by fair coins, before training.
 
     ``audited`` samples of each client are drawn, and a fair coin decides for each whether the
-    client trains on it. Members and unseen samples then have the same distribution, which bounds
+    client trains on it. Members and held-out samples then have the same distribution, which bounds
     on epsilon need.
 
     Exact copies within a client's data count as one sample. Audited samples with a copy in another
-    client's data are left out of the audit, with a warning. A client that splits its data alone
+    client's data are left out of the audit, with a warning. A client that splits only its own data
     gets the same split; see :func:`join_audits`.
 
     Args:
         data: All samples of each client, by number or name.
-        audited: Samples drawn of each client, or the number for each client; about half of them
-            are lost to training.
+        audited: Number of samples that are drawn from each client, or a number for each client.
+            Clients do not train on about half of them.
         seed: Seed of the draw.
 
     Raises:
@@ -235,44 +240,44 @@ def fair_split(
     shared = occur_in_several(list(rows.values()))
     train: dict[ClientRef, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
-    left_out = 0
+    n_excluded = 0
     # Use the order of client numbers, in which :func:`join_audits` joins parts.
     for client, client_samples in sorted(samples_of.items(), key=lambda item: numbers[item[0]]):
         number, client_rows = numbers[client], rows[client]
-        count = audited_of(client, audited)
+        count = n_audited(client, audited)
         rng = seeded_numpy(seed, "fair split", number)
         order = rng.permutation(len(client_samples))
-        # Keep the first of each group of copies, in the drawn order.
+        # Of copies, only the first in the drawn order counts.
         drawn = order[np.sort(np.unique(client_rows[order], return_index=True)[1])]
         if not 0 < count < len(drawn):
             raise BadInput(
                 f"{count} samples of client {client} cannot be audited: it has "
-                f"{len(client_samples)}, of which {len(drawn)} differ, and must keep some; lower "
-                "audited"
+                f"{len(client_samples)} samples, of which {len(drawn)} differ, and needs others "
+                "for training; lower audited"
             )
         drawn = drawn[:count]
         is_member = rng.random(count) < 0.5
         train[client] = np.flatnonzero(~np.isin(client_rows, client_rows[drawn[~is_member]]))
         is_unique = ~np.isin(client_rows[drawn], shared)
-        left_out += int((~is_unique).sum())
+        n_excluded += int((~is_unique).sum())
         samples.append(client_samples.take(torch.from_numpy(drawn[is_unique])))
         owners.append(np.where(is_member, number, NOBODY)[is_unique])
         panels.append(np.full(int(is_unique.sum()), number))
-    if left_out:
-        what = f"{left_out} audited samples have an exact copy in another client's data"
+    if n_excluded:
+        what = f"{n_excluded} audited samples have an exact copy in another client's data"
         if not sum(map(len, samples)):
-            raise BadInput(f"{what}, so that none is left; give clients samples that differ")
+            raise BadInput(f"{what}, so that no sample is left; give clients samples that differ")
         warnings.warn(f"{what}; they are excluded from the audit", stacklevel=2)
     together = Samples.joined(*samples)
     train = {client: train[client] for client in samples_of}
     return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
 
 
-def audited_of(client: ClientRef, audited: int | Mapping[ClientRef, int]) -> int:
-    """Return how many samples of a client are audited."""
+def n_audited(client: ClientRef, audited: int | Mapping[ClientRef, int]) -> int:
+    """Return the number of audited samples of a client."""
     count: object = audited
     if isinstance(audited, Mapping):
-        counts = {number: audited[ref] for ref, number in numbers_of(audited).items()}
+        counts = by_number(audited)
         if number_of(client) not in counts:
             raise BadInput(
                 f"audited has no number for client {client}; it has one for "
@@ -293,19 +298,19 @@ def audited_of(client: ClientRef, audited: int | Mapping[ClientRef, int]) -> int
 def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
     """Join the audit sets of clients that split their data separately.
 
-    The draw of :func:`fair_split` depends on the client's number, its number of samples and the
-    seed alone. If all clients use one seed, the joined audit set equals that of a split of all
-    data at once. Samples with an exact copy in another part are left out, with a warning; copies
-    among samples that are not audited are not noticed.
+    The draw of :func:`fair_split` depends only on the client's number, its number of samples and
+    the seed. If all clients use the same seed, the joined audit set equals that of one split of all
+    clients' data. Samples with an exact copy in another part are left out, with a warning. Copies
+    among samples that are not audited are not detected.
 
     Args:
         parts: :attr:`Split.part` of each client, or the file that :meth:`Split.save` wrote; both
             are untrusted. The order of parts does not matter.
-        seed: The seed with which clients split.
+        seed: The seed with which clients split their data.
 
     Raises:
-        BadInput: There are no parts, one is invalid, two are of one client, their samples differ
-            in shape, or all of them have copies.
+        BadInput: There are no parts, a part is invalid, two parts are of one client, samples of two
+            parts differ in shape, or all samples have copies.
         Damaged: A file cannot be read.
 
     Examples:
@@ -317,28 +322,28 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
         >>> len(fa.join_audits([first.part, second.part]).samples)
         40
     """
-    read = [_part(part, f"part {place}", seed) for place, part in enumerate(parts, 1)]
-    if not read:
+    ordered = [_read_part(part, f"part {number}", seed) for number, part in enumerate(parts, 1)]
+    if not ordered:
         raise BadInput("an audit needs the part of at least one client; check their paths")
-    read.sort(key=lambda part: part.clients)
-    first, named = read[0], dict[ClientId, str]()
-    for part in read:
+    ordered.sort(key=lambda part: part.clients)
+    first, part_of = ordered[0], dict[ClientId, str]()
+    for part in ordered:
         for client in part.clients:
-            if client in named:
+            if client in part_of:
                 raise BadInput(
-                    f"{named[client]} and {part.name} are both of client {client}; give one part "
+                    f"{part_of[client]} and {part.name} are both of client {client}; give one part "
                     "for each client, under its number"
                 )
-            named[client] = part.name
+            part_of[client] = part.name
         shapes = [tuple(each.samples.features.shape[1:]) for each in (first, part)]
         if shapes[0] != shapes[1]:
             raise BadInput(
                 f"samples of {first.name} have the shape {shapes[0]} and those of {part.name} "
                 f"{shapes[1]}; give all of them in the shape of the model's input"
             )
-    together = Samples.joined(*(part.samples for part in read))
-    owner = np.concatenate([part.owner for part in read])
-    panel = np.concatenate([part.panel for part in read])
+    together = Samples.joined(*(part.samples for part in ordered))
+    owner = np.concatenate([part.owner for part in ordered])
+    panel = np.concatenate([part.panel for part in ordered])
     rows = _without_copies(together, owner, panel)
     return _shuffled(together.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
 
@@ -351,11 +356,11 @@ class _ClientPart(NamedTuple):
     panel: Int[ndarray, " samples"]
 
 
-def _part(part: Part, name: str, seed: int) -> _ClientPart:
-    """Read a client's part and undo its shuffling."""
+def _read_part(part: Part, name: str, seed: int) -> _ClientPart:
+    """Check a client's part and restore the order of its samples before they were shuffled."""
     if isinstance(part, Path | str):
         name, part = str(part), read_tensors(Path(part))[0]
-    missing = [key for key in _OF_A_PART if key not in part]
+    missing = [key for key in _REQUIRED if key not in part]
     inputs = {n.removeprefix(_INPUT): v for n, v in part.items() if n.startswith(_INPUT)}
     missing += [_FEATURES] if not inputs and _FEATURES not in part else []
     if missing:
@@ -372,19 +377,19 @@ def _part(part: Part, name: str, seed: int) -> _ClientPart:
     owner, panel = (torch.as_tensor(part[key]) for key in ("owner", "panel"))
     is_typed = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
     clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY}) if is_typed else []
-    fits = is_typed and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
-    if not fits or not clients or min(clients) < 0:
+    agrees = is_typed and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
+    if not agrees or not clients or min(clients) < 0:
         raise BadInput(
             f"{name} does not state the client of each of its {len(samples)} samples; give "
             "fair_split(...).part"
         )
-    back = np.argsort(_order(len(samples), seed))
+    unshuffled = np.argsort(_order(len(samples), seed))
     return _ClientPart(
         name,
         tuple(clients),
-        samples.take(torch.from_numpy(back)),
-        owner.numpy()[back],
-        panel.numpy()[back],
+        samples.take(torch.from_numpy(unshuffled)),
+        owner.numpy()[unshuffled],
+        panel.numpy()[unshuffled],
     )
 
 
@@ -394,26 +399,26 @@ def _order(count: int, seed: int) -> Int[ndarray, " samples"]:
 
 def _numbers(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
     numbers = numbers_of(clients)
-    beyond = [number for number in numbers.values() if not 0 <= number <= _LARGEST]
-    if beyond:
+    invalid = [number for number in numbers.values() if not 0 <= number <= _LARGEST_CLIENT]
+    if invalid:
         raise BadInput(
-            f"an audited client has the number {beyond[0]}; give whole numbers from 0 to "
-            f"{_LARGEST}, or names"
+            f"an audited client has the number {invalid[0]}; give whole numbers from 0 to "
+            f"{_LARGEST_CLIENT}, or names"
         )
     return numbers
 
 
 def labelled_samples(labelled: Labelled, whose: str) -> Samples:
-    """Return features and targets as samples; raise if they do not fit or are not finite."""
+    """Return features and targets as samples; raise if they are no pair of finite arrays."""
     try:
-        given_features, given_targets = labelled
-        named = isinstance(given_features, Mapping)
-        parts = given_features if isinstance(given_features, Mapping) else {"": given_features}
-        if any(np.ma.is_masked(part) for part in (*parts.values(), given_targets)):
+        raw_features, raw_targets = labelled
+        has_names = isinstance(raw_features, Mapping)
+        arrays = raw_features if isinstance(raw_features, Mapping) else {"": raw_features}
+        if any(np.ma.is_masked(array) for array in (*arrays.values(), raw_targets)):
             raise ValueError("some entries are masked")
-        inputs = {n: torch.as_tensor(part).detach().cpu() for n, part in parts.items()}
-        targets = torch.as_tensor(given_targets).detach().cpu()
-    # These errors are raised for texts, lists of several lengths, and three parts.
+        inputs = {name: torch.as_tensor(array).detach().cpu() for name, array in arrays.items()}
+        targets = torch.as_tensor(raw_targets).detach().cpu()
+    # These errors are raised for texts, nested lists of unequal lengths, and more than two values.
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
@@ -425,7 +430,7 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
         shapes = ", ".join(str(tuple(part.shape)) for part in inputs.values())
         raise BadInput(
             f"the samples of {whose} are features of shape {shapes} and targets of shape "
-            f"{tuple(targets.shape)} ({targets.dtype}); give one row and one target each"
+            f"{tuple(targets.shape)} ({targets.dtype}); give one row and one target per sample"
         )
     targets = targets.float() if targets.is_floating_point() else targets.long()
     if targets.ndim == 1 and int(targets.min()) < 0 and not targets.is_floating_point():
@@ -434,23 +439,23 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
         if part.is_complex() or not bool(part.isfinite().all()):
             raise BadInput(
                 f"the features {name + ' ' if name else ''}of {whose} are {part.dtype} and not all "
-                "finite numbers; remove the others"
+                "finite real numbers; remove the samples with others"
             )
     if len(inputs) == 1:
         refuse_constant(next(iter(inputs.values())), f"samples of {whose}")
     features = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
-    return Samples(features if named else features[""], targets, torch.arange(len(targets)))
+    return Samples(features if has_names else features[""], targets, torch.arange(len(targets)))
 
 
 def features_by_name(samples: Samples) -> dict[str, Tensor]:
-    """Return features as they are stored: one tensor, or one per named input."""
+    """Return the tensors in which features are stored: one, or one per named input."""
     if samples.inputs is None:
         return {_FEATURES: samples.features}
     return {f"{_INPUT}{n}": v for n, v in samples.inputs.unpacked(samples.features).items()}
 
 
 def features_stored(tensors: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
-    """Return features as :func:`features_by_name` stores them."""
+    """Return the features in tensors of :func:`features_by_name`."""
     inputs = {n.removeprefix(_INPUT): v for n, v in tensors.items() if n.startswith(_INPUT)}
     return inputs or tensors[_FEATURES]
 

@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.live.audited import Labelled, Split, audited_of, fair_split
+from fedaudit.live.audited import Labelled, Split, fair_split, n_audited
 from fedaudit.live.clients import ClientRef
 
 Data: TypeAlias = Any
@@ -97,7 +97,7 @@ def split_dataset(
     data, counts = {}, {}
     for name, client_data in by_client.items():
         data[name] = _read(client_data, _Reading(f"client {name}", transform, features, label))
-        counts[name] = min(audited_of(name, audited), len(data[name][1]) // 2)
+        counts[name] = min(n_audited(name, audited), len(data[name][1]) // 2)
     split = fair_split(cast(Mapping[int, Labelled], data), audited=counts, seed=seed)
     train = {name: _subset(by_client[name], split.train[name]) for name in by_client}
     return DatasetSplit(train if several else train[client], split)
