@@ -144,7 +144,7 @@ def test_a_module_with_other_names_raises_like_a_dictionary(as_module: bool) -> 
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
         whole.change_of(upload, whose="it")
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
-        whole.moved(upload, whose="it")
+        whole.trainable_names(upload, whose="it")
 
 
 def many(count: int) -> dict[object, Tensor]:

@@ -27,7 +27,7 @@ from fedaudit.live.evaluating import KnownAnswers
 from fedaudit.live.files import clear, read_waiting, store_waiting, waiting
 from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.live.rounds import SENT, measure_without_faulty
-from fedaudit.live.weights import ESTIMATED, Shape, estimated_layers, named_few, with_estimates
+from fedaudit.live.weights import ESTIMATED, Shape, estimated_layers, list_some, with_estimates
 from fedaudit.observe.kept_files import write_round
 from fedaudit.observe.measurements import MeasuredRound, write_measured
 from fedaudit.observe.round import Round
@@ -107,7 +107,7 @@ class Measuring:
     def untrained(self) -> tuple[MeasuredRound, ...]:
         """Measure untrained models for a control, and log what a round costs."""
         watch, clients = _Watch(self._log), len(self._setup.deal.clients)
-        if clients * self._shape.numbers >= _MANY_VALUES:
+        if clients * self._shape.n_values >= _MANY_VALUES:
             self._log(f"{self._recording.name}: an untrained model is measured first")
         samples = self._setup.deal.audit.samples
         measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
@@ -180,7 +180,7 @@ class Measuring:
         self._lock = None
 
     def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
-        recording, numbers = self._recording, self._shape.numbers
+        recording, numbers = self._recording, self._shape.n_values
         values = sum(part.numel() for part in untrained.signals.values())
         senders = len(self._setup.deal.clients) if recording.view in ("uploads", "sum") else 1
         disk = round_bytes(
@@ -215,7 +215,7 @@ class Measuring:
             seen = with_estimates(seen, unsent, audit, self._device)
             notes = {"complete": str(entry.complete), "run": self._recording.key}
             notes |= {SENT: entry.sent} if entry.sent else {}
-            notes |= {ESTIMATED: named_few(layers)} if layers else {}
+            notes |= {ESTIMATED: list_some(layers)} if layers else {}
             measured, count = self._answers.taken_from(measured, seen)
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device, count=count)
             notes |= reported_notes(entry.reported, self._evaluation.by_client, seen, self._device)

@@ -1,4 +1,4 @@
-"""Networks that clients of a recorded federation train, as models of fedaudit."""
+"""Conversion of the network that clients train to a model of fedaudit."""
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,9 +20,10 @@ from fedaudit.core.tasks import (
 )
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.weights import Shape, unsent_in
+from fedaudit.live.weights import Shape, is_frozen, unsent_in
 
-Given: TypeAlias = nn.Module | Callable[[], nn.Module]
+NetworkSource: TypeAlias = nn.Module | Callable[[], nn.Module]
+"""A module, or a function that builds one."""
 _Hook: TypeAlias = Callable[[nn.Module, tuple[object, ...], object], Tensor]
 
 _REMEDY = (
@@ -30,11 +31,19 @@ _REMEDY = (
     "scikit-learn that is torch.nn.Linear(features, classes), whose parameters are [coef_, "
     "intercept_]"
 )
-_N_TRIED = 3
+_N_LOGIT_SAMPLES = 3
+"""Number of samples that show whether outputs are logits."""
 
 
 class Network(NamedTuple):
-    """Network that is trained elsewhere."""
+    """Network that clients train.
+
+    Attributes:
+        architecture: Builds untrained networks whose outputs are logits, if the task is
+            classification.
+        shape: Names and shapes of the parameters and buffers.
+        classes: Number of outputs.
+    """
 
     architecture: Architecture
     shape: Shape
@@ -42,45 +51,44 @@ class Network(NamedTuple):
 
 
 def network_of(
-    model: Given, samples: AuditSet, task: Task, not_uploaded: Collection[str] = ()
+    model: NetworkSource, samples: AuditSet, task: Task, not_uploaded: Collection[str] = ()
 ) -> Network:
-    """Describe a network; a given module is not changed.
+    """Convert a module to a network; the module is not changed.
 
-    ``logits`` of a returned object or dictionary are its outputs. One logit z of a binary
-    classifier is read as the two logits 0 and z, which have the same loss. Half precision is
-    measured in single precision, and torch's wrappers are removed.
+    If the module returns an object or a dictionary, its entry ``logits`` is the output. A single
+    logit z of a binary classifier becomes the two logits 0 and z, which have the same loss. Half
+    precision is measured in single precision, and torch's wrappers are removed.
     """
     with torch.random.fork_rng(devices=[]):
-        module, build = _made(model)
+        module, build = _module_and_builder(model)
         name = type(module).__name__
-        plain = Model.of(Architecture(name, build), module)
+        without_hooks = Model.of(Architecture(name, build), module)
         hooks: tuple[_Hook, ...] = ()
         inputs = samples.samples.inputs
         if task == CLASSIFICATION and inputs is None:
-            hooks, loss = _as_logits(plain, samples.samples, task.losses)
+            hooks, loss = _logit_hooks(without_hooks, samples.samples, task.losses)
             task = classification_by(loss)
         task = replace(task, inputs=inputs)
-        architecture = Architecture(
-            name, partial(_hooked, build, hooks) if hooks else build, task=task
-        )
-        known_model = Model(architecture, plain.params, plain.buffers)
-        outputs = refuse_unfit(known_model, samples.samples)
-        refuse_probabilities(known_model, samples.samples)
-        unsent = unsent_in(known_model, samples.samples, not_uploaded)
-    return Network(architecture, Shape(known_model, module, unsent), outputs)
+        build_hooked = partial(_build_with_hooks, build, hooks) if hooks else build
+        architecture = Architecture(name, build_hooked, task=task)
+        converted = Model(architecture, without_hooks.params, without_hooks.buffers)
+        n_outputs = refuse_unfit(converted, samples.samples)
+        refuse_probabilities(converted, samples.samples)
+        unsent = unsent_in(converted, samples.samples, not_uploaded)
+    return Network(architecture, Shape(converted, module, unsent), n_outputs)
 
 
-def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
-    """Return a module and a function that builds untrained ones."""
+def _module_and_builder(model: NetworkSource) -> tuple[nn.Module, Callable[[], nn.Module]]:
+    """Return a module, and a function that builds untrained modules of the same kind."""
     if isinstance(model, nn.Module):
         try:
-            module = _plain(copy.deepcopy(model))
+            module = _unwrapped(copy.deepcopy(model))
         except RuntimeError as error:
             raise BadInput(
-                f"the {type(model).__name__} that is given as model cannot be copied ({error}); "
-                "give the class or function that creates it"
+                f"model is a {type(model).__name__} that cannot be copied ({error}); give the "
+                "class or function that creates it"
             ) from error
-        return module, partial(_drawn_anew, module)
+        return module, partial(_reinitialised, module)
     name = getattr(model, "__name__", type(model).__name__)
     try:
         result: object = model()
@@ -92,30 +100,29 @@ def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
         ) from error
     if not isinstance(result, nn.Module):
         raise BadInput(f"model returns {type_of(result)}; {_REMEDY}")
-    return _plain(result), partial(_made_plain, model)
+    return _unwrapped(result), partial(_build_unwrapped, model)
 
 
-def _made_plain(make: Callable[[], nn.Module]) -> nn.Module:
-    return _plain(make())
+def _build_unwrapped(build: Callable[[], nn.Module]) -> nn.Module:
+    return _unwrapped(build())
 
 
-def _drawn_anew(like: nn.Module) -> nn.Module:
-    """Return an untrained copy: layers are reset, and unchanged parameters drawn again."""
-    module = copy.deepcopy(like)
-    for part in module.modules():
-        parameters = [*part.parameters(recurse=False)]
-        if parameters and not any(value.requires_grad for value in parameters):
+def _reinitialised(trained: nn.Module) -> nn.Module:
+    """Return an untrained copy: layers are reset, and parameters without a reset are drawn."""
+    module = copy.deepcopy(trained)
+    for layer in module.modules():
+        if is_frozen(layer):
             continue
-        # torch's attention and transformers have a private method instead.
+        # torch's attention and transformers have only a private method.
         for name in ("reset_parameters", "_reset_parameters"):
-            reset = getattr(part, name, None)
+            reset = getattr(layer, name, None)
             if callable(reset):
                 reset()
                 break
     with torch.no_grad():
-        for new, old in zip(module.parameters(), like.parameters(), strict=True):
+        for new, old in zip(module.parameters(), trained.parameters(), strict=True):
             if not old.requires_grad:
-                # Frozen parameters were trained before and keep their values.
+                # Frozen parameters were trained before the federation and keep their values.
                 new.copy_(old)
             elif torch.equal(new, old) and _varies(old):
                 # Keep mean and standard deviation, so that outputs keep their scale.
@@ -124,62 +131,63 @@ def _drawn_anew(like: nn.Module) -> nn.Module:
 
 
 def _varies(value: Tensor) -> bool:
-    """Return True if entries differ; a reset does not change constants."""
+    """Return True if entries differ; constants, such as biases of 0, need not be drawn."""
     return value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
 
 
-def _plain(module: nn.Module) -> nn.Module:
+def _unwrapped(module: nn.Module) -> nn.Module:
     """Return the network without torch's wrappers, on the CPU, in single precision or more."""
-    # Compare names, since importing the compiler takes seconds.
-    while (kind := type(module).__name__) in _WRAPPERS:
-        module = module.get_submodule(_WRAPPERS[kind])
+    # Compare the names of classes, since importing the compiler takes seconds.
+    while (kind := type(module).__name__) in _ATTRIBUTE_OF_WRAPPER:
+        module = module.get_submodule(_ATTRIBUTE_OF_WRAPPER[kind])
     values = [*module.parameters(), *module.buffers()]
-    half = any(value.dtype in (torch.float16, torch.bfloat16) for value in values)
-    return module.cpu().float() if half else module.cpu()
+    is_half = any(value.dtype in (torch.float16, torch.bfloat16) for value in values)
+    return module.cpu().float() if is_half else module.cpu()
 
 
-_WRAPPERS = {
+_ATTRIBUTE_OF_WRAPPER = {
     "DataParallel": "module",
     "DistributedDataParallel": "module",
     "OptimizedModule": "_orig_mod",
 }
 
 
-def _hooked(build: Callable[[], nn.Module], hooks: tuple[_Hook, ...]) -> nn.Module:
+def _build_with_hooks(build: Callable[[], nn.Module], hooks: tuple[_Hook, ...]) -> nn.Module:
     module = build()
     for hook in hooks:
         module.register_forward_hook(hook)
     return module
 
 
-def _as_logits(
+def _logit_hooks(
     model: Model, samples: Samples, loss: PerSampleLoss
 ) -> tuple[tuple[_Hook, ...], PerSampleLoss]:
-    """Return hooks that turn outputs into logits, and the loss of these logits."""
-    name, module = model.architecture.name, model.module()
-    few = in_model_dtype(samples.features[:_N_TRIED], model)
+    """Return hooks that convert outputs to logits, and the loss of these logits."""
+    features = in_model_dtype(samples.features[:_N_LOGIT_SAMPLES], model)
     with torch.no_grad():
-        outputs = try_module(module, name, few)
-        hooks: tuple[_Hook, ...] = ()
-        if not isinstance(outputs, Tensor) and isinstance(_named(outputs), Tensor):
-            outputs, hooks = _named(outputs), (_logits_of,)
-        if not isinstance(outputs, Tensor) or len(outputs) != len(few):
-            return hooks, loss
-        if outputs.numel() == len(few) and outputs.ndim in (1, 2) and int(samples.labels.max()) < 2:
-            flat = outputs.ndim == 1
-            logit_loss = loss if loss is cross_entropy else partial(_of_one, loss, flat)
-            return (*hooks, _two_logits), logit_loss
+        outputs = try_module(model.module(), model.architecture.name, features)
+    hooks: tuple[_Hook, ...] = ()
+    if not isinstance(outputs, Tensor) and isinstance(_logits_of(outputs), Tensor):
+        outputs, hooks = _logits_of(outputs), (_extract_logits,)
+    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
+        return hooks, loss
+    if len(outputs) == outputs.numel() == len(features) and int(samples.labels.max()) < 2:
+        # Cross-entropy gives the same loss for the logit z and the two logits 0 and z.
+        is_flat = outputs.ndim == 1
+        loss = loss if loss is cross_entropy else partial(_loss_of_one_logit, loss, is_flat)
+        hooks = (*hooks, _two_logits)
     return hooks, loss
 
 
-def _named(outputs: object) -> object:
+def _logits_of(outputs: object) -> object:
+    """Return the entry or attribute ``logits``; None without one."""
     if isinstance(outputs, Mapping):
         return outputs.get("logits")
     return getattr(outputs, "logits", None)
 
 
-def _logits_of(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
-    logits = _named(outputs)
+def _extract_logits(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
+    logits = _logits_of(outputs)
     if not isinstance(logits, Tensor):
         raise BadInput(f"{type_of(module)} returned no logits, unlike before")
     return logits
@@ -192,16 +200,20 @@ def _two_logits(module: nn.Module, args: tuple[object, ...], outputs: object) ->
     return torch.stack([torch.zeros_like(logit), logit], dim=1)
 
 
-def _of_one(loss: PerSampleLoss, flat: bool, outputs: Tensor, labels: Tensor) -> Tensor:
-    return loss(outputs[:, 1] if flat else outputs[:, 1:], labels)
+def _loss_of_one_logit(
+    loss: PerSampleLoss, is_flat: bool, outputs: Tensor, labels: Tensor
+) -> Tensor:
+    """Pass the single logit to the user's loss, in the form in which the module returned it."""
+    return loss(outputs[:, 1] if is_flat else outputs[:, 1:], labels)
 
 
-_OF_LOGITS = ("classification", "binary", "multi-label", "next-token")
-_TRIED = 8
-_SCALES = (0.1, 1.0, 10.0)
+_TASKS_WITH_LOGITS = ("classification", "binary", "multi-label", "next-token")
+_N_PROBABILITY_SAMPLES = 8
+"""Number of samples that show whether outputs are probabilities."""
+_NOISE_SCALES = (0.1, 1.0, 10.0)
 """Standard deviations of the noise that is added to all parameters, one after the other."""
-
-_SLACK = 1e-4
+_TOLERANCE = 1e-4
+"""Rounding error of probabilities and of their sum."""
 
 
 def refuse_probabilities(model: Model, samples: Samples) -> None:
@@ -211,36 +223,36 @@ def refuse_probabilities(model: Model, samples: Samples) -> None:
     several parameters. Constant outputs are no evidence.
     """
     task = model.architecture.task
-    if task.name not in _OF_LOGITS:
+    if task.name not in _TASKS_WITH_LOGITS:
         return
     if task.name == "classification" and model.architecture.loss is not cross_entropy:
         return
-    seen = list[Tensor]()
-    for outputs in _tried(model, samples):
-        finite = outputs[~outputs.isnan()]
-        if bool(((finite < -_SLACK) | (finite > 1 + _SLACK)).any()):
+    rows = list[Tensor]()
+    for outputs in _perturbed_outputs(model, samples):
+        numbers = outputs[~outputs.isnan()]
+        if bool(((numbers < -_TOLERANCE) | (numbers > 1 + _TOLERANCE)).any()):
             return
-        seen.append(outputs)
-    # The logits 0 and z of one logit z have a column that never changes.
-    columns = torch.cat([outputs.reshape(-1, outputs.shape[-1]) for outputs in seen]).nan_to_num()
-    if bool((columns == columns[0]).all()):
+        rows.append(outputs.reshape(-1, outputs.shape[-1]))
+    all_rows = torch.cat(rows).nan_to_num()
+    if bool((all_rows == all_rows[0]).all()):
         return
-    sums = columns.sum(-1)
-    last = "softmax" if bool(((sums - 1).abs() < _SLACK).all()) else "sigmoid"
+    sums = all_rows.sum(-1)
+    last = "softmax" if bool(((sums - 1).abs() < _TOLERANCE).all()) else "sigmoid"
     raise BadInput(
         f"model {model.architecture.name!r} returns probabilities; {SUPPORTED}: give a subclass "
         f"whose forward omits the {last}"
     )
 
 
-def _tried(model: Model, samples: Samples) -> Iterator[Tensor]:
-    """Yield outputs on a few samples, with the network's parameters and with perturbed ones."""
+def _perturbed_outputs(model: Model, samples: Samples) -> Iterator[Tensor]:
+    """Yield outputs with the network's parameters, and with noise added to all parameters."""
     task, module = model.architecture.task, model.module()
-    rows = in_model_dtype(samples.features[:_TRIED], model)
+    features = in_model_dtype(samples.features[:_N_PROBABILITY_SAMPLES], model)
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        yield task.outputs(module, rows.clone())
-        for scale in _SCALES:
-            for value in (each for each in module.parameters() if each.is_floating_point()):
-                value.add_(scale * torch.randn(value.shape, generator=rng, dtype=value.dtype))
-            yield task.outputs(module, rows.clone())
+        yield task.outputs(module, features.clone())
+        for scale in _NOISE_SCALES:
+            for value in module.parameters():
+                if value.is_floating_point():
+                    value.add_(scale * torch.randn(value.shape, generator=rng, dtype=value.dtype))
+            yield task.outputs(module, features.clone())

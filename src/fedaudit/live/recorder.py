@@ -40,7 +40,7 @@ from fedaudit.live.rounds import (
     round_of_uploads,
 )
 from fedaudit.live.setup import recorded_run
-from fedaudit.live.weights import NOT_FINITE, Weights, estimated_layers, named_few
+from fedaudit.live.weights import NOT_FINITE, Weights, estimated_layers, list_some
 from fedaudit.observe.round import ALL_CLIENTS, Round
 from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.observe.views import seen_from
@@ -458,7 +458,7 @@ class Recorder:
         layers = estimated_layers(seen, self._shape.unsent)
         if layers:
             self._warnings.warn(
-                f"running statistics of {plain(named_few(layers))} are not in what clients send; "
+                f"running statistics of {plain(list_some(layers))} are not in what clients send; "
                 "they are estimated for each model on audited samples, as the report notes; "
                 "send the whole state dict to measure the clients' statistics",
                 "estimated statistics",

@@ -73,7 +73,7 @@ def round_of_uploads(
                 _refuse_impossible_weight(answers.weights.get(client))
             exposed_client = _exposed(base, answers.uploads[client], shape, kind)
             _refuse_not_finite(exposed_client)
-            names[client] = shape.moved(answers.uploads[client], whose="its upload")
+            names[client] = shape.trainable_names(answers.uploads[client], whose="its upload")
             usable[client] = exposed_client
         # Catch any error, since a client may send anything.
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Parameters and arrays of recorded loops, converted to models."""
+"""Conversion of the modules, state dicts and arrays of a training loop to models."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -22,25 +22,26 @@ from fedaudit.observe.round import Exposed, Round
 
 NOT_FINITE = "values that are not finite numbers"
 ESTIMATED = "estimated statistics"
-"""Note of a measured round: layers whose statistics were estimated."""
+"""Name of the note of a measured round that lists layers with estimated running statistics."""
 
 _N_TRAINED = 8
-"""Number of samples of the training step that shows which values training changes."""
+"""Number of samples in the training step that shows which values training changes."""
 
 _BATCH_SIZE = 128
-_MAX_SAMPLES = 2048
-_MIN_SAMPLES = 8
-_MOST_NAMED = 5
+_MAX_SAMPLES, _MIN_SAMPLES = 2048, 8
+"""Number of samples on which running statistics are estimated."""
+
+_MOST_LISTED = 5
 
 
 class Unsent(NamedTuple):
-    """Names of values that uploads may lack.
+    """Names of parameters and buffers that uploads may lack.
 
     Attributes:
         statistics: Running means and variances of normalisation layers that clients train.
         changing: Other buffers that a training step changes.
         untrainable: Parameters without a gradient, which no client changes.
-        declared: Values that the user declared as not uploaded.
+        declared: Parameters and buffers that the user declared as not uploaded.
     """
 
     statistics: frozenset[str] = frozenset()
@@ -49,7 +50,7 @@ class Unsent(NamedTuple):
     declared: frozenset[str] = frozenset()
 
     def are_untrained(self, buffers: Mapping[str, Tensor]) -> bool:
-        """Return True if no batch has gone through the normalisation layers in training."""
+        """Return True if all running statistics have their initial values."""
         values = {name: buffers[name] for name in self.statistics if name in buffers}
         return bool(values) and all(
             bool((value == (1 if name.endswith("var") else 0)).all())
@@ -57,7 +58,7 @@ class Unsent(NamedTuple):
         )
 
     def without_statistics(self, model: Model) -> Model:
-        """Return the model without running statistics, which are then estimated."""
+        """Return the model without running statistics, which are estimated later."""
         buffers = {n: value for n, value in model.buffers.items() if n not in self.statistics}
         return replace(model, buffers=buffers)
 
@@ -67,7 +68,7 @@ class Unsent(NamedTuple):
 
 
 def unsent_in(model: Model, samples: Samples, declared: Collection[str]) -> Unsent:
-    """Find the values of a network that training changes, by one training step."""
+    """Find the parameters and buffers that uploads may lack, by one training step."""
     names = [*model.params, *model.buffers]
     for pattern in declared:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -75,39 +76,41 @@ def unsent_in(model: Model, samples: Samples, declared: Collection[str]) -> Unse
                 f"not_uploaded has {pattern[:200]!r}, and the model has no such parameter or "
                 f"buffer; it has {', '.join(names[:6])} ..."
             )
-    stays = {name for name in names if any(fnmatchcase(name, pattern) for pattern in declared)}
     module = model.module()
-    normalising = dict(_normalising(module))
+    layers = _normalisation_layers(module)
     statistics = {
         f"{path}.{name}".lstrip(".")
-        for path, part in normalising.items()
-        if not _is_frozen(part)
+        for path, layer in layers.items()
+        if not is_frozen(layer)
         for name in ("running_mean", "running_var")
     }
     changed, untrainable = _training_step(model, module, samples)
-    of_layers = {id(value) for part in normalising.values() for value in part.buffers()}
-    changing = {
-        n for n, value in module.named_buffers() if n in changed and id(value) not in of_layers
-    }
+    of_layers = {id(value) for layer in layers.values() for value in layer.buffers()}
     return Unsent(
-        frozenset(statistics), frozenset(changing), frozenset(untrainable), frozenset(stays)
+        frozenset(statistics),
+        frozenset(n for n, v in module.named_buffers() if n in changed and id(v) not in of_layers),
+        frozenset(untrainable),
+        frozenset(n for n in names if any(fnmatchcase(n, pattern) for pattern in declared)),
     )
 
 
-def _normalising(module: nn.Module) -> list[tuple[str, _NormBase]]:
-    return [
-        (path, part)
-        for path, part in module.named_modules()
-        if isinstance(part, _NormBase) and part.running_mean is not None and part.momentum != 0
-    ]
+def _normalisation_layers(module: nn.Module) -> dict[str, _NormBase]:
+    """Return the layers with running statistics by path; a momentum of 0 never changes them."""
+    return {
+        path: layer
+        for path, layer in module.named_modules()
+        if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.momentum != 0
+    }
 
 
-def _is_frozen(part: nn.Module) -> bool:
-    parameters = [*part.parameters(recurse=False)]
+def is_frozen(layer: nn.Module) -> bool:
+    """Return True if a layer has parameters of its own, and no gradient is computed for them."""
+    parameters = [*layer.parameters(recurse=False)]
     return bool(parameters) and not any(value.requires_grad for value in parameters)
 
 
 def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[set[str], set[str]]:
+    """Return the buffers that a training step changes, and the parameters without a gradient."""
     task, few = model.architecture.task, samples.take(slice(_N_TRAINED))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         seed_globally(0)
@@ -117,7 +120,7 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
                 task.call_module(module, in_model_dtype(few.features, model).clone())
             )
             task.losses(outputs, few.targets.clone()).mean().backward()  # type: ignore[no-untyped-call]
-        # Custom code may fail here but train in another way: which buffers change is unknown then.
+        # Custom code may fail here although the clients' training works; then nothing is known.
         except Exception:
             return set(), set()
     buffers = {n: value for n, value in module.named_buffers() if n in model.buffers}
@@ -129,15 +132,15 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
     }
 
 
-def named_few(names: Collection[str]) -> str:
-    """Join the first of some names, and count the others."""
-    first = sorted(names)[:_MOST_NAMED]
+def list_some(names: Collection[str]) -> str:
+    """Join the first names in alphabetical order, and count the others."""
+    first = sorted(names)[:_MOST_LISTED]
     n_more = len(names) - len(first)
     return ", ".join(name[:100] for name in first) + (f" and {n_more} more" if n_more else "")
 
 
 def estimated_layers(round: Round, unsent: Unsent) -> list[str]:
-    """Return the normalisation layers whose statistics a round's models lack."""
+    """Return the normalisation layers whose running statistics any of a round's models lacks."""
     models = [m for e in round.exposed.values() for m in (e.base, e.local) if m is not None]
     lacking = {
         name
@@ -158,42 +161,43 @@ def with_estimates(
     """
     if not estimated_layers(round, unsent):
         return round
-    everything = _some(audit.samples)
+    all_samples = _drawn(audit.samples)
     bases = dict[int, Model]()
     merged = {*round.stands_for.values()}
 
-    def filled(model: Model, samples: Samples) -> Model:
+    def with_statistics(model: Model, samples: Samples) -> Model:
         return model if unsent.has_statistics(model) else _estimated(model, unsent, samples, device)
 
     exposed = dict[ClientId, Exposed]()
     for client, exposed_client in round.exposed.items():
         base, local = exposed_client.base, exposed_client.local
         if base is not None:
-            # One object per distinct model, since clients are comparable if they share the object.
+            # Create one object per distinct model: clients are compared if they share the object.
             if id(base) not in bases:
-                bases[id(base)] = filled(base, everything)
+                bases[id(base)] = with_statistics(base, all_samples)
             base = bases[id(base)]
         if local is not None:
-            client_samples = everything if client in merged else _own(audit, client, everything)
-            local = filled(local, client_samples)
+            samples = all_samples if client in merged else _samples_of(audit, client, all_samples)
+            local = with_statistics(local, samples)
         exposed[client] = replace(exposed_client, base=base, local=local)
-    after = {name: filled(model, everything) for name, model in round.after.items()}
+    after = {name: with_statistics(model, all_samples) for name, model in round.after.items()}
     return replace(round, exposed=exposed, after=after)
 
 
-def _own(audit: AuditSet, client: ClientId, everything: Samples) -> Samples:
-    """Return a client's audited samples, or all if they are too few."""
-    chosen = audit.panel == client
-    if not chosen.any():
-        chosen = (audit.owner == client) | (audit.owner == NOBODY)
-        chosen &= bool((audit.owner == client).any())
-    if int(np.count_nonzero(chosen)) < _MIN_SAMPLES:
-        return everything
-    return _some(audit.samples.take(torch.from_numpy(chosen)))
+def _samples_of(audit: AuditSet, client: ClientId, all_samples: Samples) -> Samples:
+    """Return a client's audited samples, or all samples if the client has too few."""
+    is_chosen = audit.panel == client
+    if not is_chosen.any():
+        # Without a draw, the client's members and all held-out samples.
+        is_member = audit.owner == client
+        is_chosen = (is_member | (audit.owner == NOBODY)) & bool(is_member.any())
+    if int(np.count_nonzero(is_chosen)) < _MIN_SAMPLES:
+        return all_samples
+    return _drawn(audit.samples.take(torch.from_numpy(is_chosen)))
 
 
-def _some(samples: Samples) -> Samples:
-    """Return at most ``_MAX_SAMPLES`` samples in an order independent of membership."""
+def _drawn(samples: Samples) -> Samples:
+    """Draw at most ``_MAX_SAMPLES`` samples in an order independent of membership."""
     order = torch.randperm(len(samples), generator=seeded(0, "running statistics"))
     return samples.take(order[:_MAX_SAMPLES])
 
@@ -201,34 +205,33 @@ def _some(samples: Samples) -> Samples:
 def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.device) -> Model:
     """Fill missing running statistics with means of batch statistics."""
     missing = sorted(unsent.statistics - model.buffers.keys())
-    layers = {name.rpartition(".")[0] for name in missing}
+    paths = {name.rpartition(".")[0] for name in missing}
     task = model.architecture.task
     with computing_on(device), torch.no_grad():
         module = loaded(model, "running statistics", device).eval()
-        parts = [(path, part) for path, part in _normalising(module) if path in layers]
-        for _, part in parts:
-            part.reset_running_stats()
-            # Use momentum None, with which torch computes an unweighted mean over batches.
-            part.momentum = None
-            part.train()
+        for path, layer in _normalisation_layers(module).items():
+            if path in paths:
+                layer.reset_running_stats()
+                # With momentum None, torch computes an unweighted mean over batches.
+                layer.momentum = None
+                layer.train()
         for rows in _batches(in_model_dtype(samples.features, model)):
             task.call_module(module, rows.to(device, copy=True))
         current = dict(module.named_buffers())
         values = {name: current[name].detach().cpu().clone() for name in missing}
-    known_buffers = model.buffers | values
-    # In the order of a complete model.
-    order = [name for name in current if name in known_buffers]
-    missing = [name for name in known_buffers if name not in current]
-    return replace(model, buffers={name: known_buffers[name] for name in (*order, *missing)})
+    buffers = model.buffers | values
+    # Buffers have the order of a complete model, followed by frozen parameters.
+    order = dict.fromkeys([*(name for name in current if name in buffers), *buffers])
+    return replace(model, buffers={name: buffers[name] for name in order})
 
 
 def _batches(features: Tensor) -> Sequence[Tensor]:
-    """Split into batches whose sizes differ by at most 1, since all batches have equal weight."""
+    """Return batches whose sizes differ by at most 1, since the mean over batches is unweighted."""
     return features.tensor_split(-(-len(features) // _BATCH_SIZE))
 
 
 def array_from(read: Callable[[], object]) -> np.ndarray:
-    """Read an untrusted array; ``read`` must execute nothing in it."""
+    """Read an untrusted array by a function that executes no code of the array."""
     try:
         array = read()
     # Parsing headers and opening archives can raise many kinds of errors.
@@ -248,31 +251,31 @@ def tensor_of(value: object, what: str) -> Tensor:
         raise BadInput(f"{what} has masked entries, which have no value; fill them")
     kind = str(value.dtype)[:80]
     try:
-        tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(_usual(value))
-        sound = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
+        tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(_native(value))
+        is_plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
         tensor = tensor.cpu()
-    # Raised for NumPy's texts, dates and records, and for tensors without memory.
+    # These errors are raised for NumPy's texts, dates and records, and for tensors without memory.
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
             f"{what} holds no numbers that torch knows, but {kind} ({reason})"
         ) from error
-    if not sound:
+    if not is_plain:
         raise BadInput(f"{what} is not a plain tensor, but {tensor.layout} of {kind}")
     if tensor.is_complex():
-        raise BadInput(f"{what} holds complex numbers, and the model real ones")
+        raise BadInput(f"{what} holds complex numbers, and the model real numbers")
     return tensor
 
 
-def _usual(array: np.ndarray) -> np.ndarray:
-    """Return the array as torch can take it: native byte order, writable, no negative strides."""
+def _native(array: np.ndarray) -> np.ndarray:
+    """Return the array as torch needs it: native byte order, writable, no negative strides."""
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     return np.require(native, requirements=["C", "W", "E"])
 
 
 Array: TypeAlias = Tensor | np.ndarray
 Weights: TypeAlias = nn.Module | Model | Mapping[str, Array] | Sequence[Array]
-"""A module, a state dict, or its values in their order (as Flower's clients send them)."""
+"""A module, a state dict, or a list of a state dict's values (as Flower's clients send it)."""
 
 _PART_ONLY = (
     "if clients send only a part of the network (adapters such as LoRA), give it by name, or "
@@ -299,16 +302,16 @@ class Shape:
         )
 
     @property
-    def numbers(self) -> int:
-        """Number of values in parameters and buffers."""
+    def n_values(self) -> int:
+        """Number of values in all parameters and buffers."""
         return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))
 
     def model_of(self, weights: Weights, *, whose: str, sent: Model | None = None) -> Model:
-        """Return the model with these parameters; ``whose`` names their owner in messages.
+        """Return a model with the given weights; error messages begin with ``whose``.
 
-        A sequence has the values of trainable parameters alone, or all values. For an upload,
-        values that a mapping lacks are taken from ``sent``, the model that was sent. Missing frozen
-        values are taken from the model given to the recorder.
+        A sequence has the arrays of all parameters and buffers, or only of trainable parameters.
+        For an upload, ``sent`` is the model that was sent, from which missing values are taken.
+        Missing frozen parameters are taken from the model given to the recorder.
         """
         named, base = self._named(weights, whose), sent or self.model
         if sent is not None:
@@ -316,7 +319,7 @@ class Shape:
         optional = self.unsent.declared | self.unsent.untrainable
         if lacking := [name for name in self.model.params if name not in named.keys() | optional]:
             raise BadInput(
-                f"{whose} lacks {named_few(lacking)}, which the model given to the recorder has; "
+                f"{whose} lacks {list_some(lacking)}, which the model given to the recorder has; "
                 "name them in record(not_uploaded=[...]) if they stay at the clients, as with "
                 "FedBN and personal heads, or freeze them in the model given to record if no "
                 "client trains them, as with adapters"
@@ -329,13 +332,13 @@ class Shape:
         for name, value in self._frozen.items():
             if name in named:
                 tensor = _like(named, name, value, whose)
-                # Values that the recorder knows need not be stored for each client.
-                usual = torch.equal(tensor, value) and name not in base.buffers
-                buffers |= {} if usual else {name: tensor}
+                # A value that equals the recorder's is not stored again for each client.
+                if name in base.buffers or not torch.equal(tensor, value):
+                    buffers[name] = tensor
             elif name in base.buffers:
                 buffers[name] = base.buffers[name]
             else:
-                self._refuse_drawn(name, whose)
+                self._refuse_random(name, whose)
         return Model(self.model.architecture, params, buffers)
 
     def _buffers(self, named: Mapping[str, Array], base: Model, whose: str) -> Params:
@@ -350,15 +353,16 @@ class Shape:
                 raise _unsent_refusal(whose, [name], "which training changes")
             elif name not in self.unsent.statistics:
                 if base is self.model:
-                    self._refuse_drawn(name, whose)
+                    self._refuse_random(name, whose)
                 buffers[name] = base.buffers[name].clone()
         lacking = (self.unsent.declared & self.unsent.statistics) - named.keys()
         if lacking and self.unsent.are_untrained(buffers):
-            # A declared layer that the recorder knows only untrained is estimated instead.
+            # The recorder knows a declared layer only untrained, so it is estimated instead.
             buffers = {n: v for n, v in buffers.items() if n not in self.unsent.statistics}
         return buffers
 
     def _refuse_unsent(self, named: Mapping[str, Array], whose: str) -> None:
+        """Raise if an upload lacks parameters that clients train."""
         if not named.keys() & self.model.params.keys():
             raise BadInput(f"{whose} has none of the parameters that clients train")
         provided = named.keys() | self.unsent.declared | self.unsent.untrainable
@@ -367,7 +371,7 @@ class Shape:
             raise _unsent_refusal(whose, lacking, "which clients train")
 
     @cached_property
-    def _drawn(self) -> frozenset[str]:
+    def _random(self) -> frozenset[str]:
         """Frozen parameters and constant buffers that are drawn at random at each build."""
         first, second = (self.model.architecture.built(seed) for seed in (0, 1))
         second_values = dict(second.named_parameters()) | dict(second.named_buffers())
@@ -379,12 +383,12 @@ class Shape:
             if name in constant and not torch.equal(value, second_values[name])
         )
 
-    def _refuse_drawn(self, name: str, whose: str) -> None:
-        """Raise if an unsent value is drawn at random at each build."""
-        if name in self._drawn and name not in self.unsent.declared:
+    def _refuse_random(self, name: str, whose: str) -> None:
+        """Raise if an unsent parameter or buffer is drawn at random at each build."""
+        if name in self._random and name not in self.unsent.declared:
             raise BadInput(
                 f"{whose} lacks {name!r}, which is drawn at random whenever the network is built, "
-                "so that the clients' values are not known; give record the clients' module"
+                "so the clients' values are unknown; pass the clients' module to record"
             )
 
     def change_of(self, weights: Weights, *, whose: str) -> Params:
@@ -396,12 +400,13 @@ class Shape:
             for name, value in self.model.params.items()
         }
 
-    def moved(self, weights: Weights, *, whose: str) -> tuple[str, ...]:
-        """Return the names of the trainable parameters that an upload holds."""
+    def trainable_names(self, weights: Weights, *, whose: str) -> tuple[str, ...]:
+        """Return the names of the trainable parameters in an upload."""
         named = self._named(weights, whose)
         return tuple(name for name in self.model.params if name in named)
 
     def _named(self, weights: Weights, whose: str) -> dict[str, Array]:
+        """Return arrays by the network's names, and check tied parameters."""
         named = self._by_name(weights, whose)
         for name, first in self._tied.items():
             if name not in named:
@@ -421,9 +426,10 @@ class Shape:
             return {**weights.params, **weights.buffers}
         if isinstance(weights, nn.Module):
             # A module also has the buffers that its state dict omits.
-            return self._by_own_names(dict(weights.named_buffers()) | weights.state_dict(), whose)
+            arrays = dict(weights.named_buffers()) | weights.state_dict()
+            return self._by_network_names(arrays, whose)
         if isinstance(weights, Mapping):
-            return self._by_own_names(weights, whose)
+            return self._by_network_names(weights, whose)
         if not _is_listed(weights):
             raise BadInput(
                 f"{whose} is {type_of(weights)}; give a module, a state dict, or a list of "
@@ -449,23 +455,23 @@ class Shape:
         orders = (tuple(self.model.params), self._order) if declared else ()
         return tuple(tuple(name for name in names if name not in declared) for names in orders)
 
-    def _by_own_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
-        """Undo the renaming by wrappers or PEFT."""
+    def _by_network_names(self, named: Mapping[str, Array], whose: str) -> dict[str, Array]:
+        """Replace names of wrappers and PEFT by the network's names."""
         self._names.refuse_too_many(named.keys(), whose)
         arrays: dict[str, Array] = {}
         for key, name in self._names.matched(named.keys(), whose).items():
             network_name = self._sent_as.get(name, name)
             if network_name in arrays:
                 raise BadInput(
-                    f"{whose} has {network_name[:200]!r} under two names; send the adapters "
-                    "alone, or all of the state dict"
+                    f"{whose} has {network_name[:200]!r} under two names; send only the adapters, "
+                    "or the whole state dict"
                 )
             arrays[network_name] = named[key]
         return arrays
 
     def _refuse_other_order(self, whose: str) -> None:
-        order, ours = [*dict.fromkeys(self._sent_as.values())], [*self.model.params]
-        if order != ours and {*order} == {*ours}:
+        peft_order, order = [*dict.fromkeys(self._sent_as.values())], [*self.model.params]
+        if peft_order != order and {*peft_order} == {*order}:
             raise BadInput(
                 f"{whose} is a list, and PEFT sends this model's adapters in another order than "
                 "that of its parameters; send them by name"
@@ -474,20 +480,20 @@ class Shape:
 
 def _unsent_refusal(whose: str, names: Collection[str], why: str) -> BadInput:
     return BadInput(
-        f"{whose} lacks {named_few(names)}, {why}, so that the clients' values are not known; "
-        "freeze them in the model given to record if clients do not train them, or name them in "
+        f"{whose} lacks {list_some(names)}, {why}, so the clients' values are unknown; freeze them "
+        "in the model given to record if clients do not train them, or name them in "
         "record(not_uploaded=[...]) if they stay at the clients"
     )
 
 
 def _tied_names(module: nn.Module) -> dict[str, str]:
-    """Map every further name of a parameter or buffer to its first."""
-    listed = [
+    """Map every further name of a parameter or buffer to its first name."""
+    pairs = [
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ]
     first = dict[int, str]()
-    names = {name: first.setdefault(id(value), name) for name, value in listed}
+    names = {name: first.setdefault(id(value), name) for name, value in pairs}
     return {name: first_name for name, first_name in names.items() if name != first_name}
 
 
@@ -495,7 +501,7 @@ def _are_equal(value: Array, other: Array, what: str) -> bool:
     first, second = tensor_of(value, what), tensor_of(other, what)
     if first.data_ptr() == second.data_ptr() and first.stride() == second.stride():
         return first.shape == second.shape
-    # NaN counts as equal here, since it is refused elsewhere with another message.
+    # NaN counts as equal, since values that are not finite are refused with their own message.
     return first.shape == second.shape and torch.allclose(
         first.to(second.dtype), second, rtol=0, atol=0, equal_nan=True
     )
