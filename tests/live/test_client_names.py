@@ -88,10 +88,10 @@ def test_two_spellings_of_a_client_in_uploads_exclude_it(tmp_path: Path) -> None
 def test_two_spellings_of_a_client_in_sent_models_exclude_it(tmp_path: Path) -> None:
     first = next(rounds())
     sent: dict[ClientRef, dict[str, Tensor]] = dict.fromkeys((0, 1, "1 ", 2), first.sent)
-    says = "client 1: sent names it in two spellings"
+    warning = "client 1: sent has two models for it"
     with (
         record(tmp_path, network, data().split.audit, attacks=["blackbox-loss"]) as recorder,
-        pytest.warns(RuntimeWarning, match=says),
+        pytest.warns(RuntimeWarning, match=warning),
     ):
         recorder.round(1, sent=sent, uploads=first.uploads)
     assert [*read_round_log(tmp_path)[0].excluded] == [1]

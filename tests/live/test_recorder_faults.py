@@ -71,7 +71,7 @@ def test_invalid_weights_warn(weight: float, tmp_path: Path) -> None:
     one = next(rounds())
     with (
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
-        pytest.warns(RuntimeWarning, match="weights are to be a finite number of at least 0"),
+        pytest.warns(RuntimeWarning, match="pass a finite number of at least 0"),
     ):
         recorder.round(
             1, sent=one.sent, uploads=one.uploads, weights=dict.fromkeys(one.uploads, weight)

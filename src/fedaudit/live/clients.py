@@ -1,4 +1,4 @@
-"""Clients of a recorded loop: their numbers and names, and the participants of each round."""
+"""Clients of a recording: their numbers and names, and the participants of each round."""
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -11,8 +11,8 @@ from fedaudit.core.values import ClientId
 from fedaudit.live.recording import LARGEST_CLIENT, RoundEntry, round_entry
 from fedaudit.live.weights import Weights
 
-_NAMED = range(10**8, 10**9)
-"""Range of the numbers of clients that are identified by a name."""
+_NUMBERS_OF_NAMES = range(10**8, 10**9)
+"""Numbers of clients that are identified by a name."""
 
 ClientRef: TypeAlias = ClientId | str
 """Client as a training loop identifies it: by number or by name."""
@@ -23,8 +23,8 @@ ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[C
 def number_of(client: object) -> ClientId:
     """Return the number of a client.
 
-    The number of a named client is computed from its name. A string of digits is a number. Names
-    that look the same have the same number; see :func:`plain_name`.
+    The number of a named client is a hash of its name. A string of digits is read as a number.
+    Names that look the same have the same number; see :func:`plain_name`.
     """
     try:
         if isinstance(client, str):
@@ -32,7 +32,7 @@ def number_of(client: object) -> ClientId:
             return int(name) if name.isdecimal() else _number_of_name(name)
         if isinstance(client, bool):
             raise TypeError("a truth value is not a number")
-        # Not isinstance(client, int), which NumPy's integers fail.
+        # NumPy's integers are not of the type int, but have an index.
         return index(cast("SupportsIndex", client))
     except (TypeError, ValueError) as error:
         raise BadInput(
@@ -42,9 +42,9 @@ def number_of(client: object) -> ClientId:
 
 
 def plain_name(name: str) -> str:
-    """Normalise a name: compose accented letters, and reduce spaces.
+    """Normalise a name: compose accented letters, and remove invisible characters and spaces.
 
-    Systems encode accented letters in different ways, and trailing spaces are invisible.
+    Operating systems encode accented letters in different ways.
     """
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     return " ".join(unicodedata.normalize("NFC", visible).split())
@@ -58,9 +58,7 @@ def numbers_of(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
         other = by_number.setdefault(number, client)
         if other != client:
             names = {plain_name(ref) if isinstance(ref, str) else ref for ref in (other, client)}
-            what = (
-                "are one name in two spellings" if len(names) == 1 else f"have the number {number}"
-            )
+            what = "are the same name" if len(names) == 1 else f"have the number {number}"
             raise BadInput(f"clients {other!a} and {client!a} {what}; rename one of them")
     return numbers
 
@@ -72,7 +70,7 @@ def by_number(values: ByClient[Value]) -> dict[ClientId, Value]:
 
 def is_of_name(number: ClientId) -> bool:
     """Return True if a client's number was computed from a name."""
-    return number in _NAMED
+    return number in _NUMBERS_OF_NAMES
 
 
 def refuse_mixed_references(clients: Iterable[ClientRef], audited: Iterable[ClientId]) -> None:
@@ -94,7 +92,7 @@ def refuse_mixed_references(clients: Iterable[ClientRef], audited: Iterable[Clie
 def _number_of_name(name: str) -> ClientId:
     if not name:
         raise ValueError("a name has at least one character")
-    return _NAMED.start + seed_for(0, "client", name) % len(_NAMED)
+    return _NUMBERS_OF_NAMES[seed_for(0, "client", name) % len(_NUMBERS_OF_NAMES)]
 
 
 _MAX_LISTED = 5
@@ -105,8 +103,8 @@ class Participants(NamedTuple):
 
     Attributes:
         asked: Clients that were asked to train.
-        uploads: Usable uploads.
-        faulty: Clients that answered without a usable upload, with the reason.
+        uploads: Uploads that can be read.
+        faulty: Clients that answered without such an upload, with the reason.
         unnamed: Number of asked clients without a valid number or name.
         note: The first error about an upload without a valid client; empty without error.
     """
@@ -140,25 +138,25 @@ def participants_of(
     excluded: ByClient[str],
     audited: Collection[ClientId],
 ) -> Participants:
-    """Return the clients of a round by number; only count clients without a valid number."""
+    """Return the clients of a round by number; clients without a valid number are only counted."""
     readable, faulty = dict[ClientId, Weights](), dict[ClientId, str]()
-    refs, errors = dict[ClientId, ClientRef](), list[str]()
+    ref_of, errors = dict[ClientId, ClientRef](), list[str]()
     for client, upload in uploads.items():
         try:
             number = usable_number(client, audited)
         except BadInput as error:
             errors.append(str(error))
             continue
-        if number in refs:
-            faulty[number] = f"it has two uploads, named {refs[number]!a} and {client!a}"
+        if number in ref_of:
+            faulty[number] = f"it has two uploads, named {ref_of[number]!a} and {client!a}"
         else:
-            refs[number], readable[number] = client, upload
+            ref_of[number], readable[number] = client, upload
     for client, reason in excluded.items():
         try:
             faulty[usable_number(client, audited)] = str(reason)
         except BadInput as error:
             errors.append(f"{error} ({reason})")
-    if errors and not refs and not faulty:
+    if errors and not ref_of and not faulty:
         raise BadInput(errors[0])
     numbers, unnamed = list[ClientId](), 0
     for client in asked:
@@ -171,7 +169,7 @@ def participants_of(
 
 
 class Attendance:
-    """Clients and outcomes of the rounds of a run.
+    """Clients that took part in a run, and rounds that are not recorded, for warnings.
 
     Attributes:
         reasons: Reason why a round is not recorded, by round number as a string; empty for a
@@ -184,7 +182,7 @@ class Attendance:
         before: Iterable[RoundEntry],
         display_name: Callable[[ClientId], str],
     ) -> None:
-        """Note whether an audited client took part in an earlier round."""
+        """Check whether an audited client took part in a round of ``before``."""
         self._display_name = display_name
         self._audited, self._unaudited = {*audited}, set[ClientId]()
         self.reasons = dict[str, str]()
@@ -201,12 +199,12 @@ class Attendance:
         self._unaudited |= clients
         return (
             f"no client of round {entry.round} ({self._list(clients)}) is audited: audited are "
-            f"{self._list(self._audited)}; name clients as in the audited samples, or nothing is "
-            "measured of them (name other clients of the federation in sizes=)"
+            f"{self._list(self._audited)}; name clients as in the audited samples, or they are not "
+            "measured (name other clients of the federation in sizes=)"
         )
 
     def summary(self) -> str:
-        """Return a closing warning on rounds and clients, or an empty text."""
+        """Return a warning for the end of the run; empty without a fault."""
         sentences = []
         if reasons := [*filter(None, self.reasons.values())]:
             sentences.append(

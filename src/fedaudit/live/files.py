@@ -1,4 +1,4 @@
-"""Files of a live recording: audited samples, untrained models, and rounds still to measure."""
+"""Files of a recording: audited samples, untrained models, and rounds that wait for measurement."""
 
 import json
 from contextlib import suppress
@@ -27,7 +27,7 @@ from fedaudit.study.running.folder import STUDY_FILE
 AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"
 DRAWN_FOR = "drawn_for"
-"""Name of the array with the client of each sample, in recordings of separate tables."""
+"""Array of the client whose coin decided on each sample, in recordings of separate tables."""
 
 _UNTRAINED = ("untrained-1", "untrained-2")
 _MAY_DIFFER = {
@@ -38,15 +38,15 @@ _MAY_DIFFER = {
 
 
 def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
-    """Claim a folder for a recording, and return the recording as it was first started."""
+    """Prepare a folder for a recording, and return the recording to continue, or the new one."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        foreign = [name for name in (STUDY_FILE, RECORD_FILE) if (folder / name).exists()]
+        study_files = [name for name in (STUDY_FILE, RECORD_FILE) if (folder / name).exists()]
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
-    if foreign:
+    if study_files:
         raise BadInput(
-            f"{folder} has the file {foreign[0]} of a study; give the recording another folder"
+            f"{folder} has the file {study_files[0]} of a study; give the recording another folder"
         )
     is_new = not is_recording(folder)
     if is_new:
@@ -64,7 +64,7 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
     if changed:
         raise BadInput(
             f"{folder} has a recording with another {changed[0]} ({then[changed[0]]}, now "
-            f"{now[changed[0]]}); give this one another folder"
+            f"{now[changed[0]]}); give this recording another folder"
         )
     stored, _ = read_tensors(folder / AUDIT_FILE)
     tensors = samples.tensors()
@@ -73,22 +73,19 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
     ):
         raise BadInput(
             f"{folder} has a recording with other audited samples; to continue it, give the same "
-            "ones, drawn with the same seed"
+            "samples, drawn with the same seed"
         )
     return earlier
 
 
 def _refuse_leftovers(folder: Path) -> None:
-    """Raise if files of another recording would be replaced."""
-    measured = sorted(folder.glob("*/*.safetensors"))
-    leftovers = [
-        path for path in (folder / AUDIT_FILE, folder / SAMPLES_FILE) if path.exists()
-    ] + measured
-    if leftovers:
+    """Raise if files of a recording without settings would be replaced."""
+    paths = [folder / AUDIT_FILE, folder / SAMPLES_FILE, *sorted(folder.glob("*/*.safetensors"))]
+    if leftovers := [path for path in paths if path.exists()]:
         raise BadInput(
             f"{folder} has {leftovers[0].relative_to(folder)} but no {RECORDING_FILE}, so it "
-            "cannot be continued, and its files would be lost; give another folder, or delete this "
-            "one"
+            "cannot be continued, and its files would be lost; give another folder, or delete the "
+            "folder"
         )
 
 
@@ -100,7 +97,7 @@ def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
 
 
 def read_audit(folder: Path) -> AuditSet:
-    """Read the audited samples; without stored features they have none."""
+    """Read the audited samples; they have no features if none are stored."""
     path = folder / AUDIT_FILE
     if not path.is_file():
         raise Damaged(f"{path} is missing; restore the recording from a copy")
@@ -140,7 +137,7 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
     """Read the measurements of untrained models."""
-    # Read the rounds separately, since the second has fewer signals.
+    # The rounds have folders of their own, since the second has fewer signals.
     rounds = [stored for name in _UNTRAINED for stored in stored_in(own_place(folder, name))]
     if not rounds or any(
         stored.notes.get("run") != key
@@ -156,23 +153,24 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
 
 
 FOLDER = "waiting"
+"""Folder of the rounds that wait for measurement."""
 TRAINER = "trainer"
-"""File with the id of the training process."""
+"""File in this folder with the id of the training process."""
 _Value = TypeVar("_Value")
 
 
 def waiting(folder: Path) -> list[tuple[int, Path]]:
-    """Return numbers and files of the rounds still to be measured, ascending."""
+    """Return numbers and files of the waiting rounds, ascending."""
     return numbered(folder / FOLDER, ".safetensors")
 
 
 def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
-    """Return log entries of the rounds still to be measured, by number."""
+    """Return log entries of the waiting rounds, by number."""
     entries = dict[int, RoundEntry]()
     for index, path in waiting(folder):
         try:
             entries[index] = RoundEntry.model_validate(parsed_json(read_notes(path)["entry"]))
-        # Measuring the round will raise this error.
+        # This error is raised when the round is measured.
         except (Damaged, KeyError, ValueError, RecursionError):
             entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
     return entries
@@ -197,22 +195,22 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
     distinct, numbers = group_models(bases)
     tensors = numbered_models("base", dict(enumerate(distinct)))
     tensors |= numbered_models("after", round.after)
-    described, number = [], iter(numbers)
+    clients_json, number = [], iter(numbers)
     for client in clients:
         exposed = round.exposed[client]
         base_number = -1 if exposed.base is None else next(number)
-        local, update = _not_derived(exposed)
+        local, update = _to_store(exposed)
         if local is not None:
             tensors |= numbered_models("local", {str(client): local})
         if update is not None:
             tensors |= {f"update/{client}/{name}": value for name, value in update.items()}
-        has_parts = [exposed.local is not None, exposed.update is not None]
-        described.append([client, base_number, exposed.gradient_scale, *has_parts])
+        exists = [exposed.local is not None, exposed.update is not None]
+        clients_json.append([client, base_number, exposed.gradient_scale, *exists])
     if len(tensors) > MAX_TENSORS or sum(value.nbytes for value in tensors.values()) > MAX_BYTES:
         return False
     notes = {
         "entry": entry.model_dump_json(),
-        "clients": json.dumps(described),
+        "clients": json.dumps(clients_json),
         "weights": json.dumps(sorted(round.weights.items())),
         "stands_for": json.dumps(sorted(round.stands_for.items())),
     }
@@ -239,9 +237,9 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
             local = locals_.get(str(client))
             update = under(tensors, f"update/{client}/") or None
             if has_local and local is None:
-                local = _moved(_known(base), _known(update))
+                local = _local_model(_required(base), _required(update))
             if has_update and update is None:
-                update = plus(_known(local).params, _known(base).params, -1.0)
+                update = plus(_required(local).params, _required(base).params, -1.0)
             if update is not None and base is not None:
                 refuse_misfit(Model(base.architecture, update), replace(base, buffers={}))
             exposed[client] = Exposed(base, local, update, scale)
@@ -266,19 +264,22 @@ _WEIGHTS = TypeAdapter(list[tuple[int, _Finite]])
 _GROUPS = TypeAdapter(list[tuple[int, int]])
 
 
-def _not_derived(exposed: Exposed) -> tuple[Model | None, Params | None]:
-    """Return the client's model and its update, or only one of them if it implies the other."""
+def _to_store(exposed: Exposed) -> tuple[Model | None, Params | None]:
+    """Return the client's model and its update, or only one of them if it implies the other.
+
+    Storing both would double the size of a waiting round.
+    """
     base, local, update = exposed.base, exposed.local, exposed.update
     if base is None or local is None or update is None:
         return local, update
     if _equal(plus(local.params, base.params, -1.0), update):
         return local, None
-    moved = _moved(base, update)
-    is_implied = _equal(moved.params, local.params) and _equal(moved.buffers, local.buffers)
+    implied = _local_model(base, update)
+    is_implied = _equal(implied.params, local.params) and _equal(implied.buffers, local.buffers)
     return (None if is_implied else local), update
 
 
-def _moved(base: Model, update: Params) -> Model:
+def _local_model(base: Model, update: Params) -> Model:
     return Model(base.architecture, plus(base.params, update), base.buffers)
 
 
@@ -293,7 +294,7 @@ def _bits(value: Tensor) -> Tensor:
     return value.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _known(value: _Value | None) -> _Value:
+def _required(value: _Value | None) -> _Value:
     if value is None:
         raise ValueError("a part of a client's round is missing")
     return value

@@ -1,4 +1,4 @@
-"""Audits of models alone, without a recording: canary clients, and unlearning."""
+"""Audits that need only models and no recording: canary clients, and unlearning."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -19,28 +19,29 @@ from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.canary import canary_direction, canary_statistics
 from fedaudit.live.audited import Labelled, audit_samples, labelled_samples
 from fedaudit.live.network import network_of
-from fedaudit.live.weights import tensor_of
+from fedaudit.live.weights import Array, tensor_of
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
 from fedaudit.plan.optional import LONGEST_CANARY
 from fedaudit.results.guessing import is_near_guessing
 
-Array: TypeAlias = Tensor | ndarray
 Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
 
 
-_NEXT_TO_NOTHING = 1e-6
+_SMALLEST_MOVE = 1e-6
+"""Change of one value by a canary that does not move the model, as a fraction of the length."""
 
 
 class CanaryClients:
     """Clients whose random updates measure how well one client's update is hidden.
 
-    A canary client returns the model that it received. Depending on its fair coin, it moves the
-    model in a random direction, by the length to which clients' updates are clipped. The server
-    must treat it like any other client: clip, weight and add noise.
+    A canary client tosses a fair coin. If the coin is heads, it moves the received model in a
+    random direction, by the length to which clients' updates are clipped. Otherwise it returns the
+    received model. The server must treat a canary like any other client: clip its update, weight it
+    and add noise.
 
     Attributes:
-        sends: Whether each canary moves the model; must be secret, as must the seed.
+        sends: Whether each canary moves the model. Keep this and the seed secret.
         seed: Seed of directions and coins.
 
     Examples:
@@ -60,18 +61,18 @@ class CanaryClients:
 
         Args:
             model: The network, for names and shapes.
-            count: Canary clients, at least 20; about half of them move the model.
-            length: Length of the move, such as the clipping norm; at most a million.
-            seed: Secret seed of directions and coins, which recreates the canaries; random by
-                default.
+            count: Number of canary clients, at least 20; about half of them move the model.
+            length: Euclidean norm of the move, such as the clipping norm; at most a million.
+            seed: Secret seed of directions and coins, from which the same canaries can be created
+                again; random by default.
 
         Raises:
             BadInput: Too few canaries, an invalid length, or a model without trained parameters.
         """
         if not isinstance(model, nn.Module):
             raise BadInput(f"model is {type_of(model)}; give the network, a torch.nn.Module")
-        sound = isinstance(count, int) and isinstance(length, int | float)
-        if not sound or count < FEWEST_CANARIES or not 0 < length <= LONGEST_CANARY:
+        are_numbers = isinstance(count, int) and isinstance(length, int | float)
+        if not are_numbers or count < FEWEST_CANARIES or not 0 < length <= LONGEST_CANARY:
             raise BadInput(
                 f"got {count!r} canary clients of norm {length!r}; give at least "
                 f"{FEWEST_CANARIES}, with a norm above 0 and at most {LONGEST_CANARY:g}"
@@ -92,17 +93,18 @@ class CanaryClients:
     def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
         """Return a canary's answer: the received model, moved if its coin is heads.
 
-        Without a move one value changes by a millionth of the length, or in its last bits.
+        If the coin is tails, one value changes by a millionth of the length, or in its last bits.
 
         Args:
             number: The canary's number, from 0.
-            sent: The model, a state dict, or arrays in its order (or of trainable parameters).
+            sent: The model, a state dict, or arrays in the order of the state dict (or only those
+                of trainable parameters).
 
         Returns:
             A state dict, or arrays if arrays were sent.
 
         Raises:
-            BadInput: There is no such canary, or the model does not fit.
+            BadInput: There is no such canary, or the model has other names or shapes.
         """
         if number not in range(len(self.sends)):
             raise BadInput(f"canaries are numbered 0 to {len(self.sends) - 1}, got {number!r}")
@@ -116,11 +118,10 @@ class CanaryClients:
                 step = self._length * values
                 moved[name] = (moved[name] + step).to(named[name].dtype)
         else:
-            # A tiny update instead of zeros, since clipping may divide by the norm, as Flower's
-            # fixed clipping does.
+            # A tiny update instead of zeros, since Flower's fixed clipping divides by the norm.
             entry = moved[next(iter(self._like))].view(-1)[:1]
-            least = 2 * torch.finfo(entry.dtype).eps * entry.abs()
-            entry += least.clamp_min(_NEXT_TO_NOTHING * self._length)
+            rounding = 2 * torch.finfo(entry.dtype).eps * entry.abs()
+            entry += rounding.clamp_min(_SMALLEST_MOVE * self._length)
         if isinstance(sent, nn.Module | Mapping):
             return moved
         return [value.numpy() for value in moved.values()]
@@ -144,11 +145,11 @@ class CanaryClients:
             last: The global model after the last such round.
             delta: The delta of (epsilon, delta).
             alpha: Probability that a bound is wrong, for each bound.
-            every_round: Whether all canaries were asked in every round in between. Without that,
-                only the bound from coins is computed.
+            every_round: Whether all canaries were asked in every round in between. If not, only
+                the bound from coins is computed.
 
         Raises:
-            BadInput: The models do not fit, or did not change.
+            BadInput: The models have other names or shapes, or did not change.
         """
         before, after = (
             self._named(weights, whose)
@@ -185,7 +186,8 @@ class UnlearnedModel(NamedTuple):
     """AUCs, verdict and utility of a model after unlearning.
 
     Attributes:
-        figures: The AUCs of forgotten against unseen samples by minus the loss, and the verdict.
+        figures: The verdict, and AUCs that compare forgotten with held-out samples. Scores are
+            negative losses.
         utility: Mean of the task's measure, such as accuracy, over test samples, by "before",
             "after" and "retrained"; empty without test samples.
         measure: Name of that measure.
@@ -196,7 +198,7 @@ class UnlearnedModel(NamedTuple):
     measure: str
 
     def __str__(self) -> str:
-        """Format figures, verdict and utility, a line each."""
+        """Format AUCs, verdict and utility, each on a line."""
         if not self.utility:
             return str(self.figures)
         utility_texts = ", ".join(f"{value:.3f} {model}" for model, value in self.utility.items())
@@ -216,24 +218,24 @@ def unlearning(
 ) -> UnlearnedModel:
     """Judge by losses whether a model has forgotten samples.
 
-    Forgotten and unseen samples must have the same distribution: draw both before training
-    (:func:`fedaudit.fair_split`). Otherwise a model retrained without the forgotten samples is the
-    reference.
+    Forgotten and held-out samples must have the same distribution: draw both before training
+    (:func:`fedaudit.fair_split`). If they have not, pass a model that was retrained without the
+    forgotten samples, with which the model is then compared.
 
     Args:
         before: The model before unlearning, trained on the forgotten samples.
         after: The model after unlearning.
-        retrained: A model trained from scratch without them.
+        retrained: A model that was trained from scratch without the forgotten samples.
         forgotten: Features and targets of the samples that were to be forgotten.
-        unseen: Features and targets of samples that no client ever trained on.
-        test: Further samples for the utility. A classifier that falls to chance on them, or on the
-            unseen samples if there are none, is destroyed, which does not count as forgetting.
+        unseen: Features and targets of held-out samples, on which no client ever trained.
+        test: Further samples for the utility; by default the held-out samples. A classifier whose
+            accuracy on them falls to chance level is destroyed, which does not count as forgetting.
         task: The task of the models; see :mod:`fedaudit.tasks`.
-        margin: Largest difference of AUCs that counts as none, in (0, 0.5).
+        margin: Largest difference of AUCs that counts as equal, in (0, 0.5).
 
     Raises:
-        BadInput: Models that cannot be run on the samples, no samples of a kind, or an invalid
-            margin.
+        BadInput: A model cannot be run on the samples, there are no samples of a kind, or the
+            margin is invalid.
 
     Examples:
         >>> import fedaudit as fa
@@ -252,25 +254,24 @@ def unlearning(
     test_samples = None if test is None else labelled_samples(test, "test")
     models = {"before": before, "after": after}
     models |= {} if retrained is None else {"retrained": retrained}
-    scores, utility, right = {}, {}, dict[str, float]()
-    unseen_ones = torch.from_numpy(samples.owner == NOBODY)
-    checked = samples.samples.take(unseen_ones) if test_samples is None else test_samples
+    scores, utility, accuracy = {}, {}, dict[str, float]()
+    is_held_out = torch.from_numpy(samples.owner == NOBODY)
+    tested = samples.samples.take(is_held_out) if test_samples is None else test_samples
     for name, module in models.items():
         net = network_of(module, samples, task)
         model, net_task = net.shape.model, net.architecture.task
         outputs = outputs_of(model, samples.samples.features)
         scores[name] = -net_task.losses(outputs, samples.samples.targets).double().numpy()
+        is_classifier = net_task.utility.name == "accuracy" and net_task.classes
+        if test_samples is None and not is_classifier:
+            continue
+        values = net_task.utility.per_sample(outputs_of(model, tested.features), tested.targets)
+        mean = float(values.double().mean())
         if test_samples is not None:
-            scores_of_samples = net_task.utility.per_sample(
-                outputs_of(model, test_samples.features), test_samples.targets
-            )
-            utility[name] = float(scores_of_samples.double().mean())
-        if net_task.utility.name == "accuracy" and net_task.classes:
-            scores_of_samples = net_task.utility.per_sample(
-                outputs_of(model, checked.features), checked.targets
-            )
-            right[name] = float(scores_of_samples.double().mean())
-            right["guess"] = int(checked.targets.bincount().max()) / len(checked.targets)
+            utility[name] = mean
+        if is_classifier:
+            accuracy[name] = mean
+            accuracy["chance"] = int(tested.targets.bincount().max()) / len(tested.targets)
     figures = unlearned(
         scores["before"],
         scores["after"],
@@ -278,14 +279,14 @@ def unlearning(
         is_forgotten=samples.owner != NOBODY,
         margin=margin,
     )
-    if figures.verdict in (FORGOTTEN, UNTOLD, CANNOT_TELL) and _is_destroyed(right):
+    if figures.verdict in (FORGOTTEN, UNTOLD, CANNOT_TELL) and _is_destroyed(accuracy):
         figures = figures._replace(verdict=DESTROYED)
     return UnlearnedModel(figures, utility, task.utility.name)
 
 
-def _is_destroyed(right: Mapping[str, float]) -> bool:
-    """Return whether a classifier fell from above chance to near chance."""
-    if not right:
+def _is_destroyed(accuracy: Mapping[str, float]) -> bool:
+    """Return True if a classifier's accuracy fell from above chance level to near chance level."""
+    if not accuracy:
         return False
-    before, after, guess = (right[name] for name in ("before", "after", "guess"))
-    return is_near_guessing(after, guess) and not is_near_guessing(before, guess)
+    before, after, chance = (accuracy[name] for name in ("before", "after", "chance"))
+    return is_near_guessing(after, chance) and not is_near_guessing(before, chance)

@@ -1,7 +1,7 @@
-"""Names of parameters in uploads, matched with those of the network given to a recorder.
+"""Matching of parameter names in uploads with names in the network given to a recorder.
 
-Wrappers change names: Opacus puts "_module." before them, Lightning the attribute that holds the
-network, FSDP "_fsdp_wrapped_module." also in the middle.
+Wrappers change names. Opacus adds the prefix "_module.", Lightning the attribute that contains the
+network. FSDP also adds "_fsdp_wrapped_module." in the middle of names.
 """
 
 import sys
@@ -20,14 +20,15 @@ _NOT_IN_NETWORK = {"n_averaged"}
 
 _EXTRA_CHARACTERS = 1000
 _KEYS_PER_NAME, _EXTRA_KEYS = 4, 1000
-"""Limits of the names in an upload: a client chooses them, so they are checked before any work."""
+"""Limits of the names in an upload, which are untrusted: an upload beyond them is refused before
+its names are matched."""
 
 
 class NameTable:
     """Names of a network's parameters and buffers, matched with names in uploads."""
 
     def __init__(self, names: Iterable[str], trained: Iterable[str]) -> None:
-        """Index every name that an upload may use; those of ``trained`` are for messages."""
+        """Index every name that an upload may use; messages list some of ``trained``."""
         self._known, self._trained = frozenset(names), tuple(trained)
         self._max_characters = _EXTRA_CHARACTERS + max(map(len, self._known), default=0)
         self._max_keys = _KEYS_PER_NAME * len(self._known) + _EXTRA_KEYS
@@ -59,55 +60,44 @@ class NameTable:
                 )
 
     def matched(self, keys: Collection[str], whose: str) -> Mapping[str, str]:
-        """Return the network's name for each key; raise if a key fits no name or several names.
+        """Return the network's name for each key; raise if no name or several names match.
 
         Names are compared without wrappers and without a prefix that all keys share or lack.
         """
         if self._known.issuperset(keys):
             return {key: key for key in keys}
-        short = {key: _without_wrappers(key) for key in keys if key not in _NOT_IN_NETWORK}
-        if any(unwrapped not in self._unwrapped for unwrapped in short.values()):
-            short = self._with_prefix(short, whose)
-        ambiguous = next(
-            (key for key, unwrapped in short.items() if unwrapped in self._ambiguous), None
-        )
-        if ambiguous is not None:
+        names = {key: _without_wrappers(key) for key in keys if key not in _NOT_IN_NETWORK}
+        if not self._unwrapped.keys() >= {*names.values()}:
+            names = self._with_prefix(names, whose)
+        if ambiguous := [key for key, name in names.items() if name in self._ambiguous]:
             raise BadInput(
-                f"{whose} has {ambiguous!r}, which fits several names of the model given to the "
-                "recorder; name parameters as the model's state dict does"
-            )
-        return {key: self._unwrapped[unwrapped] for key, unwrapped in short.items()}
-
-    def _with_prefix(self, short: Mapping[str, str], whose: str) -> dict[str, str]:
-        """Remove a prefix that all names share, or add a prefix that all names lack."""
-        first = min(short.values(), key=len, default="")
-        shared = [
-            first[: -len(name)] for name in self._unwrapped if name and first.endswith(f".{name}")
-        ]
-        lacking = [
-            name[: -len(first)] for name in self._unwrapped if first and name.endswith(f".{first}")
-        ]
-        fits = [
-            {key: name.removeprefix(prefix) for key, name in short.items()}
-            for prefix in shared
-            if all(
-                name.startswith(prefix) and name[len(prefix) :] in self._unwrapped
-                for name in short.values()
-            )
-        ]
-        fits += [
-            {key: prefix + name for key, name in short.items()}
-            for prefix in lacking
-            if all(prefix + name in self._unwrapped for name in short.values())
-        ]
-        if len(fits) == 1:
-            return fits[0]
-        if fits:
-            raise BadInput(
-                f"{whose} has {first[:200]!r}, which fits {len(fits)} parts of the model given to "
+                f"{whose} has {ambiguous[0]!r}, which matches several names of the model given to "
                 "the recorder; name parameters as the model's state dict does"
             )
-        unknown = next(key for key, name in short.items() if name not in self._unwrapped)
+        return {key: self._unwrapped[name] for key, name in names.items()}
+
+    def _with_prefix(self, names: Mapping[str, str], whose: str) -> dict[str, str]:
+        """Remove a prefix that all names share, or add a prefix that all names lack."""
+        known = self._unwrapped.keys()
+        # Every possible prefix follows from one name; the shortest has the fewest candidates.
+        first = min(names.values(), key=len, default="")
+        shared = [first[: -len(name)] for name in known if name and first.endswith(f".{name}")]
+        lacking = [name[: -len(first)] for name in known if first and name.endswith(f".{first}")]
+        candidates = [
+            {key: name.removeprefix(prefix) for key, name in names.items()}
+            for prefix in shared
+            if all(name.startswith(prefix) for name in names.values())
+        ]
+        candidates += [{key: prefix + name for key, name in names.items()} for prefix in lacking]
+        matches = [candidate for candidate in candidates if known >= {*candidate.values()}]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise BadInput(
+                f"{whose} has {first[:200]!r}, which matches {len(matches)} parts of the model "
+                "given to the recorder; name parameters as the model's state dict does"
+            )
+        unknown = next(key for key, name in names.items() if name not in known)
         raise BadInput(
             f"{whose} has {unknown[:200]!r}, which the model given to the recorder lacks; it has "
             f"{', '.join(self._trained[:6])} ..., and no prefix makes all names match"
@@ -129,7 +119,7 @@ def sent_names(module: nn.Module) -> dict[str, str]:
     """
     parts = ((path, part) for path, part in module.named_modules() if hasattr(part, "peft_config"))
     path, adapted = next(parts, ("", None))
-    # Creating such a network requires the import.
+    # A network with adapters exists only if peft was imported.
     if adapted is None or "peft" not in sys.modules:
         return {}
     from peft import get_peft_model_state_dict

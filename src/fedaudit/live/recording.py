@@ -56,25 +56,27 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Recording(Part):
-    """Settings and facts of a live recording.
+    """Settings of a recording.
 
     Attributes:
         name: Name of the federation.
-        key: Random key that ties measured rounds to this recording.
+        key: Random key that every file of the recording contains.
         view: The adversary's view.
         every: Interval between measured rounds, in rounds.
         keep: Tensors that are stored; see :mod:`fedaudit.observe.tensors`.
         attacks: Attacks whose signals are measured.
-        refused: Attacks that cannot be run, with the reason.
+        refused: Attacks of the default set that are impossible, with the reason.
         targets: Audited clients.
         classes: Number of outputs of the model.
-        sizes: Training samples of each client, if known.
+        task: The clients' task.
+        sizes: Number of training samples of each client; empty if unknown.
         not_uploaded: Parameters and buffers declared as not uploaded.
-        names: Names of clients, by their numbers.
-        unaudited: Clients that declined the audit or gave no usable part, with the reason.
+        names: Names of clients, by number.
+        unaudited: Clients that declined the audit or sent no valid audited samples, with the
+            reason.
         table: Empty for recorded models. "joint" for a table of signals, in which every client is
-            measured on every sample; "separate" if each is measured on its own samples only.
-        references: Reference models that a table of signals has, for attacks such as RMIA.
+            measured on every sample; "separate" if each is measured only on its own samples.
+        references: Number of reference models in a table of signals, for attacks such as RMIA.
         conflicts: Rounds that were passed again with different models or uploads, with the reason.
             The later version is not recorded.
         is_closed: True once the recorder was closed after its last round; None in recordings of
@@ -121,7 +123,7 @@ class Recording(Part):
         return with_resources(view, Sees.REFERENCE_MODELS) if self.references else view
 
     def measured_task(self) -> Task:
-        """Return the task for figures, without importing custom code or computing losses."""
+        """Return the task for estimates, without importing custom code or computing losses."""
         if self.task.name in TASKS:
             return task_named(self.task.name, self.task.options)
         return task_of_known_losses(self.task.name)
@@ -166,7 +168,7 @@ def recording_text(recording: Recording, folder: Path) -> str:
 
 
 def write_recording(recording: Recording, folder: Path) -> None:
-    """Write a recording's settings, unless they could not be read back."""
+    """Write a recording's settings; raise if they could not be read back."""
     write_whole(folder / RECORDING_FILE, recording_text(recording, folder))
 
 
@@ -190,14 +192,14 @@ def read_recording(folder: Path) -> Recording:
         return Recording.model_validate(read_object(path))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise Damaged(f"{path} is not a recording ({wrong}); restore it") from error
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise Damaged(f"{path} is not a recording ({reason}); restore it") from error
 
 
 LOG_FILE = "rounds.jsonl"
 _SHORTEST_LINE = 50
 """Smallest size of a line of the log, in bytes."""
-_MOST_NAMED = 5
+_MOST_LISTED = 5
 
 
 class RoundEntry(Part):
@@ -209,15 +211,16 @@ class RoundEntry(Part):
         answered: Clients that sent an upload.
         measured: Whether the round was measured.
         unnamed: Number of unidentified clients that were sent the model and did not answer.
-        note: Reason why the round could not be measured; empty without a fault.
+        note: Reason why the round could not be measured in full; empty without a fault.
         excluded: Clients whose upload was not measured, with the reason.
-        kept_out: Clients whose upload the server kept out of the average.
+        kept_out: Clients whose upload the server did not aggregate.
         unknown: True if not all clients that answered are known.
         sent: SHA-256 of the models that clients were sent; empty if unknown.
         uploads: SHA-256 of the uploads that can be measured.
-        weights: Weights of the uploads, until the round is measured; empty if the loop passed the
-            model afterwards.
-        reported: Training metrics that audited clients reported, until the round is measured.
+        weights: Weights of the uploads, stored until the round is measured. Empty if the loop
+            passed the model after the round.
+        reported: Training metrics that audited clients reported, stored until the round is
+            measured.
     """
 
     round: RoundNumber
@@ -240,7 +243,7 @@ class RoundEntry(Part):
         return bool(self.note) and not self.measured
 
     def logged(self, **changes: object) -> "RoundEntry":
-        """Return the entry without fields that only measuring needs, with changes."""
+        """Return the entry with changes, and without fields that only measuring needs."""
         return self.model_copy(update={"weights": {}, "reported": {}, **changes})
 
     @property
@@ -269,7 +272,7 @@ def round_entry(
             note=plain(note)[:2000],
         )
     except (TypeError, ValueError) as error:
-        clients = ", ".join(repr(client) for client in [*asked, *answered][:_MOST_NAMED])
+        clients = ", ".join(repr(client) for client in [*asked, *answered][:_MOST_LISTED])
         raise BadInput(
             f"got round {index!r} of the clients {clients}; give rounds whole numbers from 1 to "
             f"{MAX_ROUND} and clients from 0"

@@ -1,4 +1,4 @@
-"""Rounds of a recorded loop, built from uploads that are checked one by one."""
+"""Rounds of a recorded loop, built from the uploads that pass all checks."""
 
 import hashlib
 import json
@@ -23,15 +23,17 @@ from fedaudit.signals.measure import NotFinite
 _MAX_AVERAGED = 1e30
 """Largest absolute value whose mean over clients is certainly finite."""
 _MAX_WEIGHT = 1e15
-"""Largest weight of a client in an average: the sum over all clients stays finite."""
+"""Largest weight of a client in an average, so that the sum over all clients stays finite."""
 
 
 Sent = Weights | ByClient[Weights]
+"""One model that all clients were sent, or a model for each client."""
 Kind = Literal["models", "updates", "gradients"]
+"""Kind of uploads."""
 
 
 class RoundData(NamedTuple):
-    """Data of one round, as the loop passes it."""
+    """Data of one round; see :meth:`fedaudit.live.recorder.Recorder.round`."""
 
     sent: Sent
     uploads: Mapping[ClientId, Weights]
@@ -63,7 +65,7 @@ class CheckedRound(NamedTuple):
 def round_of_uploads(
     entry: RoundEntry, answers: RoundData, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
 ) -> CheckedRound:
-    """Build a round from uploads; each upload is checked separately."""
+    """Build a round from the uploads that can be measured."""
     bases, faulty = bases_of(answers.sent, sorted(answers.uploads), shape)
     sent = digest_of_models(bases)
     usable, names = dict[ClientId, Exposed](), dict[ClientId, tuple[str, ...]]()
@@ -71,28 +73,28 @@ def round_of_uploads(
         try:
             if answers.weights:
                 _refuse_impossible_weight(answers.weights.get(client))
-            exposed_client = _exposed(base, answers.uploads[client], shape, kind)
-            _refuse_not_finite(exposed_client)
+            client_exposed = _exposed(base, answers.uploads[client], shape, kind)
+            _refuse_not_finite(client_exposed)
             names[client] = shape.trainable_names(answers.uploads[client], whose="its upload")
-            usable[client] = exposed_client
+            usable[client] = client_exposed
         # Catch any error, since a client may send anything.
         except Exception as error:
             faulty[client] = str(error) or type(error).__name__
-    common_names, differing = _usual_parameters(names, len(shape.model.params))
+    common_names, differing = _most_common_names(names, len(shape.model.params))
     faulty |= differing
-    usable = {c: exposed_client for c, exposed_client in usable.items() if c not in faulty}
+    usable = {c: client_exposed for c, client_exposed in usable.items() if c not in faulty}
     if not usable:
         return CheckedRound(None, faulty, {}, sent, "")
     usable, has_statistics = _with_trained_statistics(usable, shape, kind)
-    exposed = {c: _restricted(exposed_client, common_names) for c, exposed_client in usable.items()}
+    exposed = {c: _restricted(client_exposed, common_names) for c, client_exposed in usable.items()}
     uploads = digest_of_models(
-        {c: exposed_client.local for c, exposed_client in exposed.items() if exposed_client.local}
+        {c: client_exposed.local for c, client_exposed in exposed.items() if client_exposed.local}
     )
-    weights = answers.weights or _usual_weights([*usable], sizes)
+    weights = answers.weights or _default_weights([*usable], sizes)
     used = {c: 0.0 if c in answers.kept_out else float(weights[c]) for c in usable}
-    shares = _shares(used)
+    fractions = _normalised(used)
     # If the server rejected all uploads, its model stays the same.
-    after = _mean(usable, shares) if any(used.values()) else next(iter(bases.values()))
+    after = _mean(usable, fractions) if any(used.values()) else next(iter(bases.values()))
     after_is_finite = False
     if answers.after is not None:
         model_after = shape.model_of(answers.after, whose="the model afterwards")
@@ -101,7 +103,7 @@ def round_of_uploads(
             after = _base_statistics(model_after, shape, has_statistics=has_statistics)
         elif not _can_spoil_mean(usable, faulty):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
-    round = _round(entry, exposed, shares, after)
+    round = _round(entry, exposed, fractions, after)
     return CheckedRound(round, faulty, used, sent, uploads, after_is_finite)
 
 
@@ -118,7 +120,7 @@ def _can_spoil_mean(usable: Mapping[ClientId, Exposed], faulty: Mapping[ClientId
 def _with_trained_statistics(
     usable: Mapping[ClientId, Exposed], shape: Shape, kind: Kind
 ) -> tuple[dict[ClientId, Exposed], bool]:
-    """Remove untrained running statistics, and return whether most uploads have trained ones."""
+    """Remove untrained running statistics; also return whether most uploads have trained ones."""
     unsent = shape.unsent
     if not unsent.statistics:
         return dict(usable), True
@@ -130,8 +132,8 @@ def _with_trained_statistics(
         else exposed.local
         for client, exposed in usable.items()
     }
-    with_statistics = [m is not None and unsent.has_statistics(m) for m in locals_.values()]
-    has_statistics = kind == "models" and 2 * sum(with_statistics) >= len(with_statistics)
+    n_trained = sum(m is not None and unsent.has_statistics(m) for m in locals_.values())
+    has_statistics = kind == "models" and 2 * n_trained >= len(locals_)
     bases = {
         id(exposed.base): _base_statistics(exposed.base, shape, has_statistics=has_statistics)
         for exposed in usable.values()
@@ -166,12 +168,11 @@ def without(
     Otherwise it is empty.
     """
     exposed = {c: client_exposed for c, client_exposed in round.exposed.items() if c not in clients}
-    remaining = {c: share for c, share in (weights or round.weights).items() if c in exposed}
-    shares = _shares(remaining)
-    after = (
-        {"global": _mean(exposed, shares)} if any(remaining.values()) and weights else round.after
-    )
-    return replace(round, exposed=exposed, weights=shares, after=after)
+    remaining = {c: weight for c, weight in (weights or round.weights).items() if c in exposed}
+    fractions, after = _normalised(remaining), round.after
+    if weights and any(remaining.values()):
+        after = {"global": _mean(exposed, fractions)}
+    return replace(round, exposed=exposed, weights=fractions, after=after)
 
 
 def is_finite(params: Mapping[str, Tensor]) -> bool:
@@ -182,7 +183,7 @@ def is_finite(params: Mapping[str, Tensor]) -> bool:
 def _refuse_not_finite(exposed: Exposed) -> None:
     """Raise if an upload, or its difference from the model that was sent, is not finite.
 
-    An unchanged buffer may be non-finite: some masks hold minus infinity.
+    A buffer that equals the sent one may be non-finite: some masks contain minus infinity.
     """
     local, update = exposed.local, exposed.update
     assert exposed.base is not None
@@ -209,23 +210,23 @@ def digest_of_models(models: Mapping[ClientId, Model]) -> str:
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
-def _usual_parameters(
-    names_of: Mapping[ClientId, tuple[str, ...]], total: int
+def _most_common_names(
+    names_of: Mapping[ClientId, tuple[str, ...]], n_trained: int
 ) -> tuple[tuple[str, ...], dict[ClientId, str]]:
-    """Return the parameters that most uploads hold, and the faults of all other clients."""
+    """Return the names of parameters that most uploads have, and the faults of other uploads."""
     if not names_of:
         return (), {}
     counts = Counter(names_of.values())
     # Break ties by size and names, so that the order of clients does not matter.
-    usual = max(counts, key=lambda names: (counts[names], len(names), names))
-    return usual, {
+    most_common = max(counts, key=lambda names: (counts[names], len(names), names))
+    return most_common, {
         client: (
-            f"its upload holds another part of the model ({len(names)} of its {total} trained "
-            f"parameters) than most uploads ({len(usual)}), so they cannot be averaged; have all "
-            "clients send the same names"
+            f"its upload holds another part of the model ({len(names)} of its {n_trained} trained "
+            f"parameters) than most uploads ({len(most_common)}), so they cannot be averaged; have "
+            "all clients send the same names"
         )
         for client, names in names_of.items()
-        if names != usual
+        if names != most_common
     }
 
 
@@ -260,7 +261,7 @@ def round_of_globals(
 def _round(
     entry: RoundEntry,
     exposed: Mapping[ClientId, Exposed],
-    shares: Mapping[ClientId, float],
+    fractions: Mapping[ClientId, float],
     after: Model,
 ) -> Round:
     return Round(
@@ -268,7 +269,7 @@ def _round(
         exposed=exposed,
         sent={},
         uploads={},
-        weights=shares,
+        weights=fractions,
         asked=entry.asked,
         answered=entry.answered,
         after={"global": after},
@@ -286,17 +287,15 @@ def bases_of(
         ), {}
     models, faulty = dict[int, Model](), dict[ClientId, str]()
     bases = dict[ClientId, Model]()
-    by_client = {str(client): model for client, model in cast("ByClient[Weights]", sent).items()}
-    spellings = Counter(_number_or_none(client) for client in by_client)
-    numbered = {_number_or_none(client): model for client, model in by_client.items()}
+    by_name = {str(client): model for client, model in cast("ByClient[Weights]", sent).items()}
+    n_names = Counter(_number_or_none(name) for name in by_name)
+    by_number = {_number_or_none(name): model for name, model in by_name.items()}
     for client in clients:
-        if spellings[client] > 1:
-            faulty[client] = "sent names it in two spellings"
+        if n_names[client] != 1:
+            number = "two models" if n_names[client] else "no model"
+            faulty[client] = f"sent has {number} for it"
             continue
-        if client not in numbered:
-            faulty[client] = "sent names no model for it"
-            continue
-        weights = numbered[client]
+        weights = by_number[client]
         try:
             if id(weights) not in models:
                 models[id(weights)] = finite_model(weights, shape, "the model sent to it")
@@ -314,7 +313,7 @@ def _number_or_none(client: str) -> ClientId | None:
 
 
 def finite_model(weights: Weights, shape: Shape, whose: str) -> Model:
-    """Return a global model; raise if it does not fit, or has values that are not finite."""
+    """Return a global model; raise if it is not of the shape, or has non-finite values."""
     model = shape.model_of(weights, whose=whose)
     if not is_finite(model.params):
         raise BadInput(f"{whose} has {NOT_FINITE}")
@@ -333,7 +332,7 @@ def _exposed(base: Model, upload: Weights, shape: Shape, kind: Kind) -> Exposed:
     return Exposed(base, Model(base.architecture, plus(base.params, change), base.buffers), change)
 
 
-def _usual_weights(
+def _default_weights(
     clients: Sequence[ClientId], sizes: Mapping[ClientId, int]
 ) -> Mapping[ClientId, float]:
     """Return weights by sizes if all are known, else equal weights."""
@@ -345,23 +344,23 @@ def _usual_weights(
 def _refuse_impossible_weight(weight: float | None) -> None:
     if weight is None or not 0 <= float(weight) <= _MAX_WEIGHT:
         raise BadInput(
-            f"its weight in the average is {weight!r}; weights are to be a finite number of at "
-            "least 0"
+            f"its weight in the average is {weight!r}; pass a finite number of at least 0 for each "
+            "client"
         )
 
 
-def _shares(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
-    """Return shares in the average; equal if all weights are 0."""
+def _normalised(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
+    """Return weights that sum to 1; equal weights if all are 0."""
     total = sum(weights.values())
     if not total:
         return dict.fromkeys(weights, 1 / len(weights))
     return {client: weight / total for client, weight in weights.items()}
 
 
-def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float]) -> Model:
+def _mean(exposed: Mapping[ClientId, Exposed], fractions: Mapping[ClientId, float]) -> Model:
     locals_ = {client: model.local for client, model in exposed.items() if model.local is not None}
     first = next(iter(locals_.values()))
-    weights = [shares[client] for client in locals_]
+    weights = [fractions[client] for client in locals_]
     params = weighted_sum([model.params for model in locals_.values()], weights)
     buffers = weighted_sum(common([model.buffers for model in locals_.values()]), weights)
     return Model(first.architecture, params, buffers)
@@ -370,14 +369,14 @@ def _mean(exposed: Mapping[ClientId, Exposed], shares: Mapping[ClientId, float])
 SENT = "sent"
 """Name of the note with the digest of the model that was sent."""
 
-_N_PROBED = 2
-"""Number of samples on which each client is tried after all clients together failed."""
+_N_TRIAL_SAMPLES = 2
+"""Number of samples on which each client is measured separately after a joint failure."""
 
-Measure: TypeAlias = Callable[[Round, Samples], MeasuredRound]
+MeasureRound: TypeAlias = Callable[[Round, Samples], MeasuredRound]
 
 
 class MeasuredWithoutFaulty(NamedTuple):
-    """Measured round, with the clients that were left out and the reasons."""
+    """Measured round, the round without clients that were left out, and these clients' faults."""
 
     measured: MeasuredRound
     round: Round
@@ -385,12 +384,13 @@ class MeasuredWithoutFaulty(NamedTuple):
 
 
 def measure_without_faulty(
-    round: Round, weights: Mapping[ClientId, float], measure: Measure, samples: Samples
+    round: Round, weights: Mapping[ClientId, float], measure: MeasureRound, samples: Samples
 ) -> MeasuredWithoutFaulty:
     """Measure a round without the clients whose upload cannot be measured.
 
-    After a failure all remaining clients are measured again, since clients that share a kernel call
-    may share rounding. The error is raised if no client, or every client, is at fault.
+    After a failure all remaining clients are measured again, since rounding may depend on the
+    clients that are measured together. The error is raised if no client, or every client, is at
+    fault.
     """
     faulty = dict[ClientId, str]()
     while True:
@@ -400,22 +400,22 @@ def measure_without_faulty(
             clients = round.exposed.keys()
             at_fault = error.clients if isinstance(error, NotFinite) else {}
             if not at_fault and len(clients) > 1:
-                at_fault = _faulty_alone(round, weights, measure, samples)
+                at_fault = _faults_of_single_clients(round, weights, measure, samples)
             if not at_fault or at_fault.keys() >= clients:
                 raise
             faulty |= at_fault
             round = without(round, at_fault.keys(), weights)
 
 
-def _faulty_alone(
-    round: Round, weights: Mapping[ClientId, float], measure: Measure, samples: Samples
+def _faults_of_single_clients(
+    round: Round, weights: Mapping[ClientId, float], measure: MeasureRound, samples: Samples
 ) -> dict[ClientId, str]:
-    """Measure each client separately, and return those that fail with the reason."""
+    """Measure each client separately, and return the reason for each client that fails."""
     at_fault = dict[ClientId, str]()
     for client in round.exposed:
         others: Collection[ClientId] = round.exposed.keys() - {client}
         try:
-            measure(without(round, others, weights), samples.take(slice(_N_PROBED)))
+            measure(without(round, others, weights), samples.take(slice(_N_TRIAL_SAMPLES)))
         except NotFinite as error:
             at_fault |= error.clients
         except Exception as error:

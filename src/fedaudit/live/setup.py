@@ -1,4 +1,4 @@
-"""Recorded federations as runs, and the attacks that are possible on them."""
+"""Conversion of a recording to a run, and the attacks that are possible on it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,13 +32,14 @@ SEED = 1
 """Seed of random draws for controls and estimates; the federation's seed is unknown."""
 
 RECORDED = "recorded"
+"""Name of the data set and of the draw of a recording."""
 
 _NOT_RECORDED = {
     Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
     Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
     Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
 }
-"""Capabilities that an adversary of a recorded federation lacks, unless its view offers them."""
+"""Capabilities that the adversary of a recording lacks, unless its view offers them."""
 
 
 def recorded_run(
@@ -52,9 +53,19 @@ def recorded_run(
     attacks: Sequence[str] = (),
     recorded: Recorded | None = None,
 ) -> Setup:
-    """Return a recorded federation as a run, for estimates and controls.
+    """Return a recording as a run, for estimates and controls.
 
-    Nothing is trained: the algorithm is only needed for its architecture.
+    Nothing is trained: the run has an algorithm only for its architecture.
+
+    Args:
+        recording: Settings of the recording.
+        audit: The audited samples.
+        architecture: The network, with the clients' task.
+        clients: Clients of the federation.
+        rounds: The measured rounds.
+        figures: Settings of the section ``figures``.
+        attacks: Attacks to run; by default all attacks of the recording.
+        recorded: Contents of the record that are known only to a recording.
     """
     view, task = recording.adversary, architecture.task
     names = tuple(attacks) or recording.attacks
@@ -64,7 +75,7 @@ def recorded_run(
         data=DataSection(name=RECORDED),
         partition=PartitionSection(clients=max(2, len(clients))),
         training=TrainingSection(rounds=max(rounds, default=1)),
-        # model_validate accepts this draw; the constructor would refuse a name without catalogue.
+        # The constructor refuses this draw, which is not in the catalogue; model_validate does not.
         audit=AuditSection.model_validate(
             {
                 "draw": RECORDED,
@@ -104,7 +115,8 @@ def attacks_in(
 ) -> tuple[dict[str, Attack], dict[str, str]]:
     """Return the possible attacks, and for each excluded attack the reason.
 
-    Without names, the attacks of the default set are considered. A named attack must be possible.
+    Without ``names``, the attacks of the default set are tried. Otherwise an impossible attack is
+    an error.
     """
     if names:
         return {name: _attack_or_raise(name, view, task) for name in catalogued(names)}, {}
@@ -122,9 +134,8 @@ def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]
         is_member = audit.origin(target) == Origin.MEMBER
         if is_member.all() or not is_member.any():
             raise BadInput(
-                f"client {target} cannot be audited: {int(is_member.sum())} of "
-                f"{len(is_member)} audited samples are its own; give some that it trains on and "
-                "some that it does not"
+                f"client {target} cannot be audited: it trains on {int(is_member.sum())} of "
+                f"{len(is_member)} audited samples; give samples on which it trains, and others"
             )
 
 
@@ -137,7 +148,7 @@ def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
     if missing:
         raise NotVisible(
             f"the attack {name!r} needs {missing[0]}, which a live recording does not have; leave "
-            "it out, or simulate the federation with `fedaudit run`"
+            "out the attack, or simulate the federation with `fedaudit run`"
         )
     view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
     if attack.reads & ~task.readings:
@@ -147,8 +158,8 @@ def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
 
 def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
     """Return members as the training part and held-out samples as the test part."""
-    is_unseen = torch.from_numpy(audit.owner < 0)
-    train, test = audit.samples.take(~is_unseen), audit.samples.take(is_unseen)
+    is_held_out = torch.from_numpy(audit.owner < 0)
+    train, test = audit.samples.take(~is_held_out), audit.samples.take(is_held_out)
     ids = torch.arange(len(audit))
     return Dataset(
         RECORDED,

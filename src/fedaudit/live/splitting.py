@@ -1,4 +1,4 @@
-"""Fair splits of torch data sets, data loaders and pandas tables, in place of arrays."""
+"""Fair splits of torch data sets, data loaders and pandas tables."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -25,21 +25,23 @@ from fedaudit.live.clients import ClientRef
 Data: TypeAlias = Any
 """A torch data set or loader, or a pandas table."""
 _LABELS = ("label", "labels", "target", "y")
-_OF_A_LOADER = (
+"""Usual names of the label."""
+_LOADER_SETTINGS = (
     *("batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "generator"),
     *("worker_init_fn", "timeout", "multiprocessing_context", "prefetch_factor"),
     "persistent_workers",
 )
-_PROBED = 32
-"""Items read twice: a flip of probability one half goes unnoticed once in four billion times."""
+_N_READ_TWICE = 32
+"""Number of items that are read twice. A random flip with probability 0.5 then gives the same items
+with a probability of 1 in 4 billion."""
 
 
 class DatasetSplit(NamedTuple):
     """Data sets to train on, and the audited samples.
 
     Attributes:
-        train: Training part of each client, of the kind that was passed: a Subset, a DataLoader or
-            a table. A single data set gives a single part.
+        train: Training data of each client: a Subset, a DataLoader or a table, like the data that
+            was passed. Without a mapping by client, the training data of the single client.
         split: Positions and audited samples; see :class:`fedaudit.live.audited.Split`.
     """
 
@@ -57,26 +59,26 @@ def split_dataset(
     client: ClientRef = 0,
     seed: int = 1,
 ) -> DatasetSplit:
-    """Split data sets by the toss of a coin, as :func:`fair_split` splits arrays.
+    """Draw members and held-out samples of data sets by fair coins; see :func:`fair_split`.
 
-    Every item is read once, to find exact copies.
+    Every item is read at least once, to find exact copies.
 
     Args:
         dataset: A torch Dataset, DataLoader or pandas DataFrame, or one for each client. Items are
             pairs of features and label, or dictionaries.
-        audited: Samples drawn of each client, or the number for each client: never more than half
-            of its samples.
-        transform: Turns features (of a table: all columns but the label) into what the model takes,
-            as in evaluation. A data set's ``transform`` attribute is replaced for reading only; the
-            training part keeps its own. Needed if that one is random.
-        features: Fields or columns of the features; None for all but the label.
+        audited: Number of samples that are drawn from each client, or a number for each client. At
+            most half of a client's samples are drawn.
+        transform: Converts features (of a table: all columns except the label) to the model's
+            input, as in evaluation. Needed if the data set's own ``transform`` is random. It
+            replaces that attribute only while items are read; training data keep theirs.
+        features: Fields or columns of the features; None for all except the label.
         label: Field or column of the label; None for the usual names.
-        client: Number or name of the client whose data set it is, unless a mapping is given.
-        seed: Of the draw.
+        client: Number or name of the client that has the data set, if no mapping is passed.
+        seed: Seed of the draw.
 
     Raises:
-        BadInput: A data set without length or positions, items that differ from one read to the
-            next, columns without numbers, or too few samples.
+        BadInput: A data set has no length or positions, items differ from one read to the next,
+            columns are no numbers, or there are too few samples.
 
     Examples:
         >>> import torch
@@ -87,24 +89,24 @@ def split_dataset(
         >>> len(split.audit), type(train).__name__
         (10, 'Subset')
     """
-    several = isinstance(dataset, Mapping)
-    by_client = dict(cast(Mapping[ClientRef, Data], dataset)) if several else {client: dataset}
-    if several and {"train", "test"} <= set(map(str, by_client)):
+    is_mapping = isinstance(dataset, Mapping)
+    by_client = dict(cast(Mapping[ClientRef, Data], dataset)) if is_mapping else {client: dataset}
+    if is_mapping and {"train", "test"} <= set(map(str, by_client)):
         raise BadInput(
             "a dictionary has one data set for each client, and this one has the parts train and "
             "test; give the training part"
         )
     data, counts = {}, {}
     for name, client_data in by_client.items():
-        data[name] = _read(client_data, _Reading(f"client {name}", transform, features, label))
+        data[name] = _read(client_data, _Options(f"client {name}", transform, features, label))
         counts[name] = min(n_audited(name, audited), len(data[name][1]) // 2)
     split = fair_split(cast(Mapping[int, Labelled], data), audited=counts, seed=seed)
     train = {name: _subset(by_client[name], split.train[name]) for name in by_client}
-    return DatasetSplit(train if several else train[client], split)
+    return DatasetSplit(train if is_mapping else train[client], split)
 
 
-class _Reading(NamedTuple):
-    """Settings for reading one client's data."""
+class _Options(NamedTuple):
+    """Options for reading one client's data; ``whose`` names the client in messages."""
 
     whose: str
     transform: Callable[[Any], Any] | None
@@ -112,7 +114,7 @@ class _Reading(NamedTuple):
     label: str | None
 
     def columns(self, listed: list[Any], kind: str) -> tuple[Any, list[Any]]:
-        """Return the names of the label and of the features: all others by default."""
+        """Return the name of the label and the names of the features."""
         label_names = _LABELS if self.label is None else (self.label,)
         labels = [name for name in label_names if name in listed]
         if not labels:
@@ -128,10 +130,10 @@ class _Reading(NamedTuple):
         return labels[0], names
 
 
-def _read(data: Data, how: _Reading) -> Labelled:
-    whose = how.whose
+def _read(data: Data, options: _Options) -> Labelled:
+    whose = options.whose
     if hasattr(data, "iloc") and hasattr(data, "columns"):
-        return _of_table(data, how)
+        return _read_table(data, options)
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
         _refuse_selective(data, whose)
         data = data.dataset
@@ -139,20 +141,19 @@ def _read(data: Data, how: _Reading) -> Labelled:
         isinstance(data, Sized) and hasattr(data, "__getitem__")
     ):
         raise BadInput(
-            f"the data of {whose} are {type_of(data)}, of which single samples cannot be set "
-            "aside; give a Dataset with a length and positions, a DataLoader or a DataFrame"
+            f"the data of {whose} are {type_of(data)}, from which single samples cannot be "
+            "excluded; give a Dataset with a length and positions, a DataLoader or a DataFrame"
         )
-    source = data if how.transform is None else _with_transform(data, how.transform)
+    source = data if options.transform is None else _with_transform(data, options.transform)
     if not len(data):
-        raise BadInput(f"the data of {whose} have no items; give some")
-    with _random_state_kept():
-        probed = range(min(_PROBED, len(data)))
-        pairs = [_pair(_item(source, index, whose), how) for index in range(len(data))]
-        second_pairs = [_pair(source[index], how) for index in probed]
-    if any(not _same(pairs[index], second_pairs[index]) for index in probed):
+        raise BadInput(f"the data of {whose} have no items; give data with items")
+    with _random_state_restored():
+        pairs = [_pair(_item(source, index, whose), options) for index in range(len(data))]
+        second_pairs = [_pair(source[i], options) for i in range(min(_N_READ_TWICE, len(data)))]
+    if not all(map(_equal, pairs, second_pairs)):
         raise BadInput(
-            f"items of {whose} differ from one read to the next, by a random transform; pass "
-            "transform= with the one that models are evaluated with"
+            f"items of {whose} differ from one read to the next, by a random transform; pass the "
+            "transform of evaluation as transform="
         )
     names = pairs[0][0].keys()
     try:
@@ -161,27 +162,27 @@ def _read(data: Data, how: _Reading) -> Labelled:
     except (KeyError, RuntimeError) as error:
         raise BadInput(
             f"items of {whose} differ in shape or fields ({error}); pass a transform= that gives "
-            "all the same, such as one that resizes or pads"
+            "all items one shape, such as a transform that resizes or pads"
         ) from error
 
 
 def _refuse_selective(loader: DataLoader[Any], whose: str) -> None:
     """Raise if a loader may skip or repeat samples within an epoch."""
     sampler, count = cast(Any, loader.sampler), len(cast(Sized, loader.dataset))
-    how = ""
+    draw = ""
     if loader.batch_size is None and loader.batch_sampler is not None:
-        how = "draws by a batch sampler"
+        draw = "by a batch sampler"
     # A subclass may draw in any way.
     elif type(sampler) not in (SequentialSampler, RandomSampler):
-        how = f"draws by {type_of(sampler)}"
+        draw = f"by {type_of(sampler)}"
     elif getattr(sampler, "replacement", False):
-        how = "draws with replacement"
+        draw = "with replacement"
     elif len(sampler) != count:
-        how = f"draws {len(sampler)} of {count} samples an epoch"
-    if how:
+        draw = f"{len(sampler)} of {count} samples an epoch"
+    if draw:
         raise BadInput(
-            f"the loader of {whose} {how}, so that it may leave samples out or repeat them; give "
-            "the data set that it trains on, and make the loader from the training part"
+            f"the loader of {whose} draws {draw}, so it may omit or repeat samples; give its data "
+            "set, and create the loader from the training part of the split"
         )
 
 
@@ -190,12 +191,14 @@ def _item(data: Data, index: int, whose: str) -> object:
         return data[index]
     except LookupError as error:
         raise BadInput(
-            f"the data of {whose} have no item {index}, or it cannot be read ({error}); items are "
-            "numbered from 0 to one below the length that len gives"
+            f"the data of {whose} have no item {index}, or the item cannot be read ({error}); "
+            "number items from 0 to len - 1"
         ) from error
 
 
 class _Transformed:
+    """Data set whose items are transformed when they are read."""
+
     def __init__(self, data: Data, transform: Callable[[Any], Any]) -> None:
         self.data, self.transform = data, transform
 
@@ -217,11 +220,11 @@ def _with_transform(data: Data, transform: Callable[[Any], Any]) -> Data:
     return _Transformed(data, transform)
 
 
-def _pair(item: Any, how: _Reading) -> tuple[dict[str, Tensor], Tensor]:
+def _pair(item: Any, options: _Options) -> tuple[dict[str, Tensor], Tensor]:
     """Return features by name ("" for a single tensor) and the label of one item."""
-    whose = how.whose
+    whose = options.whose
     if isinstance(item, Mapping):
-        target, names = how.columns(list(item), "field of features")
+        target, names = options.columns(list(item), "field of features")
         tensors = {name: _tensor(item[name], name, whose) for name in names}
         x = {"": tensors[names[0]]} if len(names) == 1 else tensors
         return x, _tensor(item[target], target, whose)
@@ -237,11 +240,11 @@ def _pair(item: Any, how: _Reading) -> tuple[dict[str, Tensor], Tensor]:
 def _tensor(value: Any, name: str, whose: str) -> Tensor:
     if not isinstance(value, Tensor | np.ndarray | np.generic | int | float | list | tuple):
         raise BadInput(
-            f"{name} of {whose} is {type_of(value)}; pass transform= that returns a tensor, or "
+            f"{name} of {whose} is {type_of(value)}; pass a transform= that returns a tensor, or "
             "name fields of numbers with features= and label="
         )
     try:
-        # A copy, since arrays of tables and files may not be writable.
+        # Copy, since arrays of tables and files may not be writable.
         numbers = np.array(value) if isinstance(value, np.ndarray) else value
         return torch.as_tensor(numbers).detach().cpu()
     except (TypeError, ValueError) as error:
@@ -250,16 +253,14 @@ def _tensor(value: Any, name: str, whose: str) -> Tensor:
         ) from error
 
 
-def _of_table(table: Any, how: _Reading) -> Labelled:
-    whose, transform = how.whose, how.transform
-    target, names = how.columns(list(table.columns), "column")
-    chosen_names = [target, *names]
-    if repeated := [
-        n for n in chosen_names if (table.columns == n).sum() > 1 or chosen_names.count(n) > 1
-    ]:
+def _read_table(table: Any, options: _Options) -> Labelled:
+    whose, transform = options.whose, options.transform
+    target, names = options.columns(list(table.columns), "column")
+    used = [target, *names]
+    if repeated := [n for n in used if (table.columns == n).sum() > 1 or used.count(n) > 1]:
         raise BadInput(
             f"the table of {whose} has the column {str(repeated[0])!r} twice, or features= and "
-            "label= name it twice; rename one of them, or name it once"
+            "label= name the column twice; rename one column, or name it once"
         )
     x, y = table[names], table[target]
     columns = [y] if transform is not None else [y, *(x[name] for name in names)]
@@ -281,12 +282,12 @@ def _subset(data: Data, positions: Any) -> Data:
         return data.iloc[positions]
     if not isinstance(data, DataLoader):
         return Subset(cast("Dataset[Any]", data), positions.tolist())
-    same = {name: getattr(data, name) for name in _OF_A_LOADER}
-    shuffled = isinstance(data.sampler, RandomSampler)
-    return DataLoader(Subset(data.dataset, positions.tolist()), shuffle=shuffled, **same)
+    settings = {name: getattr(data, name) for name in _LOADER_SETTINGS}
+    is_shuffled = isinstance(data.sampler, RandomSampler)
+    return DataLoader(Subset(data.dataset, positions.tolist()), shuffle=is_shuffled, **settings)
 
 
-def _same(item: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor], Tensor]) -> bool:
+def _equal(item: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor], Tensor]) -> bool:
     first, second = ([*x.values(), y] for x, y in (item, other))
     return len(first) == len(second) and all(
         torch.equal(a, b) for a, b in zip(first, second, strict=True)
@@ -294,12 +295,12 @@ def _same(item: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor]
 
 
 @contextmanager
-def _random_state_kept() -> Iterator[None]:
+def _random_state_restored() -> Iterator[None]:
     """Restore the random state of torch, numpy and Python afterwards."""
-    plain, drawn = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        random.setstate(plain)
-        np.random.set_state(drawn)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
