@@ -342,8 +342,8 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     assert both[0].verdict == "open"
     assert routes.why(both[0], routes.share_of_error(both), 2) == (
         "holds in `location30`; confirmed without correction (p = 0.04), but not after "
-        "correction over 2 claims; to decide it: about 4 seeds of `location30` (3 so far) (then confirmed; less than "
-        "0.1 core hours)"
+        "correction over 2 claims; to decide it: about 4 seeds of `location30` (3 so far) (then "
+        "confirmed; less than 0.1 core hours)"
     )
     not_tested = ClaimResult(both[0].claim, "not run", ())
     alone = judging.corrected([verdict([barely], tier=2), not_tested])
