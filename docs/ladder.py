@@ -569,10 +569,10 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
         f"**`{first}`.** In the third of the federations with the smallest gaps, it has the "
-        f"highest mean AUC, {means[0][first]:.2f}; `{weakest}` has the lowest, {means[0][weakest]:.2f}. In "
-        f"the third with the largest gaps, `{last}` has the highest mean AUC, "
-        f"{means[-1][last]:.2f}. The table shows the mean AUC of each attack, and the number of "
-        "federations in which it is the strongest:\n\n" + _grid(head, rows)
+        f"highest mean AUC, {means[0][first]:.2f}; `{weakest}` has the lowest, "
+        f"{means[0][weakest]:.2f}. In the third with the largest gaps, `{last}` has the "
+        f"highest mean AUC, {means[-1][last]:.2f}. The table shows the mean AUC of each attack, and "
+        "the number of federations in which it is the strongest:\n\n" + _grid(head, rows)
     )
 
 
@@ -656,8 +656,8 @@ def _sources(made_from: Sequence[Rung]) -> str:
     ]
     return (
         "With ten clients, random guessing has a success rate of 0.1. The last column is the "
-        "success rate minus that of a baseline, which names the client with the largest fraction of the "
-        "sample's class.\n\n" + _grid(head, rows)
+        "success rate minus that of a baseline, which names the client with the largest fraction "
+        "of the sample's class.\n\n" + _grid(head, rows)
     )
 
 

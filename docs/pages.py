@@ -154,11 +154,15 @@ def catalogue_markdown() -> str:
 def _catalogue(kind: str) -> str:
     entries = CATALOGUES[kind]()
     facts = list(entries[0].facts)
+    head = ["name", "description", *facts]
     rows = [
         [f"`{entry.name}`", entry.doc.first, *(entry.facts[fact] for fact in facts)]
         for entry in entries
     ]
-    blocks = [f"## {kind.capitalize()}", _grid(["name", "description", *facts], rows)]
+    if kind != "attacks" and any(entry.doc.source for entry in entries):
+        head.append("source")
+        rows = [[*row, entry.doc.source] for row, entry in zip(rows, entries, strict=True)]
+    blocks = [f"## {kind.capitalize()}", _grid(head, rows)]
     if kind == "attacks":
         blocks.insert(1, ATTACK_COLUMNS)
         rules = {part.name: part for e in entries for part in e.parts if part.kind == "rule"}
@@ -169,7 +173,8 @@ def _catalogue(kind: str) -> str:
 
 
 def _has_more(entry: CatalogueEntry) -> bool:
-    return bool(entry.settings or entry.doc.rest or entry.doc.source or entry.doc.differs)
+    doc = entry.doc
+    return bool(entry.settings or doc.attributes or doc.rest or doc.differs)
 
 
 def _details(entry: CatalogueEntry, *, title: str) -> str:
@@ -183,7 +188,8 @@ def _details(entry: CatalogueEntry, *, title: str) -> str:
         rows = [[_code(s.name), _code(s.default), s.meaning] for s in entry.settings]
         argument = "argument in Python" if entry.kind == "draw" else "setting"
         blocks.append(_grid([argument, "default", "meaning"], rows))
-    blocks += [f"*Source:* {doc.source}"] if doc.source else []
+    # The table of every other kind has a column of sources.
+    blocks += [f"*Source:* {doc.source}"] if doc.source and entry.kind == "rule" else []
     blocks += [f"*Differs:* {doc.differs}"] if doc.differs else []
     return "\n\n".join(blocks)
 

@@ -141,14 +141,14 @@ def why(one: ClaimResult, *, tested: int = 1) -> str:
     return routes.why(one, judging.ERROR, tested)
 
 
-def test_a_claim_with_one_regime_states_what_would_settle_it() -> None:
+def test_a_claim_with_one_regime_states_what_would_decide_it() -> None:
     assert why(verdict([HOLDS])) == (
-        "holds in `location30`; to settle it: a second regime that leaks (an undefended attack "
+        "holds in `location30`; to decide it: a second regime that leaks (an undefended attack "
         "with an AUC of 0.7)"
     )
     assert why(verdict([NOT, NEITHER])) == (
-        "does not hold in `location30`; to settle it: another margin or a narrower sentence, as "
-        "more of the same runs would not do"
+        "does not hold in `location30`; to decide it: another margin or a narrower claim, "
+        "because more of the same runs would not decide it"
     )
     assert why(verdict([NOT, HOLDS])) == "does not hold in `location30`; holds in `tiny-cnn`"
     assert why(verdict([HOLDS, HOLDS, NEITHER])) == "in 2 of 3 regimes, open in the others"
@@ -163,7 +163,7 @@ def test_single_seed_regimes_do_not_count() -> None:
     claim = verdict([HOLDS]).claim
     found = judging.alone(claim, [judging.together([part(*HOLDS)], leaking=True), held])
     assert found.verdict == "open"
-    assert "does not count with one seed; to settle it: 2 seeds of `location30`" in why(found)
+    assert "does not count with one seed; to decide it: 2 seeds of `location30`" in why(found)
 
 
 def test_a_conjunction_is_refuted_by_its_cheapest_part() -> None:
@@ -341,9 +341,9 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     both = judging.corrected([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
     assert routes.why(both[0], routes.share_of_error(both), 2) == (
-        "holds in `location30`; confirmed alone (p = 0.04), but not after correction over 2 "
-        "claims; to settle it: some 4 seeds of `location30` (3 so far) (then confirmed; less than "
-        "0.1 core hours)"
+        "holds in `location30`; confirmed without correction (p = 0.04), but not after "
+        "correction over 2 claims; to decide it: about 4 seeds of `location30` (3 so far) (then "
+        "confirmed; less than 0.1 core hours)"
     )
     not_tested = ClaimResult(both[0].claim, "not run", ())
     alone = judging.corrected([verdict([barely], tier=2), not_tested])
@@ -361,17 +361,23 @@ def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
     ("figure", "low", "high", "margin", "wanted"),
     [
         # Twice as far from nothing as the interval reaches: four times the runs.
-        ("auc", -0.02, 0.06, 0.0, "some 12 seeds of `location30` (3 so far)"),
+        ("auc", -0.02, 0.06, 0.0, "about 12 seeds of `location30` (3 so far)"),
         # Level with nothing, but the margin is .02 away.
-        ("auc", -0.04, 0.04, 0.02, "some 12 seeds of `location30` (3 so far)"),
+        ("auc", -0.04, 0.04, 0.02, "about 12 seeds of `location30` (3 so far)"),
         (
             "test_accuracy",
             -0.02,
             0.06,
             0.0,
-            "some 4 times the test samples of `location30`, or accuracies paired by sample",
+            "about 4 times the test samples of `location30`, or accuracies paired by sample",
         ),
-        ("tpr@0.001", -0.02, 0.06, 0.0, "some 4 times the members and non-members of `location30`"),
+        (
+            "tpr@0.001",
+            -0.02,
+            0.06,
+            0.0,
+            "about 4 times the members and non-members of `location30`",
+        ),
         (
             "auc",
             -0.0797,

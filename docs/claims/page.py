@@ -150,7 +150,7 @@ def reading_of(result: ClaimResult) -> str:
 
 
 def _prices(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
-    """Count the open claims that more runs would settle."""
+    """Count the open claims that more runs would decide."""
     claims = [
         (result, share_of_error(all_))
         for _, all_ in judged_papers

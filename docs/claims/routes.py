@@ -1,4 +1,4 @@
-"""Cheapest way to settle an open claim, and its core hours."""
+"""Cheapest way to decide an open claim, and its core hours."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -211,7 +211,7 @@ def _lacks_limits(part: PartResult) -> bool:
 
 
 def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
-    """Describe where a claim is decided, or what would settle an open one.
+    """Describe where a claim is decided, or what would decide an open one.
 
     Args:
         result: The claim.
@@ -235,10 +235,10 @@ def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
     ]
     if result.by_itself != "open" and result.p_value is not None:
         states.append(
-            f"{result.by_itself} alone (p = {result.p_value:.2g}), but not after correction over "
-            f"{tested} claims"
+            f"{result.by_itself} without correction (p = {result.p_value:.2g}), but not after "
+            f"correction over {tested} claims"
         )
-    return "; ".join([*states, f"to settle it: {_settling(result, share)}"])
+    return "; ".join([*states, f"to decide it: {_settling(result, share)}"])
 
 
 def _where(result: ClaimResult) -> str:
@@ -291,7 +291,7 @@ def _settling(result: ClaimResult, share: float) -> str:
         another = "a second regime" if result.counted else "a regime"
         return f"{another} {_that_counts(result.claim)}"
     return "; or ".join(options) or (
-        "another margin or a narrower sentence, as more of the same runs would not do"
+        "another margin or a narrower claim, because more of the same runs would not decide it"
     )
 
 
@@ -348,8 +348,8 @@ def more_of(part: PartResult, times: float) -> str:
     rests = _rests_on(part)
     if rests == "seeds":
         count = max(math.ceil(times * seeds), seeds + 1)
-        return f"some {count:,} seeds of {name} ({seeds} so far)"
-    text = f"some {_round_up(times)} times the {rests} of {name}"
+        return f"about {count:,} seeds of {name} ({seeds} so far)"
+    text = f"about {_round_up(times)} times the {rests} of {name}"
     return f"{text}, or accuracies paired by sample" if rests == "test samples" else text
 
 
@@ -362,7 +362,7 @@ def _rests_on(part: PartResult) -> str:
     figure = part.test.one.figure or part.test.figure
     if regimes()[part.regime].kind == "games":
         games = {"epochs": "targets", "uncertified": "targets", "spread_auc": "copies"}
-        unit = "detector's runs" if figure == "detector_auc" else "games, with these targets,"
+        unit = "detector's runs" if figure == "detector_auc" else "games (with the same targets)"
         return games.get(figure, unit)
     assert part.gap is not None
     if part.gap.method == BY_STUDENT:
