@@ -34,7 +34,7 @@ from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.fl.training.manual_backprop import cross_entropy_slope, written_out
+from fedaudit.fl.training.manual_backprop import cross_entropy_slope, manual_steps
 from fedaudit.fl.training.parallel import run_in_parallel
 from fedaudit.models import architecture
 from fedaudit.risk.server import ServerRisk, ShadowTraining
@@ -123,7 +123,7 @@ def bare_steps(start: Model, data: Sequence[Samples]) -> list[Params]:
     found = []
     for one in shuffled(data):
         module = loaded(start, "bare steps").train()
-        written = written_out(module)
+        written = manual_steps(module)
         assert written is not None
         for part in chunks(len(one), HOW.batch_size):
             slope = partial(cross_entropy_slope, y=one.labels[part])

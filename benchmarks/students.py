@@ -20,7 +20,7 @@ from torch.nn import functional
 from benchmarks.training import CASES, medians
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Model, chunks
-from fedaudit.fl.algorithms.fedmd import Distillation, distilled
+from fedaudit.fl.algorithms.fedmd import Distillation, distill
 
 SAMPLES = 1024
 HOW = Distillation(epochs=1, batch_size=64, lr=1e-3)
@@ -42,7 +42,7 @@ def one_after_another(start: Model, x: Tensor, outputs: dict[int, Tensor], threa
 
 
 def side_by_side(start: Model, x: Tensor, outputs: dict[int, Tensor]) -> None:
-    distilled(start, x, outputs, HOW, rng=seeded(1, "order"))
+    distill(start, x, outputs, HOW, rng=seeded(1, "order"))
 
 
 def main() -> None:

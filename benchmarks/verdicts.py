@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fedaudit.core.metric_names import Origin
-from fedaudit.evaluation.analysis import AttackRun, add_figures
+from fedaudit.evaluation.analysis import AttackRun, add_estimates
 from fedaudit.evaluation.truth import Findings, UnitTruth
 from fedaudit.report.evidence import LEAKS, main_figures, size_reached
 from fedaudit.report.text.verdict import verdict
@@ -94,7 +94,7 @@ def findings_of(seed: int, run: Run, audited: UnitTruth) -> Findings:
     """What is found in one run."""
     findings = Findings()
     for name, scores in zip(ATTACKS, run.scores, strict=True):
-        add_figures(AttackRun(name, "none", "uploads", seed), scores, audited, findings, FPRS)
+        add_estimates(AttackRun(name, "none", "uploads", seed), scores, audited, findings, FPRS)
     return findings
 
 
@@ -102,8 +102,8 @@ def joined(parts: list[Findings]) -> Findings:
     """What is found in several runs."""
     whole = Findings()
     for part in parts:
-        first = len(whole.figures)
-        whole.figures += part.figures
+        first = len(whole.estimates)
+        whole.estimates += part.estimates
         whole.limits |= {first + place: limits for place, limits in part.limits.items()}
     return whole
 

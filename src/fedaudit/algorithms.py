@@ -343,7 +343,7 @@ class FedMD(FederatedAlgorithm):
             )
         how = task.training
         return fedmd.FedMD(
-            nets=fedmd.networks(self.nets, task.model) or task.nets or (task.architecture,),
+            nets=fedmd.cnns(self.nets, task.model) or task.nets or (task.architecture,),
             public=fedmd.public_samples(
                 task.public(self.public),
                 self.public_samples,

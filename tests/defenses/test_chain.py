@@ -32,7 +32,7 @@ from fedaudit.fl.hooks import (
     Objective,
     TrainingContext,
     Workload,
-    defended_upload,
+    apply_upload_hook,
 )
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -301,4 +301,4 @@ class Cut(Defense):
 def test_an_upload_of_other_shapes_is_refused(defense: Defense) -> None:
     upload = Update({"weight": torch.ones(3, 2)})
     with pytest.raises(BadInput, match=r"Cut returned \(1, 2\) for 'weight' instead of \(3, 2\)"):
-        defended_upload(defense, upload, context())
+        apply_upload_hook(defense, upload, context())

@@ -15,7 +15,7 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples,
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedEmbedding, FedProx
-from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
+from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distill
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.simulate import simulate
@@ -296,9 +296,9 @@ def test_equal_outputs_give_equal_students() -> None:
 def test_students_are_trained_lazily_and_once() -> None:
     (round,) = simulate(FEDMD, DATA, rounds=1, seed=3)
     students = Students(FEDMD, round.uploads, 3)
-    assert "_all" not in vars(students)
+    assert "_students" not in vars(students)
     assert students[1] is students[1]
-    assert "_all" in vars(students)
+    assert "_students" in vars(students)
 
 
 def test_fedmd_exposes_only_students() -> None:
@@ -314,9 +314,7 @@ def test_a_student_fits_its_teacher() -> None:
     with torch.no_grad():
         outputs = teacher.module()(public.features)
     how = Distillation(epochs=200, batch_size=20, lr=0.01)
-    found = distilled(
-        tiny(20).initial(2), public.features, {0: outputs}, how, rng=seeded(1, "order")
-    )
+    found = distill(tiny(20).initial(2), public.features, {0: outputs}, how, rng=seeded(1, "order"))
     with torch.no_grad():
         error = (found[0].module()(public.features) - outputs).abs().mean()
     assert error < 0.1 * outputs.abs().mean()
@@ -329,7 +327,7 @@ def test_jointly_trained_students_match_torch(
     public, start = samples(12, "public"), architecture.initial(2)
     outputs = {client: torch.randn(12, CLASSES, generator=seeded(client)) for client in range(3)}
     how = Distillation(epochs=3, batch_size=5, lr=0.01)
-    found = distilled(start, public.features, outputs, how, rng=seeded(1, "order"))
+    found = distill(start, public.features, outputs, how, rng=seeded(1, "order"))
     for client, targets in outputs.items():
         rng = seeded(1, "order")
         module = start.module().train()
@@ -348,7 +346,7 @@ def test_jointly_trained_students_match_torch(
 def test_a_student_with_dropout_is_refused() -> None:
     student = Architecture("drops", partial(net, 5, 0.5)).initial(0)
     with pytest.raises(Unsupported, match="dropout"):
-        distilled(student, torch.zeros(2, FEATURES), {}, Distillation(), rng=seeded(1, "order"))
+        distill(student, torch.zeros(2, FEATURES), {}, Distillation(), rng=seeded(1, "order"))
 
 
 def test_public_samples_without_row_numbers_raise() -> None:

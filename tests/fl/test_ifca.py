@@ -18,7 +18,13 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
-from fedaudit.fl.algorithms.ifca_mir import GUESS, IfcaMir, IfcaMirOfClients, Preference, shortage
+from fedaudit.fl.algorithms.ifca_mir import (
+    CHANCE_LEVEL,
+    IfcaMir,
+    IfcaMirOfClients,
+    Preference,
+    shortage,
+)
 from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import ClientContext
 from fedaudit.fl.simulate import simulate
@@ -148,7 +154,7 @@ def test_risk_averse_clients_leave_the_risky_model() -> None:
     # With nothing measured yet both are alike, and the first is taken.
     assert choices(rounds[0]) == choices(rounds[1]) == ["model-0"] * 6
     assert choices(rounds[2]) == ["model-1"] * 6
-    assert rounds[2].sent[0].extra["risk"].tolist() == [0.9, GUESS]
+    assert rounds[2].sent[0].extra["risk"].tolist() == [0.9, CHANCE_LEVEL]
 
 
 def test_an_untrained_model_keeps_its_last_risk() -> None:

@@ -48,7 +48,7 @@ def test_as_many_items_run_at_once_as_cores(
 
 def test_alone_runs_items_sequentially(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 4)
-    workers = run_in_parallel(lambda _: threading.get_ident(), range(8), alone=True)
+    workers = run_in_parallel(lambda _: threading.get_ident(), range(8), sequential=True)
     assert len(set(workers)) == 1
 
 

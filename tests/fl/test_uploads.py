@@ -24,7 +24,7 @@ from fedaudit.fl.algorithms.base import Algorithm, StoredUploads, map_uploads
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
-from fedaudit.fl.canary import _without
+from fedaudit.fl.canary import _remove_canaries
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import MLP
@@ -67,8 +67,8 @@ AUDITED = samples(9, CLIENTS)
 @contextmanager
 def holding(bytes_: int, clients: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "HELD_BYTES", bytes_)
-        patch.setattr(module, "HELD_CLIENTS", clients)
+        patch.setattr(module, "MAX_BYTES_IN_MEMORY", bytes_)
+        patch.setattr(module, "MIN_CLIENTS_IN_MEMORY", clients)
         yield
 
 
@@ -100,9 +100,9 @@ def filled(count: int, folder: Path | None = None) -> StoredUploads:
 def test_uploads_are_restored_from_memory_and_disk(tmp_path: Path) -> None:
     with holding(150, 2):  # an upload is 60 bytes: two are held
         store = filled(6, tmp_path)
-    assert (list(store), len(store), store.all_held) == ([0, 1, 2, 3, 4, 5], 6, False)
+    assert (list(store), len(store), store.is_in_memory) == ([0, 1, 2, 3, 4, 5], 6, False)
     assert [0 in store, 3 in store, 6 in store] == [True, True, False]
-    assert list(store._held) == [0, 1]
+    assert list(store._in_memory) == [0, 1]
     for number in (5, 0, 3, 1, 3):
         got = store[number]
         assert isinstance(got, Update)
@@ -118,12 +118,12 @@ def test_uploads_within_either_limit_stay_in_memory() -> None:
     with holding(6 * 60, 0):
         small = filled(6)
     for store in (few, small):
-        assert store.all_held
-        settled = store.settled()
-        assert isinstance(settled, dict)
-        assert list(settled) == list(range(6))
+        assert store.is_in_memory
+        uploads = store.as_dict_if_in_memory()
+        assert isinstance(uploads, dict)
+        assert list(uploads) == list(range(6))
     with holding(6 * 60 - 1, 0):
-        assert list(filled(6)._held) == list(range(5))
+        assert list(filled(6)._in_memory) == list(range(5))
 
 
 def test_uploads_after_the_limit_are_stored_on_disk(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_uploads_after_the_limit_are_stored_on_disk(tmp_path: Path) -> None:
         store = StoredUploads(tmp_path)
         for number, one in enumerate([upload(0), large, upload(2)]):
             store.add(number, one)
-    assert list(store._held) == [0]
+    assert list(store._in_memory) == [0]
     assert list(store) == [0, 1, 2]
 
 
@@ -249,7 +249,7 @@ def test_storing_uploads_on_disk_gives_identical_models(name: str) -> None:
         stored = run(ALGORITHMS[name])
     for left, right in zip(held, stored, strict=True):
         assert isinstance(right.uploads, StoredUploads)
-        assert not right.uploads.all_held
+        assert not right.uploads.is_in_memory
         assert isinstance(right.exposed, LazyByClient)
         for label, model in left.after.items():
             assert_same(model.tensors(), right.after[label].tensors())
@@ -283,7 +283,7 @@ def test_stored_rounds_are_written_like_rounds_in_memory(tmp_path: Path) -> None
     assert len(ours) == CLIENTS
     for client, one in ours.items():
         assert_same(one.update or {}, theirs[client].update or {})
-    fewer = _without(stored, frozenset({0, 69}))
+    fewer = _remove_canaries(stored, frozenset({0, 69}))
     assert list(fewer.exposed) == list(fewer.uploads) == list(range(1, 69))
     assert isinstance(fewer.exposed, LazyByClient), "nothing was read"
 

@@ -14,7 +14,7 @@ from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
 from fedaudit.fl.algorithms.base import Tampering
-from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.records import Labels
@@ -189,7 +189,7 @@ def test_the_sum_view_requires_one_model_for_all_clients() -> None:
     net = one.models(0, neurons(0)).others.architecture
     algorithm = FedSGD(net, LocalTraining(lr=0.5))
     (round,) = simulate(algorithm, data, rounds=1, seed=1, server=server)
-    total = summed([received_gradient(round.uploads[client]) for client in data])
+    total = summed([as_gradient(round.uploads[client]) for client in data])
     (seen,) = VIEWS["sum"].of([round])
     update = seen.exposed[0].update
     assert update is not None

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.evaluation.clusters import cluster_figures, served_figure
+from fedaudit.evaluation.clusters import cluster_estimates, utility_estimate
 from fedaudit.results.aggregate import average_each
 from fedaudit.results.estimate import ACCURACY, FAIRNESS_GAPS, Estimate
 from fedaudit.results.record import Record
@@ -117,12 +117,12 @@ def figures(run: ClusterResult, gaps: tuple[str, ...] = FAIRNESS_GAPS) -> list[E
     for name, tested, share in parts:
         right = int(tested * min(share + rng.normal(0, 0.004), 1))
         found = (right / tested, *limits(right, tested))
-        served.append(served_figure(run, ACCURACY, found, group=name, samples=tested))
+        served.append(utility_estimate(run, ACCURACY, found, group=name, samples=tested))
     for name, size in zip(gaps, (0.011, 0.042, 0.045), strict=True):
         value = size + float(rng.uniform(0, 0.003))
         if len(run.group_names) > 1:
-            served.append(served_figure(run, name, (value, value - 0.004, value + 0.009)))
-    return cluster_figures(run, served)
+            served.append(utility_estimate(run, name, (value, value - 0.004, value + 0.009)))
+    return cluster_estimates(run, served)
 
 
 def over_runs(*runs: ClusterResult) -> list[Estimate]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, rankdata
 
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.evaluation.source import Baseline, SourceFound, source_figures
+from fedaudit.evaluation.source import Baseline, SourceEvaluation, source_estimates
 from fedaudit.metrics import Limited, rate_limits
 from fedaudit.metrics.source import LabelExcess
 from fedaudit.results.aggregate import average_each, correct_tests
@@ -495,7 +495,7 @@ def source(
     baseline: float | None = 0.25,
     baseline_p: float | None = 0.5,
     **changes: object,
-) -> SourceFound:
+) -> SourceEvaluation:
     """What a source attack found; wrong answers name the next client."""
     samples = clients * each
     confusion = [[0] * clients for _ in range(clients)]
@@ -524,7 +524,7 @@ def source(
         "overfitting": [0.01 * client for client in range(clients)],
     }
     answers = SourceResult.model_validate({**found, **changes})
-    figures = source_figures(
+    figures = source_estimates(
         answers,
         Limited(right / samples, low, high),
         Test(null=GUESSING, level=1 / clients, high=min(1.5 / clients, 1.0), p_value=p_value),
@@ -532,21 +532,21 @@ def source(
         class_p_value,
         None if baseline is None else Baseline(baseline, right / samples - baseline, baseline_p),
     )
-    return SourceFound(answers, figures)
+    return SourceEvaluation(answers, figures)
 
 
-def over_runs(*sources: SourceFound, alpha: float = 0.05) -> list[Estimate]:
+def over_runs(*sources: SourceEvaluation, alpha: float = 0.05) -> list[Estimate]:
     """Figures of source attacks over their runs."""
-    return correct_tests(average_each([one for run in sources for one in run.figures]), alpha)
+    return correct_tests(average_each([one for run in sources for one in run.estimates]), alpha)
 
 
-def with_sources(*sources: SourceFound, membership: bool = False, **rest: object) -> Record:
+def with_sources(*sources: SourceEvaluation, membership: bool = False, **rest: object) -> Record:
     """A record that is about owners, and with ``membership`` about members too."""
     changes = {"details": False, "defenses": (("none", 1.0),), **rest}
     plain = record(**changes)  # type: ignore[arg-type]
     only: dict[str, object] = {} if membership else {"attacks": []}
     others = plain.estimates if membership else plain.where(topic="utility")
-    runs = [one for run in sources for one in run.figures]
+    runs = [one for run in sources for one in run.estimates]
     update: dict[str, object] = {
         "sources": [one.answers for one in sources],
         "estimates": [*others, *runs, *over_runs(*sources, alpha=alpha_of(plain))],
@@ -605,5 +605,5 @@ def hostile() -> Record:
         for seed in (1, 2)
     ]
     update["sources"] = [one.answers for one in owners]
-    figures = [*(figure for one in owners for figure in one.figures), *over_runs(*owners)]
+    figures = [*(estimate for one in owners for estimate in one.estimates), *over_runs(*owners)]
     return changed(plain, **update, estimates=[*estimates, *figures])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaudit.evaluation.source import SourceFound
+from fedaudit.evaluation.source import SourceEvaluation
 from fedaudit.report.comparison.tables import epsilon_comparison, source_comparison
 from fedaudit.report.evidence import size_of_share
 from fedaudit.report.grid import Grid
@@ -216,7 +216,7 @@ EMPTY: dict[str, object] = {
     ],
     ids=["empty", "two", "forty", "seeds", "none-and-all", "settings", "uneven", "zero"],
 )
-def test_every_report_is_complete(results: tuple[SourceFound, ...]) -> None:
+def test_every_report_is_complete(results: tuple[SourceEvaluation, ...]) -> None:
     record = with_sources(*results)
     for of in (record, with_sources(*results, membership=True)):
         assert 'id="sources"' in report_html(of)

@@ -17,11 +17,11 @@ from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.datasets.formats.single import SingleSample
 from fedaudit.evaluation.asking import (
     answer_in_run,
-    compared_with,
+    choose_contrast,
     flag,
     label_posterior,
-    no_comparison,
     p_value_over_runs,
+    reason_against_comparison,
     smallest_over_runs,
 )
 from fedaudit.evaluation.sample_scores import SampleScores, read_scores
@@ -372,11 +372,14 @@ def test_posteriors_over_clients_are_those_of_the_source_attack(overfitted: Carr
 def test_a_unit_needs_another_member_and_another_non_member() -> None:
     origin = np.array([Origin.MEMBER, Origin.UNSEEN, Origin.UNSEEN, Origin.OTHER_CLIENT])
     samples = SampleScores(np.arange(4), origin, {"one": np.arange(4.0)})
-    assert no_comparison(samples, 0, "unseen") == "there are no other audited members"
-    assert no_comparison(samples, 1, "unseen") == ""
-    assert no_comparison(samples, 3, "other_client") == "there are no other audited non-members"
-    assert compared_with(samples) == "unseen"
-    assert compared_with(samples._replace(origin=np.minimum(origin, 1))) == "other_client"
+    assert reason_against_comparison(samples, 0, "unseen") == "there are no other audited members"
+    assert reason_against_comparison(samples, 1, "unseen") == ""
+    assert (
+        reason_against_comparison(samples, 3, "other_client")
+        == "there are no other audited non-members"
+    )
+    assert choose_contrast(samples) == "unseen"
+    assert choose_contrast(samples._replace(origin=np.minimum(origin, 1))) == "other_client"
 
 
 def test_label_distributions_are_counted_without_the_sample_itself() -> None:

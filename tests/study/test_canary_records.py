@@ -122,7 +122,7 @@ def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
 def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> None:
     truth = truth_module.target_truth(one_sided, 0)
     scores = np.arange(float(len(truth.origin)))
-    (figure,) = analysis._epsilon(one_sided, "avg-cosine", scores, truth)
+    (figure,) = analysis._epsilon_bound(one_sided, "avg-cosine", scores, truth)
     assert figure is not None
     measured = MeasuredRun(one_sided, [])
     found = CanaryRecords.conclude([measured], {(1, 0, "avg-cosine"): scores})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedaudit.attacks import attack_named
 from fedaudit.core.values import NOBODY
-from fedaudit.evaluation.source import SourceQueries, chained, source_queries
+from fedaudit.evaluation.source import SourceQueries, source_queries, sources_of_inferred_members
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
 from fedaudit.results.runs import Chained
@@ -54,7 +54,9 @@ def found(
     bases = torch.zeros(values.shape[:2], dtype=torch.int64)
     m = Measurements(values, rounds, tuple(range(CLIENTS)), bases)
     named = np.array([right[int(owner)] for owner in samples.owner])
-    strict, loose = chained(made, attack_named("sia"), {"loss": m}, named, samples)
+    strict, loose = sources_of_inferred_members(
+        made, attack_named("sia"), {"loss": m}, named, samples
+    )
     return strict, loose
 
 
@@ -100,7 +102,7 @@ def test_without_held_out_samples_the_audit_is_skipped() -> None:
     samples = source_queries(made)
     assert samples is not None
     right = np.ones(len(samples.positions), dtype=np.bool_)
-    assert chained(made, attack_named("sia"), {}, right, samples) == []
+    assert sources_of_inferred_members(made, attack_named("sia"), {}, right, samples) == []
 
 
 @pytest.mark.parametrize("wrong", [{"called": 1, "right": 2}])

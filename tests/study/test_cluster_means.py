@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedaudit.evaluation.clusters import cluster_figures, served_figure
+from fedaudit.evaluation.clusters import cluster_estimates, utility_estimate
 from fedaudit.results.aggregate import average_each
 from fedaudit.results.comparison import Difference, Row
 from fedaudit.results.estimate import ACCURACY, Estimate
@@ -70,12 +70,12 @@ def figures_of(
         share = accuracies[at % len(accuracies)]
         parts = [("majority", 0.84), ("minority", 0.72), ("everybody", share)]
         served = [
-            served_figure(run, ACCURACY, (share, 0.1, 0.95), group=name, samples=10)
+            utility_estimate(run, ACCURACY, (share, 0.1, 0.95), group=name, samples=10)
             for name, share in parts
             if name in (*run.group_names, "everybody")
         ]
-        served.append(served_figure(run, "equal opportunity", (0.1, 0.05, 0.2)))
-        found += cluster_figures(run, served)
+        served.append(utility_estimate(run, "equal opportunity", (0.1, 0.05, 0.2)))
+        found += cluster_estimates(run, served)
     return [*found, *average_each(found)]
 
 

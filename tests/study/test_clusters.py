@@ -435,7 +435,7 @@ def test_a_client_that_never_participated_has_no_model_and_no_violation() -> Non
     assert found.choices.joined == [first.get(client) for client in range(CLIENTS)]
     assert None in found.choices.joined
     # All clients accept less than the risk of any model.
-    counted = {one.metric: one.value for one in found.figures if one.group == "everybody"}
+    counted = {one.metric: one.value for one in found.estimates if one.group == "everybody"}
     assert counted["violations"] == counted["expected violations"] == len(first)
 
 

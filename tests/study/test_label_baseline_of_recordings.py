@@ -6,7 +6,7 @@ from typing import cast
 import numpy as np
 
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.evaluation.source import SourceQueries, named_by_labels
+from fedaudit.evaluation.source import SourceQueries, infer_from_labels
 from fedaudit.metrics.source import by_label_distribution
 from fedaudit.plan.parts import Setup
 
@@ -20,7 +20,7 @@ def test_the_label_baseline_of_recordings_excludes_the_sample() -> None:
         held = np.zeros((5, 10), dtype=np.int64)
         np.add.at(held, (owner, labels), 1)
         asked = SourceQueries(np.arange(60), owner, labels, tuple(range(5)))
-        named = (named_by_labels(run, held, asked), by_label_distribution(held, labels))
+        named = (infer_from_labels(run, held, asked), by_label_distribution(held, labels))
         successes.append([(one == owner).mean() for one in named])
     apart, together = np.mean(successes, axis=0)
     assert abs(apart - 0.2) < 0.03
@@ -32,4 +32,4 @@ def test_in_simulations_the_baseline_knows_all_data_of_each_client() -> None:
     held = np.array([[9, 1], [1, 9]])
     owner, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
     asked = SourceQueries(np.arange(4), owner, labels, (0, 1))
-    assert named_by_labels(run, held, asked).tolist() == [0, 1, 1, 0]
+    assert infer_from_labels(run, held, asked).tolist() == [0, 1, 1, 0]

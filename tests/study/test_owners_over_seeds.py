@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import Damaged
-from fedaudit.evaluation.source import SourceFound
+from fedaudit.evaluation.source import SourceEvaluation
 from fedaudit.report.sources import SourceAttack, attacks_in
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
@@ -15,12 +15,12 @@ from tests.report.records import over_runs, with_sources
 from tests.report.records import source as found
 
 
-def figure(*runs: SourceFound, alpha: float = 0.05) -> SourceAttack:
+def figure(*runs: SourceEvaluation, alpha: float = 0.05) -> SourceAttack:
     (one,) = figures(*runs, alpha=alpha)
     return one
 
 
-def figures(*runs: SourceFound, alpha: float = 0.05) -> list[SourceAttack]:
+def figures(*runs: SourceEvaluation, alpha: float = 0.05) -> list[SourceAttack]:
     return attacks_in(over_runs(*runs, alpha=alpha))
 
 
@@ -34,12 +34,12 @@ def adjusted(one: Estimate) -> float | None:
     return None if test is None else test.adjusted
 
 
-def low(run: SourceFound) -> float:
-    return run.figures[0].low or 0.0
+def low(run: SourceEvaluation) -> float:
+    return run.estimates[0].low or 0.0
 
 
-def high(run: SourceFound) -> float:
-    return run.figures[0].high or 0.0
+def high(run: SourceEvaluation) -> float:
+    return run.estimates[0].high or 0.0
 
 
 def test_a_single_run_keeps_its_estimate() -> None:
@@ -58,8 +58,8 @@ def test_seeds_are_averaged_with_their_variances_summed() -> None:
     one = figure(*(found(right=right, seed=right) for right in (56, 60, 64)))
     assert one.success.value == pytest.approx(0.5)
     runs = [found(right=right, seed=right) for right in (56, 60, 64)]
-    below = sum((run.figures[0].number - low(run)) ** 2 for run in runs) ** 0.5 / 3
-    above = sum((high(run) - run.figures[0].number) ** 2 for run in runs) ** 0.5 / 3
+    below = sum((run.estimates[0].number - low(run)) ** 2 for run in runs) ** 0.5 / 3
+    above = sum((high(run) - run.estimates[0].number) ** 2 for run in runs) ** 0.5 / 3
     assert one.success.low == pytest.approx(0.5 - below)
     assert one.excess.high == pytest.approx(0.3 + above)
     assert one.success.method == "Clopper-Pearson 95%, over these 3 runs"
@@ -155,7 +155,7 @@ def test_every_attack_defense_and_view_has_its_figure() -> None:
 
 def test_figures_of_other_attacks_than_the_records_are_refused(tmp_path: Path) -> None:
     record = with_sources(found())
-    other = found("another").figures
+    other = found("another").estimates
     write_record(record.model_copy(update={"estimates": other}), tmp_path / "bad.json")
     with pytest.raises(Damaged, match="attacks and seeds in sources"):
         read_record(tmp_path / "bad.json")

@@ -144,7 +144,7 @@ def test_person_scores_average_all_samples(carried: Carried) -> None:
         assert origin == (Origin.OTHER_CLIENT if owners & {1, 2, 3} else expected)
     scores = np.arange(len(truth.positions), dtype=np.float64)
     scores[3] = np.inf
-    found = truth.of_units(scores)
+    found = truth.unit_scores(scores)
     finite = np.where(np.isinf(scores), scores[np.isfinite(scores)].max(), scores)
     by_hand = [finite[audit.subject == person].mean() for person in kept.ids]
     assert found == pytest.approx(np.array(by_hand))

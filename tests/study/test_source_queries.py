@@ -9,7 +9,12 @@ import torch
 from fedaudit.attacks import attack_named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
-from fedaudit.evaluation.source import at_queries, posteriors, round_by_round, source_queries
+from fedaudit.evaluation.source import (
+    measurements_of_queries,
+    posteriors,
+    source_queries,
+    split_by_round,
+)
 from fedaudit.metrics.source import inferred_source, source_success
 from fedaudit.observe.measurements import Measurements
 from fedaudit.study.build import setup
@@ -48,7 +53,9 @@ def test_identical_clients_give_chance_level_source_accuracy(name: str) -> None:
     values = torch.rand((2, 1, len(RUN.deal.audit)), generator=seeded(1, "alike"))
     alike = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
     attack = attack_named(name)
-    found = posteriors(RUN, attack, at_queries(attack, {"loss": alike}, samples), samples)
+    found = posteriors(
+        RUN, attack, measurements_of_queries(attack, {"loss": alike}, samples), samples
+    )
     success = source_success(inferred_source(found), samples.owner)
     assert success.value == 1 / 4
     assert success.low < 1 / 4 < success.high
@@ -57,7 +64,7 @@ def test_identical_clients_give_chance_level_source_accuracy(name: str) -> None:
 def test_probabilities_are_of_the_measured_clients() -> None:
     samples = source_queries(RUN)
     assert samples is not None
-    cubes = at_queries(SIA, {"loss": losses((0, 2, 3))}, samples)
+    cubes = measurements_of_queries(SIA, {"loss": losses((0, 2, 3))}, samples)
     found = posteriors(RUN, SIA, cubes, samples)
     assert found.shape == (4, 24)
     assert (found[1] == 0).all()
@@ -71,7 +78,7 @@ def test_a_round_alone_is_that_round() -> None:
     assert samples is not None
     both = losses((0, 1, 2, 3), rounds=2)
     both = replace(both, values=torch.stack([both.values[0], both.values[0].roll(1, 0)]))
-    first, second = round_by_round(SIA, at_queries(SIA, {"loss": both}, samples))
+    first, second = split_by_round(SIA, measurements_of_queries(SIA, {"loss": both}, samples))
     assert (first["loss"].rounds, second["loss"].rounds) == ((1,), (2,))
     named = [posteriors(RUN, SIA, one, samples).argmax(0) for one in (first, second)]
     assert named[0].tolist() == samples.owner.tolist()
@@ -79,4 +86,4 @@ def test_a_round_alone_is_that_round() -> None:
 
 
 def test_an_attack_that_needs_several_rounds_has_none_alone() -> None:
-    assert round_by_round(attack_named("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []
+    assert split_by_round(attack_named("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []

@@ -156,7 +156,7 @@ def test_overfitting_uses_all_classes_of_a_sorted_test_part(
         tmp_path / "sorted.npz", x_train=features, y_train=labels, x_test=features, y_test=labels
     )
     run = setup(source_study(data={"name": "sorted"}), 1, tmp_path)
-    tried = torch.bincount(evaluation_split(run).fresh.labels)
+    tried = torch.bincount(evaluation_split(run).small_test.labels)
     assert tried.sum() == 1000
     assert tried.min() > 200
 

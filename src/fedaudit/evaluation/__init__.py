@@ -1,1 +1,1 @@
-"""Evaluation of a measured run: figures and controls from measurements and the ground truth."""
+"""Evaluation of a measured run: estimates and controls from measurements and the ground truth."""

@@ -1,4 +1,4 @@
-"""Utility of a run's models, measured in each round and stored in the round's notes."""
+"""Accuracy (or another utility) of a run's models, stored in the notes of each round."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +38,12 @@ from fedaudit.results.runs import ALL_CLIENTS
 TRAIN_ACCURACY_SAMPLES = 5_000
 """Largest number of samples for the training accuracy of a model."""
 
-_GAP_TRAINED, _GAP_TESTED = 500, 1_000
-_AT_ONCE = 4096
-"""Number of samples whose outputs are in memory together; outputs of sequences are large."""
+_GAP_TRAIN_SAMPLES, _GAP_TEST_SAMPLES = 500, 1_000
+"""Numbers of samples per client for the difference between training and test accuracy."""
+
+_BATCH_SIZE = 4096
+"""Batch size of the evaluation; outputs for sequences are large."""
+
 MEAN, SPREAD = "mean", "spread"
 _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
 
@@ -53,32 +56,31 @@ class EvaluationSplit:
 
     Attributes:
         test: The test set.
-        fresh: Random part of the test set, as files are often sorted by class.
-        all_clients: Random training samples of all clients together.
+        small_test: Random test samples. The first ones would do harm, as files are often sorted by
+            class.
+        all_clients: Random training samples from the pooled data of all clients.
         by_client: Random training samples of each client.
     """
 
     test: Samples
-    fresh: Samples
+    small_test: Samples
     all_clients: Samples
     by_client: Mapping[ClientId, Samples]
 
 
 def evaluation_split(run: Setup) -> EvaluationSplit:
     """Return the evaluation samples of a run, without samples that clients hold out."""
-    trained = left_to_train(run.deal.clients, run.holdout)
-    # A defense may change samples, which are evaluated as they were.
-    trained_on = {
-        client: data
-        if trained[client] is data
-        else data.take(torch.isin(data.ids, trained[client].ids))
+    used = left_to_train(run.deal.clients, run.holdout)
+    # A defense may change samples. The evaluation takes the original ones, by id.
+    training_data = {
+        client: data if used[client] is data else data.take(torch.isin(data.ids, used[client].ids))
         for client, data in run.deal.clients.items()
     }
     return EvaluationSplit(
         run.dataset.test,
-        _some(run, [run.dataset.test], _GAP_TESTED),
-        _some(run, list(trained_on.values()), TRAIN_ACCURACY_SAMPLES),
-        {c: _some(run, [data], _GAP_TRAINED) for c, data in trained_on.items()},
+        _random_samples(run, [run.dataset.test], _GAP_TEST_SAMPLES),
+        _random_samples(run, list(training_data.values()), TRAIN_ACCURACY_SAMPLES),
+        {c: _random_samples(run, [data], _GAP_TRAIN_SAMPLES) for c, data in training_data.items()},
     )
 
 
@@ -91,27 +93,29 @@ def accuracy_notes(
     means: bool = True,
     count: CountCorrect | None = None,
 ) -> dict[str, str]:
-    """Return counts of correct predictions of a round's models, or means for other tasks.
+    """Return the notes of a round about the utility of its models.
 
-    The server's models are evaluated on samples of all clients. A model that a client keeps is
-    evaluated on that client's samples, and chosen models on samples like those of their clients. In
-    the last measured round, models of single clients are compared on training and test samples.
+    For classification, these are counts of correct predictions; for other tasks, mean utilities.
+    The server's models are evaluated on samples of all clients, and a model that a client keeps on
+    this client's samples. If clients choose among models, each sample is evaluated by the model of
+    a client with similar features. In the last measured round, the notes also contain the
+    difference between training and test accuracy of each client's model.
 
     Args:
         run: The run.
         split: Evaluation samples.
         round: The round in the adversary's view.
         device: Device for models.
-        means: Whether to compute means for tasks without accuracy. Reports show those of the last
-            round only, and they may cost more than all attacks.
+        means: Whether to compute mean utilities for tasks without accuracy. Reports show only those
+            of the last round, and computing them may cost more than all attacks.
 
     Source: SIA, section 4.6 (generalization error of the local models).
-    Differs: The difference keeps its sign. It is measured in the last measured round only, on at
+    Differs: The difference keeps its sign. It is measured only in the last measured round, on at
         most 500 samples of each client and 1,000 test samples.
     """
     sees_clients = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
-    # Gaps are measured whatever the attacks are, as attacks may be chosen after the run. Clustered
-    # federations have hundreds of clients, and are measured only if an attack uses the gaps.
+    # Gaps do not depend on the attacks, which may be chosen after the run. Clustered federations
+    # have hundreds of clients. Their gaps are only measured if a source attack uses them.
     is_last = round.index == run.measured_rounds[-1]
     measures_gaps = sees_clients and is_last and (bool(run.on_source) or not round.chosen)
     gaps = _gaps(split, round, device) if measures_gaps else {}
@@ -124,24 +128,24 @@ def accuracy_notes(
         f"client-{c}": (model, split.by_client[c]) for c, model in sorted(round.kept.items())
     }
     notes, count = dict[str, str](), count or count_correct
-    for name, (model, trained_on) in (by_client or models).items():
+    for name, (model, training_samples) in (by_client or models).items():
         if not model.architecture.task.utility.is_share:
             if means:
-                notes |= _means(model, split.test, trained_on, device)
+                notes |= _means(model, split.test, training_samples, device)
             continue
         notes |= {
             f"{_TEST}{name}": str(count(model, split.test, device)),
-            f"{_TRAIN}{name}": str(count(model, trained_on, device)),
-            f"{_TOTAL}{name}": str(len(trained_on)),
+            f"{_TRAIN}{name}": str(count(model, training_samples, device)),
+            f"{_TOTAL}{name}": str(len(training_samples)),
         }
     return notes | gaps
 
 
-def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> bool:
-    """Return True if a round's notes have possible counts, or means if ``means`` asks for them."""
+def are_notes_valid(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> bool:
+    """Return True if the notes of :func:`accuracy_notes` are complete and possible."""
     if _has_no_models(run):
         return True
-    names = _models(notes)
+    names = _model_names(notes)
     utility = run.algorithm.architecture.task.utility
     if not utility.is_share:
         return not means or all(_as_number(notes.get(f"{part}{MEAN}")) for part in (_TEST, _TRAIN))
@@ -150,72 +154,77 @@ def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> b
         gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
     except (KeyError, ValueError):
         return False
-    tested = len(run.dataset.test)
+    test_size = len(run.dataset.test)
     return (
         bool(counts)
-        and all(0 <= test <= tested for test, _, _ in counts)
+        and all(0 <= test <= test_size for test, _, _ in counts)
         and all(0 <= train <= total <= TRAIN_ACCURACY_SAMPLES for _, train, total in counts)
         and all(-1 <= gap <= 1 for gap in gaps)
     )
 
 
 def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
-    """Return accuracies of the run's models (the mean over several), or another task's utility."""
+    """Return estimates of the utility of the run's models after the last measured round.
+
+    Accuracies are averaged if there are several models. The result is empty if a recording has no
+    models.
+    """
     if _has_no_models(run):
         return []
-    tested, notes = len(run.dataset.test), stored[-1].notes
+    test_size, notes = len(run.dataset.test), stored[-1].notes
     measure = run.algorithm.architecture.task.utility
-    figure = partial(Estimate, topic="utility", **run_coordinates(run))
+    estimate = partial(Estimate, topic="utility", **run_coordinates(run))
     if not measure.is_share:
         mean, std = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
-        half = float(sp.special.ndtri(0.975)) * std / tested**0.5
+        half_width = float(sp.special.ndtri(0.975)) * std / test_size**0.5
         return [
-            figure(
+            estimate(
                 metric=f"test {measure.name}",
                 value=mean,
-                samples=tested,
+                samples=test_size,
                 method="normal 95%",
-                low=mean - half,
-                high=mean + half,
+                low=mean - half_width,
+                high=mean + half_width,
             ),
-            figure(metric=f"train {measure.name}", value=float(notes[f"{_TRAIN}{MEAN}"])),
+            estimate(metric=f"train {measure.name}", value=float(notes[f"{_TRAIN}{MEAN}"])),
         ]
-    test = share(round(_mean_correct(notes)), tested)
+    test = share(round(_mean_correct(notes)), test_size)
     correct, total = (
-        sum(int(notes[f"{part}{name}"]) for name in _models(notes)) for part in (_TRAIN, _TOTAL)
+        sum(int(notes[f"{prefix}{name}"]) for name in _model_names(notes))
+        for prefix in (_TRAIN, _TOTAL)
     )
     train = share(correct, total)
     gap = generalisation_gap(train, test).value
     values = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: gap}
     gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
     if gaps:
-        # The sum is exact, so that the order of the notes cannot change the last digit.
+        # fsum is exact, so that the order of the notes cannot change the last digit.
         values[UPLOAD_GAP] = fsum(gaps) / len(gaps)
     return [
-        figure(
+        estimate(
             metric=TEST_ACCURACY,
             value=test.value,
             low=test.low,
             high=test.high,
             method="Clopper-Pearson 95%",
-            samples=tested,
+            samples=test_size,
         ),
-        *(figure(metric=metric, value=value) for metric, value in values.items()),
+        *(estimate(metric=metric, value=value) for metric, value in values.items()),
     ]
 
 
 def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
-    """Return test accuracy after each measured round (the mean over several models).
+    """Return test accuracy after each measured round, averaged if there are several models.
 
-    It is empty for tasks without accuracy.
+    The result has no rounds if the task has no accuracy or a recording has no models.
     """
-    tested = len(run.dataset.test)
+    test_size = len(run.dataset.test)
     if _has_no_models(run) or not run.algorithm.architecture.task.utility.is_share:
         stored = []
     return AccuracyByRound(
         **run_coordinates(run),
         rounds=[measurement.measured.index for measurement in stored],
-        accuracy=[_mean_correct(measurement.notes) / tested for measurement in stored],
+        accuracy=[_mean_correct(measurement.notes) / test_size for measurement in stored],
     )
 
 
@@ -229,12 +238,12 @@ def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[f
     return [float(notes[key]) for key in keys] if all(key in notes for key in keys) else []
 
 
-def _models(notes: Mapping[str, str]) -> list[str]:
+def _model_names(notes: Mapping[str, str]) -> list[str]:
     return sorted(name.removeprefix(_TEST) for name in notes if name.startswith(_TEST))
 
 
 def _mean_correct(notes: Mapping[str, str]) -> float:
-    return float(np.mean([int(notes[f"{_TEST}{name}"]) for name in _models(notes)]))
+    return float(np.mean([int(notes[f"{_TEST}{name}"]) for name in _model_names(notes)]))
 
 
 def _count_chosen(
@@ -242,22 +251,24 @@ def _count_chosen(
 ) -> dict[str, str]:
     """Return counts of correct predictions of the models that clients chose."""
     counts = dict[str, int]()
-    for part, samples in ((_TEST, split.test), (_TRAIN, split.all_clients)):
-        outputs = outputs_served(round, samples, run.groups.place, device)
-        counts[part] = int((outputs.argmax(1) == samples.labels).sum())
+    for prefix, samples in ((_TEST, split.test), (_TRAIN, split.all_clients)):
+        outputs = outputs_of_chosen_models(round, samples, run.groups.place, device)
+        counts[prefix] = int((outputs.argmax(1) == samples.labels).sum())
     counts[_TOTAL] = len(split.all_clients)
-    return {f"{part}{ALL_CLIENTS}": str(count) for part, count in counts.items()}
+    return {f"{prefix}{ALL_CLIENTS}": str(count) for prefix, count in counts.items()}
 
 
 def _means(
-    model: Model, test: Samples, trained_on: Samples, device: torch.device
+    model: Model, test_samples: Samples, training_samples: Samples, device: torch.device
 ) -> dict[str, str]:
     """Return mean and standard deviation of the utility of a model without accuracy."""
-    values = [_utilities(model, samples, device) for samples in (test, trained_on)]
+    test, train = (
+        _utilities(model, samples, device) for samples in (test_samples, training_samples)
+    )
     return {
-        f"{_TEST}{MEAN}": repr(float(values[0].mean())),
-        f"{_TEST}{SPREAD}": repr(float(values[0].std())),
-        f"{_TRAIN}{MEAN}": repr(float(values[1].mean())),
+        f"{_TEST}{MEAN}": repr(float(test.mean())),
+        f"{_TEST}{SPREAD}": repr(float(test.std())),
+        f"{_TRAIN}{MEAN}": repr(float(train.mean())),
     }
 
 
@@ -277,14 +288,14 @@ def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[st
         model = round.kept.get(client, exposed.local)
         if model is not None:
             samples = split.by_client[client]
-            trained = count_correct(model, samples, device) / len(samples)
-            tested = count_correct(model, split.fresh, device) / len(split.fresh)
-            notes[f"{_GAP}{client}"] = repr(trained - tested)
+            train = count_correct(model, samples, device) / len(samples)
+            test = count_correct(model, split.small_test, device) / len(split.small_test)
+            notes[f"{_GAP}{client}"] = repr(train - test)
     return notes
 
 
 def count_correct(model: Model, samples: Samples, device: torch.device) -> int:
-    """Return the number of samples that a model answers correctly."""
+    """Return the number of samples that a model classifies correctly."""
     return int(_utilities(model, samples, device).sum())
 
 
@@ -292,12 +303,12 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     """Return the utility of a model on each sample.
 
     Raises:
-        BadInput: A prediction is infinite or too far off.
+        BadInput: A utility is infinite or huge, as training has diverged.
     """
     values: list[Tensor] = []
-    for part in chunks(len(samples), _AT_ONCE):
-        outputs = outputs_of(model, samples.features[part], device)
-        values.append(model.architecture.task.utility.per_sample(outputs, samples.targets[part]))
+    for batch in chunks(len(samples), _BATCH_SIZE):
+        outputs = outputs_of(model, samples.features[batch], device)
+        values.append(model.architecture.task.utility.per_sample(outputs, samples.targets[batch]))
     utilities = torch.cat(values).double()
     if not bool((utilities.abs() <= LARGEST).all()):
         raise BadInput(
@@ -307,45 +318,51 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     return utilities
 
 
-def _some(run: Setup, parts: Sequence[Samples], count: int) -> Samples:
-    """Return the samples, or a random part of them that is the same in all rounds of a run."""
-    if len(parts) == 1 and len(parts[0]) <= count:
-        return parts[0]
-    return some_of(parts, count, seeded(run.seed, "training accuracy"))
+def _random_samples(run: Setup, datasets: Sequence[Samples], count: int) -> Samples:
+    """Return at most ``count`` random samples, which are the same in all rounds of a run."""
+    if len(datasets) == 1 and len(datasets[0]) <= count:
+        return datasets[0]
+    return random_samples(datasets, count, seeded(run.seed, "training accuracy"))
 
 
-def some_of(parts: Sequence[Samples], count: int, rng: torch.Generator) -> Samples:
-    """Return a random part of all samples, at most ``count``, in their order."""
-    # The parts are not joined first, as they may be as large as the whole data set.
-    sizes = [len(part) for part in parts]
+def random_samples(datasets: Sequence[Samples], count: int, rng: torch.Generator) -> Samples:
+    """Return at most ``count`` random samples of several data sets, in their original order."""
+    # Samples are drawn before data sets are joined, as they may together be the whole training set.
+    sizes = [len(samples) for samples in datasets]
     chosen = torch.zeros(sum(sizes), dtype=torch.bool)
     chosen[torch.randperm(len(chosen), generator=rng)[:count]] = True
     masks = torch.split(chosen, sizes)
-    return Samples.joined(*(part.take(mask) for part, mask in zip(parts, masks, strict=True)))
+    return Samples.joined(
+        *(samples.take(mask) for samples, mask in zip(datasets, masks, strict=True))
+    )
 
 
-def model_of_each(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, str]:
+def chosen_models(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, str]:
     """Return the name of every client's model; the first model if a client never participated."""
     first = next(iter(round.after))
     return {client: round.chosen.get(client, first) for client in clients}
 
 
-def outputs_served(
-    round: Round, samples: Samples, place: Int[ndarray, " all"], device: torch.device = CPU
+def outputs_of_chosen_models(
+    round: Round, samples: Samples, similar_client: Int[ndarray, " all"], device: torch.device = CPU
 ) -> Float[Tensor, "samples outputs"]:
-    """Return the outputs for each sample of the model that a client with such data uses.
+    """Return the output for each sample, computed by the model of a client with similar features.
 
-    ``place`` is, for every sample of the data set by id, a client whose features it resembles.
+    Args:
+        round: The round.
+        samples: Samples of the data set.
+        similar_client: For each id of the data set, a client with features like this sample's.
+        device: Device for models.
     """
-    client_of = torch.from_numpy(place)[samples.ids]
-    chosen = model_of_each(round, sorted(set(client_of.tolist())))
+    client_of = torch.from_numpy(similar_client)[samples.ids]
+    chosen = chosen_models(round, sorted(set(client_of.tolist())))
     outputs: Tensor | None = None
     for name, model in round.after.items():
         clients = [client for client, choice in chosen.items() if choice == name]
         mask = torch.isin(client_of, torch.tensor(clients, dtype=torch.int64))
         if bool(mask.any()):
-            part = outputs_of(model, samples.features[mask], device)
+            model_outputs = outputs_of(model, samples.features[mask], device)
             if outputs is None:
-                outputs = part.new_empty((len(samples), *part.shape[1:]))
-            outputs[mask] = part
+                outputs = model_outputs.new_empty((len(samples), *model_outputs.shape[1:]))
+            outputs[mask] = model_outputs
     return torch.empty(0, 1) if outputs is None else outputs

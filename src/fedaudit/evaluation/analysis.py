@@ -1,4 +1,4 @@
-"""Figures of membership inference from measurements and ground truth, for each run."""
+"""Estimates of membership inference from measurements and ground truth, for each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -54,20 +54,20 @@ from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import PEOPLE_IGNORED, Estimate, Interval, Test
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 
-GUESSED_SHARE = 0.2
-"""Share of fairly drawn samples about which the one-run bound on epsilon guesses.
+GUESSED_FRACTION = 0.2
+"""Fraction of the samples of a fair draw on which the one-run bound on epsilon guesses.
 
-The bound is valid because the share does not depend on scores.
+The bound is valid because this fraction does not depend on the scores.
 """
 
 _CURVE_POINTS = 120
 _HISTOGRAM_BINS = 40
-_PICTURE_DIGITS = 5
-"""Significant digits of values in pictures; figures keep all digits."""
+_PLOT_DIGITS = 5
+"""Significant digits of the values in plots; estimates keep all digits."""
 
 
 class AttackRun(NamedTuple):
-    """Attack, defense, view and seed of figures."""
+    """Attack, defense, view and seed that several estimates share."""
 
     attack: str
     defense: str
@@ -81,9 +81,9 @@ def analyse(
     findings: Findings,
     progress: Progress = quiet,
 ) -> None:
-    """Add one run's figures for every target and attack."""
+    """Run every attack on every target of one run, and add the estimates to ``findings``."""
     phase, done = f"seed {setup.seed}: attacks", 0
-    first = len(findings.figures), len(findings.groups)
+    starts = len(findings.estimates), len(findings.groups)
     total = len(setup.study.audit.targets) * len(setup.on_membership)
     progress(phase, done, total)
     audited = list[UnitTruth]()
@@ -95,32 +95,36 @@ def analyse(
         for name, cube in cubes.items():
             findings.trajectories.extend(_trajectories(setup, name, cube, truth))
         for name, attack in setup.on_membership.items():
-            of_samples = _scores(setup, name, attack, cubes, truth, findings)
-            if of_samples is not None:
-                scores = truth.of_units(of_samples)
+            sample_scores = _scores(setup, name, attack, cubes, truth, findings)
+            if sample_scores is not None:
+                scores = truth.unit_scores(sample_scores)
                 findings.scores[setup.seed, target, name] = scores
-                _add_figures(setup, name, scores, units, findings)
+                _add_estimates(setup, name, scores, units, findings)
                 if truth.subject is not None:
-                    findings.figures += _of_single_samples(setup, name, of_samples, truth)
-                _add_pictures(setup, name, scores, units, findings)
-                findings.groups.extend(_groups(setup, name, of_samples, truth))
+                    findings.estimates += _single_sample_estimates(
+                        setup, name, sample_scores, truth
+                    )
+                _add_plots(setup, name, scores, units, findings)
+                findings.groups.extend(_group_estimates(setup, name, sample_scores, truth))
             done += 1
             progress(phase, done, total)
     if not has_equal_clients(setup):
         _add_pooled(setup, audited, findings)
     if setup.ignores_people:
-        for figures, start in zip((findings.figures, findings.groups), first, strict=True):
-            figures[start:] = map(_without_people, figures[start:])
+        for added, start in zip((findings.estimates, findings.groups), starts, strict=True):
+            added[start:] = map(_note_ignored_people, added[start:])
 
 
-def _without_people(figure: Estimate) -> Estimate:
-    # Bounds on epsilon hold however much samples resemble each other.
-    if figure.high is None or figure.metric == EPSILON:
-        return figure
-    return figure.model_copy(update={"method": f"{figure.method}, {PEOPLE_IGNORED}"})
+def _note_ignored_people(estimate: Estimate) -> Estimate:
+    """Add to an estimate's method that its interval treats samples of a person as independent."""
+    # Bounds on epsilon are valid for dependent samples, too.
+    if estimate.high is None or estimate.metric == EPSILON:
+        return estimate
+    return estimate.model_copy(update={"method": f"{estimate.method}, {PEOPLE_IGNORED}"})
 
 
 def _evaluated_measurements(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
+    """Return the measurements of the target's audited samples, redrawn if the study asks for it."""
     values = m.values[:, :, torch.from_numpy(truth.positions)]
     if setup.study.figures.evaluation == "redraw":
         rng = seeded_numpy(setup.seed, "redraw", truth.target)
@@ -158,11 +162,11 @@ def _scores(
         return None
 
 
-def _of_single_samples(
+def _single_sample_estimates(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
-    """Yield the AUC over single samples, with limits that count people."""
-    # These have no test, as the study's family of tests is about people.
+    """Yield the AUC over samples instead of people, with limits that are clustered by person."""
+    # These estimates have no test, as the study tests only estimates on people.
     assert truth.subject is not None
     for contrast, against in CONTRASTS.items():
         chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
@@ -181,12 +185,12 @@ def _of_single_samples(
         )
 
 
-def _add_figures(
+def _add_estimates(
     setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
     study = setup.study
     attack = AttackRun(attack=name, **view_coordinates(setup))
-    add_figures(attack, scores, truth, findings, study.figures.fprs)
+    add_estimates(attack, scores, truth, findings, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
         compute = metric_named(metric)
@@ -195,18 +199,18 @@ def _add_figures(
             values = estimates(
                 metric, compute, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
             )
-            findings.figures += [_figure(attack, truth, value, compared) for value in values]
-    findings.figures += _epsilon(setup, name, scores, truth)
+            findings.estimates += [_estimate(attack, truth, value, compared) for value in values]
+    findings.estimates += _epsilon_bound(setup, name, scores, truth)
 
 
-def add_figures(
+def add_estimates(
     attack: AttackRun,
     scores: Float[ndarray, " units"],
     truth: UnitTruth,
     findings: Findings,
     fprs: Sequence[float],
 ) -> None:
-    """Add the figures of one attack on one client in one run, except the bound on epsilon."""
+    """Add the estimates of one attack on one client in one run, except the bound on epsilon."""
     for contrast, compared in truth.comparisons.items():
         _add_contrast(attack, scores, truth, contrast, compared, findings, fprs)
 
@@ -221,14 +225,14 @@ def _add_contrast(
     fprs: Sequence[float],
     client: Int[ndarray, " units"] | None = None,
 ) -> None:
-    """Add the figures of one contrast, and limits of rates at any confidence.
+    """Add the estimates of one contrast, and limits of rates at any confidence.
 
-    If units of several clients are pooled, ``client`` is the client whose draw decided about each
-    unit, and units are compared within it.
+    If units of several clients are pooled, ``client`` is the client whose fair draw decided about
+    each unit. Units are then only compared with units of the same client.
     """
     chosen = compared.chosen
     if not truth.is_member[chosen].any():
-        refused = Evaluated(
+        inconclusive = Evaluated(
             contrast=contrast,
             metric=AUC,
             value=None,
@@ -237,15 +241,16 @@ def _add_contrast(
             note="inconclusive: no class has both members and such non-members, and label "
             "distributions alone would distinguish them",
         )
-        findings.figures.append(_figure(attack, truth, refused, compared))
+        findings.estimates.append(_estimate(attack, truth, inconclusive, compared))
         return
     if truth.is_member[chosen].all():
-        # There are no such non-members, which evaluate() reports for all units.
+        # There are no such non-members. Given all units, evaluate() returns an estimate with a note
+        # about it.
         chosen = np.ones_like(chosen)
     scores, origin = scores[chosen], truth.origin[chosen]
     strata = None if client is None else client[chosen]
     scaled = scores if strata is None else scaled_within(scores, strata)
-    for estimate in evaluate(
+    for evaluated in evaluate(
         scores,
         origin,
         fprs=fprs,
@@ -254,20 +259,21 @@ def _add_contrast(
         contrasts=(contrast,),
         strata=strata,
     ):
-        rate, figure = rate_of(estimate.metric), _figure(attack, truth, estimate, compared)
-        if estimate.p_value is not None and not repeats(contrast, truth):
-            figure = figure.model_copy(update={"tests": [Test(p_value=estimate.p_value)]})
-        if rate is not None and estimate.value is not None:
+        rate, estimate = rate_of(evaluated.metric), _estimate(attack, truth, evaluated, compared)
+        # An estimate that repeats another one has no test, so that tests are not counted twice.
+        if evaluated.p_value is not None and not repeats(contrast, truth):
+            estimate = estimate.model_copy(update={"tests": [Test(p_value=evaluated.p_value)]})
+        if rate is not None and evaluated.value is not None:
             limits = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
-            findings.limits[len(findings.figures)] = limits
-        findings.figures.append(figure)
+            findings.limits[len(findings.estimates)] = limits
+        findings.estimates.append(estimate)
 
 
 def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
-    """Add figures over all audited clients, whose members are compared within each client.
+    """Add estimates over all audited clients, in which units are compared within each client.
 
-    A few dozen audited samples of one client are too few for a conclusion. Pooled units are those
-    whose membership a fair draw decided.
+    A few dozen audited samples of one client are too few for a conclusion. Only units whose
+    membership a fair draw decided are pooled.
     """
     for name in setup.on_membership:
         attack = AttackRun(attack=name, **view_coordinates(setup))
@@ -278,9 +284,9 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
         }
         if len(by_client) < 2:
             continue
-        truths, parts = zip(*by_client.values(), strict=True)
-        scores = np.concatenate(parts)
-        client = np.repeat(list(by_client), [len(part) for part in parts])
+        truths, scores_by_client = zip(*by_client.values(), strict=True)
+        scores = np.concatenate(scores_by_client)
+        client = np.repeat(list(by_client), [len(part) for part in scores_by_client])
         origin = np.concatenate([truth.origin[truth.fair] for truth in truths])
         ids = np.concatenate([truth.ids[truth.fair] for truth in truths])
         first, fair = truths[0], np.ones_like(ids, bool)
@@ -306,31 +312,31 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
             _add_contrast(attack, scores, units, contrast, compared, findings, fprs, client)
 
 
-_SHARED = (
+_COPIED_FIELDS = (
     *("contrast", "metric", "value", "low", "high", "method", "n_members", "n_nonmembers"),
     *("realised_fpr", "ceiling", "note"),
 )
-"""Fields that an evaluated figure shares with an estimate."""
+"""Fields of an evaluated metric that an estimate has, too."""
 
 
-def _figure(
-    attack: AttackRun, truth: UnitTruth, figure: Evaluated, compared: Comparison
+def _estimate(
+    attack: AttackRun, truth: UnitTruth, evaluated: Evaluated, compared: Comparison
 ) -> Estimate:
-    low, high = figure.low_at_threshold, figure.high_at_threshold
+    low, high = evaluated.low_at_threshold, evaluated.high_at_threshold
     return Estimate(
         **attack._asdict(),
-        **{name: getattr(figure, name) for name in _SHARED},
+        **{name: getattr(evaluated, name) for name in _COPIED_FIELDS},
         unit=truth.unit,
         target=None if compared.within == "client" else truth.target,
         within=compared.within,
         fair=compared.fair,
-        labels_alone=compared.labels_alone if figure.metric == AUC else None,
+        labels_alone=compared.labels_alone if evaluated.metric == AUC else None,
         at_threshold=None if high is None else Interval(low=low, high=high),
     )
 
 
 class CoinScores(NamedTuple):
-    """One attack's scores of the units about whose membership a fair coin decided.
+    """One attack's scores for the units whose membership was decided by a fair coin.
 
     Attributes:
         run: The run.
@@ -339,7 +345,8 @@ class CoinScores(NamedTuple):
         unit: "sample" or "person".
         scores: Scores of units, larger for likelier members.
         is_member: Whether the client trained on each unit.
-        guesses: Number of guesses of the bounds on epsilon, which is even.
+        guesses: Number of units on which the bounds on epsilon guess: as many with high scores as
+            with low ones.
     """
 
     run: Setup
@@ -356,14 +363,14 @@ def coin_scores(
 ) -> CoinScores | None:
     """Return the scores for bounds on epsilon; None if there are too few."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
-    guesses = 2 * int(GUESSED_SHARE * chosen.sum() / 2)
+    guesses = 2 * int(GUESSED_FRACTION * chosen.sum() / 2)
     if guesses < 2:
         return None
     is_member = truth.is_member[chosen]
     return CoinScores(run, truth.target, attack, truth.unit, scores[chosen], is_member, guesses)
 
 
-def bound_figure(
+def bound_estimate(
     coins: CoinScores,
     metric: str,
     bound: EpsilonBound | str,
@@ -373,18 +380,18 @@ def bound_figure(
     delta: float,
     note: str,
 ) -> Estimate:
-    """Return the figure of a lower bound on epsilon.
+    """Return the estimate with a lower bound on epsilon.
 
     Args:
         coins: Scores from which the bound was computed.
-        metric: Name of the figure.
+        metric: Name of the estimate.
         bound: The bound, or the reason why there is none.
-        family: Number of bounds that share the study's error.
-        name: Name of the method, if there is no bound.
-        delta: Delta of the method, if there is no bound.
+        family: Number of bounds that share the study's error probability.
+        name: Name of the method, used if there is no bound.
+        delta: Delta of the method, used if there is no bound.
         note: Note for the reader of a bound.
     """
-    figure = partial(
+    estimate = partial(
         Estimate,
         **view_coordinates(coins.run),
         attack=coins.attack,
@@ -398,8 +405,8 @@ def bound_figure(
     shared = f"; error shared by {family} bounds"
     if isinstance(bound, str):
         method = bound_method(name, delta, coins.run.study.figures.alpha / family)
-        return figure(value=None, method=method + shared, note=f"refused: {bound}")
-    return figure(
+        return estimate(value=None, method=method + shared, note=f"refused: {bound}")
+    return estimate(
         value=bound.value,
         low=bound.value,
         method=bound.method + shared,
@@ -408,10 +415,10 @@ def bound_figure(
     )
 
 
-def _epsilon(
+def _epsilon_bound(
     setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> Iterator[Estimate]:
-    """Yield the one-run lower bound on epsilon from members and unseen samples."""
+    """Yield the one-run lower bound on epsilon from members and held-out samples."""
     study, coins = setup.study, coin_scores(setup, name, scores, truth)
     if coins is None or study.figures.evaluation == "redraw":
         return
@@ -421,7 +428,7 @@ def _epsilon(
         alpha = study.figures.alpha / family
         bound = one_run_epsilon(coins.scores, coins.is_member, guesses=coins.guesses, alpha=alpha)
     note = f"lower bound from {coins.guesses} guesses in one run; it refutes claims, confirms none"
-    yield bound_figure(coins, EPSILON, bound, family, name="one run", delta=0.0, note=note)
+    yield bound_estimate(coins, EPSILON, bound, family, name="one run", delta=0.0, note=note)
 
 
 def trainable_by_round(
@@ -429,8 +436,9 @@ def trainable_by_round(
 ) -> dict[int, Bool[Tensor, " samples"]]:
     """Return for each measured round whether the target may train on each sample's class.
 
-    A defense may assign classes to clients. Samples that it uses against the assignment are not
-    considered. If clients are attacked as one, any of them may train on a sample.
+    A defense may assign classes to clients, which then train on samples of these classes (and on a
+    few others, which are ignored here). If clients are attacked as one, the result is True if any
+    of them may train on the class.
     """
     merged = setup.study.audit.merge
     clients = merged if target in merged else (target,)
@@ -440,12 +448,12 @@ def trainable_by_round(
         # Some clients are visible only in a sum.
         summed: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
         cohort = tuple(sorted({*visible, *summed}))
-        by_client = [_trains_on(setup, client, index, cohort, labels) for client in clients]
+        by_client = [_may_train_on(setup, client, index, cohort, labels) for client in clients]
         trainable[index] = torch.stack(by_client).any(0)
     return trainable
 
 
-def _trains_on(
+def _may_train_on(
     setup: Setup,
     client: ClientId,
     index: int,
@@ -473,10 +481,10 @@ class _AttackFields(RunCoordinates):
     target: int
 
 
-def _add_pictures(
+def _add_plots(
     setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
-    """Add curves, a histogram and the most exposed members of one attack."""
+    """Add ROC curves, a histogram and the most exposed members of one attack."""
     fields: _AttackFields = {**run_coordinates(setup), "attack": name, "target": truth.target}
     for contrast, compared in truth.comparisons.items():
         chosen = compared.chosen
@@ -502,7 +510,7 @@ def _histogram(
     fields: _AttackFields, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> Histogram:
     finite = scores[np.isfinite(scores)]
-    # Extreme scores are counted in the first and last bin, as they would widen all other bins.
+    # Extreme scores are counted in the first and last bin. Otherwise, they would widen all bins.
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
     counts = {
@@ -512,12 +520,12 @@ def _histogram(
     return Histogram(**fields, edges=_rounded(edges), **counts)
 
 
-def _groups(
+def _group_estimates(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
     """Yield the AUC within each class, and against the samples of each other client."""
     if truth.subject is not None:
-        # The intervals assume independent samples, and those of a person are dependent.
+        # The intervals assume independent samples, but samples of one person are dependent.
         return
     kind: Literal["class", "client"]
     by_class = auc_by_group(scores, truth.is_member, groups=truth.labels)
@@ -528,37 +536,37 @@ def _groups(
         ("client", "other_client", fair, [row for row in by_owner if row.group >= 0]),
     ):
         for row in rows:
-            figure = asdict(row)
+            values = asdict(row)
             yield Estimate(
                 **run_coordinates(setup),
                 metric=AUC,
                 attack=name,
                 contrast=contrast,
                 by=kind,
-                group=str(figure.pop("group")),
+                group=str(values.pop("group")),
                 fair=is_fair,
                 target=truth.target,
-                **figure,
+                **values,
             )
 
 
 def _trajectories(
     setup: Setup, name: str, cube: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
-    """Yield mean and middle 80 % of a signal of the target in each round, by origin."""
+    """Yield mean, 10 % and 90 % quantile of the target's signal in each round, by origin."""
     values = cube.of(truth.target).numpy()
     for origin in Origin:
-        part = values[:, truth.origin == origin]
-        if part.shape[1]:
+        of_origin = values[:, truth.origin == origin]
+        if of_origin.shape[1]:
             yield Trajectory(
                 **run_coordinates(setup),
                 signal=name,
                 target=truth.target,
                 origin=_ORIGIN_NAMES[origin],
                 rounds=list(cube.rounds),
-                mean=_finite(part.mean(1)),
-                low=_finite(np.quantile(part, 0.1, axis=1)),
-                high=_finite(np.quantile(part, 0.9, axis=1)),
+                mean=_none_unless_finite(of_origin.mean(1)),
+                low=_none_unless_finite(np.quantile(of_origin, 0.1, axis=1)),
+                high=_none_unless_finite(np.quantile(of_origin, 0.9, axis=1)),
             )
 
 
@@ -570,10 +578,10 @@ _ORIGIN_NAMES: dict[Origin, Literal["member", "other_client", "unseen"]] = {
 
 
 def _rounded(values: Float[ndarray, " points"]) -> list[float]:
-    return [float(f"{value:.{_PICTURE_DIGITS}g}") for value in values]
+    return [float(f"{value:.{_PLOT_DIGITS}g}") for value in values]
 
 
-def _finite(values: Float[ndarray, " rounds"]) -> list[float | None]:
+def _none_unless_finite(values: Float[ndarray, " rounds"]) -> list[float | None]:
     return [
         rounded if np.isfinite(value) else None
         for value, rounded in zip(values, _rounded(values), strict=True)

@@ -1,4 +1,4 @@
-"""Answers about one sample or person by a comparison with other audited units."""
+"""Answers to "was this sample, or this person's data, used for training?"."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,17 +23,17 @@ _ORIGINS: Mapping[Origin, OriginName] = {
 _AGAINST = {"unseen": Origin.UNSEEN, "other_client": Origin.OTHER_CLIENT}
 
 
-def compared_with(samples: SampleScores) -> Contrast:
-    """Return the contrast: held-out non-members if there are any, else other clients'."""
+def choose_contrast(samples: SampleScores) -> Contrast:
+    """Return the non-members to compare with: held-out ones if possible, else other clients'."""
     return "unseen" if (samples.origin == Origin.UNSEEN).any() else "other_client"
 
 
-def no_comparison(samples: SampleScores, row: int, contrast: Contrast) -> str:
-    """Return the reason why a unit cannot be compared; empty if it can."""
+def reason_against_comparison(samples: SampleScores, row: int, contrast: Contrast) -> str:
+    """Return the reason why a unit cannot be compared with others; empty if it can."""
     others = np.delete(samples.origin, row)
     missing = [
-        what
-        for what, origin in (("members", Origin.MEMBER), ("non-members", _AGAINST[contrast]))
+        group
+        for group, origin in (("members", Origin.MEMBER), ("non-members", _AGAINST[contrast]))
         if not (others == origin).any()
     ]
     return f"there are no other audited {missing[0]}" if missing else ""
@@ -50,9 +50,9 @@ def answer_in_run(
     false_alarm_rate: float,
     withdrawn: Mapping[str, str] | None = None,
 ) -> RunAnswer:
-    """Return the answers of one run's attacks about a unit.
+    """Return the answers of one run's attacks about a unit (a sample or a person).
 
-    The unit itself is not among the members or non-members that it is compared with.
+    The unit's scores are compared with those of all other members and non-members.
 
     Args:
         seed: Seed of the run.
@@ -67,7 +67,7 @@ def answer_in_run(
     """
     scores = np.stack([samples.by_attack[name] for name in attacks], axis=1)
     is_other = np.arange(len(scores)) != row
-    members, nonmembers, others = (
+    members, nonmembers, of_other_clients = (
         scores[is_other & (samples.origin == origin)]
         for origin in (Origin.MEMBER, _AGAINST[contrast], Origin.OTHER_CLIENT)
     )
@@ -80,7 +80,7 @@ def answer_in_run(
             p_value=p_value,
             flagged=flag(p_value, 1 / (1 + len(nonmembers)), false_alarm_rate),
             **_posterior_limits(score, members[:, column], nonmembers[:, column], prior),
-            others_as_high=int((others[:, column] >= score).sum()),
+            others_as_high=int((of_other_clients[:, column] >= score).sum()),
         )
         for column, (name, score, p_value) in enumerate(
             zip(attacks, scores[row], test.p_values, strict=True)
@@ -88,14 +88,14 @@ def answer_in_run(
     ]
     members_flagged, others_flagged = (
         int((combined_p_values(units, nonmembers) <= false_alarm_rate).sum())
-        for units in (members, others)
+        for units in (members, of_other_clients)
     )
     return RunAnswer(
         seed=seed,
         origin=_ORIGINS[Origin(int(samples.origin[row]))],
         members=len(members),
         nonmembers=len(nonmembers),
-        others=len(others),
+        others=len(of_other_clients),
         attacks=answers,
         withdrawn=dict(withdrawn or {}),
         p_value=test.combined,
@@ -106,17 +106,23 @@ def answer_in_run(
 
 
 def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | None:
-    """Return whether a p-value flags a unit; None if no possible p-value would."""
+    """Return True if a p-value flags a unit; None if even the smallest possible one would not.
+
+    Args:
+        p_value: P-value of the unit.
+        smallest: Smallest p-value that is possible with so many non-members.
+        false_alarm_rate: Largest probability with which a non-member is flagged.
+    """
     return None if smallest > false_alarm_rate else p_value <= false_alarm_rate
 
 
 def p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
-    """Return the p-value of "the unit is a member in none of these runs" (Bonferroni)."""
+    """Return the p-value of "the unit is a non-member in all of these runs" (Bonferroni)."""
     return min(1.0, len(runs) * min(run.p_value for run in runs))
 
 
 def smallest_over_runs(runs: Sequence[RunAnswer]) -> float:
-    """Return the smallest possible p-value over runs."""
+    """Return the smallest value that :func:`p_value_over_runs` can have for these runs."""
     return len(runs) / (1 + max(run.nonmembers for run in runs))
 
 
@@ -126,7 +132,7 @@ def _posterior_limits(
     nonmembers: Float[ndarray, " nonmembers"],
     prior: float,
 ) -> dict[str, float]:
-    """Return the limits of the posterior probability of membership, by field of the answer."""
+    """Return limits of the posterior probability of membership, as fields of the answer."""
     scores = np.concatenate([members, nonmembers])
     is_member: Bool[ndarray, " units"] = np.arange(len(scores)) < len(members)
     limits = membership_chance(score, scores, is_member, prior=prior)
@@ -144,14 +150,14 @@ def source_posterior(
     Args:
         attack: The attack.
         rounds: All measured rounds of a run.
-        position: Position of the sample among the measured ones.
+        position: Position of the sample among the measured samples.
         sizes: Number of training samples of each client.
 
     Raises:
         BadInput: A signal that the attack needs was not measured.
         NotVisible: No client was measured.
     """
-    # Signals over rounds, clients and samples, of this sample alone.
+    # Each signal has an axis for rounds, clients and samples; the last one has length 1 here.
     measured = {
         name: values.on_samples(torch.tensor([position]))
         for name, values in stacked(rounds).items()
@@ -163,7 +169,7 @@ def source_posterior(
 def label_posterior(
     counts: Mapping[ClientId, Sequence[int]], label: int, owner: ClientId
 ) -> dict[ClientId, float]:
-    """Return the posterior over clients by label distributions alone, for equal priors.
+    """Return the posterior over clients that follows from label distributions, for equal priors.
 
     The sample is not counted at its owner. Otherwise, its own count would reveal the owner.
 
@@ -173,19 +179,19 @@ def label_posterior(
         owner: Client that trains on the sample; -1 for none.
 
     Returns:
-        Shares that add up to 1. They are equal if no client has another sample of the class.
+        Probability of each client. They are equal if no client has another sample of the class.
     """
-    shares = {}
+    frequencies = {}
     for client, classes in counts.items():
         is_owner = int(client == owner)
         total = sum(classes) - is_owner
         count = (classes[label] if 0 <= label < len(classes) else 0) - is_owner
-        shares[client] = max(count, 0) / total if total > 0 else 0.0
-    return normalised(shares)
+        frequencies[client] = max(count, 0) / total if total > 0 else 0.0
+    return normalised(frequencies)
 
 
 def normalised(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
-    """Return weights that add up to 1; equal ones if all are 0."""
+    """Return weights divided by their sum; equal weights if all are 0."""
     total = sum(weights.values())
     return {
         client: weight / total if total > 0 else 1 / len(weights)

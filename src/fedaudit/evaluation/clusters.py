@@ -1,6 +1,6 @@
-"""Clustered federated learning: clients' models, and their risk, accuracy and fairness.
+"""Clustered federated learning: clients' choices of models, membership risk, accuracy and fairness.
 
-They are stored in the notes of each round during training, and combined at the end of the run.
+The values of a round are stored in its notes during training, and combined at the end of the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from fedaudit.core.errors import Damaged, FedauditError, NotVisible
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.partitions.schemes import IID
-from fedaudit.evaluation.accuracy import model_of_each, outputs_served, some_of
+from fedaudit.evaluation.accuracy import chosen_models, outputs_of_chosen_models, random_samples
 from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, draw_cohort
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.metrics import share
@@ -66,12 +66,12 @@ from fedaudit.results.runs import (
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 
 STATE, END = "clusters", "clusters/end"
-"""Names of the notes."""
+"""Keys of the notes: the state of every round, and the evaluation of the last one."""
 
 MOST_RISK_SAMPLES = 5_000
 """Largest number of members, and of non-members, on which a model's risk is measured."""
 
-COUNTED = "Clopper-Pearson 95%"
+CLOPPER_PEARSON = "Clopper-Pearson 95%"
 
 
 class GroupAccuracy(Limits[Share]):
@@ -80,9 +80,10 @@ class GroupAccuracy(Limits[Share]):
     Attributes:
         group: Name of the group.
         clients: Number of clients.
-        right: Number of correct predictions, each by the model of a client with such features.
+        right: Number of correct predictions. Each sample is classified by the model of a client
+            with similar features.
         tested: Number of test samples.
-        accuracy: Share of correct predictions, with Clopper-Pearson limits.
+        accuracy: Fraction of correct predictions, with Clopper-Pearson limits.
     """
 
     group: str
@@ -93,12 +94,12 @@ class GroupAccuracy(Limits[Share]):
 
 
 class FairnessGap(Limits[Share]):
-    """Absolute difference between groups; 0 is equal treatment.
+    """Absolute difference between groups; 0 means equal treatment.
 
     Attributes:
-        metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes,
-            the mean over classes of one versus the others.
-        value: Gap in the last measured round, with bootstrap limits.
+        metric: "demographic parity", "equal opportunity" or "equalised odds". With more than two
+            classes, it is the mean over classes, each compared with all others (one-vs-rest).
+        value: Difference in the last measured round, with bootstrap limits.
     """
 
     metric: str
@@ -119,18 +120,18 @@ class _TestedRound(NamedTuple):
     Attributes:
         run: The run.
         round: The round in the adversary's view.
-        used: Name of every client's model.
-        trained: Training samples of each client.
-        outputs: Outputs for each test sample, of the model that the client in ``place`` uses.
-        place: For each test sample, a client whose features it resembles.
+        chosen: Name of every client's model.
+        training_data: Training samples of each client.
+        similar_client: For each test sample, a client with similar features.
+        outputs: Output for each test sample, computed by the model of the similar client.
     """
 
     run: Setup
     round: Round
-    used: dict[ClientId, str]
-    trained: dict[ClientId, Samples]
+    chosen: dict[ClientId, str]
+    training_data: dict[ClientId, Samples]
+    similar_client: Int[Tensor, " samples"]
     outputs: Float[Tensor, "samples outputs"]
-    place: Int[Tensor, " samples"]
 
 
 def is_clustered(run: Setup) -> bool:
@@ -149,18 +150,18 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
     tested = _TestedRound(
         run,
         round,
-        model_of_each(round, sorted(run.deal.clients)),
+        chosen_models(round, sorted(run.deal.clients)),
         left_to_train(run.deal.clients, run.holdout),
-        outputs_served(round, test, run.groups.place, device),
         torch.from_numpy(run.groups.place)[test.ids],
+        outputs_of_chosen_models(round, test, run.groups.place, device),
     )
-    notes = {STATE: _state(tested, device).model_dump_json()}
+    notes = {STATE: _cluster_round(tested, device).model_dump_json()}
     if round.index == run.measured_rounds[-1]:
         notes[END] = _final_round(tested).model_dump_json()
     return notes
 
 
-def _state(tested: _TestedRound, device: torch.device) -> ClusterRound:
+def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
     """Return the models after the round, each with its clients, risk, loss and accuracy."""
     run, after, chosen = tested.run, tested.round.after, tested.round.chosen
     # Clients that have not yet participated use a model, but no model was trained on their samples.
@@ -168,14 +169,14 @@ def _state(tested: _TestedRound, device: torch.device) -> ClusterRound:
     clusters = [
         Cluster(
             model,
-            sum(len(tested.trained[client]) for client in clients[name]),
+            sum(len(tested.training_data[client]) for client in clients[name]),
             max(len(clients[name]), 1),
             max(tested.round.trained[name], 1),
             run.study.training.participation,
         )
         for name, model in after.items()
     ]
-    # If the server of this algorithm measures no risk, the measurement that it could make is used.
+    # If the algorithm's server does not estimate risks, they are estimated here as it could do it.
     risk = run.algorithm.risk if isinstance(run.algorithm, IfcaMir) else None
     if not isinstance(risk, ServerRisk):
         risk = server_risk(run.study, GroupedData(run.dataset, run.deal, run.groups), run.seed)
@@ -193,11 +194,11 @@ def _state(tested: _TestedRound, device: torch.device) -> ClusterRound:
         if estimate is not None:
             state |= {"samples": cluster.samples, "shadow_samples": estimate.size}
             state |= _risk_on_members(tested, estimate, name, clients[name])
-        models.append(ModelState.model_validate(state | _service(tested, clients[name])))
+        models.append(ModelState.model_validate(state | _utility(tested, clients[name])))
     names = list(after)
     return ClusterRound(
         round=tested.round.index,
-        choice=[names.index(name) for name in tested.used.values()],
+        choice=[names.index(name) for name in tested.chosen.values()],
         models=models,
     )
 
@@ -205,39 +206,40 @@ def _state(tested: _TestedRound, device: torch.device) -> ClusterRound:
 def _risk_on_members(
     tested: _TestedRound, estimate: ShadowSuccess, name: str, clients: Sequence[ClientId]
 ) -> dict[str, float | int]:
-    """Return the success on real members of the attack that was fitted on shadow models."""
+    """Return the success of the attack on real members, after it was fitted on shadow models."""
     run, round = tested.run, tested.round
     rng = seeded(run.seed, "asked about", round.index, name)
-    like = torch.isin(tested.place, torch.tensor(clients))
-    members, others = risk_samples(run, [tested.trained[c] for c in clients], like, rng=rng)
-    if not len(others):
+    is_similar = torch.isin(tested.similar_client, torch.tensor(clients))
+    training_data = [tested.training_data[client] for client in clients]
+    members, nonmembers = risk_samples(run, training_data, is_similar, rng=rng)
+    if not len(nonmembers):
         return {"estimated": estimate.value}
-    # The model that the cluster's clients trained from, if it is visible.
+    # The model from which the cluster's clients started to train, if it is visible.
     bases = [round.exposed[client].base for client in clients if client in round.exposed]
     start = next((base for base in bases if base is not None), None)
     try:
         hits, false_alarms = (
-            int(estimate.attack(round.after[name], part, start=start).sum())
-            for part in (members, others)
+            int(estimate.attack(round.after[name], samples, start=start).sum())
+            for samples in (members, nonmembers)
         )
     except NotVisible:
         # No client trained the model in this round, so an attack on updates is impossible.
         return {"estimated": estimate.value}
-    correct = len(others) - false_alarms
-    risk = counted_balanced_accuracy(hits, len(members), correct, len(others))
+    rejections = len(nonmembers) - false_alarms
+    risk = counted_balanced_accuracy(hits, len(members), rejections, len(nonmembers))
     return {
         "estimated": estimate.value,
         "risk": risk.value,
         "low": risk.low,
         "high": risk.high,
         "members": len(members),
-        "others": len(others),
+        "others": len(nonmembers),
     }
 
 
-def _service(tested: _TestedRound, clients: Sequence[ClientId]) -> dict[str, float]:
+def _utility(tested: _TestedRound, clients: Sequence[ClientId]) -> dict[str, float]:
     """Return loss and accuracy of a model on test samples from its clients' distribution."""
-    mask = torch.isin(tested.place, torch.tensor(clients, dtype=torch.int64))
+    mask = torch.isin(tested.similar_client, torch.tensor(clients, dtype=torch.int64))
     if not bool(mask.any()):
         return {}
     outputs, labels = tested.outputs[mask], tested.run.dataset.test.labels[mask]
@@ -250,7 +252,7 @@ def _final_round(tested: _TestedRound) -> FinalRound:
     run, labels = tested.run, tested.run.dataset.test.labels
     predicted = tested.outputs.argmax(1)
     group_of, names = run.groups.group, run.groups.names
-    group = torch.tensor([group_of[client] for client in tested.place.tolist()])
+    group = torch.tensor([group_of[client] for client in tested.similar_client.tolist()])
     is_correct = predicted == labels
     masks = {name: group == number for number, name in enumerate(names)}
     sizes = {name: sum(g == n for g in group_of.values()) for n, name in enumerate(names)}
@@ -285,44 +287,58 @@ class RiskSamples(NamedTuple):
     """Training samples of a model, and similar samples that it was not trained on."""
 
     members: Samples
-    others: Samples
+    nonmembers: Samples
 
 
 def risk_samples(
-    run: Setup, trained: Sequence[Samples], like: Bool[Tensor, " samples"], *, rng: torch.Generator
+    run: Setup,
+    training_data: Sequence[Samples],
+    is_similar: Bool[Tensor, " samples"],
+    *,
+    rng: torch.Generator,
 ) -> RiskSamples:
     """Return members and non-members for the measurement of a model's risk.
 
-    If label distributions differ between clients, both sides get equal numbers of samples of each
-    class. Otherwise, the classes that are frequent at the model's clients would be mistaken for
-    membership.
+    If label distributions differ between clients, members and non-members get equal numbers of
+    samples of each class. Otherwise, an attack would be credited for recognising the classes that
+    are frequent at the model's clients.
+
+    Args:
+        run: The run.
+        training_data: Training samples of each of the model's clients.
+        is_similar: Whether each test sample has features like those of the model's clients.
+        rng: Random numbers.
     """
-    tests = run.dataset.test.take(like)
+    test = run.dataset.test.take(is_similar)
     if not (run.parts and isinstance(run.parts.partition, IID)):
-        labels, test_labels = torch.cat([samples.labels for samples in trained]), tests.labels
-        is_member, is_other = torch.zeros_like(labels).bool(), torch.zeros_like(test_labels).bool()
+        labels = torch.cat([samples.labels for samples in training_data])
+        members, nonmembers = (torch.zeros_like(part).bool() for part in (labels, test.labels))
         for number in range(run.dataset.classes):
-            members, others = (
-                (part == number).nonzero().flatten() for part in (labels, test_labels)
+            positions, test_positions = (
+                (part == number).nonzero().flatten() for part in (labels, test.labels)
             )
-            count = min(len(members), len(others))
-            is_member[members[torch.randperm(len(members), generator=rng)[:count]]] = True
-            is_other[others[torch.randperm(len(others), generator=rng)[:count]]] = True
-        masks = torch.split(is_member, [len(samples) for samples in trained])
-        trained = [samples.take(mask) for samples, mask in zip(trained, masks, strict=True)]
-        tests = tests.take(is_other)
-    return RiskSamples(*(some_of(side, MOST_RISK_SAMPLES, rng) for side in (trained, [tests])))
+            count = min(len(positions), len(test_positions))
+            for mask, rows in ((members, positions), (nonmembers, test_positions)):
+                mask[rows[torch.randperm(len(rows), generator=rng)[:count]]] = True
+        masks = torch.split(members, [len(samples) for samples in training_data])
+        training_data = [
+            samples.take(mask) for samples, mask in zip(training_data, masks, strict=True)
+        ]
+        test = test.take(nonmembers)
+    return RiskSamples(
+        *(random_samples(part, MOST_RISK_SAMPLES, rng) for part in (training_data, [test]))
+    )
 
 
-class ClusterFound(NamedTuple):
-    """Models and clients of one run, and its figures."""
+class ClusterEvaluation(NamedTuple):
+    """Models and clients of one run, and its estimates."""
 
     choices: ClusterResult
-    figures: list[Estimate]
+    estimates: list[Estimate]
 
 
-def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
-    """Return one run's models, clients and risk; None if clients do not choose among models.
+def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterEvaluation | None:
+    """Return the models, clients and estimates of a run; None if clients do not choose models.
 
     Raises:
         Damaged: Notes are missing or impossible.
@@ -330,7 +346,7 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
     if not is_clustered(run):
         return None
     try:
-        rounds = [ClusterRound.model_validate_json(part.notes[STATE]) for part in stored]
+        rounds = [ClusterRound.model_validate_json(round.notes[STATE]) for round in stored]
         end = FinalRound.model_validate_json(stored[-1].notes[END])
         return _result(run, rounds, end)
     except (KeyError, IndexError, ValidationError) as error:
@@ -341,22 +357,23 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
 
 
 def thresholds(run: Setup) -> list[float]:
-    """Return the highest risk that each client accepts in the federation."""
+    """Return the highest membership risk that each client accepts."""
     risk, seed = run.study.risk, run.federation_seed
     preference = Preference(accepted=(risk.low, risk.high))
     return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
 
 
 def _first_rounds(run: Setup) -> list[int | None]:
-    """Return the first round in which each client participated; None if there was none."""
-    clients, share = sorted(run.deal.clients), run.study.training.participation
+    """Return the first round in which each client participated; None if it never did."""
+    clients, participation = sorted(run.deal.clients), run.study.training.participation
     first: dict[ClientId, int] = {}
+    # Rounds go backwards, so that earlier rounds overwrite later ones.
     for index in range(run.measured_rounds[-1], 0, -1):
-        first |= dict.fromkeys(draw_cohort(clients, share, run.holdout.seed, index), index)
+        first |= dict.fromkeys(draw_cohort(clients, participation, run.holdout.seed, index), index)
     return [first.get(client) for client in clients]
 
 
-def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> ClusterFound:
+def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> ClusterEvaluation:
     clients, groups, first = sorted(run.deal.clients), run.groups, _first_rounds(run)
     choices = ClusterResult(
         algorithm=run.study.algorithm.name,
@@ -371,9 +388,9 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> Clus
         joined=[] if set(first) == {1} else first,
         fairness_note=end.fairness_note,
     )
-    served = [
+    utility = [
         *(
-            served_figure(
+            utility_estimate(
                 choices,
                 ACCURACY,
                 (group.accuracy, group.low, group.high),
@@ -382,19 +399,20 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> Clus
             )
             for group in end.accuracy
         ),
-        *(served_figure(choices, g.metric, (g.value, g.low, g.high)) for g in end.fairness),
+        *(utility_estimate(choices, g.metric, (g.value, g.low, g.high)) for g in end.fairness),
     ]
-    return ClusterFound(choices, cluster_figures(choices, served))
+    return ClusterEvaluation(choices, cluster_estimates(choices, utility))
 
 
-def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Estimate]:
-    """Return all figures of clustered learning in one run.
+def cluster_estimates(run: ClusterResult, utility: Sequence[Estimate]) -> list[Estimate]:
+    """Return all estimates of clustered learning in one run.
 
     - Accuracy of the models of each group's clients, and of all clients.
-    - True and estimated risk of the model of each group (``models_of_groups``), the mean over a
-      group's clients of their models' risks, and the mean error of the estimates over clients.
-    - Violations of accepted risks: measured, significant and estimated ones, and the number that is
-      expected if every true risk is one half.
+    - Membership risk of the model of each group (``models_of_groups``), as measured and as the
+      server estimates it. Mean over a group's clients of their models' risks, and mean error of the
+      server's estimates.
+    - Violations of the risks that clients accept: all measured ones, significant ones, those by the
+      server's estimates, and the number expected if every true risk is one half.
     - Fairness gaps between groups.
     - Stability of clusters: adjusted Rand index between chosen models and groups (1 for equal
       partitions, 0 for chance), clients that use the model of their group, and clients that changed
@@ -402,20 +420,24 @@ def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Esti
       different seeds have different data.
 
     Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7.
+
+    Args:
+        run: Models, clients and risks of the run.
+        utility: Accuracies and fairness gaps, from :func:`utility_estimate`.
     """
-    accuracies = {figure.group: figure for figure in served if figure.metric == ACCURACY}
-    names = dict.fromkeys([*_groups(run).values(), *accuracies])
+    accuracies = {e.group: e for e in utility if e.metric == ACCURACY}
+    names = dict.fromkeys([*_group_names(run).values(), *accuracies])
     return [
         *(accuracies[name] for name in names if name in accuracies),
-        *_of_models(run),
-        *_of_clients(run),
+        *_model_estimates(run),
+        *_client_estimates(run),
         *_violations(run),
-        *(figure for figure in served if figure.metric != ACCURACY),
+        *(e for e in utility if e.metric != ACCURACY),
         *_stability(run),
     ]
 
 
-def served_figure(
+def utility_estimate(
     run: ClusterResult,
     metric: str,
     limits: tuple[float, float | None, float | None],
@@ -423,13 +445,21 @@ def served_figure(
     group: str = ALL_CLIENTS,
     samples: int = 0,
 ) -> Estimate:
-    """Return the figure of a group's accuracy in one run, or of a fairness gap between groups."""
-    method = COUNTED if metric == ACCURACY else "bootstrap 95%"
+    """Return a group's accuracy in one run, or a fairness gap between groups.
+
+    Args:
+        run: The run.
+        metric: Accuracy, or the name of a fairness gap.
+        limits: Value, lower and upper limit.
+        group: Name of the group.
+        samples: Number of test samples.
+    """
+    method = CLOPPER_PEARSON if metric == ACCURACY else "bootstrap 95%"
     value, low, high = limits
-    return _figure(run, metric, group, value, low=low, high=high, method=method, samples=samples)
+    return _estimate(run, metric, group, value, low=low, high=high, method=method, samples=samples)
 
 
-def _figure(
+def _estimate(
     run: ClusterResult, metric: str, group: str, value: float, **fields: object
 ) -> Estimate:
     return Estimate.model_validate(
@@ -446,14 +476,14 @@ def _figure(
     )
 
 
-def _groups(run: ClusterResult) -> dict[int | None, str]:
-    """Return names of the groups, largest first; if there are several, of all clients before."""
+def _group_names(run: ClusterResult) -> dict[int | None, str]:
+    """Return the names of groups, largest first; several groups follow an entry for all clients."""
     names: dict[int | None, str] = {group: run.group_names[group] for group in groups_by_size(run)}
     return names if len(names) == 1 else {None: ALL_CLIENTS, **names}
 
 
-def _of_models(run: ClusterResult) -> Iterator[Estimate]:
-    """Yield figures of the model of each group."""
+def _model_estimates(run: ClusterResult) -> Iterator[Estimate]:
+    """Yield risk and number of users of the model of each group."""
     for group, model in models_of_groups(run).items():
         name = run.group_names[group]
         if model is None:
@@ -463,18 +493,19 @@ def _of_models(run: ClusterResult) -> Iterator[Estimate]:
         if shares_its_model(run, group):
             note = f"most clients of the {name} use another group's model; this is the {name}'s"
         if state.risk is not None:
-            limits = {"low": state.low, "high": state.high, "method": COUNTED}
+            limits = {"low": state.low, "high": state.high, "method": CLOPPER_PEARSON}
             counts = {"n_members": state.members, "n_nonmembers": state.others}
-            yield _figure(run, MODEL_RISK, name, state.risk, note=note, **limits, **counts)
+            yield _estimate(run, MODEL_RISK, name, state.risk, note=note, **limits, **counts)
         if state.estimated is not None:
-            yield _figure(run, MODEL_ESTIMATE, name, state.estimated, note=note)
+            yield _estimate(run, MODEL_ESTIMATE, name, state.estimated, note=note)
         chosen, clients = choices(run), clients_in(run, group)
         users = float(sum(chosen[client] == model for client in clients))
-        yield _figure(run, OWN_MODEL, name, users, ceiling=len(clients), note=note)
+        yield _estimate(run, OWN_MODEL, name, users, ceiling=len(clients), note=note)
 
 
-def _of_clients(run: ClusterResult) -> Iterator[Estimate]:
-    for group, name in _groups(run).items():
+def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
+    """Yield means over the clients of each group, in which each client counts with its model."""
+    for group, name in _group_names(run).items():
         models = [model for model in models_used_by(run, group) if model is not None]
         risks = [model.risk for model in models if model.risk is not None]
         if risks:
@@ -487,49 +518,49 @@ def _of_clients(run: ClusterResult) -> Iterator[Estimate]:
             if len(limited) == len(risks):
                 # Clients share models, so limits are averaged like risks.
                 low, high = averaged(limited)
-                limits = {"low": low, "high": high, "method": COUNTED}
-            yield _figure(run, CLIENT_RISK, name, fmean(risks), **limits)
+                limits = {"low": low, "high": high, "method": CLOPPER_PEARSON}
+            yield _estimate(run, CLIENT_RISK, name, fmean(risks), **limits)
         errors = [
             None if m.risk is None or m.estimated is None else abs(m.estimated - m.risk)
             for m in models
         ]
-        figures = {
+        means = {
             CLIENT_ESTIMATE: known_mean([model.estimated for model in models]),
             ESTIMATE_ERROR: known_mean(errors),
         }
-        for figure, value in figures.items():
+        for metric, value in means.items():
             if value is not None:
-                yield _figure(run, figure, name, value)
+                yield _estimate(run, metric, name, value)
 
 
 def _violations(run: ClusterResult) -> Iterator[Estimate]:
-    total, limits = len(run.clients), np.array(run.thresholds)
+    total, accepted = len(run.clients), np.array(run.thresholds)
     # A client that never participated has no violation, as no model was trained on its samples.
     models = [model or ModelState(clients=0) for model in models_used_by(run, None)]
     risks, lows, estimated = (
         np.array([np.nan if (v := getattr(model, name)) is None else v for model in models])
         for name in ("risk", "low", "estimated")
     )
-    measured = violations(risks, limits, lows=lows)
+    measured = violations(risks, accepted, lows=lows)
     counts = {
         VIOLATIONS: measured.above,
         SURE_VIOLATIONS: measured.sure,
-        EXPECTED_VIOLATIONS: violations(estimated, limits).above,
+        EXPECTED_VIOLATIONS: violations(estimated, accepted).above,
     }
-    for figure, number in counts.items():
-        yield _figure(run, figure, ALL_CLIENTS, float(number), ceiling=total)
-    floor = _by_chance(run)
-    if floor is not None:
-        yield _figure(run, CHANCE_VIOLATIONS, ALL_CLIENTS, floor, ceiling=total)
-    groups = _groups(run)
+    for metric, number in counts.items():
+        yield _estimate(run, metric, ALL_CLIENTS, float(number), ceiling=total)
+    by_chance = _violations_by_chance(run)
+    if by_chance is not None:
+        yield _estimate(run, CHANCE_VIOLATIONS, ALL_CLIENTS, by_chance, ceiling=total)
+    groups = _group_names(run)
     for group, name in groups.items():
         if None in groups and group is not None:
             clients = clients_in(run, group)
-            above = violations(risks[clients], limits[clients]).above
-            yield _figure(run, VIOLATIONS, name, float(above), ceiling=len(clients))
+            above = violations(risks[clients], accepted[clients]).above
+            yield _estimate(run, VIOLATIONS, name, float(above), ceiling=len(clients))
 
 
-def _by_chance(run: ClusterResult) -> float | None:
+def _violations_by_chance(run: ClusterResult) -> float | None:
     """Return the number of violations that chance explains; None if no risk was measured."""
     chosen = choices(run)
     models = [
@@ -548,14 +579,14 @@ def _by_chance(run: ClusterResult) -> float | None:
 def _stability(run: ClusterResult) -> Iterator[Estimate]:
     pairs = [(g, m) for g, m in zip(run.group, choices(run), strict=True) if m is not None]
     if len(set(run.group)) > 1 and pairs:
-        # Imported here, as loading it takes longer than comparing most records without clusters.
+        # Imported here, as it takes long to load, and most comparisons of records do not need it.
         from sklearn.metrics import adjusted_rand_score
 
         agreement = float(adjusted_rand_score(*zip(*pairs, strict=True)))
-        yield _figure(run, AGREEMENT, ALL_CLIENTS, agreement)
-    changed = moves(run)
-    if changed:
-        total = len(run.clients)
-        moved = len({client for step in changed for client in step})
-        yield _figure(run, MOVED, ALL_CLIENTS, float(moved), ceiling=total)
-        yield _figure(run, MOVED_AT_THE_END, ALL_CLIENTS, float(len(changed[-1])), ceiling=total)
+        yield _estimate(run, AGREEMENT, ALL_CLIENTS, agreement)
+    changes = moves(run)
+    if changes:
+        total, last = len(run.clients), float(len(changes[-1]))
+        moved = len({client for clients in changes for client in clients})
+        yield _estimate(run, MOVED, ALL_CLIENTS, float(moved), ceiling=total)
+        yield _estimate(run, MOVED_AT_THE_END, ALL_CLIENTS, last, ceiling=total)

@@ -1,7 +1,8 @@
-"""Controls, which check that the figures of a run are valid.
+"""Controls, which check that the estimates of a run are valid.
 
-Membership labels are permuted, inputs are classified without a model, untrained models are
-attacked, and attacks must find a leak that is planted in a small twin of the run.
+They look for copies of training samples among non-members, permute membership labels, classify
+inputs without a model and attack untrained models. Attacks must also find a leak that is planted
+in a *twin*: a small federation of the run's model and data.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,28 +48,35 @@ from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
 
 _FALSE_ALARM = 0.01
-"""Probability that some control of one kind fails by chance in a study."""
+"""Probability that any of a study's controls of one kind fails by chance."""
 
-_COPIES_TOLERATED = 0.05
-"""Share of exact copies that is tolerated. Tables have a few copies (Adult: 0.1 %), which change
-an AUC by at most this share."""
+_MAX_COPIES = 0.05
+"""Tolerated fraction of exact copies among non-members. Tables have a few (Adult: 0.1 %), and the
+error of an AUC is at most this fraction."""
 
 _MAX_UNTRAINED = 100
-"""Largest number of clients in an untrained round, apart from those that must be in it."""
+"""Largest number of clients in an untrained round, if fewer are audited."""
+
 _RANDOM_STEP = 0.01
+"""Standard deviation of the random updates of untrained rounds."""
 
 _BLIND_AGAINST = {Origin.UNSEEN: "unseen samples", Origin.OTHER_CLIENT: "other clients' samples"}
 
-_NO_POWER = 0.85
+_CONCLUSIVE_LIMIT = 0.85
 """Largest upper limit of the blind classifier's AUC at which the control is conclusive."""
+
 _PLANTED_CONFIDENCE = 0.99
 _CANARIES = 100
-_REPEATS = 5
+"""Number of canaries that the twin's target trains on, and of those that it does not train on."""
+
+_CANARY_COPIES = 5
 """Number of copies of each canary in the training data of the twin's target."""
-_OTHERS = 4
-_REFERENCES = 2
+
+_OTHER_CLIENTS = 4
+_REFERENCE_FEDERATIONS = 2
 """Number of reference federations of the twin, for attacks that need them."""
-_ROUNDS = 6
+
+_TWIN_ROUNDS = 6
 _TWIN_TRAINING = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 
 
@@ -78,7 +86,7 @@ def controls(
     """Yield all controls of one run that need no further training."""
     phase = f"seed {setup.seed}: controls"
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
-    # An upper bound, as some controls may be impossible.
+    # This is an upper bound, as some controls may be impossible.
     total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind) + 1)
     total += bool(blind) and not has_equal_clients(setup)
     progress(phase, 0, total)
@@ -96,8 +104,8 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
     for truth in truths:
         yield from _permuted(setup, truth, findings)
         if setup.study.figures.blind_classifier:
-            yield from _blind(setup, truth)
-        yield from _untrained(setup, truth, device)
+            yield from _blind_by_origin(setup, truth)
+        yield from _attacks_on_untrained(setup, truth, device)
 
 
 class Outcome(NamedTuple):
@@ -110,10 +118,10 @@ class Outcome(NamedTuple):
     note: str = ""
 
 
-def attempted(
+def run_control(
     control: Callable[..., ControlResult], outcome: Callable[[], Outcome]
 ) -> ControlResult:
-    """Return a control with its outcome, or with the reason why it has none."""
+    """Return the control with its outcome, or with a note why the outcome cannot be computed."""
     try:
         result = outcome()
     except FedauditError as refusal:
@@ -124,27 +132,28 @@ def attempted(
 def exact_copies(setup: Setup) -> Iterator[ControlResult]:
     """Yield a control for each target with non-members that are exact copies of training samples.
 
-    Unseen samples are compared with the training samples of all clients, and other clients' samples
-    with those of the target. The samples are not changed. There is no control without features.
+    Held-out samples are compared with the training samples of all clients, and other clients'
+    samples with those of the target. If a recording has no features, there is no control.
     """
     audit, clients = setup.deal.audit, setup.deal.clients
     if not audit.samples.features.flatten(1).shape[1]:
-        # A recording without features: all samples of one class would count as copies.
+        # Without features, all samples of one class would count as copies.
         return
+    # Equal rows get equal numbers.
     audited, *by_client = number_rows(audit.samples, *clients.values())
     # Samples that a client holds out of training do not count as training samples.
-    unused = audit.samples.ids.numpy()[audit.owner == NOBODY]
-    trained = {
-        client: rows[~np.isin(clients[client].ids.numpy(), unused)]
+    held_out_ids = audit.samples.ids.numpy()[audit.owner == NOBODY]
+    training_rows = {
+        client: rows[~np.isin(clients[client].ids.numpy(), held_out_ids)]
         for client, rows in zip(clients, by_client, strict=True)
     }
-    in_any = np.isin(audited, np.concatenate(list(trained.values())))
+    in_any = np.isin(audited, np.concatenate(list(training_rows.values())))
     for target in setup.study.audit.targets:
         origin = origin_of(setup, target)
-        in_target = np.isin(audited, trained.get(target, []))
-        unseen, others = origin == Origin.UNSEEN, origin == Origin.OTHER_CLIENT
-        copies = int((unseen & in_any).sum() + (others & in_target).sum())
-        nonmembers = int((unseen | others).sum())
+        in_target = np.isin(audited, training_rows.get(target, []))
+        held_out, others = origin == Origin.UNSEEN, origin == Origin.OTHER_CLIENT
+        copies = int((held_out & in_any).sum() + (others & in_target).sum())
+        nonmembers = int((held_out | others).sum())
         if copies:
             yield ControlResult(
                 **run_coordinates(setup),
@@ -152,14 +161,14 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
                 target=target,
                 expected="fewer than 5 % of non-members are exact copies of training samples",
                 value=copies / nonmembers,
-                passed=copies / nonmembers < _COPIES_TOLERATED,
+                passed=copies / nonmembers < _MAX_COPIES,
                 note=f"{copies} of {nonmembers} non-members are exact copies of training samples, "
                 "which hides leakage; remove copies from the data set",
             )
 
 
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
-    """Yield the control that counts false alarms of intervals for shuffled membership."""
+    """Yield a control per attack: confidence intervals rarely exclude chance for random members."""
     for name in setup.on_membership:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
@@ -184,23 +193,24 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
         )
 
 
-def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
-    """Yield the success of classifiers that see inputs but no model; it is not leakage."""
+def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
+    """Yield a control per kind of non-members: inputs without a model do not reveal members."""
     features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:
-        # One row per person: a classifier could recognise people by their other samples.
+        # Rows are means over people. With a row per sample, a classifier that was trained on some
+        # samples of a person would recognise the others.
         one_hot = np.eye(setup.dataset.classes)[labels]
         columns = np.concatenate([features.astype(float), one_hot], axis=1)
         features = mean_by(truth.subject, columns)
     for origin, against in _BLIND_AGAINST.items():
         compared = units.comparisons[origin.name.lower()]
         chosen = compared.chosen
-        # If other non-members are from a fair draw, no figure is computed from these.
-        skipped = not compared.fair and units.for_controls.fair
-        if skipped or not chosen.any() or units.is_member[chosen].all():
+        # If only other non-members come from the fair draw, conclusions are drawn from those.
+        is_skipped = not compared.fair and units.for_controls.fair
+        if is_skipped or not chosen.any() or units.is_member[chosen].all():
             continue
-        yield _of_inputs(
+        yield _inputs_control(
             setup,
             against,
             features[chosen],
@@ -212,18 +222,18 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
 
 
 def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator[ControlResult]:
-    """Yield the control on inputs over the fairly drawn samples of all audited clients.
+    """Yield the control on inputs over the fair draws of all audited clients together.
 
     A single client may have too few samples for a classifier.
     """
-    fair = [
+    positions_by_client = [
         truth.positions[truth.fair & (truth.origin != Origin.OTHER_CLIENT)]
         for truth in truths
         if truth.subject is None and truth.comparisons["unseen"].fair
     ]
-    if len(fair) > 1:
-        positions, audit = np.concatenate(fair), setup.deal.audit
-        yield _of_inputs(
+    if len(positions_by_client) > 1:
+        positions, audit = np.concatenate(positions_by_client), setup.deal.audit
+        yield _inputs_control(
             setup,
             "unseen samples of the same client, over all audited clients",
             _as_columns(audit.samples.features).numpy()[positions],
@@ -233,7 +243,7 @@ def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator
         )
 
 
-def _of_inputs(
+def _inputs_control(
     setup: Setup,
     against: str,
     features: ndarray,
@@ -243,7 +253,17 @@ def _of_inputs(
     draw: tuple[str | int, ...],
     target: ClientId | None = None,
 ) -> ControlResult:
-    """Return the control on inputs; with too few samples it neither passes nor fails."""
+    """Return the control on inputs, which is inconclusive with too few samples.
+
+    Args:
+        setup: The run.
+        against: The non-members, in words.
+        features: Inputs of members and non-members, one row per unit.
+        is_member: Whether each unit is a member.
+        labels: Class of each unit; None for people.
+        draw: Names of the stream of random numbers.
+        target: The audited client; None for a control over all clients.
+    """
 
     def outcome() -> Outcome:
         blind = blind_classifier(
@@ -253,19 +273,19 @@ def _of_inputs(
             labels=labels,
             confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
         )
-        is_conclusive = blind.shifted or blind.high <= _NO_POWER
+        is_conclusive = blind.shifted or blind.high <= _CONCLUSIVE_LIMIT
         note = f"{blind.classifier}, {blind.method}"
         note += "" if is_conclusive else "; inconclusive with so few samples, audit more"
         passed = not blind.shifted if is_conclusive else None
         return Outcome(blind.auc, blind.low, blind.high, passed, note)
 
-    result = attempted(
+    result = run_control(
         partial(
             ControlResult,
             **run_coordinates(setup),
             control="blind classifier",
             target=target,
-            # The text is the same for all, as tables have one row for each; the note is specific.
+            # A table has one row for each text, so what differs between targets is in the note.
             expected="inputs alone do not distinguish members from non-members",
         ),
         outcome,
@@ -274,7 +294,7 @@ def _of_inputs(
 
 
 def _as_columns(features: Tensor) -> Tensor:
-    """Return inputs as columns of numbers, and tokens as a count of each."""
+    """Return inputs as a matrix; for texts, the number of occurrences of each token."""
     flat = features.flatten(1)
     if flat.is_floating_point():
         return flat
@@ -283,8 +303,10 @@ def _as_columns(features: Tensor) -> Tensor:
     return counts[:, tokens.long()]
 
 
-def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
-    """Yield the control that attacks untrained models, which cannot leak."""
+def _attacks_on_untrained(
+    setup: Setup, truth: TargetTruth, device: torch.device
+) -> Iterator[ControlResult]:
+    """Yield a control per attack: untrained models, which cannot leak, give an AUC of 0.5."""
     if setup.recorded is not None and not setup.recorded.untrained:
         return
     measured = measured_untrained(setup, truth.positions, device)
@@ -294,13 +316,14 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
     is_member = units.is_member[chosen]
 
     def outcome(attack: Attack) -> Outcome:
-        # The side information states that every sample could be trained on in both rounds.
-        informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
-        informed = _for_unpoisoned_rounds(informed.on_samples(torch.from_numpy(truth.positions)))
-        scores = informed.scores(cubes_for(attack, measured), truth.target).numpy()
+        # As side information, every sample may have been trained on in both rounds.
+        attack = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
+        attack = _for_unpoisoned_rounds(attack.on_samples(torch.from_numpy(truth.positions)))
+        scores = attack.scores(measurements_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
             return Outcome(None, note="no class has both sides")
-        auc = auc_interval(truth.of_units(scores)[chosen], is_member, confidence=confidence)
+        scores = truth.unit_scores(scores)[chosen]
+        auc = auc_interval(scores, is_member, confidence=confidence)
         passed = auc.low <= 0.5 <= auc.high
         return Outcome(auc.value, auc.low, auc.high, passed, auc.method)
 
@@ -313,24 +336,29 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             target=truth.target,
             expected="AUC of 0.5 within the interval on untrained models",
         )
-        yield attempted(control, partial(outcome, attack))
+        yield run_control(control, partial(outcome, attack))
 
 
 class Untrained(NamedTuple):
-    """Measurements of one untrained round with all signals, and of two with cheap signals only."""
+    """Measurements of untrained models.
 
-    once: dict[str, Measurements]
-    twice: dict[str, Measurements]
+    Attributes:
+        all_signals: One round, measured with all signals.
+        cheap_signals: Two rounds, measured only with signals that need no gradients.
+    """
+
+    all_signals: dict[str, Measurements]
+    cheap_signals: dict[str, Measurements]
 
 
-def cubes_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
-    """Return the two rounds if they have all signals of the attack, else the single round."""
-    is_slow = any(signal.name not in measured.twice for signal in attack.signals)
-    return measured.once if is_slow else measured.twice
+def measurements_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
+    """Return two rounds if cheap signals suffice for the attack, else the single round."""
+    is_slow = any(signal.name not in measured.cheap_signals for signal in attack.signals)
+    return measured.all_signals if is_slow else measured.cheap_signals
 
 
 def _for_unpoisoned_rounds(attack: Attack) -> Attack:
-    """Treat all rounds of an attack as poisoned, since the control's rounds have no poison."""
+    """Return an attack that uses all rounds, even if it waits for poisoned ones in the run."""
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
@@ -349,12 +377,13 @@ def measured_untrained(
     else:
         samples = setup.deal.measured.take(torch.from_numpy(positions))
         rounds = untrained_rounds(setup, samples, device)
-    first, *later = rounds
+    # There is no second round if no signal is cheap.
+    first, *second = rounds
     shared = [
-        replace(first, signals={n: v for n, v in first.signals.items() if n in second.signals})
-        for second in later
+        replace(first, signals={n: v for n, v in first.signals.items() if n in round.signals})
+        for round in second
     ]
-    return Untrained(stacked([first]), stacked([*shared, *later]) if later else {})
+    return Untrained(stacked([first]), stacked([*shared, *second]) if second else {})
 
 
 def untrained_rounds(
@@ -365,11 +394,11 @@ def untrained_rounds(
 ) -> tuple[MeasuredRound, ...]:
     """Measure an untrained round with all signals, and a second one with cheap signals.
 
-    Attacks that follow a signal over rounds need two rounds. Gradients take too long to be measured
-    twice.
+    Attacks that follow a signal over rounds need two rounds. Signals that need gradients take too
+    long for a second round.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
-    # Rounds are generated one after the other, as those of a large federation have many models.
+    # A round of a large federation holds many models, so one is generated at a time.
     rounds = seen_from((_untrained_round(setup, index) for index in (1, 2)), setup.view)
     if device.type == "cpu":
         first = measure_by_block(next(rounds), setup.signals, samples, progress=progress)
@@ -383,17 +412,17 @@ def untrained_rounds(
 
 
 def _repetitions(setup: Setup) -> int:
-    """Return the number of targets and seeds for which a study makes each control."""
+    """Return the number of times that a study runs each control: once per target and seed."""
     return len(setup.study.audit.targets) * len(setup.study.seeds)
 
 
 def _untrained_round(setup: Setup, index: int) -> Round:
     """Return a round in which every client's update is a random direction."""
-    # The random streams of the first round have no index, as the first version had one round.
+    # The seed of the first round has no index, so that results of early versions are reproduced.
     draw = () if index == 1 else (index,)
     base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
     exposed = {}
-    for client in _untrained_clients(setup):
+    for client in _clients_of_untrained_round(setup):
         step = _random_step(base.params, seeded(setup.seed, "untrained", client, *draw))
         local = Model(base.architecture, plus(base.params, step), base.buffers)
         exposed[client] = Exposed(base, local, step, gradient_scale=1.0)
@@ -415,10 +444,10 @@ def _untrained_round(setup: Setup, index: int) -> Round:
     )
 
 
-def _untrained_clients(setup: Setup) -> list[ClientId]:
-    """Return the clients of an untrained round: all, or some clients of a large federation.
+def _clients_of_untrained_round(setup: Setup) -> list[ClientId]:
+    """Return the clients of an untrained round: all, or for a large federation a random subset.
 
-    Audited clients and owners of audited samples are always among them.
+    The subset contains all audited clients and all owners of audited samples.
     """
     clients = sorted(setup.deal.clients)
     if len(clients) <= _MAX_UNTRAINED:
@@ -444,14 +473,13 @@ def _random_step(like: Params, rng: torch.Generator) -> Params:
 
 
 def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
-    """Train a small twin federation whose target memorises mislabelled samples, and attack it.
+    """Train a twin federation whose target memorises mislabelled samples, and attack it.
 
     Without such a control, an AUC of 0.51 may mean that the attack is broken. The canaries are
     samples with random wrong labels. The target trains on several copies of half of them, so that
     the global model memorises these, too, and attacks on it can find them. No client trains on the
-    other half. There is no defense, and the twin uses federated averaging with a fixed, small
-    learning rate: after convergence, or with unstable training, updates show nothing to attacks on
-    gradients.
+    other half. The twin has no defense. It uses federated averaging with a small, fixed learning
+    rate, as attacks on gradients find nothing after convergence or in unstable training.
     """
     control = partial(
         ControlResult,
@@ -466,29 +494,31 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         return
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
-    compares = any(extension.table == "references" for extension in setup.extensions)
+    needs_references = any(extension.table == "references" for extension in setup.extensions)
     references = [
         _measured_twin(setup, canaries, is_member, work, reference=number)
-        for number in range(1, 1 + compares * _REFERENCES)
+        for number in range(1, 1 + needs_references * _REFERENCE_FEDERATIONS)
     ]
 
     def outcome(name: str, attack: Attack) -> Outcome:
         # Without a defense, the target trains on all of its data in every round.
-        rounds = range(1, _ROUNDS + 1)
+        rounds = range(1, _TWIN_ROUNDS + 1)
         informed = attack.with_side_information(dict.fromkeys(rounds, torch.tensor(True)))
         if references:
-            never = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
-            informed = informed.with_references(references, 0, never)
+            # No reference federation trains on a canary.
+            is_trained_on = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
+            informed = informed.with_references(references, 0, is_trained_on)
         scores = _for_unpoisoned_rounds(informed).scores(measured, 0).numpy()
         auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
         is_found, learns = auc.low > 0.5, attack_named(name).learns
-        # An attack that learned from different training may miss the canaries without being broken.
+        # The twin trains differently from the run. An attack that was fitted to another federation
+        # with the run's training may miss the canaries, although it works.
         passed = None if learns and not is_found else is_found
         note = auc.method + "; learned on a run with other training than the twin" * learns
         return Outcome(auc.value, auc.low, auc.high, passed, note)
 
     for name, attack in setup.on_membership.items():
-        yield attempted(partial(control, attack=name), partial(outcome, name, attack))
+        yield run_control(partial(control, attack=name), partial(outcome, name, attack))
 
 
 def _measured_twin(
@@ -507,44 +537,49 @@ def _measured_twin(
     members = canaries.take(torch.from_numpy(is_member))
     others = [data.take(slice(0, len(members))) for data in setup.deal.clients.values()][1:]
     repeated = others[reference % len(others)] if reference else members
-    clients = {0: Samples.joined(*[repeated] * _REPEATS)} | dict(enumerate(others[:_OTHERS], 1))
+    clients = {0: Samples.joined(*[repeated] * _CANARY_COPIES)} | dict(
+        enumerate(others[:_OTHER_CLIENTS], 1)
+    )
     training = _twin_training([len(data) for data in clients.values()])
     rounds = simulate(
         FedAvg(setup.algorithm.architecture, training),
         clients,
-        rounds=_ROUNDS,
+        rounds=_TWIN_ROUNDS,
         seed=seed_for(setup.seed, "planted leak", *([reference] if reference else ())),
         engine=work.engine,
         device=work.device,
     )
     phase = f"seed {setup.seed}: planted leak"
-    work.progress(phase, 0, _ROUNDS)
+    work.progress(phase, 0, _TWIN_ROUNDS)
     measured = []
     view, merged = setup.view, len(setup.study.audit.merge)
     if merged:
-        # As many clients of the twin are attacked as one as in the run.
-        view = merged_view(view_named(setup.study.audit.view), range(min(merged, _OTHERS - 1)))
+        # If clients of the run are attacked as one, so are equally many clients of the twin.
+        view = merged_view(
+            view_named(setup.study.audit.view), range(min(merged, _OTHER_CLIENTS - 1))
+        )
     for round in seen_from(rounds, view):
         if round.index > 1:
             measured.append(measure_round(round, setup.signals, canaries, device=work.device))
-        work.progress(phase, round.index, _ROUNDS)
+        work.progress(phase, round.index, _TWIN_ROUNDS)
     return stacked(measured)
 
 
 def _twin_training(sizes: Sequence[int]) -> LocalTraining:
-    # Batch normalisation refuses a batch of one sample.
+    # The last batch must not be a single sample, which batch normalisation refuses.
     batch_sizes = count(_TWIN_TRAINING.batch_size)
     batch_size = next(b for b in batch_sizes if all(size % b != 1 for size in sizes))
     return replace(_TWIN_TRAINING, batch_size=batch_size)
 
 
 def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
-    """Return unseen samples with wrong labels, and whether the twin's target trains on each."""
+    """Return held-out samples with wrong labels, and whether the twin's target trains on each."""
     audit = setup.deal.audit
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
     rng = seeded(setup.seed, "canaries")
     chosen = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])
+    # A shift of at least 1 never gives the true label.
     shift = torch.randint(1, setup.dataset.classes, (len(chosen),), generator=rng)
-    wrong = (chosen.labels + shift) % setup.dataset.classes
+    wrong_labels = (chosen.labels + shift) % setup.dataset.classes
     is_member = np.arange(len(chosen)) < len(chosen) // 2
-    return Samples(chosen.features, wrong, chosen.ids), is_member
+    return Samples(chosen.features, wrong_labels, chosen.ids), is_member

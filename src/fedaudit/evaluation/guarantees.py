@@ -12,40 +12,40 @@ from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import Estimate
 
 
-def accounted(
-    figure: Callable[..., Estimate],
+def formal_epsilon(
+    make_estimate: Callable[..., Estimate],
     epsilon: float,
-    note: str,
-    unclaimed: str = "",
+    scope: str,
+    reason: str = "",
     method: str = "",
 ) -> Estimate:
-    """Return the figure of a guaranteed epsilon, or the reason why there is no guarantee.
+    """Return an estimate with the epsilon of a guarantee, or with the reason why there is none.
 
     Args:
-        figure: Function that constructs the figure.
+        make_estimate: Constructor of the estimate.
         epsilon: Epsilon from the accountant; infinite without a guarantee.
-        note: Scope of the guarantee.
-        unclaimed: Reason why there is no guarantee; by default, that there is no noise.
+        scope: Scope of the guarantee, such as the unit of privacy.
+        reason: Reason why there is no guarantee; by default, that there is no noise.
         method: Method of accounting; by default, the Renyi accountant.
     """
     is_guaranteed = isfinite(epsilon)
-    return figure(
+    return make_estimate(
         value=epsilon if is_guaranteed else None,
         method=method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
-        note=note if is_guaranteed else unclaimed or "without noise there is no guarantee",
+        note=scope if is_guaranteed else reason or "without noise there is no guarantee",
     )
 
 
 def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     """Return epsilon for the whole training, and for one round in which a client participates.
 
-    Papers often report epsilon for one round. It does not hold against an adversary that sees more
-    rounds, such as the server.
+    Both are those of the least protected client. Papers often report epsilon for one round. It does
+    not hold against an adversary that sees more rounds, such as the server.
 
     Args:
-        runs: Runs of one study. Each figure is that of the least protected client.
+        runs: Runs of one study.
     """
-    first, rounds, figures = runs[0], runs[0].study.training.rounds, list[Estimate]()
+    first, rounds, estimates = runs[0], runs[0].study.training.rounds, list[Estimate]()
     label, view = first.study.defense.label, first.view.name
     for metric, count, scope in (
         (FORMAL_EPSILON, rounds, ""),
@@ -54,26 +54,27 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
         # In another run, a client may have fewer samples, of which each is drawn more often.
         guarantees = [guarantee for run in runs for guarantee in _guarantees(run, count)]
         weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
-        if weakest is None or (figures and (rounds == 1 or figures[0].value is None)):
+        # Without a second round or a guarantee, epsilon of one round adds nothing.
+        if weakest is None or (estimates and (rounds == 1 or estimates[0].value is None)):
             break
         method = weakest.method
-        unclaimed = f"there is no guarantee: {method}" if method else ""
-        figure = partial(Estimate, defense=label, view=view, contrast="unseen", metric=metric)
-        note = f"{scope}unit: {weakest.unit}"
-        figures.append(accounted(figure, weakest.epsilon, note, unclaimed, method))
-    return figures
+        reason = f"there is no guarantee: {method}" if method else ""
+        constructor = partial(Estimate, defense=label, view=view, contrast="unseen", metric=metric)
+        unit = f"{scope}unit: {weakest.unit}"
+        estimates.append(formal_epsilon(constructor, weakest.epsilon, unit, reason, method))
+    return estimates
 
 
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
-    """Yield the guarantees of defended targets, or of all defended clients without such targets."""
+    """Yield the guarantees of the defended targets; if no target is defended, of all clients."""
     targets = [client for client in run.study.audit.targets if client in run.defenses]
     # Source inference attacks samples of all clients.
     targets = [] if run.on_source else targets
     for client in targets or run.defenses:
-        work = replace(
+        workload = replace(
             run.algorithm.workload(rounds, run.deal.sizes[client]),
             features=run.dataset.train.features[0].numel(),
         )
-        guarantee = run.defenses[client].guarantee(work, delta=FORMAL_DELTA)
+        guarantee = run.defenses[client].guarantee(workload, delta=FORMAL_DELTA)
         if guarantee is not None:
             yield guarantee

@@ -1,7 +1,7 @@
-"""Scores of audited samples in ``scores.safetensors``, for paired differences of attacks.
+"""Scores of audited samples, for paired comparisons of attacks.
 
-The file is in the folder of a study. It has ids, origins and scores of samples for each run and
-target. Records contain no scores, so they can be shared.
+They are stored in ``scores.safetensors`` in the folder of a study, with ids and origins of the
+samples of each run and target. Records contain no scores, so that they can be shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ from fedaudit.plan.parts import Setup
 from fedaudit.results.record import Record
 
 _MAX_DIGITS = 20
-_ROUNDING = 1e-9
+_ROUNDING_ERROR = 1e-9
 LEAST_COMMON = 0.9
-"""Share of samples that must have the same origin in two runs for a paired comparison."""
+"""Fraction of samples that must have the same origin in two runs for a paired comparison."""
 
 
 class SampleScores(NamedTuple):
-    """The audited samples of one run and target, with every attack's scores.
+    """The audited samples of one run and target, with the scores of all attacks.
 
     Attributes:
         ids: Ids in the data set.
@@ -78,34 +78,34 @@ def read_scores(path: Path) -> Scores:
 
     Raises:
         BadInput: The file does not exist.
-        Damaged: The file cannot be read or has other contents.
+        Damaged: The file cannot be read or contains something other than scores.
     """
     tensors, _ = read_tensors(path)
     scores: dict[tuple[int, ClientId], SampleScores] = {}
     for name, values in tensors.items():
-        seed, target, what = (*name.split("/", 2), "", "")[:3]
-        # Conversion takes quadratic time in the number of digits.
+        seed, target, key = (*name.split("/", 2), "", "")[:3]
+        # The length is limited, as converting digits takes quadratic time.
         are_numbers = all(t.isdecimal() and len(t) <= _MAX_DIGITS for t in (seed, target))
         if not are_numbers or values.ndim != 1:
             raise Damaged(f"{path} contains {name[:80]!r}, which is not scores of a study")
-        key = (int(seed), int(target))
-        if what == "ids":
+        run = (int(seed), int(target))
+        if key == "ids":
             origin = tensors.get(f"{seed}/{target}/origin")
             are_integers = origin is not None and {origin.dtype, values.dtype} == {torch.int64}
             if origin is None or origin.shape != values.shape or not are_integers:
                 raise Damaged(f"{path} has no origins of the samples of {seed}/{target}")
             if not set(origin.tolist()) <= {*Origin}:
                 raise Damaged(f"{path} has unknown origins of the samples of {seed}/{target}")
-            scores[key] = SampleScores(values.numpy(), origin.numpy(), {})
-        elif what.startswith("scores/"):
-            samples = scores.get(key)
-            fits = samples is not None and samples.ids.shape == tuple(values.shape)
-            if samples is None or not fits or not _are_scores(values):
+            scores[run] = SampleScores(values.numpy(), origin.numpy(), {})
+        elif key.startswith("scores/"):
+            samples = scores.get(run)
+            has_ids = samples is not None and samples.ids.shape == tuple(values.shape)
+            if samples is None or not has_ids or not _are_scores(values):
                 raise Damaged(
                     f"{path} has scores of {name[:80]!r} for samples that it does not name"
                 )
-            by_attack = {**samples.by_attack, what.removeprefix("scores/"): values.numpy()}
-            scores[key] = samples._replace(by_attack=by_attack)
+            by_attack = {**samples.by_attack, key.removeprefix("scores/"): values.numpy()}
+            scores[run] = samples._replace(by_attack=by_attack)
     return scores
 
 
@@ -113,28 +113,29 @@ def _are_scores(values: torch.Tensor) -> bool:
     return values.is_floating_point() and not bool(values.isnan().any())
 
 
-def refuse_scores_of_another(record: Record, stored: Scores) -> None:
+def refuse_scores_of_another_record(record: Record, stored: Scores) -> None:
     """Raise if an AUC of a record does not follow from the scores in its folder.
 
     Raises:
         Damaged: The scores of an attack give another AUC.
     """
-    for figure in record.findings:
-        if figure.metric != AUC or figure.value is None or figure.within:
+    for estimate in record.findings:
+        # Estimates with `within` use only some of the units, which the file does not name.
+        if estimate.metric != AUC or estimate.value is None or estimate.within:
             continue
-        if figure.seed is None or figure.target is None:
+        if estimate.seed is None or estimate.target is None:
             continue
-        samples = stored.get((figure.seed, figure.target))
-        scores = None if samples is None else samples.by_attack.get(figure.attack)
+        samples = stored.get((estimate.seed, estimate.target))
+        scores = None if samples is None else samples.by_attack.get(estimate.attack)
         if samples is None or scores is None:
             continue
-        chosen = np.isin(samples.origin, [Origin.MEMBER, *CONTRASTS[figure.contrast]])
+        chosen = np.isin(samples.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
         is_member = samples.origin[chosen] == Origin.MEMBER
         if is_member.all() or not is_member.any():
             continue
-        if not isclose(auc(scores[chosen], is_member), figure.value, abs_tol=_ROUNDING):
+        if not isclose(auc(scores[chosen], is_member), estimate.value, abs_tol=_ROUNDING_ERROR):
             raise Damaged(
-                f"the scores of {figure.attack} in {SCORES_FILE} do not give the AUC of the "
+                f"the scores of {estimate.attack} in {SCORES_FILE} do not give the AUC of the "
                 "record, so one of the files was altered or is of another result; restore "
                 "them from a copy, or write both again with `fedaudit attack`"
             )
@@ -150,9 +151,9 @@ def paired_auc(
 
     Args:
         first: Scores of a run and target.
-        attack: Attack in ``first``.
+        attack: Name of the attack in ``first``.
         second: Scores of the same run, or of another run with the same audited samples.
-        second_attack: Attack in ``second``; its AUC is subtracted.
+        second_attack: Name of the attack in ``second``; its AUC is subtracted.
         contrast: Non-members: "other_client", "unseen" or "mixed".
 
     Raises:

@@ -1,9 +1,10 @@
-"""Source inference in one run: success rate, baselines, and membership inference before it.
+"""Source inference in one run: success rates, baselines, and the combination with membership.
 
-Attacks name the client of each queried sample. Queries are equally many random training samples of
-every client, as in the paper. If the fair draw for membership gave all clients the label
-distribution of the target, its samples are further queries. The label-distribution baseline, and
-shuffles within classes, show what label distributions alone explain.
+An attack names the client that trained on each queried sample. Queries are equally many random
+training samples of every client, as in the paper. Membership inference may have drawn audited
+samples that follow the label distribution of one target; these are a second set of queries. The
+label-distribution baseline, and shuffles of clients within classes, show how many answers can be
+explained by label distributions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
 from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 from fedaudit.evaluation.accuracy import overfitting
-from fedaudit.evaluation.controls import Outcome, attempted, cubes_for, measured_untrained
+from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
 from fedaudit.evaluation.truth import run_coordinates, view_coordinates
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
@@ -57,7 +58,7 @@ LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)
 """Thresholds on the posterior below which an adversary abstains (selective prediction)."""
 
 CHAINED_FPRS = (0.01, 0.1)
-"""False-positive rates of the membership decision before source inference."""
+"""False-positive rates of membership inference, if it decides which samples have a source."""
 
 
 class SourceQueries(NamedTuple):
@@ -65,11 +66,11 @@ class SourceQueries(NamedTuple):
 
     Attributes:
         positions: Positions of the samples in the audit set.
-        owner: Client of each sample, as a position among all clients.
+        owner: Client of each sample, as an index into ``clients``.
         labels: Class of each sample.
         clients: All clients, ascending.
-        at_random: Whether they are random training samples of each client, which have the label
-            distributions of clients.
+        at_random: Whether the samples of each client are a random subset of its training data, so
+            that they follow its label distribution.
     """
 
     positions: Int[ndarray, " samples"]
@@ -80,7 +81,7 @@ class SourceQueries(NamedTuple):
 
 
 def source_queries(run: Setup) -> SourceQueries | None:
-    """Return the queries of the first draw; None if a client has no samples."""
+    """Return the first of the queries of :func:`source_draws`; None if there are none."""
     return next(iter(source_draws(run).values()), None)
 
 
@@ -88,14 +89,14 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     """Return queries by draw.
 
     The draw "own", which comes first, has random training samples of each client. The draw "fair"
-    has the samples of a fair draw, with the label distribution of its target. In recordings, or if
-    label distributions are equal, audited samples are the draw "own". The result is empty if a
-    client has no samples.
+    has the audited samples of membership inference, which follow the label distribution of one
+    target. In recordings, or if label distributions are equal, audited samples are the draw "own".
+    The result is empty if a client has no samples.
     """
     study, deal = run.study, run.deal
     audited = _audited_queries(run)
-    of_each = study.audit.draw in OF_EACH_CLIENT
-    is_own = run.recorded is not None or of_each or study.has_equal_clients
+    is_drawn_by_client = study.audit.draw in OF_EACH_CLIENT
+    is_own = run.recorded is not None or is_drawn_by_client or study.has_equal_clients
     draws = {} if audited is None else {OWN if is_own else FAIR: audited}
     if deal.source_samples is None or not len(deal.source_samples.position):
         return draws
@@ -105,7 +106,7 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     owner = np.searchsorted(clients, deal.source_samples.owner[order])
     labels = deal.measured.labels.numpy()[positions]
     queries = SourceQueries(positions, owner, labels, clients, at_random=True)
-    return {OWN: queries} | {draw: fair for draw, fair in draws.items() if draw != OWN}
+    return {OWN: queries} | {draw: others for draw, others in draws.items() if draw != OWN}
 
 
 def _audited_queries(run: Setup) -> SourceQueries | None:
@@ -114,21 +115,21 @@ def _audited_queries(run: Setup) -> SourceQueries | None:
     rng = seeded_numpy(run.seed, "source")
     by_owner, empty = positions_of(audit.owner), np.zeros(0, dtype=np.int64)
     by_client = [rng.permutation(by_owner.get(client, empty)) for client in clients]
-    count = min(len(part) for part in by_client)
+    count = min(len(positions) for positions in by_client)
     if not count:
         return None
-    positions = np.sort(np.concatenate([part[:count] for part in by_client]))
+    positions = np.sort(np.concatenate([drawn[:count] for drawn in by_client]))
     owner = np.searchsorted(clients, audit.owner[positions])
     labels = audit.samples.labels.numpy()[positions]
     at_random = run.study.audit.draw in OF_EACH_CLIENT
     return SourceQueries(positions, owner, labels, clients, at_random)
 
 
-def at_queries(
-    attack: Attack, measured: Mapping[str, Measurements], samples: SourceQueries
+def measurements_of_queries(
+    attack: Attack, measured: Mapping[str, Measurements], queries: SourceQueries
 ) -> dict[str, Measurements]:
-    """Return the signals of an attack for queried samples."""
-    positions = torch.from_numpy(samples.positions)
+    """Return the signals of an attack, measured on queried samples."""
+    positions = torch.from_numpy(queries.positions)
     names = {signal.name for signal in attack.signals}
     return {
         name: replace(m, values=m.values[:, :, positions])
@@ -138,17 +139,17 @@ def at_queries(
 
 
 def posteriors(
-    run: Setup, attack: Attack, cubes: Mapping[str, Measurements], samples: SourceQueries
+    run: Setup, attack: Attack, cubes: Mapping[str, Measurements], queries: SourceQueries
 ) -> Float[ndarray, "clients samples"]:
-    """Return the posterior of every client; 0 for clients that were never measured."""
+    """Return the posterior of every client for each query; 0 for clients without measurements."""
     clients = cubes[attack.signals[0].name].clients
-    posterior = np.zeros((len(samples.clients), len(samples.positions)))
-    rows = np.searchsorted(samples.clients, clients)
+    posterior = np.zeros((len(queries.clients), len(queries.positions)))
+    rows = np.searchsorted(queries.clients, clients)
     posterior[rows] = attack.posterior(cubes, run.deal.sizes).numpy()
     return posterior
 
 
-def round_by_round(
+def split_by_round(
     attack: Attack, cubes: Mapping[str, Measurements]
 ) -> list[dict[str, Measurements]]:
     """Return the measurements of each single round; empty if the attack needs several rounds."""
@@ -170,18 +171,18 @@ def round_by_round(
     ]
 
 
-class SourceFound(NamedTuple):
-    """Answers and figures of one source inference attack in one run.
+class SourceEvaluation(NamedTuple):
+    """Answers and estimates of one source inference attack in one run.
 
     Attributes:
         answers: Answers to the queries of the first draw.
-        figures: Figures of these answers.
-        others: Figures of the answers to the queries of the second draw, if any.
+        estimates: Success rates of these answers.
+        of_second_draw: Success rates for the queries of a second draw; empty without one.
     """
 
     answers: SourceResult
-    figures: list[Estimate]
-    others: Sequence[Estimate] = ()
+    estimates: list[Estimate]
+    of_second_draw: Sequence[Estimate] = ()
 
 
 def source_results(
@@ -190,9 +191,9 @@ def source_results(
     failed: dict[str, dict[str, str]],
     notes: Mapping[str, str],
     progress: Progress = quiet,
-) -> list[SourceFound]:
-    """Return the result of each source attack of a run."""
-    queries, results = source_draws(run), list[SourceFound]()
+) -> list[SourceEvaluation]:
+    """Return the evaluation of each source attack of a run, and add failures to ``failed``."""
+    queries, results = source_draws(run), list[SourceEvaluation]()
     phase, where = f"seed {run.seed}: source inference", f"seed {run.seed}"
     for done, (name, attack) in enumerate(run.on_source.items()):
         progress(phase, done, len(run.on_source))
@@ -215,11 +216,11 @@ def _result(
     name: str,
     attack: Attack,
     measured: Mapping[str, Measurements],
-    queries: Mapping[str, SourceQueries],
+    draws: Mapping[str, SourceQueries],
     notes: Mapping[str, str],
-) -> SourceFound:
-    samples = next(iter(queries.values()))
-    cubes = at_queries(attack, measured, samples)
+) -> SourceEvaluation:
+    samples = next(iter(draws.values()))
+    cubes = measurements_of_queries(attack, measured, samples)
     posterior = posteriors(run, attack, cubes, samples)
     inferred = inferred_source(posterior)
     is_correct = inferred == samples.owner
@@ -241,27 +242,28 @@ def _result(
             Answered(least=least, answered=success.total, right=success.hits)
             for least, success in selective.items()
         ],
-        chained=chained(run, attack, measured, is_correct, samples),
+        chained=sources_of_inferred_members(run, attack, measured, is_correct, samples),
         rounds=list(run.measured_rounds),
         by_round=[
             source_success(
                 inferred_source(posteriors(run, attack, cubes_of_round, samples)), samples.owner
             ).value
-            for cubes_of_round in round_by_round(attack, cubes)
+            for cubes_of_round in split_by_round(attack, cubes)
         ],
         overfitting=overfitting(notes, samples.clients),
         absent=sorted({*samples.clients}.difference(*(m.clients for m in cubes.values()))),
     )
     by_draw = []
-    for draw, queried in queries.items():
-        if queried is not samples:
-            posterior = posteriors(run, attack, at_queries(attack, measured, queried), queried)
-        by_draw.append(_figures(run, answers, draw, inferred_source(posterior), queried))
-    figures, *others = by_draw
-    return SourceFound(answers, figures, [figure for part in others for figure in part])
+    for draw, queries in draws.items():
+        if queries is not samples:
+            cubes = measurements_of_queries(attack, measured, queries)
+            inferred = inferred_source(posteriors(run, attack, cubes, queries))
+        by_draw.append(_success_estimates(run, answers, draw, inferred, queries))
+    first, *others = by_draw
+    return SourceEvaluation(answers, first, [estimate for part in others for estimate in part])
 
 
-def _figures(
+def _success_estimates(
     run: Setup,
     answers: SourceResult,
     draw: str,
@@ -272,12 +274,12 @@ def _figures(
     success = source_success(inferred, owner)
     by_client = run.deal.class_counts(run.dataset.classes)
     counts = np.array([by_client[client] for client in samples.clients])
-    baseline = named_by_labels(run, counts, samples)
+    baseline = infer_from_labels(run, counts, samples)
     change = paired(inferred == owner, baseline == owner)
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(inferred, owner, rng=rng)
     within_classes = source_null(inferred, owner, within=labels, rng=rng)
-    return source_figures(
+    return source_estimates(
         answers.model_copy(update={"samples": len(owner)}),
         success,
         Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
@@ -288,56 +290,57 @@ def _figures(
     )
 
 
-def named_by_labels(
-    run: Setup, counts: Int[ndarray, "clients classes"], samples: SourceQueries
+def infer_from_labels(
+    run: Setup, counts: Int[ndarray, "clients classes"], queries: SourceQueries
 ) -> Int[ndarray, " samples"]:
     """Return the answers of the label-distribution baseline.
 
-    Of the training data in a recording, only audited samples are known. The sources of a random
-    half of them are inferred from the label distributions without this half, and vice versa, so
-    that no sample affects its own answer.
+    A recording contains only audited training samples, so a sample's own label would affect the
+    label distribution of its client. Therefore, the samples are split into two random halves, and
+    the sources of each half are inferred from the label distributions of the other half.
     """
-    owner, labels = samples.owner, samples.labels
-    if run.recorded is None or len(owner) < 2 * len(samples.clients):
+    owner, labels = queries.owner, queries.labels
+    if run.recorded is None or len(owner) < 2 * len(queries.clients):
         return by_label_distribution(counts, labels)
     order = seeded_numpy(run.seed, "halves of sources").permutation(len(owner))
-    half = np.zeros(len(owner), dtype=bool)
-    for client in range(len(samples.clients)):
-        half[order[owner[order] == client][::2]] = True
+    first_half = np.zeros(len(owner), dtype=bool)
+    for client in range(len(queries.clients)):
+        first_half[order[owner[order] == client][::2]] = True
     inferred = np.zeros_like(owner)
-    for side in (half, ~half):
-        others = counts.copy()
-        np.subtract.at(others, (owner[side], labels[side]), 1)
-        inferred[side] = by_label_distribution(others, labels[side])
+    for half in (first_half, ~first_half):
+        counts_without_half = counts.copy()
+        np.subtract.at(counts_without_half, (owner[half], labels[half]), 1)
+        inferred[half] = by_label_distribution(counts_without_half, labels[half])
     return inferred
 
 
-def chained(
+def sources_of_inferred_members(
     run: Setup,
     attack: Attack,
     measured: Mapping[str, Measurements],
     is_correct: Bool[ndarray, " samples"],
     samples: SourceQueries,
 ) -> list[Chained]:
-    """Infer membership, and then the source of samples that are classified as members.
+    """Count correct sources among the queries that membership inference classifies as members.
 
     The membership score of a sample is the maximum over clients of the attack's signal, averaged
-    over rounds. The result is empty if there are no unseen samples.
+    over rounds. The result is empty without held-out samples, which set the threshold.
     """
-    unseen = np.flatnonzero(run.deal.audit.owner == NOBODY)
-    if not len(unseen):
+    held_out = np.flatnonzero(run.deal.audit.owner == NOBODY)
+    if not len(held_out):
         return []
     values = measured[attack.signals[0].name].values.double()
     score = values.nanmean(0).nan_to_num(-torch.inf).amax(0).numpy()
+    null = score[held_out]
     results = []
     for fpr in CHAINED_FPRS:
-        allowed = int(fpr * len(unseen))
-        threshold = np.sort(score[unseen])[::-1][allowed] if allowed < len(unseen) else -np.inf
+        allowed = int(fpr * len(null))
+        threshold = np.sort(null)[::-1][allowed] if allowed < len(null) else -np.inf
         is_accepted = score[samples.positions] > threshold
         results.append(
             Chained(
                 fpr=fpr,
-                realised_fpr=float((score[unseen] > threshold).mean()),
+                realised_fpr=float((null > threshold).mean()),
                 called=int(is_accepted.sum()),
                 right=int((is_accepted & is_correct).sum()),
             )
@@ -348,7 +351,7 @@ def chained(
 class Baseline(NamedTuple):
     """Success of the label-distribution baseline.
 
-    It names the client whose data have the largest share of the sample's class.
+    The baseline names the client with the largest proportion of the sample's class in its data.
 
     Attributes:
         success: Success rate of the baseline.
@@ -362,10 +365,10 @@ class Baseline(NamedTuple):
     p_value: float | None
 
 
-def source_figures(
+def source_estimates(
     answers: SourceResult,
     success: Limited[float],
-    guessing: Test,
+    chance_test: Test,
     labels: LabelExcess,
     p_value: float,
     baseline: Baseline | None,
@@ -376,9 +379,9 @@ def source_figures(
     Args:
         answers: Answers of the attack.
         success: Success rate with Clopper-Pearson limits.
-        guessing: Test against shuffled owners, with their mean and 95 % quantile.
+        chance_test: Test against shuffled owners, with their mean and 95 % quantile.
         labels: Success rate that label distributions explain, and the excess over it.
-        p_value: P-value of the test with owners shuffled within each class.
+        p_value: P-value of the test of the excess, with owners shuffled within each class.
         baseline: The label-distribution baseline; None if unknown.
         draw: Draw of the queries: "own" or "fair".
     """
@@ -394,7 +397,7 @@ def source_figures(
         low=success.low,
         high=success.high,
         method="Clopper-Pearson 95%",
-        tests=[guessing],
+        tests=[chance_test],
     )
     excess = {
         "against": LABELS,
@@ -404,22 +407,22 @@ def source_figures(
         "method": LABELS_METHOD,
         "tests": [Test(null=LABELS, level=labels.level, p_value=p_value)],
     }
-    figures = [rate, rate.model_copy(update=excess)]
+    estimates = [rate, rate.model_copy(update=excess)]
     if baseline is not None:
         level, change, p_value_of_change = baseline
         test = Test(null=LABEL_BASELINE, level=level, p_value=p_value_of_change, two_sided=True)
-        over = {"against": LABEL_BASELINE, "value": change, "method": "", "tests": [test]}
-        figures.append(rate.model_copy(update={"low": None, "high": None, **over}))
-    return figures
+        gain = {"against": LABEL_BASELINE, "value": change, "method": "", "tests": [test]}
+        estimates.append(rate.model_copy(update={"low": None, "high": None, **gain}))
+    return estimates
 
 
-_SPREADS = 5
-"""Standard deviations above the mean of shuffled owners at which a control fails. A control
-without a fault fails once in millions of runs."""
+_LIMIT_IN_DEVIATIONS = 5
+"""Number of standard deviations above the mean of shuffled owners at which a control fails. By
+chance, a control fails once in millions of runs."""
 
 
 def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
-    """Yield the success of source inference on untrained models, limited by label distributions."""
+    """Yield a control per attack: untrained models reveal no more than label distributions do."""
     samples = source_queries(run)
     if not run.on_source or samples is None:
         return
@@ -428,14 +431,16 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
     measured = measured_untrained(run, samples.positions, device)
 
     def outcome(attack: Attack) -> Outcome:
-        inferred = inferred_source(posteriors(run, attack, cubes_for(attack, measured), samples))
+        inferred = inferred_source(
+            posteriors(run, attack, measurements_for(attack, measured), samples)
+        )
         rng = seeded_numpy(run.seed, "untrained owners")
         null = source_null(inferred, samples.owner, within=samples.labels, rng=rng)
-        limit = min(null.mean + _SPREADS * null.spread, 1.0)
+        limit = min(null.mean + _LIMIT_IN_DEVIATIONS * null.spread, 1.0)
         value = source_success(inferred, samples.owner).value
         note = (
-            f"owners shuffled within classes: {null.mean:.3f} on average; limit at {_SPREADS} "
-            f"standard deviations above: {limit:.3f}"
+            f"owners shuffled within classes: {null.mean:.3f} on average; limit at "
+            f"{_LIMIT_IN_DEVIATIONS} standard deviations above: {limit:.3f}"
         )
         return Outcome(value, None, limit, value <= limit, note)
 
@@ -447,4 +452,4 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
             attack=name,
             expected="success no higher than label distributions explain, on untrained models",
         )
-        yield attempted(control, partial(outcome, attack))
+        yield run_control(control, partial(outcome, attack))

@@ -1,4 +1,4 @@
-"""Ground truth of audited samples by target, and a container for the figures of a study."""
+"""Ground truth of audited samples by target, and a container for the estimates of a study."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 
 
 class RunCoordinates(TypedDict):
-    """Fields that all figures and controls of a run share."""
+    """Fields that all estimates and controls of a run share."""
 
     defense: str
     seed: int
 
 
 class ViewCoordinates(RunCoordinates):
-    """Fields that all figures on the adversary of a run share."""
+    """Fields that all estimates of attacks in a run share."""
 
     view: str
 
@@ -45,14 +45,14 @@ def view_coordinates(run: Setup) -> ViewCoordinates:
 
 
 class Comparison(NamedTuple):
-    """Members and non-members of one contrast.
+    """Members and non-members that one contrast compares.
 
     Attributes:
         chosen: Whether each unit is compared.
-        fair: Whether one fair draw decided between members and these non-members.
-        within: "class" if both sides are matched by class, "client" if units are only compared
-            within the draw of one client.
-        labels_alone: AUC of the best score that depends on labels only; None if unknown.
+        fair: Whether a fair draw decided which of these units are members.
+        within: "class" if members and non-members are matched by class, "client" if units are only
+            compared with units from the draw of the same client.
+        labels_alone: AUC of the best score that depends only on labels; None if unknown.
     """
 
     chosen: Bool[ndarray, " units"]
@@ -70,7 +70,7 @@ class UnitTruth:
         unit: Unit of membership: "sample" or "person".
         origin: Origin of each unit. A person with samples at several clients is a member if the
             target is one of them.
-        fair: Whether a fair draw decided if the unit is a member or unseen.
+        fair: Whether a fair draw decided if the unit is a member or held out.
         ids: Ids of the units in the data set, or numbers of people.
     """
 
@@ -93,7 +93,7 @@ class UnitTruth:
 
     @property
     def for_controls(self) -> Comparison:
-        """Comparison for controls: all non-members, or unseen samples if only they are fair."""
+        """Comparison for controls: with held-out samples if only these are fair, else with all."""
         # Controls on unfair non-members would detect differences between clients.
         mixed, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
         has_both = 0 < self.is_member[unseen.chosen].sum() < unseen.chosen.sum()
@@ -115,8 +115,8 @@ class TargetTruth(UnitTruth):
         labels: Class of each sample.
         owners: Client that trained on each sample.
         subject: Person of each sample, if people are the units of the audit.
-        unfair: Origins of non-members that no fair draw for this target decided about.
-        matched: Whether members and unfair non-members are matched by class.
+        unfair: Origins of non-members that do not come from the fair draw of this target.
+        matched: Whether members and such non-members are matched by class.
         has_classes: Whether labels are classes.
         seed: Root seed of random choices in comparisons.
     """
@@ -143,8 +143,8 @@ class TargetTruth(UnitTruth):
         if not fair and self.matched and present:
             rng = seeded_numpy(self.seed, "matched in class", self.target, contrast)
             positions = np.flatnonzero(chosen)
-            matched = matched_in_class(self.labels[positions], is_member[positions], rng=rng)
-            chosen = np.isin(np.arange(len(chosen)), positions[matched])
+            is_matched = matched_in_class(self.labels[positions], is_member[positions], rng=rng)
+            chosen = np.isin(np.arange(len(chosen)), positions[is_matched])
             within = "class"
         labels_alone = None
         if self.has_classes:
@@ -157,17 +157,18 @@ class TargetTruth(UnitTruth):
         """Ground truth of the units of the audit (samples or people)."""
         if self.subject is None:
             return self
-        people, place = np.unique(self.subject, return_inverse=True)
+        people, person = np.unique(self.subject, return_inverse=True)
         origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
+        # Members come last, as one sample at the target makes a person a member.
         for code in (Origin.OTHER_CLIENT, Origin.MEMBER):
-            origin[place[self.origin == code]] = code
-        # A client that is attacked with the target may have a sample of the person. Then no fair
-        # coin decided about the person.
+            origin[person[self.origin == code]] = code
+        # If a client that is attacked together with the target has a sample of the person, the
+        # person's membership was not decided at random.
         fair = np.ones(len(people), dtype=bool)
-        fair[place[~self.fair]] = False
+        fair[person[~self.fair]] = False
         return UnitTruth(self.target, "person", origin, fair, people)
 
-    def of_units(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
+    def unit_scores(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
         """Return the score of each unit; a person's score is the mean over their samples.
 
         Infinite scores are replaced by the largest or smallest finite score. Otherwise, a single
@@ -179,34 +180,36 @@ class TargetTruth(UnitTruth):
         if self.subject is None:
             return scores
         finite = scores[np.isfinite(scores)]
-        ends = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-        return mean_by(self.subject, np.clip(scores, *ends))
+        limits = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+        return mean_by(self.subject, np.clip(scores, *limits))
 
 
 def mean_by(
     subject: Int[ndarray, " samples"], values: Float[ndarray, "samples *columns"]
 ) -> Float[ndarray, "people *columns"]:
     """Return the mean over the samples of each person, for people in ascending order."""
-    place, counts = np.unique(subject, return_inverse=True, return_counts=True)[1:]
+    person, counts = np.unique(subject, return_inverse=True, return_counts=True)[1:]
     total = np.zeros((len(counts), *values.shape[1:]))
-    np.add.at(total, place, values)
+    np.add.at(total, person, values)
     means: Float[ndarray, people * columns] = (total.T / counts).T
     return means
 
 
 @dataclass
 class Findings:
-    """Figures, curves and scores of a study so far; each attack adds to them.
+    """Estimates, curves and scores of a study so far; each attack adds to them.
 
     Attributes:
-        limits: Limits of rates at any confidence, by index in ``figures``. Means over runs need
-            them, as they cannot be bounded from limits at one confidence.
+        limits: Limits of rates at any confidence, by index in ``estimates``. Limits at one
+            confidence are not enough to bound a mean over runs.
         failed: Reasons of failed attacks, by attack and target of a run.
-        uncovered: Reasons for targets that participated in too few rounds, likewise.
-        alone: Reasons for targets that participated with too few other clients, likewise.
+        uncovered: Reasons why attacks do not apply to targets that participated in too few rounds,
+            by attack and target of a run.
+        alone: Reasons why attacks do not apply to targets that participated with too few other
+            clients, by attack and target of a run.
     """
 
-    figures: list[Estimate] = field(default_factory=list)
+    estimates: list[Estimate] = field(default_factory=list)
     limits: dict[int, LimitsAt] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -222,34 +225,34 @@ class Findings:
 
 
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
-    """Return the ground truth of the audited samples that one target's figures use.
+    """Return the ground truth of the audited samples on which one target is evaluated.
 
     Some samples are left out:
 
-    - If people are units, people of other targets' draws: their membership of this target was not
-      decided by a fair coin.
-    - If label distributions differ between clients, samples of other targets' draws. Each draw
+    - If people are units: people from other targets' draws, as their membership at this target was
+      not drawn at random.
+    - If label distributions differ between clients: samples from other targets' draws. Each draw
       follows the label distribution of its target, and an attack could mistake this difference for
       membership.
-    - If clients measured their own samples only, all samples of other clients.
-    - If a shift makes clients differ, other clients' samples: features alone would distinguish
-      them from the target's.
+    - If each client measured only its own samples: all samples of other clients.
+    - If a shift makes clients differ: other clients' samples, as their features distinguish them
+      from the target's.
     - A malicious client's samples, which it knows and does not train on in every round.
-    - If the study labels unseen samples as members (a control), all other samples. A random half
-      of the unseen samples are then called members.
+    - In the control with null members: all samples except held-out ones. A random half of these
+      then count as members, although no client trained on them.
     """
     audit, study = setup.deal.audit, setup.study
     origin = origin_of(setup, target)
-    # The fair draw did not decide whether the target or a partner has a sample.
+    # The fair draw did not decide which of the clients that are attacked as one has a sample.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
     is_used = np.ones(len(origin), dtype=bool)
     if audit.subject is not None:
         is_used &= audit.fair_for(target)
     drawn_for_target, equal_clients = audit.drawn_with(target), has_equal_clients(setup)
-    decided = set(np.unique(origin[drawn_for_target & audit.fair_for(target)]).tolist())
-    has_draw = {Origin.MEMBER, Origin.UNSEEN} <= decided
+    drawn_origins = set(np.unique(origin[drawn_for_target & audit.fair_for(target)]).tolist())
+    has_draw = {Origin.MEMBER, Origin.UNSEEN} <= drawn_origins
     if has_draw and not equal_clients:
-        is_used &= drawn_for_target | ~np.isin(origin, [code for code in Origin if code in decided])
+        is_used &= drawn_for_target | ~np.isin(origin, sorted(drawn_origins))
     if setup.recorded is not None and setup.recorded.is_separate:
         is_used &= drawn_for_target
     if study.shift is not None:
@@ -270,10 +273,10 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         if subject is not None:
             unit = np.unique(subject, return_inverse=True)[1]
         count = int(unit.max(initial=-1)) + 1
-        chosen = seeded_numpy(setup.seed, "nobody", target).permutation(count) < count // 2
-        origin = np.where(chosen[unit], Origin.MEMBER, Origin.UNSEEN)
+        is_null_member = seeded_numpy(setup.seed, "nobody", target).permutation(count) < count // 2
+        origin = np.where(is_null_member[unit], Origin.MEMBER, Origin.UNSEEN)
         fair = np.zeros_like(fair)
-    unfair = {Origin.OTHER_CLIENT, Origin.UNSEEN} - (decided if has_draw else set())
+    unfair = {Origin.OTHER_CLIENT, Origin.UNSEEN} - (drawn_origins if has_draw else set())
     classes = bool(setup.algorithm.architecture.task.classes)
     return TargetTruth(
         target=target,
@@ -293,19 +296,19 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
 
 
 def repeats(contrast: str, truth: UnitTruth) -> bool:
-    """Return True for the mixed contrast if all its non-members have the same origin.
+    """Return True if the contrast "mixed" has the same units as another contrast.
 
-    It then repeats the contrast of that origin.
+    This is the case if all non-members are held out, or all belong to other clients.
     """
-    missing = not all((truth.origin == origin).any() for origin in Origin)
-    return contrast == "mixed" and missing
+    has_one_origin = not all((truth.origin == origin).any() for origin in Origin)
+    return contrast == "mixed" and has_one_origin
 
 
 def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
-    """Return the audited clients whose fair draws are pooled in figures over all clients.
+    """Return the audited clients whose fair draws are pooled in estimates over all clients.
 
     The list is empty if all clients have the same distribution, if only some are defended, or if
-    samples are redrawn as published.
+    the evaluation redraws non-members in every round, as published code does.
     """
     is_mixed = len({truth.target in setup.defenses for truth in audited}) > 1
     if is_mixed or has_equal_clients(setup) or setup.study.figures.evaluation == "redraw":
@@ -318,7 +321,7 @@ def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
 
 
 def has_equal_clients(setup: Setup) -> bool:
-    """Return True if every client is known to have the same label distribution and features."""
+    """Return True if all clients are known to have the same distribution of labels and features."""
     return setup.recorded is None and setup.study.has_equal_clients
 
 

@@ -1,7 +1,7 @@
 """Controls on clients' updates: their norms, and the training metrics that clients report.
 
-A client may return the model that it received, repeat another client's update, or send huge finite
-numbers. If an attack compares clients, such an update changes the figures of all other clients.
+A client may return the model that it received, repeat another client's update, or send huge
+numbers. If an attack compares clients, such an update distorts the results of all other clients.
 
 A recorder that measures a different network than the clients train finds no leak. The accuracy that
 clients report is then far above the accuracy that the recorder measures on the same data.
@@ -32,16 +32,18 @@ from fedaudit.results.text import plain
 PEERS = "peer updates"
 _UPDATE = "update/client-"
 _SMALLEST, _LARGEST = 0.01, 100.0
-"""Smallest and largest ratio to the median norm of a round at which an update is not degenerate.
-Clients with twenty times the data of others, or a tenth of their local steps, are well inside."""
+"""Smallest and largest norm of an update, relative to the median norm of its round, at which it is
+not degenerate. Clients with twenty times the data of others, or a tenth of their local steps, send
+updates well within these limits."""
 
 _FEWEST_CLIENTS = 3
 """Fewest clients in a round for a meaningful median."""
 
 _TOLERATED = 0.1
-"""Share of a client's rounds that may be degenerate, since training can fail occasionally."""
+"""Fraction of a client's rounds that may be degenerate, since training can fail occasionally."""
 
-_MAX_NAMED = 5
+_MAX_LISTED = 5
+"""Largest number of clients that a note describes."""
 
 ACCURACY: Final = "accuracy"
 LOSS: Final = "loss"
@@ -50,8 +52,9 @@ Reported = Mapping[ClientId, Mapping[Metric, float]]
 
 REPORTED = "reported training metrics"
 _REPORT = "reported/client-"
-_MOST_SAMPLES = 500
-_FEWEST_SAMPLES = 10
+_MAX_SAMPLES, _MIN_SAMPLES = 500, 10
+"""Largest and smallest number of members for which the reported metrics of a client are judged."""
+
 _CONFIDENCE = 0.999
 """Confidence of the one-sided limit of a client's accuracy."""
 
@@ -60,14 +63,19 @@ _ACCURACY_MARGIN = 0.1
 batch statistics lag behind."""
 
 _LEAST_OF_CHANCE = 0.5
-"""Trained models have at least this multiple of the chance-level accuracy."""
+"""Smallest accuracy of a trained model, as a multiple of the chance level."""
 
 _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
+"""A measured loss above factor x reported loss + margin disagrees with the reported one."""
+
 _SAME_SCALE = 0.5
-"""Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss) if the
-losses differ by a constant factor, for example if a mean was divided by the batch size again."""
+"""Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss) at which
+both losses may differ by a constant factor, for example as the client divided a mean by the batch
+size."""
 
 _FEWEST_ROUNDS = 2
+"""Fewest rounds in which a constant factor can be recognised."""
+
 _CAUSES = (
     "likely causes: the client's loader normalises samples and the audited ones are raw, batch "
     "statistics or layers stay at the client, the client measured in training mode while the "
@@ -77,7 +85,7 @@ _CAUSES = (
 
 
 def _clients_in_sums(round: Round) -> set[ClientId]:
-    """Return the clients that are visible only in a sum, and those that a sum is named after."""
+    """Return the clients whose updates are visible only as a sum over several clients."""
     return {*round.stands_for, *round.stands_for.values()}
 
 
@@ -99,41 +107,46 @@ def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResul
     attacks = [name for name, attack in run.attacks.items() if attack.compares_clients]
     if not rounds or not attacks:
         return
-    seen, degenerate = Counter[ClientId](), dict[ClientId, list[float]]()
+    round_counts, degenerate = Counter[ClientId](), dict[ClientId, list[float]]()
     for updates in rounds:
         median_norm = median(update.norm for update in updates.values())
-        counts = Counter(update.digest for update in updates.values())
+        digest_counts = Counter(update.digest for update in updates.values())
         for client, (norm, digest) in updates.items():
-            seen[client] += 1
+            round_counts[client] += 1
             ratio = norm / median_norm if median_norm > 0 else 1.0
-            # Two trainings never end in exactly the same update.
-            is_repeated = norm > 0 and digest != "" and counts[digest] > 1
+            # Independent training of two clients never gives exactly the same update.
+            is_repeated = norm > 0 and digest != "" and digest_counts[digest] > 1
             if is_repeated or not _SMALLEST <= ratio <= _LARGEST:
                 degenerate.setdefault(client, []).append(ratio)
-    worst = {c: ratios for c, ratios in degenerate.items() if len(ratios) > _TOLERATED * seen[c]}
+    flagged = {
+        client: ratios
+        for client, ratios in degenerate.items()
+        if len(ratios) > _TOLERATED * round_counts[client]
+    }
+    everything_usual = f"{len(round_counts)} clients in {len(rounds)} rounds"
     for name in attacks:
         yield ControlResult(
             **run_coordinates(run),
             control=PEERS,
             attack=name,
-            clients=sorted(worst),
+            clients=sorted(flagged),
             expected="every client's update differs from all others and has a similar norm",
             value=None,
-            passed=not worst,
-            note=_describe(worst, run) if worst else f"{len(seen)} clients in {len(rounds)} rounds",
+            passed=not flagged,
+            note=_describe(flagged, run) if flagged else everything_usual,
         )
 
 
-def _describe(worst: dict[ClientId, list[float]], run: Setup) -> str:
+def _describe(flagged: dict[ClientId, list[float]], run: Setup) -> str:
     sentences = []
-    for client, ratios in sorted(worst.items())[:_MAX_NAMED]:
+    for client, ratios in sorted(flagged.items())[:_MAX_LISTED]:
         ratio = median(ratios)
         repeated = ", the same as another client's," * (_SMALLEST <= ratio <= _LARGEST)
         sentences.append(
             f"client {plain(run.names.get(client, str(client)))} sent updates of {ratio:.2g} times "
             f"the median norm{repeated} in {len(ratios)} rounds"
         )
-    others = len(worst) - _MAX_NAMED
+    others = len(flagged) - _MAX_LISTED
     if others > 0:
         clients = "further clients" if others > 1 else "further client"
         sentences.append(f"{others} {clients} also sent degenerate updates")
@@ -155,18 +168,18 @@ class _Update(NamedTuple):
 
 
 def _updates(stored: Stored) -> dict[ClientId, _Update]:
-    """Return the updates of one round without malformed notes."""
+    """Return each client's update in one round, and skip malformed notes."""
     updates = dict[ClientId, _Update]()
-    for name, note in stored.notes.items():
-        number = name.removeprefix(_UPDATE)
-        text, _, digest = note.partition(" ")
-        if number != name and number.isdecimal():
+    for key, note in stored.notes.items():
+        client = key.removeprefix(_UPDATE)
+        norm_text, _, digest = note.partition(" ")
+        if client != key and client.isdecimal():
             try:
-                norm = float(text)
+                norm = float(norm_text)
             except ValueError:
                 continue
             if isfinite(norm) and norm >= 0:
-                updates[int(number)] = _Update(norm, digest)
+                updates[int(client)] = _Update(norm, digest)
     return updates
 
 
@@ -174,8 +187,8 @@ class Comparison(NamedTuple):
     """Metrics of one client in one round, reported and measured on its audited members.
 
     Attributes:
-        reported: Reported "accuracy" (a share or a percentage) and "loss".
-        samples: Number of measured members.
+        reported: Reported "accuracy" (a fraction or a percentage) and "loss".
+        samples: Number of audited members on which the uploaded model was measured.
         loss: Mean loss of the uploaded model on them.
         loss_error: Standard error of the mean loss.
         correct: Number of correct predictions; None for tasks without accuracy.
@@ -197,7 +210,7 @@ def metrics_in(values: object) -> dict[Metric, float]:
     """Return the usable metrics among the values that a client reported.
 
     Values that are negative or not finite, and accuracies above 100, are left out. An accuracy may
-    be a share or a percentage; the control decides this from the values of all rounds.
+    be a fraction or a percentage; the control decides this from the values of all rounds.
     """
     metrics = dict[Metric, float]()
     names: tuple[Metric, ...] = (ACCURACY, LOSS) if isinstance(values, Mapping) else ()
@@ -218,24 +231,32 @@ def reported_notes(
     round: Round,
     device: torch.device = CPU,
 ) -> dict[str, str]:
-    """Measure models of clients that reported metrics, on their audited members."""
-    notes, merged = dict[str, str](), _clients_in_sums(round)
+    """Return a note per client that reported metrics, with those of its model on its members.
+
+    Args:
+        reported: Metrics that clients reported.
+        members: Audited members of each client.
+        round: The round in the adversary's view.
+        device: Device for models.
+    """
+    notes, summed = dict[str, str](), _clients_in_sums(round)
     for client, metrics in sorted(reported.items()):
         exposed, samples = round.exposed.get(client), members.get(client)
-        if exposed is None or exposed.local is None or client in merged:
+        if exposed is None or exposed.local is None or client in summed:
             continue
         if not samples or not metrics:
             continue
-        samples = samples.take(slice(_MOST_SAMPLES))
-        comparison = _measured(exposed.local, samples, dict(metrics), device)
+        samples = samples.take(slice(_MAX_SAMPLES))
+        comparison = _compare(exposed.local, samples, dict(metrics), device)
         if comparison is not None:
             notes[f"{_REPORT}{client}"] = json.dumps(comparison)
     return notes
 
 
-def _measured(
+def _compare(
     model: Model, samples: Samples, reported: dict[Metric, float], device: torch.device
 ) -> Comparison | None:
+    """Return the metrics of a model on samples; None if a loss is not finite."""
     outputs, task = outputs_of(model, samples.features, device), model.architecture.task
     losses = task.losses(outputs, samples.targets).double()
     if not bool(losses.isfinite().all()):
@@ -260,23 +281,23 @@ def _read(stored: Stored, client: ClientId) -> Comparison | None:
 
 
 def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
-    """Yield a control for each client with reported metrics that compares them with measured ones.
+    """Yield a control that compares reported with measured metrics, for each reporting client.
 
     A control fails if the reported metric is much better than the measured one in most measured
     rounds. A worse one is acceptable: clients average over an epoch in which the model improves,
     and train with dropout and augmentation.
 
-    An accuracy of 0.8 may be a share or a percentage. A control fails only if neither is near the
-    measured accuracy.
+    An accuracy of 0.8 may be a fraction or a percentage. A control fails only if neither reading
+    agrees with the measured accuracy.
     """
     for client in run.study.audit.targets:
-        rounds = [comparison for part in stored if (comparison := _read(part, client))]
+        rounds = [comparison for round in stored if (comparison := _read(round, client))]
         if not rounds:
             continue
         value, passed, note = _compare_reports(rounds, run.dataset.classes)
-        if rounds[0].samples < _FEWEST_SAMPLES:
+        if rounds[0].samples < _MIN_SAMPLES:
             passed = None
-            note += f"; inconclusive with fewer than {_FEWEST_SAMPLES} audited members"
+            note += f"; inconclusive with fewer than {_MIN_SAMPLES} audited members"
         yield ControlResult(
             **run_coordinates(run),
             control=REPORTED,
@@ -289,7 +310,7 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
 
 
 class _Outcome(NamedTuple):
-    """Measured accuracy, whether the reported metric agrees, and a note for the reader."""
+    """Measured accuracy or loss, whether the reported metric agrees, and a note for the reader."""
 
     value: float | None
     passed: bool | None
@@ -297,56 +318,57 @@ class _Outcome(NamedTuple):
 
 
 def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
-    counted = [c for c in rounds if ACCURACY in c.reported and c.correct is not None]
+    as_fractions = [c for c in rounds if ACCURACY in c.reported and c.correct is not None]
     # Clients' losses may have different scales, so accuracy decides if it is known.
-    if not counted:
-        return _losses(rounds)
-    percent = [
-        c._replace(reported={**c.reported, ACCURACY: c.reported[ACCURACY] / 100}) for c in counted
+    if not as_fractions:
+        return _compare_losses(rounds)
+    as_percentages = [
+        c._replace(reported={**c.reported, ACCURACY: c.reported[ACCURACY] / 100})
+        for c in as_fractions
     ]
     if any(c.reported.get(ACCURACY, 0) > 1 for c in rounds):
-        return _accuracies(percent)
-    outcome = _accuracies(counted)
-    # Accept the reading as a percentage only if value / 100 is at least half of the chance level
-    # and not far below the measured accuracy. Reports of other clients are not used. Otherwise, a
+        return _compare_accuracies(as_percentages)
+    outcome = _compare_accuracies(as_fractions)
+    # The value may be a percentage only if value / 100 is at least half of the chance level and
+    # not far below the measured accuracy. Reports of other clients are not used. Otherwise, a
     # single client could disable the controls of all others.
-    reported = median(c.reported[ACCURACY] for c in percent)
+    reported = median(c.reported[ACCURACY] for c in as_percentages)
     shortfalls = (
         lower_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE) - c.reported[ACCURACY]
-        for c in percent
+        for c in as_percentages
     )
-    may_be_percent = (
+    may_be_percentage = (
         reported * classes >= _LEAST_OF_CHANCE and median(shortfalls) <= _ACCURACY_MARGIN
     )
-    if outcome.passed is False and may_be_percent:
+    if outcome.passed is False and may_be_percentage:
         note = f"{outcome.note}; it is unknown if this is a share or a percentage"
         return outcome._replace(passed=None, note=note)
     return outcome
 
 
-def _accuracies(rounds: Sequence[Comparison]) -> _Outcome:
+def _compare_accuracies(rounds: Sequence[Comparison]) -> _Outcome:
     measured = median(c.accuracy for c in rounds)
     reported = median(c.reported[ACCURACY] for c in rounds)
-    above = (
+    excesses = (
         c.reported[ACCURACY] - upper_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE)
         for c in rounds
     )
-    passed = median(above) <= _ACCURACY_MARGIN
+    passed = median(excesses) <= _ACCURACY_MARGIN
     note = f"accuracy reported {reported:.2f}, measured {measured:.2f}{_scope(rounds)}"
     return _Outcome(measured, passed, note)
 
 
-def _losses(rounds: Sequence[Comparison]) -> _Outcome:
+def _compare_losses(rounds: Sequence[Comparison]) -> _Outcome:
     rounds = [c for c in rounds if LOSS in c.reported]
     if not rounds:
         return _Outcome(None, None, "no accuracy or loss that can be compared")
     measured, reported = median(c.loss for c in rounds), median(c.reported[LOSS] for c in rounds)
     note = f"loss reported {reported:.3g}, measured {measured:.3g}{_scope(rounds)}"
     z = float(sp.special.ndtri(_CONFIDENCE))
-    gaps = [
+    excesses = [
         c.loss - z * c.loss_error - (_LOSS_FACTOR * c.reported[LOSS] + _LOSS_MARGIN) for c in rounds
     ]
-    if median(gaps) <= 0:
+    if median(excesses) <= 0:
         return _Outcome(None, True, note)
     if len(rounds) < _FEWEST_ROUNDS:
         reason = "one round cannot distinguish a wrong network from a loss scaled by a constant"

@@ -28,8 +28,8 @@ from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId, Params
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.evaluation.analysis import CoinScores, bound_figure, coin_scores
-from fedaudit.evaluation.guarantees import accounted, formal_epsilons
+from fedaudit.evaluation.analysis import CoinScores, bound_estimate, coin_scores
+from fedaudit.evaluation.guarantees import formal_epsilon, formal_epsilons
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_mechanism_epsilon
 from fedaudit.fl.algorithms.base import Participants, draw_cohort
@@ -316,7 +316,7 @@ def _one_update(runs: Sequence[_Measured], seed: int | None) -> list[Estimate]:
         claimed = [value for value in values if value is not None]
         if claimed or canaries[0].unclaimed:
             figures.append(
-                accounted(
+                formal_epsilon(
                     partial(figure, metric=metric),
                     max(claimed, default=math.inf),
                     f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
@@ -396,7 +396,7 @@ def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
         alpha=figures.alpha / family,
     )
     return [
-        bound_figure(
+        bound_estimate(
             coins,
             metric,
             bound or bounds.refusal,

@@ -31,7 +31,7 @@ from fedaudit.core.importing import line_of
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Architecture, Model
 from fedaudit.filters.claim import Arrays, Claim, flat
-from fedaudit.fl.hooks import Defense, TrainingContext, defended_upload
+from fedaudit.fl.hooks import Defense, TrainingContext, apply_upload_hook
 from fedaudit.observe.round import Update
 
 KINDS: dict[str, str] = {
@@ -182,7 +182,7 @@ def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tens
             seed=int(torch.randint(2**62, ())),
             received=Model(Architecture("none", nn.Identity), zeros, {}),
         )
-        sent = defended_upload(defense, Update(update, {}, samples=1), context)
+        sent = apply_upload_hook(defense, Update(update, {}, samples=1), context)
         assert isinstance(sent, Update)
         return sent.values
 

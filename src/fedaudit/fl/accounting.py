@@ -15,9 +15,9 @@ FORMAL_DELTA = 1e-5
 def gaussian_mechanism_epsilon(
     noise_multiplier: float, releases: int, *, delta: float, rate: float = 1.0
 ) -> float:
-    """Compute the epsilon of released sums of clipped terms with normal noise.
+    """Compute the epsilon of releasing sums of clipped gradients or updates with normal noise.
 
-    Adjacency: one term is added or removed.
+    Two data sets are neighbours if one term is added or removed.
 
     Args:
         noise_multiplier: Standard deviation of each sum's noise, in units of the clip norm.
@@ -66,7 +66,7 @@ def gaussian_mechanism_epsilon(
 
 @contextmanager
 def _excluded_orders_in_debug_log() -> Iterator[None]:
-    """Move the accountant's warnings about excluded orders to the debug log.
+    """Move the accountant's warnings about excluded Renyi orders to the debug log.
 
     Each order gives a valid bound on epsilon, and the smallest is returned. Excluding an order
     whose series did not converge can therefore only make the bound less tight.

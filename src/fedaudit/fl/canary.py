@@ -19,13 +19,19 @@ from fedaudit.observe.tensors import write_tensors
 
 
 def canary_direction(like: Params, seed: int, number: int) -> Params:
-    """Draw the unit vector that a canary client sends in every round."""
+    """Draw the random unit vector that a canary client sends in every round.
+
+    Args:
+        like: Parameters with the shapes of the vector.
+        seed: Seed of the directions.
+        number: Number of the canary.
+    """
     rng = seeded(seed, "canary", number)
-    drawn = {
+    direction = {
         name: torch.randn(value.shape, dtype=value.dtype, generator=rng)
         for name, value in like.items()
     }
-    return scaled(drawn, 1 / norm(drawn))
+    return scaled(direction, 1 / norm(direction))
 
 
 @dataclass(frozen=True)
@@ -76,14 +82,14 @@ def record_canaries(
     """Remove canary clients from the rounds and write their statistics to the run's folder.
 
     Args:
-        rounds: Rounds of one global model, before any view.
+        rounds: Rounds of a federation with one global model, with the uploads of all clients.
         clients: The canary clients.
         direction: Function of a model's parameters and a canary's number that returns its unit
             vector.
         start: Parameters of the model before the first round.
         last: Round after which the statistics are computed.
         folder: Folder of the run.
-        run: Identity of the run.
+        run: Identity of the run, which is stored in the file.
 
     Raises:
         BadInput: The model has not changed.
@@ -94,13 +100,22 @@ def record_canaries(
             movement = plus(after.params, start, -1.0)
             z = canary_statistics(movement, len(clients), direction)
             write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
-        yield _without(round, frozenset(clients))
+        yield _remove_canaries(round, frozenset(clients))
 
 
 def canary_statistics(
     movement: Params, count: int, direction: Callable[[Params, int], Params]
 ) -> Float[Tensor, " canaries"]:
-    """Compute, for each canary, sqrt(d) times the cosine between its direction and the movement.
+    """Compute how strongly each canary's direction is contained in the trained model.
+
+    Args:
+        movement: Change of the d parameters during training.
+        count: Number of canaries.
+        direction: Function as in :func:`record_canaries`.
+
+    Returns:
+        For each canary, sqrt(d) times the cosine between its direction and the movement. Without
+        the canary, it is approximately standard normal.
 
     Raises:
         BadInput: The movement is zero or not finite.
@@ -108,37 +123,39 @@ def canary_statistics(
     Source: Andrew et al. 2024, One-shot empirical privacy estimation for federated learning,
         Algorithm 1.
     """
-    moved = flat(movement).double()
-    length = float(moved.norm())
+    flat_movement = flat(movement).double()
+    length = float(flat_movement.norm())
     if not 0 < length < math.inf:
         raise BadInput(
             "the last model equals the first or is not finite, so that canary clients reveal "
             "nothing; raise the learning rate, or the canaries' length"
         )
-    # One direction at a time, since each is as large as the model.
-    projections = [float(flat(direction(movement, n)).double() @ moved) for n in range(count)]
-    return torch.tensor(projections, dtype=torch.float64) * math.sqrt(len(moved)) / length
+    # Only one direction is in memory at a time, since each is as large as the model.
+    projections = [
+        float(flat(direction(movement, number)).double() @ flat_movement) for number in range(count)
+    ]
+    return torch.tensor(projections, dtype=torch.float64) * math.sqrt(len(flat_movement)) / length
 
 
-def _without(round: Round, canaries: frozenset[ClientId]) -> Round:
+def _remove_canaries(round: Round, canaries: frozenset[ClientId]) -> Round:
     """Return a round without the canaries, with weights that sum to 1 over the other clients."""
-    weights = _others(round.weights, canaries)
+    weights = _without_canaries(round.weights, canaries)
     total = sum(weights.values())
     return replace(
         round,
-        exposed=_others(round.exposed, canaries),
-        sent=_others(round.sent, canaries),
-        uploads=_others(round.uploads, canaries),
-        weights={client: share / total for client, share in weights.items()},
+        exposed=_without_canaries(round.exposed, canaries),
+        sent=_without_canaries(round.sent, canaries),
+        uploads=_without_canaries(round.uploads, canaries),
+        weights={client: weight / total for client, weight in weights.items()},
         asked=tuple(client for client in round.asked if client not in canaries),
         answered=tuple(client for client in round.answered if client not in canaries),
-        facts=_others(round.facts, canaries),
-        kept=_others(round.kept, canaries),
-        seconds=_others(round.seconds, canaries),
+        facts=_without_canaries(round.facts, canaries),
+        kept=_without_canaries(round.kept, canaries),
+        seconds=_without_canaries(round.seconds, canaries),
     )
 
 
-def _others(
+def _without_canaries(
     values: Mapping[ClientId, Value], canaries: frozenset[ClientId]
 ) -> Mapping[ClientId, Value]:
     return select_clients(values, [client for client in values if client not in canaries])

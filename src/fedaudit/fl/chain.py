@@ -19,12 +19,12 @@ from fedaudit.fl.hooks import (
     Plan,
     TrainingContext,
     Workload,
-    defended_upload,
+    apply_upload_hook,
 )
 from fedaudit.observe.round import Upload
 
 _EXCLUSIVE = {"batches": "way batches are drawn", "loss": "loss", "gradient": "gradient"}
-"""Hooks that replace the default entirely, so that only one part of a chain may act in each."""
+"""Hooks that replace the default, with what they replace. Only one part of a chain may use each."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Chain(Defense):
 
     Attributes:
         parts: At least one defense. Data, batches and uploads pass through all parts in order. At
-            most one part overrides the drawing of batches, one the loss and one the gradient.
+            most one part overrides each of the hooks batches, loss and gradient.
     """
 
     parts: tuple[Defense, ...]
@@ -54,19 +54,20 @@ class Chain(Defense):
                     f"changes the upload afterwards, but {type(second).__name__} follows in the "
                     f"chain and changes it; put {type(second).__name__} before it"
                 )
-        # Checked before training, since CoFedMID needs classes only in later rounds.
+        # This is checked before training. Otherwise, a run with CoFedMID would fail only in the
+        # later rounds, in which it needs classes.
         mixing = [part for part in self.parts if part.mixes_labels]
-        needing = [part for part in self.parts if part.needs_classes]
-        if mixing and needing:
+        with_classes = [part for part in self.parts if part.needs_classes]
+        if mixing and with_classes:
             raise Unsupported(
-                f"{type(mixing[0]).__name__} mixes labels, but {type(needing[0]).__name__} needs "
-                "the class of each sample; put at most one of them into a chain"
+                f"{type(mixing[0]).__name__} mixes labels, but {type(with_classes[0]).__name__} "
+                "needs the class of each sample; put at most one of them into a chain"
             )
-        kinds = tuple(
+        upload_kinds = tuple(
             kind for kind in Defense.accepts if all(kind in part.accepts for part in self.parts)
         )
-        # An instance attribute instead of a class attribute, since it depends on the parts.
-        object.__setattr__(self, "accepts", kinds)
+        # The class attribute of Defense becomes an instance attribute, as it depends on the parts.
+        object.__setattr__(self, "accepts", upload_kinds)
 
     @property
     def mixes_labels(self) -> bool:
@@ -117,15 +118,15 @@ class Chain(Defense):
         return self._only("loss").loss(outputs, batch, context)
 
     def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
-        only = self._only("loss")
-        return only.slope(outputs, batch, context) if only.knows_its_slope else None
+        part = self._only("loss")
+        return part.slope(outputs, batch, context) if part.knows_its_slope else None
 
     def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         return self._only("gradient").gradient(objective, batch, context)
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         for part in self.parts:
-            upload = defended_upload(part, upload, context)
+            upload = apply_upload_hook(part, upload, context)
         return upload
 
     def after(self, start: Model, end: Model, context: TrainingContext) -> None:
@@ -138,22 +139,22 @@ class Chain(Defense):
         ).all(0)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
-        """Return the strongest guarantee of a part that is valid in this chain, or None.
+        """Return the smallest epsilon that a part guarantees in this chain, or None.
 
         Post-processing an upload does not weaken a guarantee. A guarantee for per-sample gradients
-        is valid only if no other part changes data, batches or loss, since a mixed batch, for
-        example, uses a sample twice. A guarantee for features in :meth:`prepare` is valid only if
-        no earlier part has seen the features and may have stored some.
+        is valid only if no other part changes data, batches or loss: a mixed batch, for example,
+        uses a sample twice. A guarantee for features that :meth:`prepare` changes is valid only if
+        no earlier part could store the original features.
         """
-        proven = [
+        guarantees = [
             part.guarantee(work, delta=delta)
             for part in self.parts
-            if not (part.acts_in("gradient") and self._others_touch_samples(part))
-            and not (part.acts_in("prepare") and self._others_saw_samples(part))
+            if not (part.acts_in("gradient") and self._others_change_samples(part))
+            and not (part.acts_in("prepare") and self._earlier_parts_see_samples(part))
         ]
-        return min(filter(None, proven), key=lambda guarantee: guarantee.epsilon, default=None)
+        return min(filter(None, guarantees), key=lambda guarantee: guarantee.epsilon, default=None)
 
-    def _others_touch_samples(self, part: Defense) -> bool:
+    def _others_change_samples(self, part: Defense) -> bool:
         hooks = ("select", "batches", "batch", "loss")
         return any(
             not other.prepares_apart or any(map(other.acts_in, hooks))
@@ -161,30 +162,31 @@ class Chain(Defense):
             if other is not part
         )
 
-    def _others_saw_samples(self, part: Defense) -> bool:
-        before = takewhile(lambda other: other is not part, self.parts)
-        return not all(other.prepares_apart for other in before)
+    def _earlier_parts_see_samples(self, part: Defense) -> bool:
+        earlier = takewhile(lambda other: other is not part, self.parts)
+        return not all(other.prepares_apart for other in earlier)
 
     def state(self) -> Params:
         return {
-            f"{place}/{name}": value
-            for place, part in enumerate(self.parts)
+            f"{number}/{name}": value
+            for number, part in enumerate(self.parts)
             for name, value in part.state().items()
         }
 
     def restore(self, state: Params) -> None:
-        for place, part in enumerate(self.parts):
-            prefix = f"{place}/"
+        for number, part in enumerate(self.parts):
+            prefix = f"{number}/"
             part.restore(
                 {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
             )
 
     def _only(self, hook: str) -> Defense:
+        """Return the part that acts in an exclusive hook, or the undefended default."""
         return next((part for part in self.parts if part.acts_in(hook)), UNDEFENDED)
 
 
 def custom_parts(defense: Defense) -> list[Defense]:
-    """Return the defense, or the parts of a chain, if its code is not fedaudit's."""
+    """Return the defense, or the parts of a chain, that are not classes of fedaudit."""
     if isinstance(defense, Chain):
         return [custom for part in defense.parts for custom in custom_parts(part)]
     return [] if type(defense).__module__.startswith("fedaudit.") else [defense]

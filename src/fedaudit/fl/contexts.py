@@ -1,4 +1,4 @@
-"""What the hooks of a defense receive: the client and the round, the objective, and the run."""
+"""Arguments of defense hooks: context of client and round, objective, settings of a run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ class ClientContext:
         rounds: Number of rounds of the run.
         client: The client.
         cohort: All clients that take part in this round.
-        weights: Their weights in the average.
+        weights: Weight of each of these clients in the average.
         seed: Root seed of the run.
         device: Device to train on. Generators always draw on the CPU.
     """
@@ -41,27 +41,30 @@ class ClientContext:
     _noted: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
 
     def note(self, fact: str, values: Tensor) -> None:
-        """Note a fact for measuring the run, which no adversary sees.
+        """Note values that describe the client's round for the audit; no adversary sees them.
 
-        Training and defenses note: ``used`` (ids of the samples of every step), ``recycled`` (ids
-        of those samples that a defense returned), ``extra_bytes`` (bytes that the client received
-        or sent in addition to model and upload), ``acted`` (1 for a step or an upload that a
-        defense changed, otherwise 0; not noted by defenses that change every one) and
-        ``risk_decided`` (1 if a risk changed the client's choice of a model, otherwise 0).
+        Training and defenses note the following:
+
+        - ``used``: ids of the samples in every step.
+        - ``recycled``: ids of samples in a step that the defense had left out of earlier rounds.
+        - ``extra_bytes``: bytes that the client received or sent in addition to model and upload.
+        - ``acted``: 1 for a step or an upload that a defense changed, otherwise 0. Defenses that
+          change every step or upload do not note it.
+        - ``risk_decided``: 1 if a risk changed the client's choice of a model, otherwise 0.
 
         Args:
-            fact: Name of the fact; values that are noted later under the same name are appended.
+            fact: Name of the values. Later values with the same name are appended.
             values: A vector of ids, or of amounts that are summed.
         """
         self._noted.setdefault(fact, []).append(values)
 
     @property
     def facts(self) -> Params:
-        """All noted facts, one vector each, on the CPU."""
-        return {fact: torch.cat(parts).to(CPU) for fact, parts in self._noted.items()}
+        """All noted values by name, as one vector each, on the CPU."""
+        return {name: torch.cat(values).to(CPU) for name, values in self._noted.items()}
 
     def rng(self, purpose: str) -> torch.Generator:
-        """Return the generator for a purpose; repeated calls continue its stream."""
+        """Return the client's random generator for a purpose; each call returns the same object."""
         if purpose not in self._generators:
             self._generators[purpose] = seeded(
                 self.seed, "client", self.client, "round", self.round, purpose
@@ -69,11 +72,11 @@ class ClientContext:
         return self._generators[purpose]
 
     def on_public_data(self) -> "ClientContext":
-        """Return a context with separate draws and notes, for training on public data."""
+        """Return a context with its own random generators and notes, to train on public data."""
         return replace(self, seed=seed_for(self.seed, "public"), _generators={}, _noted={})
 
     def at(self, model: Model) -> "TrainingContext":
-        """Return this context with the model that the client starts from."""
+        """Return the training context of this client, which starts from the given model."""
         return TrainingContext(**{**vars(self), "received": model})
 
 
@@ -100,11 +103,11 @@ class Objective:
     Attributes:
         module: Module with the trained parameters.
         loss: Scalar loss as a function of (outputs, batch), with the terms of the defense.
-        per_sample: Per-sample loss of (outputs, targets) whose mean is ``loss``; None if there is
-            no such loss, as for a defense with a custom loss.
+        per_sample: Per-sample loss of (outputs, targets) whose mean is ``loss``; None if a defense
+            replaces the loss, which then may not be such a mean.
         slope: Derivative of ``loss`` by the outputs, times the number of samples, as a function of
             (outputs, batch). If it is or returns None, autograd computes the derivative.
-        task: Task that reads outputs from the module's return value.
+        task: Task, which extracts the outputs from the module's return value.
     """
 
     module: nn.Module
@@ -114,7 +117,7 @@ class Objective:
     task: Task = CLASSIFICATION
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Compute the scalar to minimise, with its graph."""
+        """Compute the loss of a batch, with its autograd graph."""
         return self.loss(self.task.outputs(self.module, batch.x), batch)
 
     @cached_property
@@ -125,7 +128,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Settings of a run that a defense has to fit, known before training.
+    """Settings of a run, by which a defense checks before training that it is applicable.
 
     Attributes:
         architecture: Architecture that clients train.
@@ -144,7 +147,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Accesses of a client's training to its data, for a privacy accountant.
+    """Number and size of the steps in which a client's training uses its data, for an accountant.
 
     Attributes:
         rounds: Number of rounds in which the client takes part.
@@ -162,13 +165,12 @@ class Workload:
 
 
 class Guarantee(NamedTuple):
-    """Proven differential privacy of everything that a client sends in a run.
+    """Proven differential privacy of all messages that a client sends in a run.
 
     Attributes:
         epsilon: The epsilon; infinite if nothing is proven.
-        unit: What is protected, such as the presence of one sample or client, and under what
-            assumption.
-        method: How epsilon was computed; empty for Renyi accounting.
+        unit: Unit of privacy, such as one sample or one client, and the assumptions.
+        method: Method by which epsilon was computed; empty for Renyi accounting.
     """
 
     epsilon: float

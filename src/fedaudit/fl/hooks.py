@@ -1,4 +1,4 @@
-"""Hooks by which a defense acts on the training and the uploads of its client."""
+"""Base class of defenses, with hooks that change the training and the uploads of a client."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import field
@@ -31,7 +31,7 @@ T = TypeVar("T")
 _INIT = "__init__"
 
 
-class _SettingsOfInit:
+class _InitSignature:
     """Signature of a class from its ``__init__``, without the arguments of ``__new__``."""
 
     def __get__(self, instance: object, owner: type) -> Signature:
@@ -40,21 +40,21 @@ class _SettingsOfInit:
             return Signature()
         try:
             init_signature = signature(init, eval_str=True)
-        except NameError:  # an annotation is imported under TYPE_CHECKING only
+        except NameError:  # An annotation is only imported under TYPE_CHECKING.
             init_signature = signature(init)
         return init_signature.replace(parameters=list(init_signature.parameters.values())[1:])
 
 
 class Defense:
-    """Defense of one client. All hooks do nothing by default; override those that act.
+    """Defense of one client. By default, hooks change nothing; override those that a defense needs.
 
     One instance belongs to one client, and a run works on a copy of it. A defense that learns over
     rounds returns its tensors from :meth:`state`, so that a run can be stopped and resumed.
     :meth:`restore` is called before each of the client's rounds.
 
-    From :meth:`select` to :meth:`gradient`, tensors are on ``context.device``. Tensors that a hook
-    draws or stores must be moved there. In the other hooks (prepare, upload, after, restore), all
-    tensors are on the CPU.
+    In the hooks select, batches, batch, loss, slope and gradient, tensors are on
+    ``context.device``. Tensors that a hook draws or stores must be moved there. In the other hooks
+    (prepare, upload, after, restore), all tensors are on the CPU.
 
     Attributes:
         accepts: Types of upload that :meth:`upload` accepts.
@@ -63,10 +63,10 @@ class Defense:
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient, Logits)
 
     if not TYPE_CHECKING:
-        __signature__ = _SettingsOfInit()
+        __signature__ = _InitSignature()
 
         def __new__(cls, *args, members=None, **settings):
-            """Create an instance, or with ``members`` a factory for these clients and all seeds."""
+            """Create an instance; with ``members``, a factory that creates one for each of them."""
             if members is None or "members" in signature(cls.__init__).parameters:
                 return super().__new__(cls)
             if args:
@@ -90,8 +90,8 @@ class Defense:
     @property
     def knows_its_slope(self) -> bool:
         """True if :meth:`slope` is the derivative of this class's loss, not of a base class's."""
-        kinds = type(self).__mro__
-        latest = next(kind for kind in kinds if "loss" in vars(kind) or "slope" in vars(kind))
+        classes = type(self).__mro__
+        latest = next(c for c in classes if "loss" in vars(c) or "slope" in vars(c))
         return "slope" in vars(latest)
 
     @property
@@ -106,13 +106,13 @@ class Defense:
 
     @property
     def reads(self) -> Reading:
-        """Readings of a model's outputs that the defense needs in addition to a loss."""
-        classes = self.needs_classes or self.mixes_labels
-        return Reading.POSTERIOR if classes else Reading.NOTHING
+        """Quantities besides the loss that the defense needs, such as class probabilities."""
+        needs_posterior = self.needs_classes or self.mixes_labels
+        return Reading.POSTERIOR if needs_posterior else Reading.NOTHING
 
     @property
     def cancels(self) -> bool:
-        """True if the additions of :meth:`upload` cancel in the average with other clients'.
+        """True if :meth:`upload` adds noise that cancels in the average over clients.
 
         Such an upload must not be changed by other defenses, and the server must average all
         clients together.
@@ -121,22 +121,22 @@ class Defense:
 
     @property
     def always_acts(self) -> bool:
-        """False if the defense acts under a condition only, and notes ``acted`` at every step."""
+        """False if the defense acts only under a condition, and notes ``acted`` at every step."""
         return True
 
     @property
     def prepares_apart(self) -> bool:
-        """True if :meth:`prepare` changes every sample independently of all others, or nothing."""
+        """True if :meth:`prepare` changes each sample independently of all others, or no sample."""
         return not self.acts_in("prepare")
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Raise before training if the defense does not fit the run.
+        """Raise before training if the defense cannot be used in the run.
 
         Args:
             plan: Settings of the run.
 
         Raises:
-            BadInput: A setting of the defense does not fit the samples or the run.
+            BadInput: A setting of the defense is impossible for the samples or the run.
             Unsupported: The defense cannot be used with the network or its task.
         """
 
@@ -151,10 +151,11 @@ class Defense:
     def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         """Yield the batches of an epoch, by default shuffled without replacement."""
         order = torch.randperm(len(data), generator=context.rng("batches"))
-        # One gather per epoch: a gather per step would take a third of a small model's step.
+        # Samples are gathered once per epoch, as a gather would take a third of a small model's
+        # step.
         shuffled = data.take(order)
-        for part in chunks(len(data), batch_size):
-            yield Batch(shuffled.features[part], shuffled.targets[part], shuffled.ids[part])
+        for rows in chunks(len(data), batch_size):
+            yield Batch(shuffled.features[rows], shuffled.targets[rows], shuffled.ids[rows])
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         """Return the batch that a step trains on (mixing, augmentation, soft labels)."""
@@ -170,15 +171,15 @@ class Defense:
         """Return the derivative of :meth:`loss` by the outputs, times the number of samples.
 
         If it is None, autograd computes the derivative, which is always correct. An explicit
-        derivative makes steps of small networks faster. The slope that a class inherits is not
-        called if the class overrides the loss only.
+        derivative makes steps of small networks faster. If a class overrides only the loss, the
+        inherited derivative is not called.
         """
         return None
 
     def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
-        """Return the direction that a step descends, by default the gradient of the objective."""
+        """Return the gradient that the optimizer uses, by default that of the objective."""
         params = objective.params
-        if len(batch) == 0:  # Poisson sampling can draw an empty batch
+        if len(batch) == 0:  # Poisson sampling can draw an empty batch.
             return {name: torch.zeros_like(param) for name, param in params.items()}
         values = torch.autograd.grad(
             objective(batch), list(params.values()), allow_unused=True, materialize_grads=True
@@ -186,17 +187,17 @@ class Defense:
         return dict(zip(params, values, strict=True))
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        """Return the upload that leaves the client."""
+        """Return the upload that the client sends."""
         return upload
 
     def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         """Receive the models before and after local training; called once per round."""
 
     def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
-        """Return which classes the client trains on in a round, by default all.
+        """Return whether the client trains on each class in a round, by default True for all.
 
-        An adversary with the random seed of the defense, such as that of a coalition, can compute
-        this.
+        An adversary that knows the random seed of the defense, such as a member of a coalition, can
+        compute this.
 
         Args:
             client_context: Context of the client and the round; weights are not used.
@@ -252,11 +253,11 @@ HOOKS = (*TRAINING_HOOKS, "upload", "after")
 """Hooks of which a defense overrides at least one."""
 
 
-def returned(defense: Defense, hook: str, value: T, kind: type[object]) -> T:
-    """Return the value that a hook of a defense returned.
+def checked_return(defense: Defense, hook: str, value: T, kind: type[object]) -> T:
+    """Return the return value of a hook after a check of its type.
 
     Raises:
-        BadInput: It has another type.
+        BadInput: The value has another type.
     """
     if not isinstance(value, kind):
         raise BadInput(
@@ -266,15 +267,15 @@ def returned(defense: Defense, hook: str, value: T, kind: type[object]) -> T:
     return value
 
 
-def defended_upload(defense: Defense, upload: Upload, context: TrainingContext) -> Upload:
-    """Return the upload that a client's defense lets out, after a check of its parts.
+def apply_upload_hook(defense: Defense, upload: Upload, context: TrainingContext) -> Upload:
+    """Return the upload after the hook of a client's defense.
 
     Raises:
-        BadInput: The hook returns something else than an upload of the same kind, with the same
-            names and shapes, which the server could not average.
+        BadInput: The hook returns another type of upload, or other names or shapes of tensors,
+            which the server could not average.
     """
-    sent = returned(defense, "upload", defense.upload(upload, context), type(upload))
-    before, after = _shapes(upload), _shapes(sent)
+    defended = checked_return(defense, "upload", defense.upload(upload, context), type(upload))
+    before, after = _shapes(upload), _shapes(defended)
     if before != after:
         name = next(name for name in before | after if before.get(name) != after.get(name))
         raise BadInput(
@@ -282,14 +283,13 @@ def defended_upload(defense: Defense, upload: Upload, context: TrainingContext) 
             f"for {name!r} instead of {before.get(name, 'nothing')}; keep the names and shapes of "
             "the upload"
         )
-    return sent
+    return defended
 
 
 def _shapes(upload: Upload) -> dict[str, tuple[int, ...] | str]:
     """Return the shape of each tensor of an upload; the type for values that are not tensors."""
-    tensors = [upload.values, {} if isinstance(upload, Logits) else upload.buffers]
+    by_name = {**upload.values, **({} if isinstance(upload, Logits) else upload.buffers)}
     return {
         name: tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        for part in tensors
-        for name, value in part.items()
+        for name, value in by_name.items()
     }

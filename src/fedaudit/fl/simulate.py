@@ -30,7 +30,7 @@ from fedaudit.fl.algorithms.base import (
     draw_cohort,
     run_client,
 )
-from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, returned
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, checked_return
 from fedaudit.observe.round import Round, Sent, Upload
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
@@ -53,6 +53,8 @@ class RunState:
 
 
 class _Plan(NamedTuple):
+    """Settings that all rounds of a run share."""
+
     rounds: int
     seed: int
     participation: float
@@ -63,12 +65,12 @@ class _Request(NamedTuple):
     """Participants of a round, their weights in the average, and their messages."""
 
     cohort: tuple[ClientId, ...]
-    shares: Mapping[ClientId, float]
+    weights: Mapping[ClientId, float]
     sent: Mapping[ClientId, Sent]
 
 
-class _Answers(NamedTuple):
-    """Results of the clients of a round."""
+class _ClientResults(NamedTuple):
+    """Uploads, new states, notes and computing times of the clients of a round."""
 
     uploads: Mapping[ClientId, Upload]
     memories: Mapping[ClientId, Params]
@@ -92,10 +94,10 @@ def simulate(
 ) -> Iterator[Round]:
     """Train round by round and yield each round when it is complete.
 
-    The consumer decides what to do with a round: measure it, record it, stop. With a checkpoint,
-    the state of the run is saved when the consumer requests the *next* round. A run that is killed
-    at any moment and called again resumes with the first round that the consumer had not completed,
-    bit for bit as if it had never stopped.
+    The caller decides what to do with a round: measure it, record it, stop. With a checkpoint, the
+    state of the run is saved when the caller requests the *next* round. If a run is killed and
+    started again, it resumes with the first round that the caller had not completed. Results are
+    bitwise the same as without the interruption.
 
     Args:
         algorithm: The federated algorithm.
@@ -105,7 +107,7 @@ def simulate(
         defenses: Defenses by client; clients without one are undefended. The run copies them.
         server: The server, which may tamper with messages.
         engine: Engine that runs the clients; it does not change results.
-        participation: Share of the clients that take part in each round, in (0, 1].
+        participation: Fraction of the clients that take part in each round, in (0, 1].
         checkpoint: File for the state of the run.
         device: Device to train on. Random draws are the same on all devices; results differ by
             rounding.
@@ -146,7 +148,7 @@ def _rounds(
     context: Participants, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
 ) -> Iterator[Round]:
     algorithm = context.algorithm
-    # Computed before defenses prepare data, which may change their attributes.
+    # The fingerprint is computed first, as preparing data may change attributes of defenses.
     fingerprint = _fingerprint(context, server, plan) if checkpoint else ""
     data = prepare_data(context.data, context.defenses, plan.rounds, plan.seed)
     start = algorithm.start(seed_for(plan.seed, "initial model"))
@@ -167,7 +169,7 @@ def _rounds(
             uploads = answers.uploads
             after = RunState(
                 index,
-                algorithm.fold(current.server, uploads, request.shares),
+                algorithm.fold(current.server, uploads, request.weights),
                 # Clients that did not take part keep their memory and their defense's state.
                 {**current.memories, **answers.memories},
                 {**current.defenses, **answers.defenses},
@@ -177,7 +179,7 @@ def _rounds(
                 exposed=algorithm.expose(request.sent, uploads, index, plan.rounds, plan.seed),
                 sent=request.sent,
                 uploads=uploads,
-                weights=request.shares,
+                weights=request.weights,
                 asked=request.cohort,
                 answered=request.cohort,
                 after=algorithm.models(after.server),
@@ -200,8 +202,10 @@ def _rounds(
                 save_checkpoint(current, checkpoint, fingerprint)
 
 
-def _collect(results: Iterable[tuple[ClientId, ClientResult]], folder: Path | None) -> _Answers:
-    """Store results one by one, so that uploads of many clients are never in memory together."""
+def _collect(
+    results: Iterable[tuple[ClientId, ClientResult]], folder: Path | None
+) -> _ClientResults:
+    """Gather results one by one, so that uploads of many clients are never in memory together."""
     uploads = StoredUploads(folder)
     memories, defenses = dict[ClientId, Params](), dict[ClientId, Params]()
     facts, seconds = dict[ClientId, Params](), dict[ClientId, float]()
@@ -210,16 +214,17 @@ def _collect(results: Iterable[tuple[ClientId, ClientResult]], folder: Path | No
         memories[client], defenses[client] = result.memory, result.defense
         facts[client], seconds[client] = result.facts, result.seconds
         del result
-    return _Answers(uploads.settled(), memories, defenses, facts, seconds)
+    return _ClientResults(uploads.as_dict_if_in_memory(), memories, defenses, facts, seconds)
 
 
 def _fingerprint(context: Participants, server: Server, plan: _Plan) -> str:
-    # Default values are left out, so that checkpoints of older versions stay valid.
-    kind = () if plan.device.type == "cpu" else (plan.device.type,)
-    drawn = (plan.rounds, plan.seed, plan.participation)
+    # Optional parts are left out at their defaults, so that checkpoints of older versions stay
+    # valid.
+    device = () if plan.device.type == "cpu" else (plan.device.type,)
+    schedule = (plan.rounds, plan.seed, plan.participation)
     digest = frozen_digest(context.algorithm.nets)
     frozen = (digest,) if digest else ()
-    settings = (context.algorithm, type(server), vars(server), *drawn, *kind, *frozen)
+    settings = (context.algorithm, type(server), vars(server), *schedule, *device, *frozen)
     return run_fingerprint(settings, context.data, context.defenses)
 
 
@@ -251,7 +256,7 @@ def _tasks(request: _Request, plan: _Plan, current: RunState, index: int) -> lis
                 rounds=plan.rounds,
                 client=client,
                 cohort=request.cohort,
-                weights=request.shares,
+                weights=request.weights,
                 seed=plan.seed,
                 device=plan.device,
             ),
@@ -270,12 +275,12 @@ def prepare_data(
 
     Args:
         clients: Each client's data.
-        defenses: Defenses by client. Pass copies, since they may store held-out samples.
+        defenses: Defenses by client. Pass copies, since defenses may store held-out samples.
         rounds: Number of rounds of the run.
         seed: Seed of the run.
 
     Raises:
-        BadInput: A defense returns something else than samples.
+        BadInput: A defense does not return samples.
     """
     cohort = tuple(sorted(clients))
 
@@ -285,7 +290,7 @@ def prepare_data(
         )
         defense = defenses.get(client, UNDEFENDED)
         prepared = defense.prepare(clients[client], client_context)
-        return returned(defense, "prepare", prepared, Samples)
+        return checked_return(defense, "prepare", prepared, Samples)
 
     return {client: prepare(client) for client in cohort}
 
@@ -295,9 +300,10 @@ def _convert_features(
 ) -> Mapping[ClientId, Samples]:
     """Convert the clients' features to the models' floating-point type."""
     models = [net.initial(0) for net in algorithm.nets]
-    widest = max(clients.values(), key=lambda data: int(data.labels.max()))
+    # The data with the highest class show if a model has too few outputs.
+    most_classes = max(clients.values(), key=lambda data: int(data.labels.max()))
     for model in models:
-        refuse_unfit(model, widest)
+        refuse_unfit(model, most_classes)
     return {
         client: data.replace(features=in_model_dtype(data.features, models[0]))
         for client, data in clients.items()
@@ -345,12 +351,12 @@ def run_fingerprint(
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
 ) -> str:
-    """Return a fingerprint of a run, so that no other run resumes from its checkpoint."""
+    """Return a digest of a run's settings and data, by which a checkpoint identifies its run."""
     digest = sha256(canonical_repr(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
-        # Compatible with checkpoints of earlier versions, in which members are called "coalition"
-        # and only defenses of coalitions have any.
+        # Earlier versions called members "coalition", and only coalitions had them. The digest
+        # keeps that name, so that their checkpoints stay valid.
         settings_of_defense = {
             "coalition" if name == "members" else name: value
             for name, value in vars(defense).items()
@@ -359,17 +365,17 @@ def run_fingerprint(
         digest.update(
             canonical_repr((client, type(defense).__name__, settings_of_defense)).encode()
         )
-        for part in clients[client].parts:
-            digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
+        for tensor in clients[client].parts:
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
 def save_checkpoint(state: RunState, path: Path, fingerprint: str) -> None:
-    """Write the state atomically, replacing the old file."""
+    """Write the state to a file, which atomically replaces the old one."""
     tensors = {f"server/{name}": value for name, value in state.server.items()}
-    for part, by_client in (("memory", state.memories), ("defense", state.defenses)):
+    for kind, by_client in (("memory", state.memories), ("defense", state.defenses)):
         for client, params in by_client.items():
-            tensors |= {f"{part}/{client}/{name}": value for name, value in params.items()}
+            tensors |= {f"{kind}/{client}/{name}": value for name, value in params.items()}
     write_tensors(tensors, path, {"round": str(state.round), "fingerprint": fingerprint})
 
 
@@ -386,13 +392,13 @@ def resume_checkpoint(
         path: Path of the checkpoint.
         fingerprint: Fingerprint of the run.
         rounds: Number of rounds of the whole run.
-        initial: State of the run before its first round. Later states have the same names and
-            shapes, except that an empty tensor of a defense may grow in length.
+        initial: State of the run before its first round. The saved state must have the same names
+            and shapes of tensors, except that an empty tensor of a defense may have grown.
         clients: Clients of the run.
 
     Raises:
-        BadInput: It belongs to a run with other settings, or on another type of device.
-        Damaged: It cannot be read, or has a state that this run cannot have.
+        BadInput: The checkpoint belongs to a run with other settings, or on another type of device.
+        Damaged: The file cannot be read, or has a state that this run cannot have.
     """
     if not path.exists():
         return None
@@ -403,54 +409,56 @@ def resume_checkpoint(
             "another type of device; choose another folder, or delete it to start again"
         )
     server: Params = {}
-    parts: dict[str, dict[ClientId, Params]] = {"memory": {}, "defense": {}}
+    by_kind: dict[str, dict[ClientId, Params]] = {"memory": {}, "defense": {}}
     try:
         for key, value in tensors.items():
-            part, _, name = key.partition("/")
-            if part == "server":
+            kind, _, name = key.partition("/")
+            if kind == "server":
                 server[name] = value
             else:
                 client, _, name = name.partition("/")
-                parts[part].setdefault(int(client), {})[name] = value
-        saved = RunState(int(notes["round"]), server, parts["memory"], parts["defense"])
+                by_kind[kind].setdefault(int(client), {})[name] = value
+        saved = RunState(int(notes["round"]), server, by_kind["memory"], by_kind["defense"])
     except (KeyError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
-    fault = _fault(saved, rounds, initial, clients)
+        raise _damaged_error(path, str(error)) from error
+    fault = _find_fault(saved, rounds, initial, clients)
     if fault:
-        raise _damaged(path, fault)
+        raise _damaged_error(path, fault)
     return saved
 
 
-def _fault(saved: RunState, rounds: int, initial: RunState, clients: Collection[ClientId]) -> str:
-    """Return why a saved state is impossible for this run, or an empty string."""
+def _find_fault(
+    saved: RunState, rounds: int, initial: RunState, clients: Collection[ClientId]
+) -> str:
+    """Return the reason why a saved state is impossible for this run, or an empty string."""
     if not 1 <= saved.round <= rounds:
         return f"it is of round {str(saved.round)[:20]}, but the run has {rounds} rounds"
     unknown = sorted({*saved.memories, *saved.defenses} - set(clients))
     if unknown:
         return f"it has client {str(unknown[0])[:20]}, but the run has no such client"
-    fault = _misfit(saved.server, initial.server, "the model's")
+    fault = _find_mismatch(saved.server, initial.server, "the model's")
     for client in clients:
         tensors, first = (state.defenses.get(client, {}) for state in (saved, initial))
         owner = f"those of client {client}'s defense"
-        fault = fault or _misfit(tensors, first, owner, growing=True)
+        fault = fault or _find_mismatch(tensors, first, owner, growing=True)
     return fault
 
 
-def _misfit(tensors: Params, first: Params, owner: str, *, growing: bool = False) -> str:
-    """Return how tensors differ from the first ones in name or shape, or an empty string."""
+def _find_mismatch(tensors: Params, first: Params, owner: str, *, growing: bool = False) -> str:
+    """Return a difference in name, shape or type from the first tensors, or an empty string."""
     names = sorted(tensors.keys() ^ first.keys())
     if names:
         return f"tensors are missing or too many, such as {names[0][:80]!r}"
     for name, value in first.items():
-        other = tensors[name]
-        same = (other.shape, other.dtype) == (value.shape, value.dtype)
-        grown = growing and value.numel() == 0 and other.shape[1:] == value.shape[1:]
-        if not (same or grown):
+        saved = tensors[name]
+        is_same = (saved.shape, saved.dtype) == (value.shape, value.dtype)
+        has_grown = growing and value.numel() == 0 and saved.shape[1:] == value.shape[1:]
+        if not (is_same or has_grown):
             return f"the tensor {name!r} has another shape or type than {owner}"
     return ""
 
 
-def _damaged(path: Path, reason: str) -> Damaged:
+def _damaged_error(path: Path, reason: str) -> Damaged:
     return Damaged(
         f"the checkpoint {path} was not written by this run ({reason}); delete it to start again"
     )

@@ -34,7 +34,7 @@ from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.base import Tampering
-from fedaudit.fl.algorithms.fedsgd import FedSGD, received_gradient
+from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -246,7 +246,7 @@ class RoundGames:
         )
         total = torch.zeros(games, dtype=torch.float64)
         for round in rounds:
-            got = [received_gradient(round.uploads[client]) for client in data]
+            got = [as_gradient(round.uploads[client]) for client in data]
             total += torch.tensor(
                 [
                     looked_for.score(summed(got[first : first + clients]))

@@ -15,7 +15,7 @@ from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, so
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.evaluation.accuracy import counts_fit
+from fedaudit.evaluation.accuracy import are_notes_valid
 from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.files import read_audit, read_untrained, waiting
 from fedaudit.live.recording import (
@@ -227,7 +227,7 @@ def _run(
     run = _without_source(run, contents, names)
     for entry in stored:
         fault = fault_in(entry.measured, run.deal.clients, len(audit))
-        if fault or not counts_fit(run, entry.notes):
+        if fault or not are_notes_valid(run, entry.notes):
             raise Damaged(
                 f"the measured round {entry.measured.index} in {folder} is damaged: "
                 f"{fault or 'its counts of correct predictions are impossible'}; restore it"

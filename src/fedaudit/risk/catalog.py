@@ -128,19 +128,19 @@ class ByLoss:
     """Loss-threshold attack of a client, with the methods that algorithms call."""
 
     def threshold(
-        self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
+        self, members: Float[Tensor, " members"], held_out: Float[Tensor, " held_out"]
     ) -> float:
         """Return the best threshold in the client's model, by :func:`threshold_of`."""
-        return threshold_of(trained, held_out)
+        return threshold_of(members, held_out)
 
     def risk(
         self,
-        trained: Float[Tensor, " trained"],
+        members: Float[Tensor, " members"],
         held_out: Float[Tensor, " held_out"],
         threshold: float,
     ) -> float:
         """Return the balanced accuracy at a threshold, by :func:`risk_of`."""
-        return risk_of(trained, held_out, threshold)
+        return risk_of(members, held_out, threshold)
 
 
 def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]) -> float:

@@ -22,7 +22,7 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
 from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir import GUESS
+from fedaudit.fl.algorithms.ifca_mir import CHANCE_LEVEL
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
@@ -140,7 +140,7 @@ def shadow_models(
     ]
     train_shadow = partial(_shadow, samples, how=how, seed=seed, device=device)
     alone = any(uses_global_rng(cluster.model) for cluster in clusters)
-    trained = iter(run_in_parallel(train_shadow, tasks, device=device, alone=alone))
+    trained = iter(run_in_parallel(train_shadow, tasks, device=device, sequential=alone))
     return [[next(trained) for _ in range(how.count if size else 0)] for size in sizes]
 
 
@@ -314,7 +314,7 @@ class ServerRisk:
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
         """Return the risk of each model; chance level for a model that no client trains."""
         estimates = self.estimate(clusters, seed=seed)
-        return [GUESS if estimate is None else estimate.value for estimate in estimates]
+        return [CHANCE_LEVEL if estimate is None else estimate.value for estimate in estimates]
 
     def estimate(self, clusters: Sequence[Cluster], *, seed: int) -> list[ShadowSuccess | None]:
         """Estimate the risk of each model, with its limits and the fitted attack.

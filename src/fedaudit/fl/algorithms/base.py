@@ -1,4 +1,4 @@
-"""Interface of federated algorithms, execution of a client's round, and storage of uploads."""
+"""Interface of federated algorithms, a client's part of a round, and storage of uploads."""
 
 import pickle
 import weakref
@@ -38,21 +38,16 @@ class Local(NamedTuple):
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """Federated algorithm: messages, local training, aggregation, and what these expose.
+    """Federated algorithm: messages, local training, aggregation, and what an observer sees.
 
     The server's state and a client's memory are tensors by name, so that a run can be stopped
     after any round and resumed elsewhere. Implementations are frozen dataclasses that can be
     pickled, for training in several processes.
-
-    Attributes:
-        architecture: Architecture of the models that an observer can reconstruct of a client.
-        nets: The networks that clients train, which defenses must fit.
-        upload_kind: The type of upload, which defenses must accept.
     """
 
     @property
     def architecture(self) -> Architecture:
-        """Architecture of the models that an observer can reconstruct of a client."""
+        """Architecture of the clients' models that an observer of uploads can reconstruct."""
         ...
 
     @property
@@ -62,7 +57,7 @@ class Algorithm(Protocol):
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Update, Gradient or Logits."""
+        """Type of upload, which defenses must accept: Update, Gradient or Logits."""
         ...
 
     def start(self, seed: int) -> Params:
@@ -106,7 +101,7 @@ class Algorithm(Protocol):
         ...
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """Return how often a run accesses the data of a client with this number of samples."""
+        """Return the number and size of steps of a client with this number of samples."""
         ...
 
 
@@ -121,7 +116,7 @@ class KeepsModels(Protocol):
 
 @runtime_checkable
 class ChoosesModels(Protocol):
-    """Algorithm with several models, of which each client chooses one."""
+    """Algorithm with several global models, of which each client chooses one per round."""
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
         """Return the name of each client's model, from the clients' memories."""
@@ -137,7 +132,7 @@ class HoldsOut(Protocol):
     """Algorithm whose clients hold some of their samples out of training."""
 
     def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:
-        """Return which samples no client trains on; each decision depends on the sample alone.
+        """Return whether each sample is held out, independently of all other samples.
 
         Args:
             ids: Ids of the samples.
@@ -167,7 +162,7 @@ HONEST = Server()
 
 @dataclass(frozen=True)
 class OneModel:
-    """Server side of a federation with one global model.
+    """Server of a federation with one global model: initial state, messages and aggregation.
 
     Attributes:
         architecture: Architecture of the global model.
@@ -189,7 +184,7 @@ class OneModel:
         return {"global": Model.from_tensors(self.architecture, state)}
 
     def apply_step(
-        self, before: Model, step: Params, buffers: Iterable[Params], shares: Sequence[float]
+        self, before: Model, step: Params, buffers: Iterable[Params], weights: Sequence[float]
     ) -> Params:
         """Return the server's state after a step of the parameters, with averaged buffers.
 
@@ -197,9 +192,9 @@ class OneModel:
             before: The global model.
             step: Change of its parameters.
             buffers: Buffers of each client; not read if the model has none.
-            shares: Weights of the clients in the average; they sum to 1.
+            weights: Weights of the clients in the average; they sum to 1.
         """
-        averaged = weighted_sum(buffers, shares) if before.buffers else {}
+        averaged = weighted_sum(buffers, weights) if before.buffers else {}
         return Model(self.architecture, plus(before.params, step), averaged).tensors()
 
 
@@ -208,7 +203,7 @@ class Tampering(Server):
     """Server that changes the model it sends to some clients.
 
     Attributes:
-        change: For each attacked client, the function that changes the honest model.
+        change: For each attacked client, a function that returns the changed model.
         rounds: Rounds of the attack; empty for all.
     """
 
@@ -233,20 +228,21 @@ class Tampering(Server):
         return replace(sent, models=tuple(self.change[client](model) for model in sent.models))
 
 
-HELD_BYTES = 2**27
-"""Bytes of a round's uploads that are kept in memory."""
+MAX_BYTES_IN_MEMORY = 2**27
+"""Size of a round's uploads up to which they are kept in memory."""
 
-HELD_CLIENTS = 16
-"""Clients whose uploads of any size are kept in memory, since cross-silo federations train few
-large models, which are faster in memory."""
+MIN_CLIENTS_IN_MEMORY = 16
+"""Number of clients whose uploads are kept in memory whatever their size: federations of few
+clients with large models are faster without files."""
 
 Value = TypeVar("Value")
 
 
 class StoredUploads(Mapping[ClientId, Upload]):
-    """Uploads of a round, the first of them in memory and the others in an unnamed file.
+    """Uploads of a round, of which the first ones are in memory and the others in an unnamed file.
 
-    Stored uploads are read back bit for bit. Pickling gives an ordinary dictionary.
+    Reading from the file does not change any value. A pickled object becomes an ordinary
+    dictionary.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -256,27 +252,28 @@ class StoredUploads(Mapping[ClientId, Upload]):
             folder: Folder of the file; None for the system's folder of temporary files.
         """
         self._folder = folder
-        self._held, self._room = dict[ClientId, Upload](), HELD_BYTES
-        self._places = dict[ClientId, tuple[int, int]]()
+        self._in_memory, self._free_bytes = dict[ClientId, Upload](), MAX_BYTES_IN_MEMORY
+        self._file_ranges = dict[ClientId, tuple[int, int]]()
         self._end, self._lock = 0, Lock()
 
     def add(self, client: ClientId, upload: Upload) -> None:
-        """Keep a client's upload.
+        """Store a client's upload.
 
         Raises:
             BadInput: The disk is full.
         """
-        size = _size(upload)
-        if size <= self._room or len(self._held) < HELD_CLIENTS:
-            self._held[client], self._room = upload, self._room - size
+        size = _size_in_bytes(upload)
+        if size <= self._free_bytes or len(self._in_memory) < MIN_CLIENTS_IN_MEMORY:
+            self._in_memory[client], self._free_bytes = upload, self._free_bytes - size
             return
-        # All later uploads go to the file, so that memory depends on the clients' order alone.
-        self._room = 0
+        # All later uploads are written to the file, even small ones. What is in memory then depends
+        # only on the order of the clients.
+        self._free_bytes = 0
         content = pickled(upload)
         try:
-            if not self._places:
+            if not self._file_ranges:
                 self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-                # A file that is left to the garbage collector is a warning.
+                # Without this, Python warns about a file that is still open.
                 weakref.finalize(self, self._file.close)
             self._file.seek(self._end)
             view = memoryview(content)
@@ -285,47 +282,47 @@ class StoredUploads(Mapping[ClientId, Upload]):
         except OSError as error:
             raise BadInput(
                 f"a round's updates of {len(self) + 1} clients take more memory than "
-                f"{HELD_BYTES >> 20} MB and cannot be written to the disk: {error}; free some "
-                f"space, or lower {setting('training.participation')}"
+                f"{MAX_BYTES_IN_MEMORY >> 20} MB and cannot be written to the disk: {error}; free "
+                f"some space, or lower {setting('training.participation')}"
             ) from error
-        self._places[client] = self._end, len(content)
+        self._file_ranges[client] = self._end, len(content)
         self._end += len(content)
 
     @property
-    def all_held(self) -> bool:
+    def is_in_memory(self) -> bool:
         """True if every upload is in memory."""
-        return not self._places
+        return not self._file_ranges
 
     def __getitem__(self, client: ClientId) -> Upload:
-        if client in self._held:
-            return self._held[client]
-        start, size = self._places[client]
+        if client in self._in_memory:
+            return self._in_memory[client]
+        start, size = self._file_ranges[client]
         with self._lock:
             self._file.seek(start)
             content = bytearray(size)
             view = memoryview(content)
             while view:
                 view = view[self._file.readinto(view) :]
-        # Unpickling is safe: the file has no name, so that only this process can write to it.
+        # Unpickling is safe, as the file has no name and only this process can write to it.
         upload: Upload = pickle.loads(content)
         return upload
 
     def __contains__(self, client: object) -> bool:
-        return client in self._held or client in self._places
+        return client in self._in_memory or client in self._file_ranges
 
     def __iter__(self) -> Iterator[ClientId]:
-        yield from self._held
-        yield from self._places
+        yield from self._in_memory
+        yield from self._file_ranges
 
     def __len__(self) -> int:
-        return len(self._held) + len(self._places)
+        return len(self._in_memory) + len(self._file_ranges)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[dict[ClientId, Upload]]]:
         return dict, (dict(self),)
 
-    def settled(self) -> Mapping[ClientId, Upload]:
-        """Return a dictionary if every upload is in memory, otherwise this mapping."""
-        return self._held if self.all_held else self
+    def as_dict_if_in_memory(self) -> Mapping[ClientId, Upload]:
+        """Return a dictionary if every upload is in memory, else this mapping."""
+        return self._in_memory if self.is_in_memory else self
 
 
 def map_uploads(
@@ -334,8 +331,8 @@ def map_uploads(
     """Apply a function to each client's upload; the result is sorted by client.
 
     Args:
-        uploads: A dictionary, whose values are computed at once, or :class:`StoredUploads`, whose
-            values are computed at each access.
+        uploads: A dictionary, or :class:`StoredUploads`. For a dictionary, all values are computed
+            immediately; for stored uploads, a value is computed at each access.
         make: Function of client and upload.
     """
     clients = sorted(uploads)
@@ -344,7 +341,7 @@ def map_uploads(
     return LazyByClient(clients, lambda client: make(client, uploads[client]))
 
 
-def _size(upload: Upload) -> int:
+def _size_in_bytes(upload: Upload) -> int:
     tensors: list[Tensor] = [*upload.values.values()]
     if isinstance(upload, Update | Gradient):
         tensors += upload.buffers.values()
@@ -352,7 +349,7 @@ def _size(upload: Upload) -> int:
 
 
 class Participants(NamedTuple):
-    """Data, defenses and algorithm that all client tasks share.
+    """Algorithm, data and defenses, which are the same for all tasks of a run.
 
     Attributes:
         algorithm: The federated algorithm.
@@ -366,7 +363,7 @@ class Participants(NamedTuple):
 
 
 class ClientTask(NamedTuple):
-    """Inputs of one client's round that differ between clients.
+    """Inputs of one client's round.
 
     Attributes:
         sent: The server's message.
@@ -388,7 +385,7 @@ class ClientResult(NamedTuple):
         upload: The (defended) upload to the server.
         memory: The client's new memory.
         defense: The new state of its defense.
-        facts: Notes for measuring the run.
+        facts: Values that the client noted for the audit (:meth:`ClientContext.note`).
         seconds: Computing time.
     """
 
@@ -400,11 +397,11 @@ class ClientResult(NamedTuple):
 
 
 def run_client(federation: Participants, task: ClientTask) -> ClientResult:
-    """Run one client's round; this is the function that engines call."""
+    """Run one client's round. Engines call this function, possibly in another process."""
     client = task.client_context.client
     defense = federation.defenses.get(client, UNDEFENDED)
     defense.restore(task.defense)
-    # Processor time excludes other programs; on a GPU the processor only waits.
+    # Processor time does not count other programs. On a GPU, the processor only waits.
     clock = process_time if task.client_context.device.type == "cpu" else perf_counter
     start = clock()
     upload, memory = federation.algorithm.local(
@@ -413,7 +410,7 @@ def run_client(federation: Participants, task: ClientTask) -> ClientResult:
     seconds = clock() - start
     facts = task.client_context.facts
     if defense.always_acts:
-        # A part of a chain may note that it did not act although another part always does.
+        # In a chain, a part may note that it did not act, although another part always acts.
         facts.pop("acted", None)
     return ClientResult(upload, memory, params_on(defense.state(), CPU), facts, seconds)
 
@@ -425,15 +422,15 @@ def draw_cohort(
 
     Args:
         clients: All clients, ascending.
-        participation: Share of clients that take part; at least one does.
+        participation: Fraction of clients that take part; at least one client does.
         seed: Seed of the federation.
         index: Number of the round, from 1.
     """
     size = max(1, round(participation * len(clients)))
     if size == len(clients):
         return tuple(clients)
-    drawn = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
-    return tuple(sorted(clients[i] for i in drawn.tolist()))
+    chosen = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
+    return tuple(sorted(clients[i] for i in chosen.tolist()))
 
 
 PreferenceName = Literal["threshold", "fixed", "hard"]
@@ -441,14 +438,15 @@ PreferenceName = Literal["threshold", "fixed", "hard"]
 
 
 class Cluster(NamedTuple):
-    """A cluster's model with the amount of data and training that it has had.
+    """A cluster's model, and how much it was trained; a shadow model is trained equally.
 
     Attributes:
         model: Model after the round.
-        samples: Number of samples of the clients that trained it in the round; 0 if none did.
+        samples: Number of samples of the clients that trained the model in the round; 0 if no
+            client did.
         clients: Number of these clients, at least 1.
         rounds: Number of rounds in which the model was trained so far, at least 1.
-        share: Share of these clients that train it in each round, in (0, 1].
+        share: Fraction of these clients that train the model in each round, in (0, 1].
     """
 
     model: Model
@@ -460,7 +458,7 @@ class Cluster(NamedTuple):
 
 @runtime_checkable
 class Risk(Protocol):
-    """A server's measure of its models' membership risk; a frozen dataclass."""
+    """Function by which a server estimates its models' membership risk; a frozen dataclass."""
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
         """Return the membership risk of each model: balanced accuracy of an attack, in [0, 1]."""
@@ -469,19 +467,19 @@ class Risk(Protocol):
 
 @runtime_checkable
 class OwnRisk(Protocol):
-    """A client's own measure of a model's membership risk, by its losses."""
+    """Method by which a client estimates a model's membership risk from losses on its own data."""
 
     def threshold(
-        self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
+        self, members: Float[Tensor, " members"], held_out: Float[Tensor, " held_out"]
     ) -> float:
-        """Return the loss threshold that best separates training samples from held-out samples."""
+        """Return the loss threshold that best separates members from held-out samples."""
         ...
 
     def risk(
         self,
-        trained: Float[Tensor, " trained"],
+        members: Float[Tensor, " members"],
         held_out: Float[Tensor, " held_out"],
         threshold: float,
     ) -> float:
-        """Return the balanced accuracy of a threshold on a model that the client received."""
+        """Return the balanced accuracy of the threshold on losses of a received model."""
         ...

@@ -12,7 +12,7 @@ from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
 from fedaudit.core.errors import type_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
 from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
-from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, defended_upload
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, apply_upload_hook
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
 
@@ -46,13 +46,13 @@ class FedAvg(OneModel):
     ) -> Local:
         """Train the received model and upload the change."""
         context = client_context.at(sent.model)
-        trained = self.trained(data, defense, context)
+        trained = self.train_locally(data, defense, context)
         update = Update(
             difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
         )
-        return Local(defended_upload(defense, update, context), memory)
+        return Local(apply_upload_hook(defense, update, context), memory)
 
-    def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
+    def train_locally(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
         """Return the client's model after local training."""
         return train(context.received, data, self.training, defense, context)
 
@@ -61,11 +61,11 @@ class FedAvg(OneModel):
     ) -> Params:
         """Add the weighted mean of the updates to the global model."""
         clients = sorted(uploads)
-        shares = [weights[client] for client in clients]
+        client_weights = [weights[client] for client in clients]
         before = Model.from_tensors(self.architecture, state)
-        mean = weighted_sum((uploads[client].values for client in clients), shares)
-        buffers = (received_update(uploads[client]).buffers for client in clients)
-        return self.apply_step(before, mean, buffers, shares)
+        mean = weighted_sum((uploads[client].values for client in clients), client_weights)
+        buffers = (as_update(uploads[client]).buffers for client in clients)
+        return self.apply_step(before, mean, buffers, client_weights)
 
     def expose(
         self,
@@ -78,7 +78,7 @@ class FedAvg(OneModel):
         """Reconstruct each local model as the received model plus the (defended) update."""
 
         def exposed(client: ClientId, upload: Upload) -> Exposed:
-            update = received_update(upload)
+            update = as_update(upload)
             scale = self.training.gradient_scale(round, rounds, samples=update.samples)
             return reconstruct(sent[client].model, update, scale)
 
@@ -86,14 +86,12 @@ class FedAvg(OneModel):
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Count the local epochs of every round."""
-        how = self.training
-        return Workload(
-            rounds=rounds, epochs=how.epochs, batch_size=how.batch_size, samples=samples
-        )
+        epochs, batch_size = self.training.epochs, self.training.batch_size
+        return Workload(rounds=rounds, epochs=epochs, batch_size=batch_size, samples=samples)
 
 
-def received_update(upload: Upload) -> Update:
-    """Return the upload as an update.
+def as_update(upload: Upload) -> Update:
+    """Return an upload after a check that it is an update.
 
     Raises:
         TypeError: The upload is of another type.
@@ -122,8 +120,8 @@ class FedProx(FedAvg):
 
     mu: AtLeastZero = 0.01
 
-    def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
-        return train(context.received, data, self.training, defense, context, pull=self.mu)
+    def train_locally(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
+        return train(context.received, data, self.training, defense, context, mu=self.mu)
 
 
 _MEANS, _SQUARES = "means/", "squares/"
@@ -135,8 +133,8 @@ class FedAdam(FedAvg):
 
     Attributes:
         server_lr: Learning rate of the server (eta), above 0.
-        beta1: Decay of the mean change, in [0, 1).
-        beta2: Decay of the mean square, in [0, 1).
+        beta1: Decay rate of the mean update, in [0, 1).
+        beta2: Decay rate of the mean squared update, in [0, 1).
         adaptivity: Constant added to the root of the mean square (tau), above 0.
 
     Source: Reddi et al. 2021 ("Adaptive Federated Optimization"), Algorithm 2 (FedAdam), with its
@@ -152,35 +150,34 @@ class FedAdam(FedAvg):
         model = super().start(seed)
         params = Model.from_tensors(self.architecture, model).params
         means = {_MEANS + name: torch.zeros_like(value) for name, value in params.items()}
-        least = self.adaptivity**2
-        squares = {_SQUARES + n: torch.full_like(value, least) for n, value in params.items()}
+        initial = self.adaptivity**2
+        squares = {_SQUARES + n: torch.full_like(value, initial) for n, value in params.items()}
         return model | means | squares
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Send the global model to every client, without Adam's means."""
-        return super().send(_model(state), client, round)
+        return super().send(_without_adam_state(state), client, round)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         averaged = Model.from_tensors(
-            self.architecture, super().fold(_model(state), uploads, weights)
+            self.architecture, super().fold(_without_adam_state(state), uploads, weights)
         )
-        before = Model.from_tensors(self.architecture, _model(state))
-        params, after = {}, dict[str, torch.Tensor]()
+        before = Model.from_tensors(self.architecture, _without_adam_state(state))
+        params, adam_state = {}, dict[str, torch.Tensor]()
         for name, value in before.params.items():
-            change = averaged.params[name] - value
-            mean = self.beta1 * state[_MEANS + name] + (1 - self.beta1) * change
-            square = self.beta2 * state[_SQUARES + name] + (1 - self.beta2) * change.square()
+            update = averaged.params[name] - value
+            mean = self.beta1 * state[_MEANS + name] + (1 - self.beta1) * update
+            square = self.beta2 * state[_SQUARES + name] + (1 - self.beta2) * update.square()
             params[name] = value + self.server_lr * mean / (square.sqrt() + self.adaptivity)
-            after |= {_MEANS + name: mean, _SQUARES + name: square}
-        return Model(self.architecture, params, averaged.buffers).tensors() | after
+            adam_state |= {_MEANS + name: mean, _SQUARES + name: square}
+        return Model(self.architecture, params, averaged.buffers).tensors() | adam_state
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        return super().models(_model(state))
+        return super().models(_without_adam_state(state))
 
 
-def _model(state: Params) -> Params:
+def _without_adam_state(state: Params) -> Params:
     return {n: value for n, value in state.items() if not n.startswith((_MEANS, _SQUARES))}
 
 
@@ -188,14 +185,14 @@ def _model(state: Params) -> Params:
 class FedEmbedding(FedAvg):
     """FedAvg of embeddings: each row is averaged over the clients that have changed it.
 
-    Trainable parameters are trained, uploaded and averaged: embeddings of concepts in front of a
-    frozen diffusion model, or a prompt in front of a frozen language model. A client without
-    samples of a concept does not change its row, and is left out of the row's mean. In FedAvg it
-    would slow the row down. If every client changes every row, for instance by weight decay or
-    privacy noise, this is the plain mean.
+    The trainable parameters are embeddings of concepts in front of a frozen diffusion model, or a
+    prompt in front of a frozen language model. A client without samples of a concept does not
+    change the concept's row, and is left out of the row's mean. In FedAvg, it would count as a
+    change of zero. If every client changes every row, for instance by weight decay or privacy
+    noise, the result equals FedAvg's.
 
     Attributes:
-        architecture: Architecture of a model whose trained parameters have one row (first axis)
+        architecture: Architecture of a model whose trainable parameters have one row (first axis)
             per concept.
         training: Local training of each client.
 
@@ -210,20 +207,22 @@ class FedEmbedding(FedAvg):
     ) -> Params:
         """Add to every row the mean of its changes, weighted by data size."""
         clients = sorted(uploads)
-        shares = torch.tensor([weights[client] for client in clients], dtype=torch.float64)
+        client_weights = torch.tensor([weights[client] for client in clients], dtype=torch.float64)
         before = Model.from_tensors(self.architecture, state)
         step = {}
         for name in before.params:
             changes = torch.stack([uploads[client].values[name] for client in clients])
-            counted = _changed(changes).double() * shares.view(-1, *[1] * (changes.ndim - 1))
-            mean = (changes * counted).sum(0) / counted.sum(0).clamp_min(1e-30)
+            column = client_weights.view(-1, *[1] * (changes.ndim - 1))
+            row_weights = _changed_rows(changes).double() * column
+            # A row that no client has changed has a sum of weights of 0.
+            mean = (changes * row_weights).sum(0) / row_weights.sum(0).clamp_min(1e-30)
             step[name] = mean.to(changes.dtype)
-        buffers = (received_update(uploads[client]).buffers for client in clients)
-        return self.apply_step(before, step, buffers, shares.tolist())
+        buffers = (as_update(uploads[client]).buffers for client in clients)
+        return self.apply_step(before, step, buffers, client_weights.tolist())
 
 
-def _changed(changes: Tensor) -> Bool[Tensor, "clients ..."]:
-    """Return which rows each client has changed."""
+def _changed_rows(changes: Tensor) -> Bool[Tensor, "clients ..."]:
+    """Return whether each client has changed each row."""
     entry_axes = tuple(range(2, changes.ndim))
     is_changed = changes != 0
     return is_changed.any(entry_axes, keepdim=True) if entry_axes else is_changed

@@ -31,17 +31,17 @@ from fedaudit.fl.hooks import (
     Defense,
     TrainingContext,
     Workload,
-    defended_upload,
+    apply_upload_hook,
 )
 from fedaudit.fl.training.local import Adam, LocalTraining, train
-from fedaudit.fl.training.manual_backprop import written_out
+from fedaudit.fl.training.manual_backprop import manual_steps
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
 from fedaudit.observe.round import Exposed, Logits, Sent, Upload
 
 
 @arguments.dataclass(frozen=True)
 class Distillation:
-    """Training of a student: Adam on the mean absolute difference of the outputs.
+    """Settings of a student's training: Adam on the mean absolute difference of the outputs.
 
     Attributes:
         epochs: Epochs over the public samples, at least 1.
@@ -56,16 +56,18 @@ class Distillation:
     lr: AboveZero = 1e-3
 
 
-def distilled(
+def distill(
     student: Model,
     features: Shaped[Tensor, "samples ..."],
     outputs: Mapping[ClientId, Float[Tensor, "samples outputs"]],
-    how: Distillation,
+    settings: Distillation,
     *,
     rng: torch.Generator,
     device: torch.device = CPU,
 ) -> dict[ClientId, Model]:
-    """Train a student on each client's outputs, from the same start and in the same sample order.
+    """Train a student for each client, which learns the client's outputs.
+
+    All students have the same initial parameters and the same order of samples.
 
     Students are independent and are trained in parallel, one per processor core. The number of
     cores does not change results.
@@ -73,21 +75,23 @@ def distilled(
     Args:
         student: Initial model of all students.
         features: Public samples.
-        outputs: Outputs of each client's model on them.
-        how: Epochs, batches and learning rate.
+        outputs: Outputs of each client's model on the public samples.
+        settings: Epochs, batches and learning rate.
         rng: Draws the order of the samples.
         device: Device to train on; a GPU trains one student after another.
 
     Raises:
-        Unsupported: The training of the student uses the global random generator (dropout), or may
-            use it (a custom class), which is not reproducible in parallel.
+        Unsupported: The student uses torch's global random generator (dropout), or may use it
+            (a custom class). Parallel training would then not be reproducible.
     """
     _refuse_random(student)
-    orders = [torch.randperm(len(features), generator=rng) for _ in range(how.epochs)]
-    learn = partial(_student, student, features.to(device), how=how, orders=orders)
+    orders = [torch.randperm(len(features), generator=rng) for _ in range(settings.epochs)]
+    train_student = partial(
+        _train_student, student, features.to(device), settings=settings, orders=orders
+    )
     clients = sorted(outputs)
     targets = [outputs[client].to(device) for client in clients]
-    models = run_in_parallel(learn, targets, device=device)
+    models = run_in_parallel(train_student, targets, device=device)
     return dict(zip(clients, models, strict=True))
 
 
@@ -99,33 +103,33 @@ def _refuse_random(student: Model) -> None:
         )
 
 
-def _student(
+def _train_student(
     start: Model,
     features: Tensor,
     targets: Tensor,
     *,
-    how: Distillation,
+    settings: Distillation,
     orders: list[Int[Tensor, " samples"]],
 ) -> Model:
     module = loaded(start, "student", features.device).train()
-    optimizer = Adam(lr=how.lr)
-    params = _trained(module)
+    optimizer = Adam(lr=settings.lr)
+    params = _trainable_params(module)
     for order in orders:
         shuffled, shuffled_targets = features[order], targets[order]
-        for part in chunks(len(order), how.batch_size):
-            slope = partial(_slope, targets=shuffled_targets[part])
-            optimizer.step(params, _gradients(module, shuffled[part], slope))
+        for rows in chunks(len(order), settings.batch_size):
+            slope = partial(_slope, targets=shuffled_targets[rows])
+            optimizer.step(params, _gradients(module, shuffled[rows], slope))
     return Model.of(start.architecture, module)
 
 
 def _gradients(module: nn.Module, x: Tensor, slope: "partial[Tensor]") -> list[Tensor]:
-    written = written_out(module)
-    if written is not None:
-        return written.gradients(x, slope)
+    steps = manual_steps(module)
+    if steps is not None:
+        return steps.gradients(x, slope)
     outputs = module(x)
     gradients = torch.autograd.grad(
         outputs,
-        _trained(module),
+        _trainable_params(module),
         slope(outputs) / len(x),
         allow_unused=True,
         materialize_grads=True,
@@ -133,21 +137,21 @@ def _gradients(module: nn.Module, x: Tensor, slope: "partial[Tensor]") -> list[T
     return list(gradients)
 
 
-def _trained(module: nn.Module) -> list[nn.Parameter]:
+def _trainable_params(module: nn.Module) -> list[nn.Parameter]:
     return [value for value in module.parameters() if value.requires_grad]
 
 
 def _slope(
     outputs: Float[Tensor, "samples outputs"], targets: Float[Tensor, "samples outputs"]
 ) -> Float[Tensor, "samples outputs"]:
-    """Return the derivative of the sum over samples of the mean absolute difference."""
+    """Return the derivative of the loss by the outputs, summed over samples."""
     return (outputs.detach() - targets).sign() / outputs.shape[1]
 
 
-class TowardOutputs(Defense):
-    """Loss that trains towards outputs instead of labels: the mean absolute difference.
+class MatchOutputs(Defense):
+    """Mean absolute difference from given outputs, as a loss that replaces labels.
 
-    This is not a defense but uses the loss hook. The ids of samples are their row numbers.
+    This is not a defense but uses the hook of one. The ids of samples are rows of the outputs.
     """
 
     def __init__(self, outputs: Tensor) -> None:
@@ -161,19 +165,18 @@ class TowardOutputs(Defense):
 class FedMD:
     """Federated distillation between clients of different architectures through a public data set.
 
-    In its first round a client does FedMD's transfer learning: some epochs on the labelled public
-    samples, then some on its own. In each later round it trains towards the clients' mean outputs
-    on the public set ("digest"), then on its own samples ("revisit"). In every round it sends its
-    outputs on the public set, and nothing else.
+    In its first round, a client trains on the labelled public samples and then on its own samples
+    (transfer learning). In each later round, it trains towards the clients' mean outputs on the
+    public set ("digest"), and then on its own samples ("revisit"). In every round, it sends only
+    its outputs on the public set.
 
     An adversary who sees these outputs trains a student for each client, and attacks the student.
 
     Attributes:
-        nets: Architectures of the clients, assigned cyclically: client k has number k modulo their
-            number.
-        public: Samples that all clients have, with labels; their ids are 0, 1, ...
-        first_public: Training on the public samples before the first exchange.
-        first_private: Training on the client's own samples after that.
+        nets: Architectures of the clients: client k has architecture k modulo their number.
+        public: Samples that all clients have, with labels; the ids are 0, 1, ...
+        first_public: Training on the public samples in the first round.
+        first_private: Training on the client's own samples in the first round.
         digest: Training towards the mean outputs.
         revisit: Training on the client's own samples.
         student: Architecture of the adversary's students.
@@ -182,9 +185,9 @@ class FedMD:
     Source: Li & Wang 2019 ("FedMD"), Algorithm 1; SIA, Algorithm 3 and its published code.
     Differs: The exchange before SIA's first round is round 1 here. The mean over clients is
         unweighted, as in both papers. Optimizers are reset in each round; the published code resets
-        them in each epoch. One fixed set of public samples is used for the first training and the
-        exchange. The published code first trains on the whole public training part in batches of
-        128, and exchanges outputs on 5,000 of its samples, the same ones in every round.
+        them in each epoch. The first training and the exchange use the same public samples. The
+        published code first trains on all public training samples in batches of 128, and exchanges
+        outputs on 5,000 of these samples, the same ones in every round.
     """
 
     nets: tuple[Architecture, ...]
@@ -213,7 +216,7 @@ class FedMD:
         return Logits
 
     def start(self, seed: int) -> Params:
-        """Return zeros in place of outputs; no client trains towards them."""
+        """Return zeros as mean outputs, which no client uses in the first round."""
         outputs = outputs_of(self.nets[0].initial(0), self.public.features[:1])
         return {"outputs": torch.zeros(len(self.public), outputs.shape[1])}
 
@@ -228,13 +231,13 @@ class FedMD:
         defense: Defense,
         client_context: ClientContext,
     ) -> Local:
-        """Digest and revisit; the client's network stays in its memory."""
+        """Train on public and own samples, and upload outputs; the network stays in the memory."""
         net = self.nets[client_context.client % len(self.nets)]
         if memory:
             consensus = sent.extra["outputs"]
             model = Model.from_tensors(net, memory)
             model = self._train_on_public(
-                model, self.digest, TowardOutputs(consensus), client_context
+                model, self.digest, MatchOutputs(consensus), client_context
             )
             training = self.revisit
         else:
@@ -245,7 +248,7 @@ class FedMD:
         trained = train(model, data, training, defense, context)
         outputs = outputs_of(trained, self.public.features, client_context.device)
         return Local(
-            defended_upload(defense, Logits({"outputs": outputs}), context), trained.tensors()
+            apply_upload_hook(defense, Logits({"outputs": outputs}), context), trained.tensors()
         )
 
     def fold(
@@ -262,11 +265,11 @@ class FedMD:
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """Return a student for each client; they are trained at the first access."""
+        """Return a student for each client; students are trained at the first access."""
         return Students(self, uploads, seed)
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """Return no models, since there is no global one."""
+        """Return no models, since there is no global model."""
         return {}
 
     def workload(self, rounds: int, samples: int) -> Workload:
@@ -283,9 +286,10 @@ class FedMD:
         }
 
     def _train_on_public(
-        self, model: Model, how: LocalTraining, loss: Defense, client_context: ClientContext
+        self, model: Model, settings: LocalTraining, loss: Defense, client_context: ClientContext
     ) -> Model:
-        return train(model, self.public, how, loss, client_context.on_public_data().at(model))
+        context = client_context.on_public_data().at(model)
+        return train(model, self.public, settings, loss, context)
 
 
 class Students(Mapping[ClientId, Exposed]):
@@ -301,7 +305,7 @@ class Students(Mapping[ClientId, Exposed]):
         self._algorithm, self._uploads, self._seed = algorithm, uploads, seed
 
     def __getitem__(self, client: ClientId) -> Exposed:
-        return self._all[client]
+        return self._students[client]
 
     def __iter__(self) -> Iterator[ClientId]:
         return iter(sorted(self._uploads))
@@ -310,9 +314,9 @@ class Students(Mapping[ClientId, Exposed]):
         return len(self._uploads)
 
     @cached_property
-    def _all(self) -> dict[ClientId, Exposed]:
+    def _students(self) -> dict[ClientId, Exposed]:
         algorithm = self._algorithm
-        models = distilled(
+        models = distill(
             algorithm.student.initial(seed_for(self._seed, "student")),
             algorithm.public.features,
             {client: upload.values["outputs"] for client, upload in self._uploads.items()},
@@ -322,10 +326,10 @@ class Students(Mapping[ClientId, Exposed]):
         return {client: Exposed(local=model) for client, model in models.items()}
 
 
-def networks(channels: str, model: Callable[..., Architecture]) -> tuple[Architecture, ...]:
-    """Return CNNs with 3x3 kernels, by their channels, such as "16,32; 16,16,32"."""
-    each = [part.strip() for part in channels.split(";") if part.strip()]
-    return tuple(model("cnn", channels=part, kernel=3, padding=1) for part in each)
+def cnns(channels: str, model: Callable[..., Architecture]) -> tuple[Architecture, ...]:
+    """Return CNNs with 3x3 kernels, one for each list of channels, such as "16,32; 16,16,32"."""
+    lists = [text.strip() for text in channels.split(";") if text.strip()]
+    return tuple(model("cnn", channels=text, kernel=3, padding=1) for text in lists)
 
 
 def public_samples(
@@ -334,12 +338,13 @@ def public_samples(
     """Draw random samples of a public data set, with their row numbers as ids.
 
     Raises:
-        BadInput: The data set does not fit the clients' samples, or has too few samples.
+        BadInput: The samples have another shape than the clients', classes of the clients, or are
+            too few.
     """
-    its_shape, classes = tuple(samples.features.shape[1:]), int(samples.labels.max()) + 1
-    if its_shape != shape:
+    public_shape, classes = tuple(samples.features.shape[1:]), int(samples.labels.max()) + 1
+    if public_shape != shape:
         raise BadInput(
-            f"the public set {name!r} has samples of shape {its_shape} and the clients' have "
+            f"the public set {name!r} has samples of shape {public_shape} and the clients' have "
             f"{shape}; choose one of the same shape"
         )
     if first_class < classes:
@@ -352,6 +357,6 @@ def public_samples(
             f"public_samples lies between 1 and the {len(samples)} training samples of {name!r}, "
             f"got {count}"
         )
-    drawn = torch.randperm(len(samples), generator=seeded(seed, "public"))[:count]
-    chosen = samples.take(drawn.sort().values)
+    positions = torch.randperm(len(samples), generator=seeded(seed, "public"))[:count]
+    chosen = samples.take(positions.sort().values)
     return Samples(chosen.features, chosen.labels, torch.arange(count))

@@ -1,4 +1,4 @@
-"""FedSGD: clients send the gradient over all their data, and the server takes the step."""
+"""FedSGD: clients send a gradient over all of their data, and the server takes a step."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -29,9 +29,9 @@ from fedaudit.fl.hooks import (
     Objective,
     TrainingContext,
     Workload,
-    defended_upload,
+    apply_upload_hook,
 )
-from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
+from fedaudit.fl.training.local import LocalTraining, objective_of, seeded_dropout
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
 _CHUNK = 512
@@ -43,64 +43,64 @@ def full_gradient(
 ) -> Gradient:
     """Compute the gradient of a client's mean loss over all its data, with the defense's hooks.
 
-    One gradient step is equivalent to training on one batch of all samples. The gradient of a mean
-    of per-sample losses is summed over chunks, so that memory does not grow with the data. A
-    defense that overrides the loss or the gradient, and a network with batch normalisation, get all
-    samples at once.
+    All samples are one batch. To limit memory, its gradient is computed in chunks of samples and
+    summed. This is impossible for batch normalisation and for defenses that override the loss or
+    the gradient; they get all samples in one chunk.
 
     Raises:
         BadInput: The gradient is not finite.
 
     Source: SIA, Algorithm 1 (ClientUpdate); McMahan et al. 2017, section 2 (FedSGD).
     """
-    with computing_on(context.device), dropout_of(context):
+    with computing_on(context.device), seeded_dropout(context):
         module = loaded(model, "training", context.device).train()
-        chosen = defense.select(samples_on(data, context.device), context)
+        selected = defense.select(samples_on(data, context.device), context)
         objective = objective_of(module, defense, context)
-        batches = [
-            _of_batch(objective, defense.batch(batch, context), defense, context)
-            for batch in _batches(defense, chosen, context)
+        gradients = [
+            _batch_gradient(objective, defense.batch(batch, context), defense, context)
+            for batch in _batches(defense, selected, context)
         ]
-        values = params_on(_mean(batches), CPU)
-        trained = Model.of(model.architecture, module)
+        values = params_on(_mean(gradients), CPU)
+        after = Model.of(model.architecture, module)
     if not all(bool(value.isfinite().all()) for value in values.values()):
         raise BadInput(
             f"client {context.client}'s gradient is not finite in round {context.round}; lower the "
             "learning rate or check the features"
         )
-    return Gradient(values, params_on(trained.buffers, CPU), samples=len(data))
+    # The forward passes have updated buffers, such as the statistics of batch normalisation.
+    return Gradient(values, params_on(after.buffers, CPU), samples=len(data))
 
 
-def _batches(defense: Defense, chosen: Samples, context: TrainingContext) -> list[Batch]:
-    """Return one batch of all samples, or the batches that the defense draws, and note them."""
-    batches = list(defense.batches(chosen, len(chosen), context))
+def _batches(defense: Defense, selected: Samples, context: TrainingContext) -> list[Batch]:
+    """Return one batch of all samples, or the batches that a defense draws, and note their ids."""
+    batches = list(defense.batches(selected, len(selected), context))
     for batch in batches:
         context.note("used", batch.ids)
     return batches
 
 
-def _mean(parts: list[Params]) -> Params:
-    total = parts[0]
-    for part in parts[1:]:
-        total = plus(total, part)
-    return scaled(total, 1 / len(parts)) if len(parts) > 1 else total
+def _mean(gradients: list[Params]) -> Params:
+    total = gradients[0]
+    for gradient in gradients[1:]:
+        total = plus(total, gradient)
+    return scaled(total, 1 / len(gradients)) if len(gradients) > 1 else total
 
 
-def _of_batch(
+def _batch_gradient(
     objective: Objective, batch: Batch, defense: Defense, context: TrainingContext
 ) -> Params:
-    separable = objective.per_sample is not None and not defense.acts_in("gradient")
-    over_batches = nn.modules.batchnorm._BatchNorm
-    mixes = any(isinstance(part, over_batches) for part in objective.module.modules())
-    if not separable or not len(batch) or mixes:
+    is_mean_over_samples = objective.per_sample is not None and not defense.acts_in("gradient")
+    batch_norm = nn.modules.batchnorm._BatchNorm
+    mixes_samples = any(isinstance(part, batch_norm) for part in objective.module.modules())
+    if not is_mean_over_samples or not len(batch) or mixes_samples:
         return defense.gradient(objective, batch, context)
     params = objective.params
     total = {name: torch.zeros_like(param) for name, param in params.items()}
     size = by_kind(context.device, cpu=_CHUNK, gpu=_CHUNK_ON_GPU)
     for rows in chunks(len(batch), size):
-        part = Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
-        values = defense.gradient(objective, part, context)
-        total = plus(total, values, len(part) / len(batch))
+        chunk = Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
+        gradient = defense.gradient(objective, chunk, context)
+        total = plus(total, gradient, len(chunk) / len(batch))
     return total
 
 
@@ -110,22 +110,22 @@ class FedSGD(OneModel):
 
     Attributes:
         architecture: Architecture of the global model.
-        training: Learning rate of the server's steps, and a weight decay, which the server adds to
-            every gradient. There are no epochs, batches, schedule or momentum.
+        training: Learning rate of the server's steps, and weight decay, which the server applies.
+            Epochs, batches, schedule and momentum do not apply.
         together: "mean" weights gradients by data size; "sum" adds them up.
 
     Source: McMahan et al. 2017, section 2 (FederatedSGD); SIA, Algorithm 1.
     Differs: By default gradients are averaged, as in McMahan et al. and in SIA's text; line 10 of
-        SIA's Algorithm 1 prints a sum. The published code of SIA trains one local epoch in
-        mini-batches, which is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the catalogue.
+        SIA's Algorithm 1 has a sum. The published code of SIA trains one local epoch in
+        mini-batches. This is FedAvg with ``epochs = 1``, called "legacy-fedsgd" in the catalogue.
     """
 
     training: LocalTraining
     together: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
-        how = self.training
-        settings = (how.epochs, how.momentum, how.optimizer, how.schedule)
+        training = self.training
+        settings = (training.epochs, training.momentum, training.optimizer, training.schedule)
         if settings != (1, 0.0, "sgd", "constant"):
             raise BadInput(
                 "FedSGD takes one plain step per round, along the gradient of all data: epochs is "
@@ -148,20 +148,20 @@ class FedSGD(OneModel):
         """Upload the gradient of the mean loss over all data at the received model."""
         context = client_context.at(sent.model)
         gradient = full_gradient(sent.model, data, defense, context)
-        return Local(defended_upload(defense, gradient, context), memory)
+        return Local(apply_upload_hook(defense, gradient, context), memory)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Take one step along the mean or the sum of the gradients."""
         clients = sorted(uploads)
-        shares = [weights[client] for client in clients]
-        gradients = map_uploads(uploads, lambda client, upload: received_gradient(upload))
-        along = shares if self.together == "mean" else [1.0] * len(clients)
+        client_weights = [weights[client] for client in clients]
+        gradients = map_uploads(uploads, lambda client, upload: as_gradient(upload))
+        factors = client_weights if self.together == "mean" else [1.0] * len(clients)
         before = Model.from_tensors(self.architecture, state)
-        direction = weighted_sum((gradients[client].values for client in clients), along)
+        gradient = weighted_sum((gradients[client].values for client in clients), factors)
         buffers = (gradients[client].buffers for client in clients)
-        return self.apply_step(before, self._step(before, direction), buffers, shares)
+        return self.apply_step(before, self._step(before, gradient), buffers, client_weights)
 
     def expose(
         self,
@@ -171,13 +171,13 @@ class FedSGD(OneModel):
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """Reconstruct each client's model as one server step along its gradient alone.
+        """Reconstruct each client's model by one step with only this client's gradient.
 
         Source: SIA, Algorithm 1, line 6.
         """
 
         def exposed(client: ClientId, upload: Upload) -> Exposed:
-            base, gradient = sent[client].model, received_gradient(upload)
+            base, gradient = sent[client].model, as_gradient(upload)
             update = Update(self._step(base, gradient.values), gradient.buffers)
             scale = gradient.samples / self.training.lr if gradient.samples else None
             return reconstruct(base, update, scale)
@@ -193,8 +193,8 @@ class FedSGD(OneModel):
         return scaled(decayed, -self.training.lr)
 
 
-def received_gradient(upload: Upload) -> Gradient:
-    """Return the upload as a gradient.
+def as_gradient(upload: Upload) -> Gradient:
+    """Return an upload after a check that it is a gradient.
 
     Raises:
         TypeError: The upload is of another type.

@@ -1,6 +1,6 @@
 """IFCA: clustered federated learning, in which each client trains the model that fits its data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 
@@ -14,21 +14,22 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
 from fedaudit.fl.algorithms.base import Local
-from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
+from fedaudit.fl.algorithms.fedavg import FedAvg, as_update
 from fedaudit.fl.hooks import ClientContext, Defense, Workload
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Exposed, Sent, Update, Upload, select_clients
 
 CHOICE = "choice"
-"""Name of the tensor in a client's state with the number of the model that it last trained."""
+"""Key in a client's memory: number of the model that the client last trained."""
 
 SERVER = "server/"
-"""Name prefix of the tensors of the server's state that belong to no model."""
+"""Prefix of keys in the server's state that belong to no model."""
 
 TRAINED = f"{SERVER}trained"
-"""Name of the tensor with the number of rounds in which each model was trained."""
+"""Key in the server's state: number of rounds in which each model was trained."""
 
 RESTART = "delete the run's checkpoint to start again"
+"""Advice at the end of errors about a damaged state."""
 
 
 @arguments.dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Ifca:
         architecture: Architecture of all models.
         training: Local training of each client.
         count: Number of models (clusters), s in the paper; at least 1.
-        explore: Number of initial rounds in which clients choose a model at random. With 0, all
-            clients may choose the same model, whose initial loss happens to be lowest.
+        explore: Number of initial rounds in which clients choose a model at random. Without such
+            rounds, all clients may choose the one model with the lowest initial loss.
 
     Source: Ghosh et al. 2020, Algorithm 1 (model averaging); IFCA-MIR, section 3.1.
     Differs: A cluster's mean is weighted by data size, as in FedAvg. The published code uses equal
@@ -64,11 +65,11 @@ class Ifca:
         return Update
 
     def start(self, seed: int) -> Params:
-        """Return models with different initial parameters, of which the first equals FedAvg's."""
+        """Return models with different initial parameters; the first model equals FedAvg's."""
         seeds = [seed, *(seed_for(seed, "model", j) for j in range(1, self.count))]
-        initial = {str(j): self.architecture.initial(seed) for j, seed in enumerate(seeds)}
-        models = _prefixed({name: model.tensors() for name, model in initial.items()})
-        return models | {TRAINED: torch.zeros(self.count, dtype=torch.int64)}
+        models = [self.architecture.initial(seed) for seed in seeds]
+        tensors = _join_models([model.tensors() for model in models])
+        return tensors | {TRAINED: torch.zeros(self.count, dtype=torch.int64)}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
         return Sent(self._models(state))
@@ -90,7 +91,7 @@ class Ifca:
         upload, _ = self._fedavg.local(
             chosen, self.trained_on(data, client_context), {}, defense, client_context
         )
-        update = replace(received_update(upload), choice=choice)
+        update = replace(as_update(upload), choice=choice)
         return Local(update, {CHOICE: torch.tensor(choice)})
 
     def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
@@ -107,15 +108,16 @@ class Ifca:
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Add to each model the weighted mean of the updates of the clients that chose it."""
-        models = {str(j): model.tensors() for j, model in enumerate(self._models(state))}
-        groups = self.clusters(uploads)
-        for j, clients in enumerate(groups):
+        models = [model.tensors() for model in self._models(state)]
+        clusters = self.clusters(uploads)
+        for j, clients in enumerate(clusters):
             if clients:
                 total = sum(weights[client] for client in clients)
-                shares = {client: weights[client] / total for client in clients}
-                theirs = select_clients(uploads, clients)
-                models[str(j)] = self._fedavg.fold(models[str(j)], theirs, shares)
-        return _prefixed(models) | {TRAINED: state[TRAINED] + torch.tensor([*map(bool, groups)])}
+                cluster_weights = {client: weights[client] / total for client in clients}
+                cluster_uploads = select_clients(uploads, clients)
+                models[j] = self._fedavg.fold(models[j], cluster_uploads, cluster_weights)
+        was_trained = torch.tensor([*map(bool, clusters)])
+        return _join_models(models) | {TRAINED: state[TRAINED] + was_trained}
 
     def clusters(self, uploads: Mapping[ClientId, Upload]) -> list[list[ClientId]]:
         """Return, for each model, the clients that trained it.
@@ -123,7 +125,7 @@ class Ifca:
         Raises:
             BadInput: An upload names a model that does not exist.
         """
-        choices = {client: received_update(uploads[client]).choice for client in sorted(uploads)}
+        choices = {client: as_update(uploads[client]).choice for client in sorted(uploads)}
         for client, choice in choices.items():
             if not 0 <= choice < self.count:
                 raise BadInput(
@@ -162,7 +164,7 @@ class Ifca:
         return self._fedavg.workload(rounds, samples)
 
     def _last_choice(self, memory: Params, client: ClientId) -> int:
-        choice = remembered(memory, CHOICE, torch.int64, client)
+        choice = scalar_of_memory(memory, CHOICE, torch.int64, client)
         if choice is None or not 0 <= int(choice) < self.count:
             model = "no model" if choice is None else f"model {int(choice)}"
             raise Damaged(
@@ -189,8 +191,10 @@ class Ifca:
         )
 
 
-def remembered(memory: Params, name: str, kind: torch.dtype, client: ClientId) -> Tensor | None:
-    """Return a scalar of a client's state, or None if the state has no tensor of this name.
+def scalar_of_memory(
+    memory: Params, name: str, kind: torch.dtype, client: ClientId
+) -> Tensor | None:
+    """Return a scalar of a client's memory, or None if there is no tensor of this name.
 
     Raises:
         Damaged: The tensor is not a scalar of this type.
@@ -215,5 +219,5 @@ def losses(sent: Sent, data: Samples, client_context: ClientContext) -> Float[Te
     return torch.stack(means)
 
 
-def _prefixed(parts: Mapping[str, Params]) -> Params:
-    return {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
+def _join_models(models: Sequence[Params]) -> Params:
+    return {f"{j}/{key}": value for j, model in enumerate(models) for key, value in model.items()}

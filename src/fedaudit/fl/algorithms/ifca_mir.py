@@ -14,8 +14,8 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
 from fedaudit.fl.algorithms.base import Cluster, Local, OwnRisk, PreferenceName, Risk
-from fedaudit.fl.algorithms.fedavg import received_update
-from fedaudit.fl.algorithms.ifca import RESTART, SERVER, Ifca, losses, remembered
+from fedaudit.fl.algorithms.fedavg import as_update
+from fedaudit.fl.algorithms.ifca import RESTART, SERVER, Ifca, losses, scalar_of_memory
 from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.observe.round import Sent, Upload
 
@@ -28,10 +28,10 @@ class Preference:
     a risk threshold, drawn uniformly from ``accepted``.
 
     Attributes:
-        way: "threshold" has an alpha that grows linearly with the client's threshold, from 0 at the
-            lowest to 1 at the highest. "fixed" has the same alpha for all clients. "hard" chooses
-            the smallest loss among the models with a risk up to the threshold, or the smallest risk
-            if there are none.
+        way: How a client weighs loss against risk. "threshold": alpha grows linearly with the
+            client's threshold, from 0 at the lowest to 1 at the highest. "fixed": alpha is the same
+            for all clients. "hard": the client chooses the smallest loss among the models with a
+            risk up to its threshold, or the smallest risk if there are none.
         alpha: Weight of the loss for "fixed", in [0, 1]; the weight of the risk is 1 - alpha.
         accepted: Range of the risk thresholds (balanced accuracy of an attack; 0.5 is chance
             level).
@@ -55,9 +55,9 @@ class Preference:
 
     def threshold(self, seed: int, client: ClientId) -> float:
         """Draw a client's risk threshold."""
-        drawn = torch.rand((), generator=seeded(seed, "risk threshold", client))
+        uniform = torch.rand((), generator=seeded(seed, "risk threshold", client))
         low, high = self.accepted
-        return low + (high - low) * float(drawn)
+        return low + (high - low) * float(uniform)
 
     def weight(self, threshold: float) -> float:
         """Return the weight alpha of the loss for a client with this threshold."""
@@ -73,7 +73,7 @@ class Preference:
         risk: Float[Tensor, " models"],
         bonus: Float[Tensor, " models"],
     ) -> int:
-        """Return a client's choice as :meth:`choose` does, and note if the risk changed it."""
+        """Return a client's choice, and note whether it would differ if all risks were equal."""
         threshold = self.threshold(client_context.seed, client_context.client)
         choice = self.choose(loss, risk, threshold, bonus)
         without_risk = self.choose_without_risk(loss, threshold, bonus)
@@ -96,10 +96,10 @@ class Preference:
             bonus: Amount that is subtracted from each model's cost.
         """
         if self.way == "hard":
-            accepted = risk <= threshold
-            if not bool(accepted.any()):
+            is_accepted = risk <= threshold
+            if not bool(is_accepted.any()):
                 return int(risk.argmin())
-            return int((loss - bonus).where(accepted, torch.inf).argmin())
+            return int((loss - bonus).where(is_accepted, torch.inf).argmin())
         alpha = self.weight(threshold)
         return int((alpha * loss + (1 - alpha) * risk - bonus).argmin())
 
@@ -117,13 +117,13 @@ class Preference:
         return int((alpha * loss - bonus).argmin() if alpha else loss.argmin())
 
 
-GUESS = 0.5
-"""Membership risk at chance level, which an untrained model has."""
+CHANCE_LEVEL = 0.5
+"""Membership risk of an untrained model: balanced accuracy of random guessing."""
 
 
 def no_risk(clusters: Sequence[Cluster], *, seed: int) -> list[float]:
-    """Return a risk at chance level for every model."""
-    return [GUESS for _ in clusters]
+    """Return the chance level as the risk of every model."""
+    return [CHANCE_LEVEL for _ in clusters]
 
 
 @arguments.dataclass(frozen=True)
@@ -133,11 +133,12 @@ class IfcaMir(Ifca):
     With equal risks, or if only the loss has weight, clients choose as in IFCA.
 
     Attributes:
-        risk: Measure of the models' membership risk.
-        every: Rounds between two attacks, at least 1.
+        risk: Function that estimates the models' membership risk.
+        every: Rounds from one attack to the next, at least 1.
         preference: Weights of loss and risk in the clients' choices.
-        bonus: Amount that is subtracted from the cost of a model without clients. It decreases
-            linearly with the model's share of the training samples, to 0 at an equal share.
+        bonus: Amount that is subtracted from the cost of a model without clients. For other models,
+            it decreases linearly with the model's fraction of all training samples. It is 0 from
+            an equal fraction on.
 
     Source: IFCA-MIR, Algorithm 1; the bonus is the balancing mechanism that section 5.7 calls for.
     Differs: The loss is computed on all data of a client, as in IFCA, instead of one mini-batch.
@@ -151,9 +152,9 @@ class IfcaMir(Ifca):
     bonus: AtLeastZero = 0.0
 
     def start(self, seed: int) -> Params:
-        """Return the models of IFCA, with risks at chance level and equal shares."""
+        """Return the initial models of IFCA, with risks at chance level and equal data shares."""
         return super().start(seed) | {
-            f"{SERVER}risk": torch.full((self.count,), GUESS, dtype=torch.float64),
+            f"{SERVER}risk": torch.full((self.count,), CHANCE_LEVEL, dtype=torch.float64),
             f"{SERVER}share": torch.full((self.count,), 1 / self.count, dtype=torch.float64),
             f"{SERVER}round": torch.tensor(0),
             f"{SERVER}seed": torch.tensor(seed),
@@ -166,11 +167,11 @@ class IfcaMir(Ifca):
             Damaged: A risk or share is out of range, or the state belongs to another round.
         """
         extra = {name: state[f"{SERVER}{name}"] for name in ("risk", "share")}
-        shares = torch.cat(list(extra.values()))
+        values = torch.cat(list(extra.values()))
         last = int(state[f"{SERVER}round"])
-        if not bool(((shares >= 0) & (shares <= 1)).all()) or last != round - 1:
+        if not bool(((values >= 0) & (values <= 1)).all()) or last != round - 1:
             raise Damaged(
-                f"the server's state of its models' risks ({shares.tolist()}, of round {last}) "
+                f"the server's state of its models' risks ({values.tolist()}, of round {last}) "
                 f"is invalid before round {round}; {RESTART}"
             )
         return Sent(self._models(state), extra)
@@ -192,8 +193,8 @@ class IfcaMir(Ifca):
         risk = state[f"{SERVER}risk"]
         if round % self.every == 0:
             clusters = [
-                Cluster(model, size, max(len(clients), 1), max(trained, 1))
-                for model, size, clients, trained in zip(
+                Cluster(model, size, max(len(clients), 1), max(rounds, 1))
+                for model, size, clients, rounds in zip(
                     self._models(after),
                     samples,
                     self.clusters(uploads),
@@ -201,13 +202,13 @@ class IfcaMir(Ifca):
                     strict=True,
                 )
             ]
-            measured = self.risk(clusters, seed=seed_for(seed, "risk", round))
+            estimates = self.risk(clusters, seed=seed_for(seed, "risk", round))
             # A model that no client trained in this round keeps its last risk.
-            current = [
+            risks = [
                 new if cluster.samples else float(old)
-                for cluster, new, old in zip(clusters, measured, risk, strict=True)
+                for cluster, new, old in zip(clusters, estimates, risk, strict=True)
             ]
-            risk = torch.tensor(current, dtype=torch.float64)
+            risk = torch.tensor(risks, dtype=torch.float64)
         return after | {
             f"{SERVER}risk": risk,
             f"{SERVER}share": torch.tensor(samples, dtype=torch.float64) / max(sum(samples), 1),
@@ -218,25 +219,26 @@ class IfcaMir(Ifca):
     def samples_of(self, uploads: Mapping[ClientId, Upload]) -> list[int]:
         """Return, for each model, the number of samples of the clients that trained it."""
         return [
-            sum(received_update(uploads[client]).samples for client in clients)
+            sum(as_update(uploads[client]).samples for client in clients)
             for clients in self.clusters(uploads)
         ]
 
 
 def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
-    """Return max(0, 1 - n s) for each of n models with a share s of the data.
+    """Return how far each model is below an equal share of the data.
 
-    This is 1 for a model without data, and 0 from an equal share on.
+    For one of n models with a share s, this is max(0, 1 - n s): 1 without data, and 0 from an equal
+    share (1 / n) on.
     """
     return (1 - len(share) * share).clamp(min=0)
 
 
 THRESHOLD = "line"
-"""Name of the tensor in a client's state with its loss threshold; checkpoints contain the name."""
+"""Key in a client's memory: the loss threshold. Old checkpoints contain this key."""
 
 
-class _Sides(NamedTuple):
-    trained: Samples
+class _SplitSamples(NamedTuple):
+    members: Samples
     held_out: Samples
 
 
@@ -245,13 +247,13 @@ class IfcaMirOfClients(Ifca):
     """IFCA-MIR in which each client attacks the received models on its own data.
 
     A client holds some samples out of training. After local training, it chooses the loss threshold
-    that best separates training samples from held-out ones in its trained model. In its next round,
-    the risk of a received model is the balanced accuracy at this threshold. In a client's first
-    round all risks are at chance level.
+    that best separates members from held-out samples in its trained model. In its next round, the
+    risk of a received model is the balanced accuracy at this threshold. In a client's first round,
+    all risks are at chance level.
 
     Attributes:
-        own_risk: Measure of the risk.
-        share: Expected share of samples that clients hold out, in (0, 1).
+        own_risk: Method by which clients estimate the risk.
+        share: Expected fraction of samples that clients hold out, in (0, 1).
         preference: Weights of loss and risk in the clients' choices.
 
     Source: IFCA-MIR, section 5.7 (clients' own evaluation, without shadow models).
@@ -267,21 +269,21 @@ class IfcaMirOfClients(Ifca):
         return held_out(ids, self.share, seed=seed)
 
     def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
-        return self._sides(data, client_context).trained
+        return self._split(data, client_context).members
 
     def choose(
         self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
     ) -> int:
-        sides = self._sides(data, client_context)
-        threshold = remembered(memory, THRESHOLD, torch.float64, client_context.client)
+        split = self._split(data, client_context)
+        threshold = scalar_of_memory(memory, THRESHOLD, torch.float64, client_context.client)
         risks = [
-            GUESS
+            CHANCE_LEVEL
             if threshold is None
-            else self.own_risk.risk(*self._losses(client_context, model, sides), float(threshold))
+            else self.own_risk.risk(*self._losses(client_context, model, split), float(threshold))
             for model in sent.models
         ]
         risk = torch.tensor(risks, dtype=torch.float64)
-        loss = losses(sent, sides.trained, client_context)
+        loss = losses(sent, split.members, client_context)
         return self.preference.choose_for(client_context, loss, risk, torch.zeros_like(risk))
 
     def local(
@@ -294,28 +296,27 @@ class IfcaMirOfClients(Ifca):
     ) -> Local:
         """Train as in IFCA, then choose the loss threshold in the client's trained model."""
         local = super().local(sent, data, memory, defense, client_context)
-        update = received_update(local.upload)
+        update = as_update(local.upload)
         start = sent.models[update.choice]
         trained = Model(start.architecture, plus(start.params, update.values), update.buffers)
-        threshold = self.own_risk.threshold(
-            *self._losses(client_context, trained, self._sides(data, client_context))
-        )
-        memory_tensor = torch.tensor(threshold, dtype=torch.float64)
-        return Local(update, {**local.memory, THRESHOLD: memory_tensor})
+        split = self._split(data, client_context)
+        threshold = self.own_risk.threshold(*self._losses(client_context, trained, split))
+        stored = torch.tensor(threshold, dtype=torch.float64)
+        return Local(update, {**local.memory, THRESHOLD: stored})
 
-    def _sides(self, data: Samples, client_context: ClientContext) -> _Sides:
+    def _split(self, data: Samples, client_context: ClientContext) -> _SplitSamples:
         is_held_out = self.held_out(data.ids, seed=client_context.seed)
-        sides = _Sides(data.take(~is_held_out), data.take(is_held_out))
-        if not (len(sides.trained) and len(sides.held_out)):
+        split = _SplitSamples(data.take(~is_held_out), data.take(is_held_out))
+        if not (len(split.members) and len(split.held_out)):
             raise BadInput(
                 f"client {client_context.client} has {len(data)} samples and holds out "
-                f"{len(sides.held_out)}, so that it cannot measure the risk of models; give "
+                f"{len(split.held_out)}, so that it cannot measure the risk of models; give "
                 "clients more samples, or another share to hold out"
             )
-        return sides
+        return split
 
     def _losses(
-        self, client_context: ClientContext, model: Model, sides: _Sides
+        self, client_context: ClientContext, model: Model, split: _SplitSamples
     ) -> tuple[Tensor, Tensor]:
         evaluate = client_context.at(model).evaluate
-        return evaluate(sides.trained), evaluate(sides.held_out)
+        return evaluate(split.members), evaluate(split.held_out)

@@ -1,4 +1,4 @@
-"""Local training of a client in a round, which calls the training hooks, and optimizers."""
+"""Local training of a client in a round, with the hooks of its defense, and optimizers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
 from fedaudit.fl.hooks import Defense, Objective, TrainingContext
 from fedaudit.fl.training.manual_backprop import (
+    ManualSteps,
     OutputGradient,
-    WrittenOut,
     cross_entropy_slope,
-    written_out,
+    manual_steps,
 )
 
 
@@ -47,45 +47,47 @@ class Sgd:
 
     Attributes:
         lr: Learning rate, above 0.
-        momentum: Factor of the last direction, in [0, 1); 0 for none. The first step's direction is
-            its gradient, as in torch.
-        weight_decay: Factor of the parameters that is added to their gradient; 0 for none.
+        momentum: Factor of the momentum buffer, in [0, 1); 0 for none. The buffer starts as the
+            first gradient, as in torch.
+        weight_decay: L2 penalty: the parameters times this factor are added to their gradient; 0
+            for none.
     """
 
     lr: AboveZero
     momentum: Decay = 0.0
     weight_decay: AtLeastZero = 0.0
-    _directions: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    _momentum_buffers: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     @property
     def plain(self) -> bool:
-        """True if a step is the gradient times the learning rate."""
+        """True if there is neither momentum nor weight decay."""
         return self.momentum == 0 and self.weight_decay == 0
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        directions = _decayed(params, grads, self.weight_decay)
+        directions = _add_weight_decay(params, grads, self.weight_decay)
         if self.momentum > 0:
             directions = self._with_momentum(directions)
         torch._foreach_add_(list(params), directions, alpha=-self.lr)
 
     def _with_momentum(self, grads: list[Tensor]) -> list[Tensor]:
-        if not self._directions:
-            self._directions = [grad.clone() for grad in grads]
+        if not self._momentum_buffers:
+            self._momentum_buffers = [grad.clone() for grad in grads]
         else:
-            torch._foreach_mul_(self._directions, self.momentum)
-            torch._foreach_add_(self._directions, grads)
-        return self._directions
+            torch._foreach_mul_(self._momentum_buffers, self.momentum)
+            torch._foreach_add_(self._momentum_buffers, grads)
+        return self._momentum_buffers
 
 
 @arguments.dataclass()
 class Adam:
-    """Adam, with the weight decay added to the gradient (not AdamW's).
+    """Adam with an L2 penalty (not the decoupled weight decay of AdamW).
 
     Attributes:
         lr: Learning rate, above 0.
-        weight_decay: Factor of the parameters that is added to their gradient; 0 for none.
-        betas: Decay rates of the mean and of the mean square, each in [0, 1).
+        weight_decay: L2 penalty: the parameters times this factor are added to their gradient; 0
+            for none.
+        betas: Decay rates of the mean gradient and of the mean squared gradient, each in [0, 1).
         eps: Constant added to the root of the mean square, to avoid a division by 0.
 
     Source: Kingma and Ba, "Adam", Algorithm 1.
@@ -101,7 +103,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        grads = _decayed(params, grads, self.weight_decay)
+        grads = _add_weight_decay(params, grads, self.weight_decay)
         if self._steps == 0:
             self._means = [torch.zeros_like(param) for param in params]
             self._squares = [torch.zeros_like(param) for param in params]
@@ -110,39 +112,39 @@ class Adam:
         torch._foreach_lerp_(self._means, grads, 1 - first)
         torch._foreach_mul_(self._squares, second)
         torch._foreach_addcmul_(self._squares, grads, grads, 1 - second)
-        spreads = torch._foreach_sqrt(self._squares)
-        torch._foreach_div_(spreads, sqrt(1 - second**self._steps))
-        torch._foreach_add_(spreads, self.eps)
+        # The bias corrections are applied to the denominators and to the learning rate.
+        denominators = torch._foreach_sqrt(self._squares)
+        torch._foreach_div_(denominators, sqrt(1 - second**self._steps))
+        torch._foreach_add_(denominators, self.eps)
         rate = self.lr / (1 - first**self._steps)
-        torch._foreach_addcdiv_(list(params), self._means, spreads, -rate)
+        torch._foreach_addcdiv_(list(params), self._means, denominators, -rate)
 
 
 @dataclass
-class Anchored:
+class ProximalOptimizer:
     """Optimizer with a proximal term towards the initial parameters.
 
     Attributes:
         optimizer: The optimizer that takes the steps.
-        pull: Factor of the distance from the initial parameters that is added to the gradient (mu),
-            at least 0.
+        mu: Weight of the proximal term, at least 0: mu times the change since the first step is
+            added to the gradient.
 
     Source: Li et al. 2020 (FedProx), Eq. (2): the gradient of mu / 2 times the squared distance.
     """
 
     optimizer: Optimizer
-    pull: float
-    _anchor: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    mu: float
+    _initial: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Change the parameters in place; their values at the first step are the anchor."""
-        if not self._anchor:
-            self._anchor = [param.clone() for param in params]
-        distances = torch._foreach_sub(list(params), self._anchor)
-        self.optimizer.step(params, torch._foreach_add(list(grads), distances, alpha=self.pull))
+        if not self._initial:
+            self._initial = [param.clone() for param in params]
+        changes = torch._foreach_sub(list(params), self._initial)
+        self.optimizer.step(params, torch._foreach_add(list(grads), changes, alpha=self.mu))
 
 
-def _decayed(
+def _add_weight_decay(
     params: Sequence[Tensor], grads: Sequence[Tensor], weight_decay: float
 ) -> list[Tensor]:
     if weight_decay == 0:
@@ -151,15 +153,16 @@ def _decayed(
 
 
 Schedule = Callable[[int, int], float]
+"""Function of the round and the number of rounds that returns a factor of the learning rate."""
 
 
 def constant(round: int, rounds: int) -> float:
-    """Keep the learning rate of the first round."""
+    """Return 1 in all rounds."""
     return 1.0
 
 
 def cosine(round: int, rounds: int) -> float:
-    """Decrease the learning rate along half a cosine to 0 after the last round.
+    """Return half a cosine wave, from 1 in the first round to 0 after the last one.
 
     Source: FedMIA, published run script (cosine to 0).
     """
@@ -167,7 +170,7 @@ def cosine(round: int, rounds: int) -> float:
 
 
 def exponential(round: int, rounds: int) -> float:
-    """Multiply the learning rate by 0.99 after every round.
+    """Return 1 in the first round, and 0.99 times the last factor in every later one.
 
     Source: FedMIA, appendix A (learning-rate decay 0.99).
     """
@@ -188,8 +191,7 @@ class LocalTraining:
     """Settings of a client's training within a round; the optimizer is reset in each round.
 
     Attributes:
-        epochs: Local epochs: passes of a client over its samples in each of its rounds, at
-            least 1.
+        epochs: Local epochs: passes of a client over its samples in each round, at least 1.
         batch_size: Samples per training step, at least 1; a client with fewer samples takes one
             step per epoch.
         lr: Learning rate of the first round, above 0; at most 1,000 in a study.
@@ -212,18 +214,18 @@ class LocalTraining:
         """Return the learning rate in a round."""
         return self.lr * SCHEDULES[self.schedule](round, rounds)
 
-    def steps(self, round: int, rounds: int) -> Optimizer:
-        """Create the optimizer of a round."""
+    def create_optimizer(self, round: int, rounds: int) -> Optimizer:
+        """Return a new optimizer for a round."""
         rate = self.rate(round, rounds)
         if self.optimizer == "adam":
             return Adam(lr=rate, weight_decay=self.weight_decay)
         return Sgd(lr=rate, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def gradient_scale(self, round: int, rounds: int, *, samples: int) -> float | None:
-        """Return the factor from (received minus local) to the sum of the samples' gradients.
+        """Return the factor that turns a negated update into a sum of per-sample gradients.
 
-        An update is approximately one step per batch. Each step is the learning rate times a mean
-        gradient, amplified by momentum.
+        An update is approximately the sum of the steps on all batches. Each step is the learning
+        rate times the batch's mean gradient, amplified by momentum.
 
         Args:
             round: Number of the round, for the learning rate.
@@ -241,22 +243,21 @@ class LocalTraining:
 def train(
     model: Model,
     data: Samples,
-    how: LocalTraining,
+    settings: LocalTraining,
     defense: Defense,
     context: TrainingContext,
     *,
-    pull: float = 0.0,
+    mu: float = 0.0,
 ) -> Model:
     """Train a client's model for one round, with the hooks of its defense.
 
     Args:
         model: Initial model.
         data: The client's (prepared) samples.
-        how: Epochs, batches and optimizer.
+        settings: Epochs, batches and optimizer.
         defense: The defense, whose training hooks are called.
         context: Context of the hooks, with the device to train on.
-        pull: Factor of a proximal term towards the initial model; see
-            :class:`fedaudit.fl.training.local.Anchored`.
+        mu: Weight of a proximal term towards the initial model, as in :class:`ProximalOptimizer`.
 
     Returns:
         The trained model, on the CPU.
@@ -265,85 +266,87 @@ def train(
         BadInput: Trained parameters are not finite.
     """
     with computing_on(context.device):
-        optimizer: Optimizer = how.steps(context.round, context.rounds)
-        if pull:
-            optimizer = Anchored(optimizer, pull)
-        trained = model_on(_trained(model, data, how, optimizer, defense, context), CPU)
+        optimizer = settings.create_optimizer(context.round, context.rounds)
+        if mu:
+            optimizer = ProximalOptimizer(optimizer, mu)
+        trained = model_on(_run_epochs(model, data, settings, optimizer, defense, context), CPU)
     if not all(bool(value.isfinite().all()) for value in trained.params.values()):
         raise BadInput(
             f"client {context.client}'s training diverged in round {context.round}: its parameters "
-            f"are no longer finite; lower the learning rate ({how.lr}) or check the features"
+            f"are no longer finite; lower the learning rate ({settings.lr}) or check the features"
         )
     defense.after(model, trained, context)
     return trained
 
 
-def _trained(
+def _run_epochs(
     model: Model,
     data: Samples,
-    how: LocalTraining,
+    settings: LocalTraining,
     optimizer: Optimizer,
     defense: Defense,
     context: TrainingContext,
 ) -> Model:
     module = loaded(model, "training", context.device).train()
-    chosen = defense.select(samples_on(data, context.device), context)
-    # Created after the selection, which may decide whether a defense's loss acts in this round.
-    step = _stepper(module, optimizer, defense, context)
-    with dropout_of(context):
-        for _ in range(how.epochs):
-            for batch in defense.batches(chosen, how.batch_size, context):
+    selected = defense.select(samples_on(data, context.device), context)
+    # The step is created after the hook select, in which a defense may decide whether its loss acts
+    # in this round.
+    step = _training_step(module, optimizer, defense, context)
+    with seeded_dropout(context):
+        for _ in range(settings.epochs):
+            for batch in defense.batches(selected, settings.batch_size, context):
                 context.note("used", batch.ids)
-                with custom_code(partial(_refused_size, model, batch, how, defense, context)):
+                explain = partial(_explain_batch_size, model, batch, settings, defense, context)
+                with custom_code(explain):
                     step(defense.batch(batch, context))
     return Model.of(model.architecture, module)
 
 
-def _refused_size(
+def _explain_batch_size(
     model: Model,
     batch: Batch,
-    how: LocalTraining,
+    settings: LocalTraining,
     defense: Defense,
     context: TrainingContext,
     error: Exception,
-    described: str,
+    description: str,
 ) -> BadInput | None:
-    """Return an error message for a batch that fails because of its size, or None.
+    """Return an error that explains a failed step by the batch's size; None for another reason.
 
-    The size is the reason if a batch with the same samples twice can be trained on. Checks before
-    training cover the sizes that are known then, but a defense may choose other sizes.
+    The size is the reason if a batch that contains each of the samples twice can be trained on.
+    Checks before training only cover the configured size, but a defense may choose others.
     """
     twice = Batch(*(torch.cat([part, part]) for part in (batch.x, batch.y, batch.ids)))
     try:
-        try_step(model, twice, how, deepcopy(defense), context)
+        try_step(model, twice, settings, deepcopy(defense), context)
     except Exception:
         return None
     return BadInput(
         f"client {context.client} has a batch of {len(batch)} in round {context.round}, and the "
         f"model {model.architecture.name!r} cannot take a training step on it "
-        f"({described}); batches of {2 * len(batch)} can be trained on: set "
+        f"({description}); batches of {2 * len(batch)} can be trained on: set "
         f"another {setting('training.batch_size')}, or use another model (batch normalisation "
         "needs several samples)"
     )
 
 
 def try_step(
-    model: Model, batch: Batch, how: LocalTraining, defense: Defense, context: TrainingContext
+    model: Model, batch: Batch, settings: LocalTraining, defense: Defense, context: TrainingContext
 ) -> None:
     """Take one training step on a copy of a model, as :func:`train` does, and discard the result.
 
     Raises:
         Exception: Any exception of the network, the loss or the defense on this batch.
     """
-    with computing_on(context.device), dropout_of(context):
+    with computing_on(context.device), seeded_dropout(context):
         module = loaded(model, "training", context.device).train()
-        step = _stepper(module, how.steps(context.round, context.rounds), defense, context)
-        step(defense.batch(batch, context))
+        optimizer = settings.create_optimizer(context.round, context.rounds)
+        _training_step(module, optimizer, defense, context)(defense.batch(batch, context))
 
 
 @contextmanager
-def dropout_of(context: TrainingContext) -> Iterator[None]:
-    """Seed the global generators, from which dropout draws, for this client, and restore them."""
+def seeded_dropout(context: TrainingContext) -> Iterator[None]:
+    """Seed torch's global generators, from which dropout draws, and restore them afterwards."""
     with fork_generators(context.device):
         _seed(int(torch.randint(2**62, (), generator=context.rng("dropout"))), context.device)
         yield
@@ -362,40 +365,42 @@ def objective_of(module: nn.Module, defense: Defense, context: TrainingContext) 
 
 def _seed(seed: int, device: torch.device) -> None:
     if device.type == "cpu":
-        # torch.manual_seed also queues a call with a stack trace for every type of accelerator,
-        # which takes 0.2 ms: half a step of a small network.
+        # torch.manual_seed would also queue a call for every type of accelerator, which takes
+        # 0.2 ms: half a step of a small network.
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
 
 
-def _stepper(
+def _training_step(
     module: nn.Module, optimizer: Optimizer, defense: Defense, context: TrainingContext
 ) -> Callable[[Batch], None]:
-    """Return a function that takes a training step on a batch, by the hooks or by hand."""
+    """Return a function that takes a training step on a batch, by manual steps if possible."""
     objective = objective_of(module, defense, context)
     names = list(objective.params)
     params = list(objective.params.values())
 
-    def step(batch: Batch) -> None:
+    def autograd_step(batch: Batch) -> None:
         gradient = defense.gradient(objective, batch, context)
         optimizer.step(params, [gradient[name] for name in names])
 
-    by_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly
-    written = None if by_autograd else written_out(module)
-    return step if written is None else partial(_by_hand, objective, optimizer, written, step)
+    needs_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly
+    steps = None if needs_autograd else manual_steps(module)
+    if steps is None:
+        return autograd_step
+    return partial(_manual_step, objective, optimizer, steps, autograd_step)
 
 
-def _by_hand(
+def _manual_step(
     objective: Objective,
     optimizer: Optimizer,
-    written: WrittenOut,
-    otherwise: Callable[[Batch], None],
+    steps: ManualSteps,
+    autograd_step: Callable[[Batch], None],
     batch: Batch,
 ) -> None:
-    # Features that require a gradient belong to a loss with a derivative by the features.
+    # Manual steps do not compute the derivative with respect to the features.
     if len(batch) == 0 or batch.x.requires_grad:
-        otherwise(batch)
+        autograd_step(batch)
         return
     params = list(objective.params.values())
     output_gradient: OutputGradient | None = None
@@ -403,11 +408,11 @@ def _by_hand(
         output_gradient = OutputGradient(objective, batch, params)
     slope = output_gradient or partial(cross_entropy_slope, y=batch.y)
     if isinstance(optimizer, Sgd) and optimizer.plain:
-        written.descend(batch.x, slope, lr=optimizer.lr)
+        steps.descend(batch.x, slope, lr=optimizer.lr)
         if output_gradient:
             output_gradient.descend_direct(lr=optimizer.lr)
     else:
-        gradients = written.gradients(batch.x, slope)
+        gradients = steps.gradients(batch.x, slope)
         optimizer.step(
             params, output_gradient.with_direct(gradients) if output_gradient else gradients
         )

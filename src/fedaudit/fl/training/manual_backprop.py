@@ -1,16 +1,17 @@
 """Training steps of dense layers with manual backpropagation instead of autograd.
 
 Autograd's overhead is a large part of a step of a small dense network: the same matrix products in
-plain calls are about a third faster.
+direct calls are about a third faster.
 
-The derivative of the loss by the outputs is computed by autograd, and the backward pass through
-dense layers by hand. In a convolutional network, autograd computes the part before the last
-``Flatten`` from the gradient at that point. The dense part has most of such a network's weights and
-takes a third of a step. By hand, and with the faster library for products, a whole step takes a
-tenth to a fifth less time (see ``benchmarks/README.md``). Results agree with autograd's up to
+Autograd computes the derivative of the loss with respect to the outputs. Functions of this module
+propagate it back through the dense layers. In a convolutional network, autograd continues at the
+last ``Flatten``. The dense layers behind it have most of such a network's weights and take a third
+of a step. Manual backpropagation, with the faster of two libraries for matrix products, shortens a
+whole step by 10 % to 20 % (see ``benchmarks/README.md``). Results agree with autograd's up to
 rounding.
 
-``params`` are the weight and bias of each dense layer in order, as in ``module.parameters()``.
+The argument ``params`` of several functions is the weight and bias of each dense layer in order, as
+in ``module.parameters()``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,21 +39,22 @@ def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
     order, to :func:`dense_gradients` and :func:`descend_dense`.
 
     Returns:
-        The layers in order, or None for any other module: with another type of layer, a layer that
-        is used twice, has no bias or is partly frozen, or hooks, which would not be called.
+        The layers in order, or None if manual steps are impossible: for another type of layer, a
+        layer that is used twice, has no bias or is partly frozen, and for modules with hooks, which
+        would not be called.
     """
-    parts = list(flattened(module))
+    layers = list(iterate_layers(module))
     if any(has_hooks(part) for part in module.modules()):
         return None
-    if parts and is_plain_flatten(parts[0]):
-        parts = parts[1:]
-    layers = [part for part in parts[::2] if type(part) is nn.Linear]
-    between = [part for part in parts[1::2] if type(part) is nn.ReLU]
-    alternate = len(layers) + len(between) == len(parts) and len(layers) == len(between) + 1
-    params = [param for layer in layers for param in (layer.weight, layer.bias)]
-    once = len({id(param) for param in params}) == len(params)
-    trained = all(param is not None and param.requires_grad for param in params)
-    return layers if alternate and once and trained else None
+    if layers and is_plain_flatten(layers[0]):
+        layers = layers[1:]
+    linear = [layer for layer in layers[::2] if type(layer) is nn.Linear]
+    relus = [layer for layer in layers[1::2] if type(layer) is nn.ReLU]
+    is_alternating = len(linear) + len(relus) == len(layers) and len(linear) == len(relus) + 1
+    params = [param for layer in linear for param in (layer.weight, layer.bias)]
+    are_unique = len({id(param) for param in params}) == len(params)
+    are_trainable = all(param is not None and param.requires_grad for param in params)
+    return linear if is_alternating and are_unique and are_trainable else None
 
 
 def dense_gradients(
@@ -128,7 +130,7 @@ def clip_factors(
 def _errors(
     params: Sequence[Tensor], x: Tensor, slope: Slope
 ) -> Iterator[tuple[Float[Tensor, "samples outputs"], Float[Tensor, "samples inputs"]]]:
-    """Yield each layer's derivative of the summed loss by its output, and its input, backwards."""
+    """Yield the derivative of the summed loss by each layer's output, and its input, last first."""
     weights, biases = params[::2], params[1::2]
     inputs = [x.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
@@ -146,21 +148,21 @@ def cross_entropy_slope(
 ) -> Float[Tensor, "samples classes"]:
     """Return the derivative of the summed cross-entropy by the outputs: softmax minus one-hot."""
     error = outputs.softmax(1)
-    # scatter raises an error for labels out of range, unlike a flat index.
+    # Unlike an index into the flattened outputs, scatter raises an error for labels out of range.
     return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
 
 
-def flattened(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the parts of nested ``Sequential`` containers, in the order of their calls."""
+def iterate_layers(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules in nested ``Sequential`` containers, in the order of their calls."""
     if type(module) is not nn.Sequential:
         yield module
         return
     for child in module:
-        yield from flattened(child)
+        yield from iterate_layers(child)
 
 
 def is_plain_flatten(module: nn.Module) -> bool:
-    """Return True if a module flattens each sample to one row, and does nothing else."""
+    """Return True if a module is a ``Flatten`` that turns each sample into one row."""
     return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
@@ -178,9 +180,9 @@ class SplitNetwork(NamedTuple):
     """Network that is split at its last ``Flatten``.
 
     Attributes:
-        front: The part before the last ``Flatten``.
+        front: The layers before the last ``Flatten``.
         front_params: Trainable parameters of the front, in its order.
-        tail_params: Weight and bias of each linear layer after it.
+        tail_params: Weight and bias of each linear layer after the last ``Flatten``.
     """
 
     front: nn.Sequential
@@ -192,23 +194,23 @@ def split(module: nn.Module) -> SplitNetwork | None:
     """Split a network that ends with ``Flatten`` and linear layers with ReLU between them.
 
     Returns:
-        The two parts, or None for any other module: with another end, an end that is partly frozen
-        or shares its parameters, no trainable parameters before it, hooks, which would not be
-        called, or custom code.
+        Front and tail, or None if manual steps are impossible: for a tail with other layers, frozen
+        parameters or parameters that the front uses, for a front without trainable parameters, and
+        for modules with custom code or with hooks, which would not be called.
     """
-    parts = list(flattened(module))
-    places = [place for place, part in enumerate(parts) if is_plain_flatten(part)]
-    if not places or any(has_hooks(part) for part in module.modules()):
+    layers = list(iterate_layers(module))
+    flattens = [index for index, layer in enumerate(layers) if is_plain_flatten(layer)]
+    if not flattens or any(has_hooks(part) for part in module.modules()):
         return None
-    if runs_custom_code(module):  # it may skip parameters, or use those of the end elsewhere
+    # Custom code may skip parameters, or use those of the tail elsewhere.
+    if runs_custom_code(module):
         return None
-    front, end = nn.Sequential(*parts[: places[-1]]), nn.Sequential(*parts[places[-1] :])
+    front, tail = nn.Sequential(*layers[: flattens[-1]]), nn.Sequential(*layers[flattens[-1] :])
     front_params: list[Tensor] = [p for p in front.parameters() if p.requires_grad]
-    tail_params: list[Tensor] = list(end.parameters())
-    trained = [param for param in module.parameters() if param.requires_grad]
-    together = [*front_params, *tail_params]
-    trains_all = [id(param) for param in together] == [id(param) for param in trained]
-    if dense_layers(end) is None or not front_params or not trains_all:
+    tail_params: list[Tensor] = list(tail.parameters())
+    trainable = [id(param) for param in module.parameters() if param.requires_grad]
+    has_all_params = [id(param) for param in (*front_params, *tail_params)] == trainable
+    if dense_layers(tail) is None or not front_params or not has_all_params:
         return None
     return SplitNetwork(front, front_params, tail_params)
 
@@ -245,7 +247,7 @@ def descend_split(
 
 
 class _TailPass(NamedTuple):
-    """Values of a forward and backward pass through the tail, first layer first.
+    """Values of a forward and backward pass through the tail, in the order of the layers.
 
     Attributes:
         errors: Derivative of the mean loss by each layer's output.
@@ -276,8 +278,8 @@ class _Descend(Protocol):
     def __call__(self, x: Tensor, slope: Slope, *, lr: float) -> None: ...
 
 
-class WrittenOut(NamedTuple):
-    """Manual training steps for a type of network.
+class ManualSteps(NamedTuple):
+    """Manual computation of gradients and training steps of one network.
 
     Attributes:
         gradients: Function of features and slope that returns gradients in the order of parameters.
@@ -288,26 +290,27 @@ class WrittenOut(NamedTuple):
     descend: _Descend
 
 
-def written_out(module: nn.Module) -> WrittenOut | None:
+def manual_steps(module: nn.Module) -> ManualSteps | None:
     """Return the manual training steps for a network, or None if it needs autograd."""
     if dense_layers(module) is not None:
         params = list(module.parameters())
-        return WrittenOut(partial(dense_gradients, params), partial(descend_dense, params))
+        return ManualSteps(partial(dense_gradients, params), partial(descend_dense, params))
     network = split(module)
     if network is not None:
-        return WrittenOut(partial(split_gradients, network), partial(descend_split, network))
+        return ManualSteps(partial(split_gradients, network), partial(descend_split, network))
     return None
 
 
 class OutputGradient:
     """Derivative of a batch's loss with respect to the outputs, for any loss.
 
-    The loss is evaluated once. A loss may also depend on parameters directly, by a second forward
-    pass or a penalty on weights. That part of the derivative is stored, and added to the gradient
-    that flows back through the outputs.
+    A loss may also depend on parameters directly, by a second forward pass or a penalty on weights.
+    The derivative with respect to these parameters is stored at the same time. Add it to the
+    gradient that is backpropagated from the outputs.
 
     Attributes:
-        direct: The direct part for each parameter, after a call; None for zero.
+        direct: Derivative with respect to each parameter, apart from the outputs; set by a call.
+            None for zero.
     """
 
     def __init__(self, objective: Objective, batch: Batch, params: Sequence[Tensor]) -> None:
@@ -324,7 +327,7 @@ class OutputGradient:
                 return slope
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            # A clone, since a loss may change its outputs in place, which a leaf does not allow.
+            # The loss gets a clone. It may change outputs in place, which a leaf does not allow.
             loss = self._objective.loss(leaf.clone(), self._batch)
             output_gradient, *self.direct = torch.autograd.grad(
                 loss, [leaf, *self._params], allow_unused=True
@@ -334,15 +337,15 @@ class OutputGradient:
         )
 
     def with_direct(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Return the gradients through the outputs plus the direct part."""
+        """Return the sum of backpropagated gradients and the direct derivatives."""
         return [
-            through if direct is None else through + direct
-            for through, direct in zip(gradients, self.direct, strict=True)
+            gradient if direct is None else gradient + direct
+            for gradient, direct in zip(gradients, self.direct, strict=True)
         ]
 
     @torch.no_grad()
     def descend_direct(self, *, lr: float) -> None:
-        """Take one step of plain gradient descent along the direct part."""
+        """Take one step of plain gradient descent along the direct derivatives."""
         for param, direct in zip(self._params, self.direct, strict=True):
             if direct is not None:
                 param.add_(direct, alpha=-lr)

@@ -1,4 +1,4 @@
-"""Parallel execution of independent trainings, one per processor core."""
+"""Parallel execution of independent computations in threads, one per processor core."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ def run_in_parallel(
     items: Iterable[Item],
     *,
     device: torch.device = CPU,
-    alone: bool = False,
+    sequential: bool = False,
 ) -> list[Result]:
     """Apply a function to each item in threads; results do not depend on the number of cores.
 
@@ -32,15 +32,15 @@ def run_in_parallel(
     Args:
         work: Function that computes on one thread and draws from its own generators.
         items: Inputs of the function.
-        device: Device of the work; a GPU processes one item after another.
-        alone: Whether to process one item after another on CPUs as well, for work that uses torch's
-            global generator.
+        device: Device of the computation. On a GPU, items are processed one after another.
+        sequential: Whether to process items one after another on CPUs as well. This is necessary
+            if the function uses torch's global generator.
     """
     tasks = list(items)
-    most_threads = 1 if alone else by_kind(device, cpu=_cores(), gpu=1)
-    count = max(1, min(len(tasks), most_threads))
+    max_threads = 1 if sequential else by_kind(device, cpu=_cores(), gpu=1)
+    count = max(1, min(len(tasks), max_threads))
     # Building a module draws from the global generator and restores it, which is not thread-safe.
-    # ``forked`` restores it again when all threads are done.
+    # Therefore, ``fork_generators`` restores it when all threads are done.
     with (
         computing_on(device),
         fork_generators(device),
@@ -53,15 +53,15 @@ def run_in_parallel(
 def uses_global_rng(model: Model) -> bool:
     """Return True if training may draw from torch's global generator, by dropout or custom code."""
     module = model.module()
-    return runs_custom_code(module) or any(map(_draws, module.modules()))
+    return runs_custom_code(module) or any(map(_is_random, module.modules()))
 
 
-def _draws(part: nn.Module) -> bool:
-    if isinstance(part, nn.modules.dropout._DropoutNd):
-        return part.p > 0
-    if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
-        return part.dropout > 0
-    return isinstance(part, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
+def _is_random(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
+        return layer.dropout > 0
+    return isinstance(layer, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
 
 
 def _cores() -> int:

@@ -16,7 +16,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, ClientId, Model, plus
 from fedaudit.filters.claim import Arrays, Claim
-from fedaudit.fl.hooks import Defense, TrainingContext, defended_upload
+from fedaudit.fl.hooks import Defense, TrainingContext, apply_upload_hook
 from fedaudit.integrations.flower.messages import (
     PARTITION,
     array_of,
@@ -89,7 +89,7 @@ def defense_mod(
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
         change = plus(_model(like, local).params, training.received.params, -1.0)
         samples = _samples(reply)
-        sent = defended_upload(client_defense, Update(change, buffers, samples=samples), training)
+        sent = apply_upload_hook(client_defense, Update(change, buffers, samples=samples), training)
         assert isinstance(sent, Update)
         local |= plus(training.received.params, sent.values) | sent.buffers
         state = client_defense.state()

@@ -17,17 +17,17 @@ from fedaudit.core.values import ClientId
 from fedaudit.datasets.formats.single import SingleSample, read_sample
 from fedaudit.evaluation.asking import (
     answer_in_run,
-    compared_with,
+    choose_contrast,
     flag,
-    no_comparison,
     p_value_over_runs,
+    reason_against_comparison,
     smallest_over_runs,
 )
 from fedaudit.evaluation.sample_scores import (
     SampleScores,
     Scores,
     read_scores,
-    refuse_scores_of_another,
+    refuse_scores_of_another_record,
 )
 from fedaudit.report.verdict import WRONG_SIGN, people_caveat, wrong_sign
 from fedaudit.report.wording import client_name, client_names
@@ -120,12 +120,12 @@ def answer_to(
     """
     _refuse_unanswerable(folder, record)
     stored = read_scores(folder / SCORES_FILE)
-    refuse_scores_of_another(record, stored)
+    refuse_scores_of_another_record(record, stored)
     tables = _scores_of_target(record, stored, question)
     units, caveats = _locate(folder, record, tables, question, data_dir)
     seed_of_first = next(iter(units))
     first = tables.by_seed[seed_of_first]
-    contrast = compared_with(first)
+    contrast = choose_contrast(first)
     prior = _ASSUMED_PRIOR if question.prior is None else question.prior
     runs, reasons = [], list[str]()
     for seed, unit in units.items():
@@ -133,7 +133,7 @@ def answer_to(
         withdrawn = _withdrawn(record, tables.target, seed, contrast)
         row = int(np.flatnonzero(samples.ids == unit)[0])
         attacks = [name for name in samples.by_attack if name not in withdrawn]
-        reason = no_comparison(samples, row, contrast)
+        reason = reason_against_comparison(samples, row, contrast)
         if reason or not attacks:
             reasons.append(f"seed {seed}: {reason or '; '.join(withdrawn.values())}")
             continue

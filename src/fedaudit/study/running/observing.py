@@ -13,7 +13,7 @@ from fedaudit.core.values import flat
 from fedaudit.evaluation.accuracy import (
     EvaluationSplit,
     accuracy_notes,
-    counts_fit,
+    are_notes_valid,
     evaluation_split,
 )
 from fedaudit.fl.algorithms.base import ChoosesModels
@@ -237,7 +237,7 @@ def stored_rounds(run: Setup) -> list[Stored]:
             )
         fault = fault_in(round.measured, run.deal.clients, len(run.deal.measured))
         is_last = round.measured.index == run.measured_rounds[-1]
-        if not fault and not counts_fit(run, round.notes, means=is_last):
+        if not fault and not are_notes_valid(run, round.notes, means=is_last):
             fault = "its counts of correct predictions are missing or impossible"
         if fault:
             raise Damaged(

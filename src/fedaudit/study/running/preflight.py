@@ -30,7 +30,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.chain import custom_parts
-from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, returned
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, checked_return
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
@@ -185,12 +185,14 @@ def _try_hooks(run: Setup, client: ClientId, defense: Defense, device: torch.dev
     context = _training_context(run, client, run.algorithm.nets[0], 1, device)
 
     data = defense.prepare(run.deal.clients[client], replace(context, round=0))
-    data = returned(defense, "select", defense.select(samples_on(data, device), context), Samples)
+    data = checked_return(
+        defense, "select", defense.select(samples_on(data, device), context), Samples
+    )
     batch_size = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
     batches = defense.batches(data, batch_size, context)
-    for batch in islice(returned(defense, "batches", batches, Iterable), 1):
-        returned(defense, "batches", batch, Batch)
-        returned(defense, "batch", defense.batch(batch, context), Batch)
+    for batch in islice(checked_return(defense, "batches", batches, Iterable), 1):
+        checked_return(defense, "batches", batch, Batch)
+        checked_return(defense, "batch", defense.batch(batch, context), Batch)
 
 
 def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:

@@ -50,8 +50,8 @@ from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.pictures import write_pictures
 
 if TYPE_CHECKING:
-    from fedaudit.evaluation.clusters import ClusterFound
-    from fedaudit.evaluation.source import SourceFound
+    from fedaudit.evaluation.clusters import ClusterEvaluation
+    from fedaudit.evaluation.source import SourceEvaluation
 
 _MOST_CLIENTS = 50
 """Largest number of clients that all get a row of usage; above it, only targets get a row."""
@@ -82,7 +82,7 @@ def conclude(
     """
     # Create the folder first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
-    findings, checks, sources = Findings(), list[ControlResult](), list["SourceFound"]()
+    findings, checks, sources = Findings(), list[ControlResult](), list["SourceEvaluation"]()
     usage = list[UsageRow]()
     for run_with_rounds in measured_runs:
         run, rounds = run_with_rounds
@@ -139,22 +139,22 @@ def _assemble(
     checks: list[ControlResult],
     environment: Environment,
     usage: list[UsageRow],
-    sources: "Sequence[SourceFound]",
+    sources: "Sequence[SourceEvaluation]",
     further: Sequence[Estimate],
     notes: Sequence[str],
 ) -> Record:
     runs, stored = zip(*measured, strict=True)
     first, study, recorded = runs[0], runs[0].study, runs[0].recorded
-    clusters: list[ClusterFound] = []
+    clusters: list[ClusterEvaluation] = []
     if isinstance(first.algorithm, ChoosesModels):
         from fedaudit.evaluation.clusters import cluster_result
 
         clusters = [result for run, rounds in measured if (result := cluster_result(run, rounds))]
     alpha = study.figures.alpha
     figures = [*corrected_figures(findings, alpha), *_formal_epsilons(runs), *further]
-    on_sources = [figure for source in sources for figure in source.figures]
-    on_fair_draws = [figure for source in sources for figure in source.others]
-    on_clusters = [figure for cluster in clusters for figure in cluster.figures]
+    on_sources = [estimate for source in sources for estimate in source.estimates]
+    on_fair_draws = [estimate for source in sources for estimate in source.of_second_draw]
+    on_clusters = [estimate for cluster in clusters for estimate in cluster.estimates]
     answers = [source.answers for source in sources]
     rows, others = _client_rows(first)
     attacks = _attack_rows(first, findings)
@@ -457,13 +457,13 @@ def corrected_figures(findings: Findings, alpha: float) -> list[Estimate]:
     but not at the largest of both.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
-    for index, figure in enumerate(findings.figures):
+    for index, figure in enumerate(findings.estimates):
         if figure.metric != EPSILON:
             key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
             groups.setdefault(key, []).append(index)
     means = [
         average_runs(
-            [findings.figures[index] for index in indices],
+            [findings.estimates[index] for index in indices],
             [findings.limits[index] for index in indices if index in findings.limits],
         )
         for indices in groups.values()
@@ -472,6 +472,6 @@ def corrected_figures(findings: Findings, alpha: float) -> list[Estimate]:
     # Only the outcome of a test is stored, because a study tests thousands of figures.
     return [
         figure.model_copy(update={"tests": tests_of(figure.significant)})
-        for family in (findings.figures, means)
+        for family in (findings.estimates, means)
         for figure in aggregate.correct_tests(family, alpha)
     ]
