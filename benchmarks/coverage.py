@@ -28,11 +28,11 @@ from fedaudit.metrics.intervals import (
 )
 from fedaudit.metrics.rate_limits import (
     limits_of_rate,
-    lower_rank,
+    lower_bound,
     n_needed,
     n_to_bound,
     rate_limits,
-    upper_rank,
+    upper_bound,
 )
 from fedaudit.metrics.roc import allowed_false_positives, sides, tpr_at_fpr
 from fedaudit.metrics.stratified import stratified_auc
@@ -187,14 +187,14 @@ SHAPES = (
 def rate_limits_of(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
     """Limits of each run's rate: those of ``fedaudit.metrics.rate_limits``, all runs at once."""
     sizes = (members.shape[1], nonmembers.shape[1])
-    lower = lower_rank(fpr, *sizes, confidence=ONE_SIDED)
-    upper = upper_rank(fpr, *sizes, confidence=ONE_SIDED)
+    lower = lower_bound(fpr, *sizes, confidence=ONE_SIDED)
+    upper = upper_bound(fpr, *sizes, confidence=ONE_SIDED)
     low, high = np.zeros(len(members)), np.ones(len(members))
-    if lower.place:
-        above = (members > _placed(nonmembers, lower.place)).sum(axis=1)
+    if lower.rank:
+        above = (members > _placed(nonmembers, lower.rank)).sum(axis=1)
         low = _limits(above, sizes[0], lower.error, lower_limit)
-    if upper.place <= sizes[1]:
-        reaching = (members >= _placed(nonmembers, upper.place)).sum(axis=1)
+    if upper.rank <= sizes[1]:
+        reaching = (members >= _placed(nonmembers, upper.rank)).sum(axis=1)
         high = _limits(reaching, sizes[0], upper.error, upper_limit)
     return Limits(low, high)
 

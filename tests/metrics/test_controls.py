@@ -136,7 +136,7 @@ def test_the_blind_classifier_does_not_depend_on_threads() -> None:
 
 def test_inputs_that_cannot_be_classified_are_refused() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(BadInput, match="at least 4 members and non-members"):
+    with pytest.raises(BadInput, match="at least 4 members and 4 non-members"):
         blind_classifier(images(20), np.arange(20) < 3, rng=rng)
     broken = images(20)
     broken[3] = np.nan

@@ -60,14 +60,14 @@ def test_detectable_leak_falls_with_samples_and_rises_with_tests() -> None:
     assert least((50, 100), (50, 100)) == pytest.approx(least((100, 200)), abs=5e-3)
 
 
-def test_too_small_a_sample_finds_nothing_at_all() -> None:
+def test_too_small_a_sample_detects_no_auc() -> None:
     assert smallest_auc([(2, 3)], tests=100, rng=rng()) is None
     assert smallest_auc([(2, 3)], tests=100, runs=8, rng=rng()) is not None
 
 
 @pytest.mark.parametrize("wrong", [{"tests": 0}, {"tests": 1, "alpha": 1.0}])
 def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(BadInput, match="detecting a leak takes at least one stratum"):
+    with pytest.raises(BadInput, match="detecting a leak requires at least one stratum"):
         smallest_auc([(10, 10)], rng=rng(), **wrong)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="stratum with both members and non-members"):
         smallest_auc([(0, 10)], tests=1, rng=rng())

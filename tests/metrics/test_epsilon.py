@@ -85,14 +85,14 @@ def test_the_gaussian_bound_is_below_the_true_budget_and_within_a_fifth(
     assert 0.8 * true < found.value < true
 
 
-def test_the_gaussian_budget_is_the_accountants() -> None:
+def test_gaussian_budget_matches_an_accountant() -> None:
     accounting = pytest.importorskip("dp_accounting")
     for shift in (0.3, 1.0, 3.0):
         known = accounting.get_epsilon_gaussian(1 / shift, 1e-5)
         assert gaussian_budget(shift, 1e-5) == pytest.approx(known, rel=1e-4)
 
 
-def test_shift_and_budget_undo_each_other() -> None:
+def test_gaussian_shift_inverts_gaussian_budget() -> None:
     for epsilon in (0.0, 0.1, 1.0, 20.0):
         assert gaussian_budget(gaussian_shift(epsilon, 1e-6), 1e-6) == pytest.approx(
             epsilon, abs=1e-6
@@ -113,7 +113,7 @@ def slow_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 @pytest.mark.parametrize("wrong", [0, 1, 10])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-3, 0.1])
-def test_the_one_run_p_value_is_the_sum_written_out(
+def test_one_run_p_value_matches_a_direct_sum(
     made: int, wrong: int, epsilon: float, delta: float
 ) -> None:
     if wrong > made:
@@ -147,7 +147,7 @@ def hull(roc: Roc) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shift", "one_run", "gaussian"), GOLDEN)
-def test_one_run_bounds_are_the_reference_implementations(
+def test_one_run_bounds_match_the_reference_implementation(
     shift: float, one_run: float, gaussian: float
 ) -> None:
     n, delta = 10_000, 1e-6
@@ -174,7 +174,7 @@ def test_one_run_bounds_are_the_reference_implementations(
     assert found == pytest.approx(gaussian, rel=1e-5)
 
 
-def test_guesses_are_the_highest_and_the_lowest_scores() -> None:
+def test_the_attack_guesses_on_the_highest_and_lowest_scores() -> None:
     # Right: 9, 8 above; 1, 0 below. The middle is left out.
     scores, truth = [9.0, 8.0, 5.0, 4.0, 1.0, 0.0], [True, True, False, True, False, False]
     found = one_run_epsilon(scores, truth, guesses=4, alpha=0.5)
@@ -182,7 +182,7 @@ def test_guesses_are_the_highest_and_the_lowest_scores() -> None:
     assert found.value > 0
 
 
-def test_members_given_first_gain_nothing_from_ties() -> None:
+def test_ties_do_not_favour_members_that_come_first() -> None:
     truth = np.arange(200) < 100
     assert one_run_epsilon(np.zeros(200), truth, guesses=200).value == 0
     assert one_run_epsilon(np.zeros(200), ~truth, guesses=20).value == 0
@@ -206,9 +206,9 @@ def test_the_one_run_bound_holds_for_a_mechanism_of_known_budget() -> None:
     assert wrong / 200 <= 0.09
 
 
-def test_fixed_membership_is_refused_because_no_coin_was_tossed() -> None:
+def test_implausible_coins_raise() -> None:
     scores, truth = np.arange(1000.0), np.arange(1000) < 100
-    with pytest.raises(BadInput, match="100 members and 900 non-members do not look drawn"):
+    with pytest.raises(BadInput, match="implausible for 100 members and 900 non-members"):
         one_run_epsilon(scores, truth, guesses=10)
 
 

@@ -211,7 +211,7 @@ def test_strata_may_be_tensors() -> None:
 def test_a_negative_seed_or_an_impossible_rate_is_refused() -> None:
     with pytest.raises(BadInput, match="seed is 0 or larger"):
         evaluate([1.0, 0.0], [False, True], seed=-1)
-    with pytest.raises(BadInput, match=r"share in \(0, 1\]"):
+    with pytest.raises(BadInput, match=r"must be in \(0, 1\]"):
         evaluate([1.0, 0.0], [False, True], fprs=(0.0,))
 
 

@@ -24,7 +24,7 @@ def test_adjusting_keeps_the_order_and_never_lowers_a_p_value(p_values: list[flo
 
 
 @pytest.mark.slow
-def test_forty_audits_of_nothing_rarely_alarm_once_corrected() -> None:
+def test_forty_audits_without_leak_rarely_alarm_after_correction() -> None:
     rng = np.random.default_rng(0)
     truth = np.arange(60) < 30
     raw, corrected = 0, 0
@@ -36,7 +36,7 @@ def test_forty_audits_of_nothing_rarely_alarm_once_corrected() -> None:
     assert corrected / 30 < 0.15
 
 
-def test_above_chance_is_exact_for_a_handful() -> None:
+def test_above_chance_is_exact_for_few_samples() -> None:
     truth = [True] * 3 + [False] * 3
     # Three members above three non-members: one arrangement of twenty.
     assert above_chance([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], truth) == pytest.approx(1 / 20)
@@ -56,7 +56,7 @@ def test_an_empty_family_is_empty() -> None:
     assert holm([]).significant == ()
 
 
-def test_a_rate_is_as_surprising_as_the_orders_that_reach_it() -> None:
+def test_rate_p_value_is_the_fraction_of_orders_that_reach_it() -> None:
     # 2 members and 2 non-members, none allowed to be flagged: both members lead in 1 order of 6,
     # at least one does in 3 of 6.
     assert rate_above_chance(2, 2, allowed=0, nonmembers=2) == pytest.approx(1 / 6)
@@ -84,11 +84,11 @@ def test_combined_p_values_follow_fisher() -> None:
 
 
 def test_counts_and_p_values_out_of_range_are_refused() -> None:
-    with pytest.raises(BadInput, match="give None for a test that was refused"):
+    with pytest.raises(BadInput, match="pass None for a test that was not computed"):
         holm([0.5, float("nan")])
     with pytest.raises(BadInput, match="family-wise"):
         holm([0.5], alpha=5.0)
     with pytest.raises(BadInput, match="between 0 and its total"):
         rate_above_chance(3, 2, allowed=0, nonmembers=2)
-    with pytest.raises(BadInput, match="shares in"):
+    with pytest.raises(BadInput, match="at least one p-value"):
         combined([])

@@ -19,11 +19,11 @@ from fedaudit.metrics.games import (
 @pytest.mark.parametrize(
     ("mu", "success"), [(0.0, 0.5), (1.0, 0.691462), (2.0, 0.841345), (math.inf, 1.0)]
 )
-def test_success_is_the_normal_share_below_half_the_distance(mu: float, success: float) -> None:
+def test_gaussian_success_is_the_normal_cdf_at_half_the_distance(mu: float, success: float) -> None:
     assert gaussian_success(mu) == pytest.approx(success, abs=1e-6)
 
 
-def test_no_threshold_on_normal_draws_does_better() -> None:
+def test_no_threshold_on_normal_draws_exceeds_gaussian_success() -> None:
     rng = torch.Generator().manual_seed(1)
     out, into = torch.randn(2, 200_000, generator=rng).double().unbind()
     into = into + 1.3
@@ -43,7 +43,7 @@ def test_replacing_a_record_doubles_the_sensitivity_of_a_clipped_sum() -> None:
 
 
 @given(st.floats(0.51, 0.999), st.floats(0.01, 20))
-def test_so_many_rounds_are_enough_and_one_fewer_is_not(success: float, mu: float) -> None:
+def test_rounds_needed_is_the_smallest_sufficient_number(success: float, mu: float) -> None:
     rounds = rounds_needed(success, mu)
     assert gaussian_success(mu * math.sqrt(rounds)) >= success - 1e-9
     assert rounds == 1 or gaussian_success(mu * math.sqrt(rounds - 1)) < success

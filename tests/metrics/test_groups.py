@@ -13,7 +13,7 @@ from fedaudit.metrics import (
 )
 
 
-def test_each_class_is_judged_within_itself() -> None:
+def test_auc_by_group_compares_within_each_class() -> None:
     scores = np.array([9.0, 8.0, 1.0, 2.0, 1.0, 2.0, 8.0, 9.0, 5.0])
     truth = np.array([1, 1, 0, 0, 1, 1, 0, 0, 1], dtype=bool)
     classes = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2])
@@ -26,7 +26,7 @@ def test_each_class_is_judged_within_itself() -> None:
     assert (perfect.value, perfect.low, perfect.high, perfect.method) == astuple(whole)
 
 
-def test_limits_of_a_group_say_how_they_were_made() -> None:
+def test_group_limits_state_their_method() -> None:
     scores = np.concatenate([np.arange(60.0), np.arange(60.0) + 0.5, [1.0, 2.0, 3.0, 4.0]])
     truth = np.concatenate([np.arange(120) >= 60, [True, True, False, False]])
     large, small = auc_by_group(scores, truth, groups=np.arange(124) // 120)
@@ -35,7 +35,7 @@ def test_limits_of_a_group_say_how_they_were_made() -> None:
     assert small.method == with_owner.method == "exact on pairs 95%"
 
 
-def test_all_members_are_held_against_each_owner() -> None:
+def test_auc_by_owner_compares_all_members_with_each_client() -> None:
     scores = np.array([5.0, 6.0, 1.0, 2.0, 8.0, 9.0, 7.0])
     truth = np.array([1, 1, 0, 0, 0, 0, 0], dtype=bool)
     owners = np.array([0, 0, 1, 1, 2, 2, -1])

@@ -91,7 +91,7 @@ def test_one_seed_has_no_interval_and_equal_seeds_zero_width() -> None:
 
 @pytest.mark.parametrize("bad", [np.zeros((0, 2)), points((0.5, 1.01)), points((float("nan"), 0))])
 def test_values_outside_zero_and_one_raise(bad: np.ndarray) -> None:
-    with pytest.raises(BadInput, match=r"at least one point|shares in \[0, 1\]"):
+    with pytest.raises(BadInput, match=r"at least one point|must be in \[0, 1\]"):
         hypervolume(bad)
 
 

@@ -38,7 +38,7 @@ def by_definition(own: list[float], others: list[list[float]]) -> tuple[list[flo
     return [rank / len(pool) for rank in ranks[0]], combined / len(pool)
 
 
-def test_p_values_are_those_counted_by_hand() -> None:
+def test_p_values_match_hand_calculation() -> None:
     nonmembers = [0.1, 0.4, 0.4, 0.9]
     assert conformal_p_value(1.0, nonmembers) == 1 / 5
     # Equal scores count against the unit.
@@ -47,7 +47,7 @@ def test_p_values_are_those_counted_by_hand() -> None:
     assert conformal_p_value(5.0, []) == 1
 
 
-def test_combined_p_values_are_those_counted_by_hand() -> None:
+def test_combined_p_values_match_hand_calculation() -> None:
     # Ranks among all four units: (1, 3), (2, 1), (3, 4), (4, 2). In order of the sorted ranks, the
     # second unit (1, 2) precedes the first (1, 3).
     test = individual_test([9, 3], [[8, 9], [7, 1], [6, 5]])
@@ -56,7 +56,7 @@ def test_combined_p_values_are_those_counted_by_hand() -> None:
 
 
 @given(TABLES)
-def test_the_combined_p_value_is_that_of_its_definition(rows: list[list[float]]) -> None:
+def test_the_combined_p_value_matches_its_definition(rows: list[list[float]]) -> None:
     own, *others = rows
     alone, combined = by_definition(own, others)
     test = individual_test(own, others)
@@ -157,7 +157,7 @@ def test_limits_of_the_chance_of_membership_follow_from_the_rates() -> None:
     assert high == pytest.approx(odds[1] / (1 + odds[1]))
 
 
-def test_a_score_that_no_other_unit_reaches_leaves_any_chance_possible() -> None:
+def test_an_unreached_score_has_an_upper_limit_of_one() -> None:
     assert membership_chance(9.0, [1, 0], [True, False], prior=0.5) == (0.0, 1.0)
 
 
@@ -184,15 +184,15 @@ def test_limits_of_the_chance_contain_the_true_one() -> None:
 
 
 @pytest.mark.parametrize("prior", [0.0, 1.0, -0.1])
-def test_a_prior_without_doubt_is_refused(prior: float) -> None:
+def test_a_prior_of_zero_or_one_raises(prior: float) -> None:
     with pytest.raises(BadInput, match="prior is a probability between 0 and 1"):
         membership_chance(1.0, [1, 0], [True, False], prior=prior)
 
 
-def test_scores_that_do_not_fit_are_refused() -> None:
+def test_mismatched_attacks_or_missing_scores_raise() -> None:
     with pytest.raises(BadInput, match="scores of 1 attacks and non-members of 2"):
         individual_test([1], [[1, 2]])
-    with pytest.raises(BadInput, match="all of them numbers"):
+    with pytest.raises(BadInput, match="without NaNs"):
         combined_p_values([[np.nan]], [[1]])
     with pytest.raises(BadInput, match="a row for each unit"):
         individual_test([1], [1, 2])

@@ -24,7 +24,7 @@ from fedaudit.metrics.intervals import _critical_values, mean_of_units
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 @settings(deadline=None, max_examples=50)
-def test_clopper_pearson_is_scipys_exact_interval(counts: tuple[int, int]) -> None:
+def test_clopper_pearson_matches_scipy(counts: tuple[int, int]) -> None:
     known = binomtest(*counts).proportion_ci(method="exact")
     assert clopper_pearson(*counts) == pytest.approx((known.low, known.high))
 
@@ -60,7 +60,7 @@ def test_the_interval_over_five_seeds_uses_students_t() -> None:
     assert mean.method == "Student t over 5 seeds 95%"
 
 
-def test_the_interval_of_a_share_stays_a_share() -> None:
+def test_the_interval_of_a_proportion_is_cut_to_zero_and_one() -> None:
     mean = over_further_runs([0.0, 0.0, 0.0, 0.0, 0.03], within=(0.0, 1.0))
     assert mean.low == 0
     assert mean.high == over_further_runs([0.0, 0.0, 0.0, 0.0, 0.03]).high
@@ -80,12 +80,12 @@ def test_the_bootstrap_over_many_seeds_nears_students_interval() -> None:
     assert drawn.high == pytest.approx(exact.high, abs=0.03)
 
 
-def test_few_or_unfinished_seeds_are_refused_with_a_way_out() -> None:
+def test_too_few_or_infinite_values_raise_with_a_remedy() -> None:
     with pytest.raises(BadInput, match="an interval over further runs needs 5 seeds, got 2; run"):
         over_further_runs([0.5, 0.6])
-    with pytest.raises(BadInput, match="over games needs at least 2 of them, got 1; take more"):
+    with pytest.raises(BadInput, match="over games needs at least 2 games, got 1; take more"):
         mean_of_units([0.5], units="games")
-    with pytest.raises(BadInput, match=r"at least 10 of them, got 5; .* use over_further_runs"):
+    with pytest.raises(BadInput, match=r"at least 10 seeds, got 5; .* use over_further_runs"):
         bootstrap_over_seeds([0.5] * 5, rng=np.random.default_rng(0))
     with pytest.raises(BadInput, match="finite"):
         over_further_runs([0.5, 0.5, 0.5, 0.5, np.nan])

@@ -12,7 +12,7 @@ def cube(rounds: int = 30, clients: int = 4, samples: int = 3000) -> np.ndarray:
     return (own + rng.normal(size=(rounds, clients, samples))).astype(np.float32)
 
 
-def test_redealing_moves_nonmembers_only() -> None:
+def test_redraw_permutes_only_nonmembers() -> None:
     values, truth = cube(2, 3, 20), np.arange(20) < 8
     dealt = redraw(values, truth, rng=np.random.default_rng(1))
     assert dealt.dtype == np.float32
@@ -23,7 +23,7 @@ def test_redealing_moves_nonmembers_only() -> None:
     assert len({tuple(row) for row in np.argsort(dealt[:, :, ~truth].reshape(6, -1))}) == 6
 
 
-def test_the_measurements_given_are_left_alone() -> None:
+def test_redraw_does_not_change_its_input() -> None:
     values = cube(2, 3, 20)
     before = values.copy()
     redraw(values, np.arange(20) < 8, rng=np.random.default_rng(1))

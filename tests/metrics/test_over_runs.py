@@ -70,7 +70,7 @@ def test_too_few_or_one_sided_runs_raise() -> None:
     with pytest.raises(BadInput, match="at least 10 runs"):
         auc_over_runs(scores, truth, run, rng=rng())
     run, truth, scores = runs()
-    with pytest.raises(BadInput, match="both sides"):
+    with pytest.raises(BadInput, match="members and non-members"):
         auc_over_runs(scores, truth & (run != 3), run, rng=rng())
 
 

@@ -12,13 +12,13 @@ SCORES = st.lists(st.sampled_from([-math.inf, -1.5, 0.0, 0.1, 2.0, math.inf]), m
 
 @given(SCORES)
 @settings(deadline=None)
-def test_midranks_are_scipys(scores: list[float]) -> None:
+def test_midranks_match_scipy(scores: list[float]) -> None:
     assert midranks(np.array(scores)).tolist() == rankdata(scores).tolist()
 
 
 @given(SCORES, SCORES)
 @settings(deadline=None)
-def test_ranks_of_all_are_enough_to_rank_each_side(
+def test_ranks_within_a_side_follow_from_pooled_ranks(
     members: list[float], nonmembers: list[float]
 ) -> None:
     split = SplitScores(np.array(members), np.array(nonmembers))

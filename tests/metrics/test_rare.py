@@ -162,7 +162,7 @@ def test_one_score_for_each_stratum_is_no_evidence() -> None:
     assert 0 < found < 1e-3
 
 
-def test_sides_of_like_size_keep_the_test_of_ranks() -> None:
+def test_the_rank_test_is_used_for_sides_of_similar_size() -> None:
     scores, truth = flags(40, 6, 40, 2)
     expected = 0.0666
     assert above_chance(scores, truth) == pytest.approx(expected, abs=5e-3)

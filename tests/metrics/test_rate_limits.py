@@ -19,7 +19,7 @@ from fedaudit.metrics import (
     tpr_at_fpr,
     upper_rate_limit,
 )
-from fedaudit.metrics.rate_limits import lower_rank, upper_rank
+from fedaudit.metrics.rate_limits import lower_bound, upper_bound
 
 SIZES = st.integers(1, 400)
 RATES = st.sampled_from([0.001, 0.01, 0.05, 0.1, 0.5, 0.9])
@@ -48,11 +48,11 @@ def test_forty_nonmembers_give_no_lower_limit_at_one_per_cent() -> None:
 
 def test_a_median_rate_is_bounded_by_order_statistics() -> None:
     # Bin(20, .5): P(<= 3) = .00129, P(<= 4) = .00591, P(<= 5) = .0207, P(<= 6) = .0577.
-    lower = lower_rank(0.5, 30, 20, confidence=0.975)
-    upper = upper_rank(0.5, 30, 20, confidence=0.975)
-    assert lower.place in (4, 5, 6)
-    assert upper.place in (15, 16, 17)
-    tail = {4: 0.00129, 5: 0.00591, 6: 0.02069}[lower.place]
+    lower = lower_bound(0.5, 30, 20, confidence=0.975)
+    upper = upper_bound(0.5, 30, 20, confidence=0.975)
+    assert lower.rank in (4, 5, 6)
+    assert upper.rank in (15, 16, 17)
+    tail = {4: 0.00129, 5: 0.00591, 6: 0.02069}[lower.rank]
     assert lower.error == pytest.approx(0.025 - tail, abs=1e-4)
     # Non-members 1 to 20, members 20 above all of them and 10 below.
     scores, truth = scored([99.0] * 20 + [0.0] * 10, list(range(1, 21)))
@@ -64,7 +64,7 @@ def test_a_median_rate_is_bounded_by_order_statistics() -> None:
 @pytest.mark.parametrize(
     ("fpr", "least"), [(0.001, 3_748), (0.01, 374), (0.1, 36), (1.0, 1), (0.5, 6)]
 )
-def test_a_lower_limit_takes_as_many_nonmembers_as_tabulated(fpr: float, least: int) -> None:
+def test_a_lower_limit_needs_the_tabulated_number_of_nonmembers(fpr: float, least: int) -> None:
     assert n_to_bound(fpr, confidence=0.975) == least
 
 
@@ -74,9 +74,9 @@ def test_least_number_of_nonmembers_for_a_lower_limit(
     fpr: float, members: int, confidence: float
 ) -> None:
     least = n_to_bound(fpr, confidence=confidence)
-    assert lower_rank(fpr, members, least, confidence=confidence).place >= 1
+    assert lower_bound(fpr, members, least, confidence=confidence).rank >= 1
     if least > 1:
-        assert lower_rank(fpr, members, least - 1, confidence=confidence).place == 0
+        assert lower_bound(fpr, members, least - 1, confidence=confidence).rank == 0
 
 
 def test_every_sample_is_flagged_at_a_rate_of_one() -> None:
@@ -85,7 +85,7 @@ def test_every_sample_is_flagged_at_a_rate_of_one() -> None:
 
 
 @pytest.mark.parametrize("fpr", [0.0, -0.1, 1.1, float("nan")])
-def test_a_rate_that_is_no_share_is_refused(fpr: float) -> None:
+def test_a_rate_outside_zero_and_one_raises(fpr: float) -> None:
     with pytest.raises(BadInput, match="is in \\(0, 1\\]"):
         rate_limits([1.0, 0.0], [True, False], fpr)
 
@@ -118,7 +118,7 @@ def test_the_tpr_is_within_its_limits(
     seed=st.integers(0, 99),
 )
 @settings(max_examples=40)
-def test_limits_depend_on_the_order_of_scores_alone(
+def test_limits_depend_only_on_the_order_of_scores(
     members: list[int], nonmembers: list[int], fpr: float, seed: int
 ) -> None:
     scores, truth = scored([float(m) for m in members], [float(n) for n in nonmembers])
@@ -160,13 +160,13 @@ def test_limits_are_nested_by_confidence() -> None:
 def test_threshold_and_members_share_one_error(
     fpr: float, members: int, nonmembers: int, confidence: float
 ) -> None:
-    lower = lower_rank(fpr, members, nonmembers, confidence=confidence)
-    upper = upper_rank(fpr, members, nonmembers, confidence=confidence)
+    lower = lower_bound(fpr, members, nonmembers, confidence=confidence)
+    upper = upper_bound(fpr, members, nonmembers, confidence=confidence)
     above = binom(nonmembers, fpr)
     assert lower.error > 0
     assert upper.error > 0
-    assert above.cdf(lower.place - 1) + lower.error <= 1 - confidence + 1e-12
-    assert above.sf(upper.place - 1) + upper.error <= 1 - confidence + 1e-12
+    assert above.cdf(lower.rank - 1) + lower.error <= 1 - confidence + 1e-12
+    assert above.sf(upper.rank - 1) + upper.error <= 1 - confidence + 1e-12
 
 
 # By another way.
@@ -196,13 +196,13 @@ def slow_limits(
     fpr=RATES,
 )
 @settings(max_examples=30)
-def test_limits_are_those_of_counting_one_by_one(
+def test_limits_match_a_slow_count(
     members: list[float], nonmembers: list[float], fpr: float
 ) -> None:
     sizes = (len(members), len(nonmembers))
-    ranks = [rank(fpr, *sizes, confidence=0.975) for rank in (lower_rank, upper_rank)]
+    bounds = [bound(fpr, *sizes, confidence=0.975) for bound in (lower_bound, upper_bound)]
     slow = slow_limits(
-        members, nonmembers, ranks[0].place, ranks[1].place, [rank.error for rank in ranks]
+        members, nonmembers, bounds[0].rank, bounds[1].rank, [bound.error for bound in bounds]
     )
     found = rate_limits(*scored(members, nonmembers), fpr)
     assert (found.low, found.high) == pytest.approx(slow, abs=1e-9)

@@ -93,13 +93,13 @@ def test_a_calibrated_claim_needs_enough_nonmembers_in_each_half() -> None:
 
 @pytest.mark.parametrize("fpr", [0.0, 1.5, -0.1])
 def test_rates_outside_of_their_range_are_refused(fpr: float) -> None:
-    with pytest.raises(BadInput, match=r"share in \(0, 1\]"):
+    with pytest.raises(BadInput, match=r"must be in \(0, 1\]"):
         n_needed(fpr)
     with pytest.raises(BadInput, match="between 0 and 1"):
         n_to_certify(fpr)
 
 
 def test_a_threshold_without_nonmembers_is_refused() -> None:
-    with pytest.raises(BadInput, match="needs non-members"):
+    with pytest.raises(BadInput, match="needs at least 1 non-member"):
         true_fpr_range(0.1, 0)
     assert true_fpr_range(1.0, 5) == (1, 1)

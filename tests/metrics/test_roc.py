@@ -50,7 +50,7 @@ def test_roc_curve_equals_scikit_learn(audit: Audit) -> None:
 
 @given(audits(st.floats(-5, 5)))
 @settings(deadline=None)
-def test_thresholds_are_scikit_learns_too(audit: Audit) -> None:
+def test_thresholds_match_scikit_learn(audit: Audit) -> None:
     scores, truth = audit
     thresholds = sklearn_roc_curve(truth, scores, drop_intermediate=False)[2]
     np.testing.assert_array_equal(roc_curve(scores, truth).thresholds, thresholds)
@@ -82,7 +82,7 @@ def test_constant_scores_have_tpr_zero_below_fpr_one() -> None:
     assert tpr_at_fpr(scores, truth, 1.0).tpr == 1
 
 
-def test_a_tie_with_one_nonmember_too_many_is_left_out_whole() -> None:
+def test_tied_samples_are_omitted_together_if_they_exceed_the_rate() -> None:
     # Four non-members, a quarter allows one; 0.5 would flag two of them.
     scores, truth = [0.9, 0.5, 0.9, 0.5, 0.5, 0.1], [True, True, False, False, False, False]
     point = tpr_at_fpr(scores, truth, 0.25)
@@ -121,8 +121,8 @@ def test_unusable_scores_are_refused_with_the_reason(
         auc(np.array(scores).tolist(), truth)
 
 
-def test_a_rate_that_is_no_share_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"share in \[0, 1\], got 5"):
+def test_a_rate_outside_zero_and_one_raises() -> None:
+    with pytest.raises(BadInput, match=r"is in \[0, 1\], got 5"):
         tpr_at_fpr([1.0, 0.0], [True, False], 5.0)
 
 

@@ -114,8 +114,8 @@ def test_the_gaussian_bound_improves_with_more_draws() -> None:
 @pytest.mark.parametrize(
     ("others", "update", "message"),
     [
-        (np.zeros((200, 3)), np.ones(3), "same in every draw"),
-        (np.zeros((79, 3)), np.ones(3), "takes 80 independent draws.*got 79"),
+        (np.zeros((200, 3)), np.ones(3), "equal in every draw"),
+        (np.zeros((79, 3)), np.ones(3), "at least 80 independent draws.*got 79"),
         (np.zeros((100, 3)), np.ones(4), "the same parameters"),
         (np.full((100, 3), np.nan), np.ones(3), "not finite"),
     ],

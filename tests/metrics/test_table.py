@@ -54,7 +54,7 @@ def test_a_failing_metric_raises_with_its_name() -> None:
         bootstrapped(broken, *scored(rng, 20, 20), rng=rng, name="mine")
     with pytest.raises(BadInput, match="did you mean 'partial_auc'"):
         metric_named("partial_aucs")
-    with pytest.raises(BadInput, match="'auc' is among the figures of every evaluation"):
+    with pytest.raises(BadInput, match="every evaluation computes the metric 'auc'"):
         metric_named("auc")
 
 

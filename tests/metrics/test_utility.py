@@ -11,7 +11,7 @@ def test_accuracy_counts_right_predictions_with_their_exact_interval() -> None:
     assert (found.low, found.high) == clopper_pearson(3, 4)
 
 
-def test_the_gap_is_wide_enough_for_both_accuracies_to_err() -> None:
+def test_the_gap_interval_covers_errors_of_both_accuracies() -> None:
     gap = generalisation_gap(share(95, 100), share(70, 100))
     assert gap.value == pytest.approx(0.25)
     train, test = (

@@ -128,7 +128,7 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
     found = CanaryRecords.conclude([measured], {(1, 0, "avg-cosine"): scores})
     for bound in (figure, *found.figures):
         assert (bound.value, bound.low) == (None, None)
-        assert bound.note.startswith("refused: every coin fell on the same side: ")
+        assert bound.note.startswith("refused: every coin had the same outcome: ")
         assert bound.n_nonmembers == 0
     assert [one.metric for one in found.figures] == ["epsilon_if_gaussian", "epsilon_if_normal"]
     (check,) = found.checks

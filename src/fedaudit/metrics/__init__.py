@@ -1,6 +1,6 @@
 """Metrics of attack scores, with confidence intervals.
 
-Most names are imported on first use. No module of this package imports torch.
+Most names are imported when they are first used. No module of this package imports torch.
 """
 
 from typing import TYPE_CHECKING

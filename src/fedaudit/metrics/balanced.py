@@ -1,4 +1,4 @@
-"""Balanced accuracy at a fixed threshold, at the best one in hindsight, or at a held-out one."""
+"""Balanced accuracy at a threshold fixed in advance, the best in hindsight, or a held-out one."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
@@ -55,29 +55,34 @@ class HeldOutAccuracy(IntervalEstimate[float]):
 
 
 def counted_balanced_accuracy(
-    caught: int, members: int, cleared: int, nonmembers: int, *, confidence: float = 0.95
+    true_positives: int,
+    members: int,
+    true_negatives: int,
+    nonmembers: int,
+    *,
+    confidence: float = 0.95,
 ) -> IntervalEstimate[float]:
     """Compute (TPR + TNR) / 2 from counts, with an interval that is valid for any sample size.
 
-    The limits are the means of the TPR's and the TNR's exact limits, each with half of the
-    error allowed, so the interval is conservative.
+    Each limit is the mean of the exact limits of TPR and TNR. Each of the two rates has half of
+    the error, so the interval is conservative.
 
     Args:
-        caught: Members that are called members.
+        true_positives: Number of members that are called members.
         members: Number of members.
-        cleared: Non-members that are called non-members.
+        true_negatives: Number of non-members that are called non-members.
         nonmembers: Number of non-members.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: A side is empty, or has more correct answers than samples.
+        BadInput: There are no members or no non-members, or more correct answers than samples.
 
     Source: IFCA-MIR, Eqs. (8)-(10); limits by Bonferroni's inequality.
     """
     require_confidence(confidence)
     each = 1 - (1 - confidence) / 2
-    tpr = share(caught, members, confidence=each)
-    tnr = share(cleared, nonmembers, confidence=each)
+    tpr = share(true_positives, members, confidence=each)
+    tnr = share(true_negatives, nonmembers, confidence=each)
     return IntervalEstimate(
         value=(tpr.value + tnr.value) / 2,
         low=(tpr.low + tnr.low) / 2,
@@ -114,7 +119,8 @@ def balanced_accuracy(
 def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> OptimisticAccuracy:
     """Compute the largest balanced accuracy over all thresholds, in hindsight.
 
-    It is optimistic by construction. Use it to reproduce published tables, never for a claim.
+    The value is optimistic by construction. Use it to reproduce published tables, never as evidence
+    of a leak.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -153,7 +159,7 @@ def held_out_balanced_accuracy(
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Fewer than two samples on a side, or bad scores.
+        BadInput: There are fewer than two members or two non-members, or scores are invalid.
 
     Examples:
         >>> from fedaudit.metrics import held_out_balanced_accuracy
@@ -190,7 +196,7 @@ def _best(split: SplitScores) -> OptimisticAccuracy:
         1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in split
     )
     values = (tpr + 1 - fpr) / 2
-    # Levels descend, and argmax takes the first: the threshold that flags the fewest samples.
+    # Thresholds descend and argmax returns the first maximum, which flags the fewest samples.
     best = int(values.argmax())
     if values[best] <= 0.5:
         return OptimisticAccuracy(0.5, None)

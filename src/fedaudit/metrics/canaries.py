@@ -1,4 +1,4 @@
-"""Lower bounds on the epsilon of a client's update or a canary record, from canaries."""
+"""Lower bounds on the epsilon of a client's update or of a canary record."""
 
 import math
 from typing import NamedTuple
@@ -25,19 +25,22 @@ from fedaudit.metrics.epsilon import (
 from fedaudit.metrics.roc import SplitScores, as_array, as_truth, sides
 
 FEWEST_DRAWS = 80
-"""Fewest simulated sums. Half of them fit the test, and errors are counted on the other half."""
+"""Fewest simulated sums. The test is fitted on half of them, and its errors are counted on the
+others."""
 
 _SHRINKAGES = (0.001, 0.01, 0.1, 1.0, 10.0)
+"""Candidates for the shrinkage of the covariance, relative to the mean variance of a parameter."""
 _THRESHOLDS = 41
+"""Number of candidate thresholds of the test."""
 
 
 class SumBounds(NamedTuple):
     """Lower bounds on the epsilon of one client's update in a sum of updates.
 
     Attributes:
-        counted: Bound from the error rates of a linear test; assumes independent draws only.
-        if_gaussian: Bound from the standard deviation of the test statistic, if that is normal; its
-            ceiling is infinite.
+        counted: Bound from the error rates of a linear test. It only assumes independent draws.
+        if_gaussian: Bound from the standard deviation of the test statistic. It assumes that the
+            statistic is normally distributed; its ceiling is infinite.
     """
 
     counted: EpsilonBound
@@ -45,13 +48,13 @@ class SumBounds(NamedTuple):
 
 
 class _Test(NamedTuple):
-    """Linear test for the first update: is the sum's projection above a threshold?"""
+    """Linear test that answers "first update" if the sum's projection is above a threshold."""
 
     direction: Float[ndarray, " parameters"]
     threshold: float
 
     def counts(self, others: Float[ndarray, "draws parameters"], pair: "_UpdatePair") -> Counts:
-        """Count the positive answers when each of the two updates is in the sum."""
+        """Count the answers "first update" when the sum contains the first or the second update."""
         projected = others @ self.direction
         true_positives, false_positives = (
             int((projected + update @ self.direction > self.threshold).sum()) for update in pair
@@ -60,7 +63,7 @@ class _Test(NamedTuple):
 
 
 class _UpdatePair(NamedTuple):
-    """The two updates that the test distinguishes."""
+    """The two updates of a client that the test distinguishes."""
 
     update: Float[ndarray, " parameters"]
     alternative: Float[ndarray, " parameters"]
@@ -77,46 +80,48 @@ def secure_sum_bounds(
     """Compute lower bounds on epsilon from how well a sum reveals one of two updates of a client.
 
     Secure aggregation reveals only the sum of all updates, in which the updates of other clients
-    act as noise. The adversary knows both updates and the distribution of the others' sum. A
-    direction is fitted to the first quarter of the draws with a shrunken covariance. The second
-    quarter selects the shrinkage and a threshold. Errors are counted once, on the other half.
+    act as noise. The adversary knows both updates and the distribution of the others' sum. The
+    direction of a linear test is fitted to the first quarter of the draws with a shrunken
+    covariance. The shrinkage and the threshold are selected on the second quarter. Errors are
+    counted once, on the remaining half.
 
     The counted bound is valid for any distribution if the draws are independent and distributed as
-    the others' sum. It cannot exceed what this number of draws can show. The Gaussian bound uses
-    the upper confidence limit of the standard deviation in the other half. Another test may
-    distinguish better than this one, so a low bound guarantees nothing.
+    the others' sum. The number of draws limits how large it can be. The Gaussian bound uses the
+    upper confidence limit of the standard deviation in the remaining half. Another test may
+    distinguish the updates better than this one, so a low bound guarantees nothing.
 
     Args:
-        others: Sums of all other updates, with any noise that is added to the sum; one
-            independent draw per row.
+        others: Independent draws of the sum of all other clients' updates, one per row. If noise is
+            added to the sum, the draws contain it.
         update: An update of the client, as it enters the sum.
-        alternative: The update in its place: zeros for the whole update, or the update without one
-            sample. Epsilon is that of this pair, in both directions.
-        delta: The delta to state epsilon at, in (0, 1).
-        alpha: Probability that a bound is wrong, for each bound, in (0, 1).
+        alternative: The update that replaces it: zeros to bound the epsilon of the whole update, or
+            the update without one sample to bound that of a sample. The bound on epsilon covers
+            both directions of this pair.
+        delta: The delta at which epsilon is stated, in (0, 1).
+        alpha: Probability that each bound is wrong, in (0, 1).
 
     Raises:
-        BadInput: Fewer than eighty draws, draws that are all the same, shapes that do not fit,
-            numbers that are not finite, or delta or alpha out of range.
+        BadInput: There are fewer than eighty draws, all draws are equal, shapes differ, a number is
+            not finite, or delta or alpha is out of range.
 
     Source: Ngo, Östman, Durisi and Graell i Amat 2024, Secure aggregation is not private against
-        membership inference attacks (seen in abstract and introduction); Jagielski, Ullman and
-        Oprea 2020 for the bound.
-    Differs: Only one of the two bounds takes the others' sum as normal, and only along one
-        direction. A linear test is counted on draws that it was not fitted on.
+        membership inference attacks (only abstract and introduction were read); Jagielski, Ullman
+        and Oprea 2020 for the bound.
+    Differs: Only the Gaussian bound assumes that the others' sum is normal, and only along one
+        direction. The errors of the linear test are counted on draws that it was not fitted on.
     """
     require_error(delta, alpha, least=1e-300)
     draws = np.asarray(others, dtype=float)
     pair = _UpdatePair(*(np.asarray(part, dtype=float).ravel() for part in (update, alternative)))
     if draws.ndim != 2 or any(part.shape != draws.shape[1:] for part in pair):
         raise BadInput(
-            "sums need one row per draw and one column per parameter, and both updates the same "
-            f"parameters; got {draws.shape}, {pair.update.shape} and {pair.alternative.shape}"
+            "sums need one row per draw and one column per parameter, and both updates need the "
+            f"same parameters; got {draws.shape}, {pair.update.shape} and {pair.alternative.shape}"
         )
     if len(draws) < FEWEST_DRAWS:
         raise BadInput(
-            f"a bound takes {FEWEST_DRAWS} independent draws of the others' sum, got {len(draws)}; "
-            "draw more"
+            f"a bound needs at least {FEWEST_DRAWS} independent draws of the others' sum, got "
+            f"{len(draws)}; draw more"
         )
     if not all(np.isfinite(part).all() for part in (draws, *pair)):
         raise BadInput("sums or updates are not finite; check the training")
@@ -132,7 +137,8 @@ def secure_sum_bounds(
     std = float(statistic.std(ddof=1)) * math.sqrt(freedom / quantile)
     if distance > 0 and not std > 0:
         raise BadInput(
-            "the others' sum is the same in every draw and hides nothing; draw new data for them"
+            "the sum of the other clients' updates is equal in every draw, so it hides nothing; "
+            "simulate these clients with new data in every draw"
         )
     return SumBounds(
         counted._replace(method=bound_method("linear test, Clopper-Pearson", delta, alpha)),
@@ -151,7 +157,7 @@ def _fit_test(
     delta: float,
     alpha: float,
 ) -> _Test:
-    """Fit directions on the first part; choose the best one and its threshold on the second."""
+    """Fit directions on the first draws; select one and its threshold on the second draws."""
     gap = pair.update - pair.alternative
     best, largest = np.zeros_like(gap), -1.0
     for direction in _directions(first, gap):
@@ -178,7 +184,8 @@ def _directions(
     draws: Float[ndarray, "draws parameters"], gap: Float[ndarray, " parameters"]
 ) -> list[Float[ndarray, " parameters"]]:
     """Return linear discriminants (C + s I)^-1 gap, one for each shrinkage s."""
-    # Woodbury's identity: a system of the size of the draws, which are far fewer than parameters.
+    # With Woodbury's identity, the linear system has one equation per draw instead of one per
+    # parameter. There are far fewer draws than parameters.
     centred = draws - draws.mean(0)
     products = centred @ centred.T
     average = float(np.trace(products)) / (centred.size or 1)
@@ -196,18 +203,20 @@ def _directions(
 
 
 FEWEST_CANARIES = 20
-"""Fewest canary clients for bounds. Guesses about ten coins give no bound above 0."""
+"""Fewest canary clients for bounds. Guesses about only ten coins cannot give a bound above 0."""
 
 
 class CanaryBounds(NamedTuple):
     """Lower bounds on the epsilon of one client's update in a released model.
 
-    Adjacency: the update is replaced by zeros, while the client's weight and noise stay.
+    Neighbouring runs differ in one client's update, which is replaced by zeros. The client's weight
+    in the mean and its noise do not change.
 
     Attributes:
-        one_run: Bound from guesses about the coins; assumes fair coins only.
+        one_run: Bound from guesses about the coins. It only assumes fair coins.
         mean_only: Bound from the mean statistic of the canaries that sent their direction. It
-            assumes a Gaussian mechanism with all clients; None if rounds draw clients.
+            assumes a Gaussian mechanism in which all clients take part. None if each round selects
+            clients at random.
     """
 
     one_run: EpsilonBound
@@ -227,18 +236,16 @@ def canary_bounds(
     Args:
         statistics: For each canary client, sqrt(d) times the cosine between its random direction
             in d dimensions and the change of the released model. If the canary sent zeros, the
-            statistic is almost standard normal in high dimensions, whatever the release.
-        sent: Whether each canary sent its direction, as a fair coin decided; otherwise it sent
-            zeros.
-        delta: The delta to state epsilon at, in (0, 1).
-        alpha: Probability that a bound is wrong, for each bound, in (0, 1).
-        every_round: Whether the canaries took part in every round. If rounds draw their clients,
-            there is no mean-only bound, because the statistic of a canary in some rounds is not
-            normal.
+            statistic is almost standard normal in high dimensions, whatever the released model.
+        sent: Whether a fair coin made each canary send its direction. Otherwise it sent zeros.
+        delta: The delta at which epsilon is stated, in (0, 1).
+        alpha: Probability that each bound is wrong, in (0, 1).
+        every_round: Whether the canaries took part in every round. If not, there is no mean-only
+            bound, because the statistic is not normal if a canary took part only in some rounds.
 
     Raises:
-        BadInput: Fewer than twenty canaries, numbers that are not finite, coins that look unfair,
-            or delta or alpha out of range.
+        BadInput: There are fewer than twenty canaries, a number is not finite, membership is
+            implausible for fair coins, or delta or alpha is out of range.
 
     Source: Steinke, Nasr and Jagielski 2023 (one run); Andrew et al. 2024, One-shot empirical
         privacy estimation for federated learning (canary clients and their statistic).
@@ -259,7 +266,7 @@ def canary_bounds(
             f"bounds on a client's update need {FEWEST_CANARIES} canary clients, got {len(z)}; "
             "raise canaries.count"
         )
-    # An even number near a third of the canaries, which does not depend on the statistics.
+    # An even number near a third of the canaries. It must not depend on the statistics.
     guesses = max(2, 2 * (len(z) // 6))
     one_run = one_run_epsilon(z, was_sent, guesses=guesses, delta=delta, alpha=alpha)
     if not every_round:
@@ -279,11 +286,12 @@ class RecordBounds(NamedTuple):
     """Lower bounds on the epsilon of one canary record that assume more than fair coins.
 
     Attributes:
-        if_gaussian: Bound from guesses about the coins, if the training is at least as private as
-            a Gaussian mechanism; None if all coins have the same outcome.
-        if_normal: Bound from the mean scores of the two sides, if scores are normal with equal
-            variances; None if they are not, or if all coins have the same outcome.
-        refusal: Why a bound is missing; empty if both are present.
+        if_gaussian: Bound from guesses about the coins. It assumes that the training is at least as
+            private as a Gaussian mechanism. None if all coins had the same outcome.
+        if_normal: Bound from the mean scores of members and of non-members. It assumes that scores
+            are normally distributed with equal variances. None if a test rejects this assumption,
+            or if all coins had the same outcome.
+        refusal: Why a bound is missing; empty if both bounds are present.
     """
 
     if_gaussian: EpsilonBound | None
@@ -299,26 +307,26 @@ def record_bounds(
     delta: float,
     alpha: float = 0.05,
 ) -> RecordBounds:
-    """Compute two lower bounds on epsilon that are tighter than the bound from coins alone.
+    """Compute two lower bounds on epsilon that are tighter than the bound that assumes only coins.
 
     Args:
         scores: One score per canary record, larger for likelier members.
-        is_member: Whether a fair coin gave the record to the client.
+        is_member: Whether a fair coin added the record to the client's training data.
         guesses: Number of guesses, even, fixed before looking at the scores.
-        delta: The delta to state epsilon at, in (0, 1).
-        alpha: Probability that a bound is wrong, for each bound, in (0, 1).
+        delta: The delta at which epsilon is stated, in (0, 1).
+        alpha: Probability that each bound is wrong, in (0, 1).
 
     Raises:
-        BadInput: As :func:`fedaudit.metrics.one_run_epsilon`, except that equal outcomes of all
-            coins give a ``refusal``.
+        BadInput: In the same cases as :func:`fedaudit.metrics.one_run_epsilon`. However, if all
+            coins had the same outcome, the result has a ``refusal`` instead.
 
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run
         (if_gaussian); Andrew et al. 2024, One-shot empirical privacy estimation for federated
         learning (if_normal).
     Differs: Andrew et al. report the epsilon of two fitted normal distributions, which is an
         estimate. The bound here uses the lower confidence limit of the distance between the two
-        means in standard deviations (noncentral t). Normality and equal variances are tested,
-        and the bound is refused if a test at one per cent fails.
+        means in standard deviations (noncentral t). Normality and equal variances are each tested
+        at a significance level of 1 %. If a test rejects, there is no such bound.
     """
     one_sided = one_sided_coins(is_member)
     if one_sided:
@@ -346,7 +354,8 @@ def record_bounds(
 _NORMALITY_ERROR = 0.01
 """Significance level of the tests of normality and of equal variances."""
 _FEWEST_FOR_SHAPE = 200
-"""Fewest canaries for the normality test. With fewer, it accepts Laplace noise in 1 of 4 runs."""
+"""Fewest canaries for the normality test. With fewer, it does not reject Laplace noise in one of
+four runs."""
 
 
 def _not_normal(split: SplitScores) -> str:
@@ -356,17 +365,20 @@ def _not_normal(split: SplitScores) -> str:
     """
     canaries = sum(map(len, split))
     if canaries < _FEWEST_FOR_SHAPE:
-        return f"testing if scores are normal needs {_FEWEST_FOR_SHAPE} canaries, got {canaries}"
+        return f"the test of normality needs {_FEWEST_FOR_SHAPE} canaries, got {canaries}"
     if not all(np.isfinite(side).all() and np.ptp(side) > 0 for side in split):
-        return "scores that are infinite or all equal are not normal"
+        return "scores are infinite or all equal, so they are not normally distributed"
     about_means = np.concatenate([side - side.mean() for side in split])
     p_value = float(sp.stats.normaltest(about_means).pvalue)
     if p_value < _NORMALITY_ERROR:
-        return f"scores are not normal about the mean of their side (p = {p_value:.2g})"
-    spreads = [float(side.var(ddof=1)) for side in split]
+        return (
+            "scores of members and of non-members are not normal about their means "
+            f"(p = {p_value:.2g})"
+        )
+    variances = [float(side.var(ddof=1)) for side in split]
     freedom = [len(side) - 1 for side in split]
-    below = float(sp.special.fdtr(*freedom, spreads[0] / spreads[1]))
+    below = float(sp.special.fdtr(*freedom, variances[0] / variances[1]))
     p_value = 2 * min(below, 1 - below)
     if p_value < _NORMALITY_ERROR:
-        return f"scores of members and non-members differ in their variance (p = {p_value:.2g})"
+        return f"scores of members and non-members have different variances (p = {p_value:.2g})"
     return ""

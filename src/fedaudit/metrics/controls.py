@@ -14,21 +14,23 @@ from fedaudit.metrics.intervals import Limits, percent, require_confidence
 from fedaudit.metrics.roc import SplitScores, as_truth, auc_of_ranks, ranked, sides
 
 _INTERVAL = 0.95
-# The error is this small because a study has hundreds of these controls. Of 200 permutations, 27
-# may exclude 0.5; with intervals a third too narrow, 38 do.
+# Significance level of the control. It is small because a study has hundreds of these controls. In
+# up to 27 of 200 permutations, the interval may exclude 0.5. With intervals that are too narrow by
+# a third, this happens in 38 of 200.
 _FALSE_ALARM = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class PermutationNull(Limits[float]):
-    """Distribution of an attack's AUC under shuffled membership, with its central range.
+    """Distribution of an attack's AUC when membership is shuffled, with its central range.
 
     Attributes:
         auc: The AUC with the true membership.
         mean: Mean AUC over permutations.
-        p_value: One-sided p-value: the share of permutations that reach the true AUC, above 0.
+        p_value: One-sided p-value: the fraction of permutations that reach the true AUC. The true
+            order counts as one permutation, so the p-value is never 0.
         permutations: Number of permutations.
-        alarms: Permutations whose 95 % interval excluded 0.5; 5 % are expected.
+        alarms: Number of permutations whose 95 % interval excluded 0.5; 5 % are expected.
 
     Examples:
         >>> import numpy as np
@@ -46,7 +48,7 @@ class PermutationNull(Limits[float]):
 
     @property
     def passed(self) -> bool:
-        """True if the intervals have no more false alarms than their error allows."""
+        """True unless significantly more than 5 % of the intervals excluded 0.5."""
         error = 1 - _INTERVAL
         test = sp.stats.binomtest(self.alarms, self.permutations, error, alternative="greater")
         return bool(test.pvalue > _FALSE_ALARM)
@@ -62,19 +64,19 @@ def permuted_membership(
 ) -> PermutationNull:
     """Compute the distribution of the AUC when membership is shuffled among the same scores.
 
-    Shuffled membership has an expected AUC of 0.5 by construction, but the interval can fail. On
-    scores with many ties, or with few members, it may exclude 0.5 more often than its error allows,
-    and would then report noise as a leak.
+    If membership is shuffled, the expected AUC is 0.5 by construction. The interval, however, may
+    exclude 0.5 more often than its error allows, for example with many ties or few members. An
+    audit would then report noise as a leak.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
         rng: Draws the permutations.
         permutations: Number of permutations, at least 20.
-        confidence: Share of permutations within the range, in (0, 1).
+        confidence: Fraction of permutations within the range, in (0, 1).
 
     Raises:
-        BadInput: Too few permutations, or bad scores.
+        BadInput: There are too few permutations, or scores are invalid.
 
     Examples:
         >>> from fedaudit.metrics import permuted_membership
@@ -109,17 +111,19 @@ def permuted_membership(
 
 
 FEWEST = 4
-"""Fewest members and fewest non-members, since the samples are split for training and scoring."""
+"""Fewest members, and fewest non-members, since both are split for training and scoring."""
 
 
 @dataclass(frozen=True)
 class BlindClassifier:
-    """Settings of the classifiers that see a sample's input and no model.
+    """Settings of the classifiers that see a sample's input but no model.
 
     Attributes:
         components: Number of principal components of the standardised inputs.
-        trained_on: Share of each side that the classifiers are trained on; the rest is scored.
-        most_samples: Largest number of samples; of more, each side is subsampled at random.
+        trained_on: Fraction of members and of non-members that the classifiers are trained on. The
+            other samples are scored.
+        most_samples: Largest number of samples. If there are more, members and non-members are each
+            subsampled at random.
 
     Examples:
         >>> import fedaudit as fa
@@ -133,7 +137,11 @@ class BlindClassifier:
 
 
 class _Scored(NamedTuple):
-    """Membership and scores, by classifier, of the samples that were not trained on."""
+    """Membership and scores of the samples that the classifiers were not trained on.
+
+    Attributes:
+        scores: Scores by the name of the classifier.
+    """
 
     truth: Bool[np.ndarray, " scored"]
     scores: dict[str, Float[np.ndarray, " scored"]]
@@ -141,15 +149,15 @@ class _Scored(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BlindResult(Limits[float]):
-    """Result of membership inference from inputs alone, without a model.
+    """Result of membership inference from inputs alone, without the audited model.
 
-    Its limits are corrected for having two classifiers.
+    The limits are corrected for the choice between two classifiers.
 
     Attributes:
-        classifier: "linear" or "trees": the classifier with the higher lower limit.
-        auc: Its AUC on samples that it was not trained on.
-        shifted: Whether the lower limit is above 0.5. Members and non-members then differ before
-            any training, so that no attack on them measures membership alone.
+        classifier: "linear" or "trees": the classifier whose AUC has the larger lower limit.
+        auc: AUC of this classifier on samples that it was not trained on.
+        shifted: Whether the lower limit is above 0.5. If so, members and non-members differ before
+            any training, so attacks on them do not only measure membership.
         n_members: Number of members scored.
         n_nonmembers: Number of non-members scored.
 
@@ -178,25 +186,25 @@ def blind_classifier(
     settings: BlindClassifier = BlindClassifier(),
     confidence: float = 0.95,
 ) -> BlindResult:
-    """Train two classifiers to separate members from non-members by their inputs alone.
+    """Train two classifiers to separate members from non-members using only their inputs.
 
-    If members and non-members have one distribution, the AUC is about 0.5. A linear classifier and
-    a forest of shallow trees are trained on one part of the samples and score the other.
-    Cross-validation would use every sample twice, but the scores of its folds are not independent.
-    On 40 exchangeable draws of MNIST its DeLong z-scores had a standard deviation of 1.1 to 1.5
-    instead of 1, which causes false alarms.
+    If members and non-members are identically distributed, the AUC is about 0.5. A linear
+    classifier and a forest of shallow trees are trained on some of the samples and score the
+    others. Cross-validation would score every sample, but the scores of its folds are not
+    independent. On 40 exchangeable draws of MNIST, its DeLong z-scores had a standard deviation of
+    1.1 to 1.5 instead of 1, which causes false alarms.
 
     Args:
         features: The inputs, one row per sample.
         is_member: Whether each sample is a member.
-        rng: Draws the sample, the two parts and the classifiers' seeds.
-        labels: Class indices. A difference between the label distributions of the two sides is a
-            distribution shift as well.
-        settings: Sizes of the sample, the training part and the reduction.
+        rng: Draws the subsample, the train/test split and the classifiers' seeds.
+        labels: Class index of each sample, used as an additional input. Different label
+            distributions of members and non-members are a distribution shift as well.
+        settings: Number of samples, fraction for training, and number of components.
         confidence: Confidence of the interval, in (0, 1).
 
     Raises:
-        BadInput: Inputs that are not finite, or fewer than four samples on a side.
+        BadInput: An input is not finite, or there are fewer than four members or non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -209,16 +217,16 @@ def blind_classifier(
 
     Source: Das, Zhang and Tramèr 2024, Blind baselines beat membership inference attacks.
     """
-    # Imported here and below, because scikit-learn would add a second to every start-up.
+    # Imported here because scikit-learn adds a second to the import of the package.
     from threadpoolctl import threadpool_limits
 
     require_confidence(confidence)
     truth = as_truth(is_member, len(features))
     chosen = _subsample(truth, settings, rng)
-    # Threads of BLAS change the last bits of results, and are slow on shared cores.
+    # Several BLAS threads change the last bits of results, and are slow on shared cores.
     with threadpool_limits(1, user_api="blas"):
         inputs = _inputs(features, labels, chosen, settings, rng)
-        scored = _held_out(inputs, truth[chosen], settings, rng)
+        scored = _score_held_out(inputs, truth[chosen], settings, rng)
     return _better(scored, confidence)
 
 
@@ -228,8 +236,8 @@ def _subsample(
     each_side = (np.flatnonzero(truth), np.flatnonzero(~truth))
     if min(map(len, each_side)) < FEWEST:
         raise BadInput(
-            f"the blind classifier needs at least {FEWEST} members and non-members, to train on "
-            f"some and score others, got {len(each_side[0])} and {len(each_side[1])}"
+            f"the blind classifier needs at least {FEWEST} members and {FEWEST} non-members, to "
+            f"train on some and score the others, got {len(each_side[0])} and {len(each_side[1])}"
         )
     limit = max(FEWEST, settings.most_samples // 2)
     return np.sort(np.concatenate([rng.permutation(side)[:limit] for side in each_side]))
@@ -242,33 +250,36 @@ def _inputs(
     settings: BlindClassifier,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "chosen columns"]:
-    """Return the reduced inputs with an indicator column for each class."""
-    inputs = _reduced(features[chosen], settings, rng)
+    """Return the principal components of the inputs, with an indicator column for each class."""
+    inputs = _components(features[chosen], settings, rng)
     if labels is None:
         return inputs
-    # Added after the reduction: among thousands of pixels, a class would have no weight.
+    # Added after the reduction: among thousands of pixels, a class indicator would have no weight.
     return np.concatenate([inputs, labels[chosen, None] == np.unique(labels)], axis=1)
 
 
-def _reduced(
+def _components(
     features: Shaped[np.ndarray, "samples ..."], settings: BlindClassifier, rng: np.random.Generator
 ) -> Float[np.ndarray, "samples columns"]:
     from sklearn.decomposition import PCA
 
     flat = features.reshape(len(features), -1).astype(np.float32)
     if not np.isfinite(flat).all():
-        raise BadInput("the blind classifier needs finite inputs; repair or drop the others")
+        raise BadInput(
+            "the blind classifier needs finite inputs; repair or remove samples with infinite or "
+            "missing values"
+        )
     varying = flat[:, np.ptp(flat, axis=0) > 0]
     if not varying.shape[1]:
         return np.zeros((len(flat), 1))
-    # Scaling and components do not use membership, so that they may be fitted on all samples.
+    # Scaling and components do not use membership, so they may be fitted on all samples.
     scaled = (varying - varying.mean(axis=0)) / varying.std(axis=0)
     size = min(settings.components, *scaled.shape)
     components = PCA(size, svd_solver="randomized", random_state=_seed(rng)).fit_transform(scaled)
     return np.asarray(components / components.std(axis=0).max(), dtype=np.float64)
 
 
-def _held_out(
+def _score_held_out(
     inputs: Float[np.ndarray, "samples columns"],
     truth: Bool[np.ndarray, " samples"],
     settings: BlindClassifier,
@@ -279,7 +290,7 @@ def _held_out(
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import train_test_split
 
-    seen, scored = train_test_split(
+    trained_on, scored = train_test_split(
         np.arange(len(truth)),
         train_size=settings.trained_on,
         stratify=truth,
@@ -287,18 +298,21 @@ def _held_out(
     )
     classifiers = {
         "linear": LogisticRegression(max_iter=1_000),
-        # Boosting was rejected: its threads spin for a minute if other processes use the cores.
+        # Boosting was rejected: its threads can take a minute if other processes use the cores.
         "trees": ExtraTreesClassifier(100, max_depth=8, random_state=_seed(rng)),
     }
     scores = {
-        name: model.fit(inputs[seen], truth[seen]).predict_proba(inputs[scored])[:, 1]
+        name: model.fit(inputs[trained_on], truth[trained_on]).predict_proba(inputs[scored])[:, 1]
         for name, model in classifiers.items()
     }
     return _Scored(truth[scored], scores)
 
 
 def _better(scored: _Scored, confidence: float) -> BlindResult:
-    """Return the classifier that separates better; each interval has half of the error."""
+    """Return the result of the classifier with the larger lower limit.
+
+    Each of the two intervals has half of the error.
+    """
     each = 1 - (1 - confidence) / 2
     intervals = {
         name: auc_interval(values, scored.truth, confidence=each)
@@ -329,31 +343,31 @@ def redraw(
     *,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "rounds clients samples"]:
-    """Redraw the non-members of each round and client, to reproduce a published flaw.
+    """Permute the values of non-members in each round and client, to reproduce a published flaw.
 
-    Members keep their positions. The values of non-members are permuted among the non-members in
-    each round and for each client, so a position holds a different sample each time. This is
-    wrong in two ways. An attack that compares clients then compares values of *different samples*.
-    A mean over rounds averages *different samples*, so the scores of non-members shrink
-    towards their common mean, while those of members keep their spread. Members are then
-    distinguishable even if no client was trained on them. Use this function only to reproduce
-    published tables, never for a finding.
+    The values of members are unchanged. In each round and for each client, the values of
+    non-members are permuted among the non-members. A position then stands for a different sample in
+    each round and client. This is wrong in two ways. An attack that compares clients compares
+    values of *different samples*. A mean over rounds averages *different samples*, so the scores of
+    non-members concentrate around their common mean, while the variance of members' scores does
+    not change. Members are then distinguishable even if no client was trained on them. Use this
+    function only to reproduce published tables, never as evidence of a leak.
 
     Args:
         values: Measurements of a signal.
-        is_member: Which samples the target trained on.
+        is_member: Which samples the target client trained on.
         rng: Draws the permutations.
 
     Raises:
-        BadInput: The mask has another length than the samples axis.
+        BadInput: The length of the mask differs from the length of the samples axis.
 
     Examples:
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> values = np.arange(6.0).reshape(1, 1, 6)
         >>> is_member = np.array([True, True, False, False, False, False])
-        >>> dealt = fa.metrics.redraw(values, is_member, rng=np.random.default_rng(0))
-        >>> dealt[0, 0, :2].tolist(), sorted(dealt[0, 0, 2:].tolist())
+        >>> redrawn = fa.metrics.redraw(values, is_member, rng=np.random.default_rng(0))
+        >>> redrawn[0, 0, :2].tolist(), sorted(redrawn[0, 0, 2:].tolist())
         ([0.0, 1.0], [2.0, 3.0, 4.0, 5.0])
 
     Source: FedMIA's published code, where the non-member indices are drawn inside the loop
@@ -363,6 +377,6 @@ def redraw(
         raise BadInput(
             f"every sample needs a membership, got {len(is_member)} for {values.shape[2]} samples"
         )
-    dealt = values.copy()
-    dealt[:, :, ~is_member] = rng.permuted(values[:, :, ~is_member], axis=2)
-    return dealt
+    redrawn = values.copy()
+    redrawn[:, :, ~is_member] = rng.permuted(values[:, :, ~is_member], axis=2)
+    return redrawn

@@ -1,4 +1,4 @@
-"""AUC with DeLong's interval: of one attack, of two attacks, and of clustered samples."""
+"""AUC with DeLong's interval: for one attack, for two attacks, and for clustered samples."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,8 +9,8 @@ import scipy as sp
 from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.family import METHOD as RARE
 from fedaudit.metrics.family import (
+    FEW_DIFFER,
     Side,
     is_rare,
     limits_of_sides,
@@ -38,18 +38,19 @@ from fedaudit.metrics.roc import (
 )
 
 FEWEST_DISORDERED = 5.0
-"""Fewest misordered (or well-ordered) disjoint pairs for a normal approximation."""
+"""Smallest number of misordered disjoint pairs (or of correctly ordered ones, if these are fewer)
+at which a normal approximation is used."""
 
 SEPARATE = "separate intervals"
-"""Method of a difference computed from the two AUCs' separate limits."""
+"""Name of the method for the difference of two AUCs that have separate limits."""
 
 
 @dataclass(frozen=True)
 class AucInterval(IntervalEstimate[float]):
     """AUC with its confidence interval.
 
-    The method is "DeLong 95%"; or "exact on pairs 95%" or "few scores differ 95%" if DeLong's
-    interval would be too narrow.
+    The method is "DeLong 95%". If DeLong's interval would be too narrow, the method is "exact on
+    pairs 95%" or "few scores differ 95%"; see :func:`auc_interval`.
 
     Examples:
         >>> import fedaudit as fa
@@ -63,7 +64,7 @@ class AucDifference(IntervalEstimate[float]):
     """Difference of two attacks' AUCs on the same samples: the first minus the second.
 
     Attributes:
-        p_value: Two-sided p-value of the null hypothesis of no difference.
+        p_value: Two-sided p-value of the null hypothesis that both AUCs are equal.
 
     Examples:
         >>> from fedaudit.metrics import compare_auc
@@ -75,7 +76,10 @@ class AucDifference(IntervalEstimate[float]):
 
 
 class Placements(NamedTuple):
-    """Share of non-members below each member, and of members above each non-member; ties half."""
+    """Fraction of non-members below each member, and of members above each non-member.
+
+    Ties count half.
+    """
 
     members: Float[np.ndarray, " members"]
     nonmembers: Float[np.ndarray, " nonmembers"]
@@ -92,13 +96,14 @@ def auc_interval(
     """Compute the AUC with an interval that always has a positive width.
 
     If almost no pair (or almost every pair) is misordered, or all scores are equal, DeLong's
-    variance is near zero although a second sample would give another AUC. The interval is then the
-    exact binomial one for disjoint member/non-member pairs, as many as the smaller side has. Under
-    perfect separation it is a rigorous bound, since disjoint pairs are independent and all of them
-    are ordered correctly.
+    variance is near zero although other samples would give another AUC. The interval is then the
+    exact binomial one for disjoint member/non-member pairs. Their number is the smaller of the
+    numbers of members and non-members. Under perfect separation it is a rigorous bound, since
+    disjoint pairs are independent and all of them are ordered correctly.
 
-    If nearly all scores of a side are equal, that side's variance is near zero as well. Its part
-    of the interval is then a Stringer bound on the mean of a variable that is nearly always 0.
+    If nearly all members (or all non-members) have equal scores, their contribution to the
+    variance is near zero as well. It is then replaced by a Stringer bound on the mean of a variable
+    that is nearly always 0.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -118,7 +123,7 @@ def auc_interval(
         (0.784, 0.682, 0.86)
 
     Source: DeLong, DeLong and Clarke-Pearson 1988; midranks after Sun and Xu 2014; Stringer 1963
-        and Zou and Donner 2008 if few scores of a side differ.
+        and Zou and Donner 2008 if nearly all members (or non-members) have equal scores.
     Differs: The interval is computed on the logit scale, so that it stays within (0, 1).
     """
     require_confidence(confidence)
@@ -135,7 +140,7 @@ def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
         return AucInterval(value, low, high, f"exact on pairs {percent(confidence)}")
     rare = _few_differ(ranks, placed, confidence)
     if rare is not None:
-        return AucInterval(value, *rare, f"{RARE} {percent(confidence)}")
+        return AucInterval(value, *rare, f"{FEW_DIFFER} {percent(confidence)}")
     low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
 
@@ -150,17 +155,17 @@ def logit_limits(value: float, variance: float, quantile: float) -> ConfidenceLi
 def _few_differ(
     ranks: SplitScores, placed: Placements, confidence: float
 ) -> ConfidenceLimits | None:
-    """Return limits if nearly all scores of a side are equal, or None."""
+    """Return limits if nearly all members or nearly all non-members have equal scores, or None."""
     at_modes = [side == most_frequent(side) for side in ranks]
-    rare = [is_rare(at_mode) for at_mode in at_modes]
-    if not any(rare):
+    few_differ = [is_rare(at_mode) for at_mode in at_modes]
+    if not any(few_differ):
         return None
     quantile = -float(sp.special.ndtri((1 - confidence) / 2))
     reaches = [
         _side(placements, at_mode).reach(confidence)
-        if few
+        if is_few
         else normal_reach(float(placements.var(ddof=1)) / len(placements), quantile)
-        for at_mode, placements, few in zip(at_modes, placed, rare, strict=True)
+        for at_mode, placements, is_few in zip(at_modes, placed, few_differ, strict=True)
     ]
     return limits_of_sides(placed.auc, reaches)
 
@@ -170,7 +175,7 @@ def _side(
     at_mode: Bool[np.ndarray, " samples"],
     person: Int[np.ndarray, " samples"] | None = None,
 ) -> Side:
-    """Return a side whose samples have equal weights."""
+    """Return the contributions of members (or of non-members) whose samples have equal weights."""
     ones = np.ones(len(placements))
     return side_of(ones / len(ones), placements, placements[at_mode][0] * ones, person)
 
@@ -184,15 +189,17 @@ def clustered_auc(
 ) -> AucInterval:
     """Compute the AUC of single samples, with an interval whose independent units are people.
 
-    Samples of one person may depend on each other in any way; people are taken as independent. If
-    almost no pair (or almost every pair) is misordered, the interval is the exact binomial one for
-    disjoint pairs of people, as many as the smaller side has people. If the scores of nearly all
-    people of a side are equal, that side's part is computed as in :func:`auc_interval`.
+    Samples of one person may depend on each other in any way; different people are assumed to be
+    independent. If almost no pair (or almost every pair) is misordered, the interval is the exact
+    binomial one for disjoint pairs of people. Their number is the smaller of the numbers of people
+    with members and of people with non-members. If the members (or non-members) of nearly all
+    people have equal scores, their contribution is computed as in :func:`auc_interval`.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
-        cluster: The person that each sample belongs to; a person may have samples on both sides.
+        cluster: Number of the person that each sample belongs to. A person may have both members
+            and non-members.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
@@ -208,20 +215,20 @@ def clustered_auc(
 
     Source: Obuchowski 1997, Nonparametric analysis of clustered ROC curve data (its variance).
     Differs: The interval is computed on the logit scale, as in :func:`auc_interval`, with
-        Student's t for the number of people on the smaller side.
+        Student's t for the smaller number of people, of those with members or with non-members.
     """
     require_confidence(confidence)
     truth = as_truth(is_member, len(as_scores(scores)))
     ranks = ranked(sides(scores, truth))
     placed = placements_of(ranks)
-    people, place = np.unique(cluster, return_inverse=True)
+    people, person = np.unique(cluster, return_inverse=True)
     value, count = placed.auc, len(people)
     # For each side, the sum of the centred placements of each person's samples.
     members, others = (
-        np.bincount(place[side], placements - value, count) / len(placements)
+        np.bincount(person[side], placements - value, count) / len(placements)
         for side, placements in zip((truth, ~truth), placed, strict=True)
     )
-    on_side = [len(np.unique(place[side])) for side in (truth, ~truth)]
+    on_side = [len(np.unique(person[side])) for side in (truth, ~truth)]
     fewest, variance = min(on_side), 0.0
     side_variances = [
         float(sums @ sums) * n / max(1, n - 1)
@@ -237,22 +244,22 @@ def clustered_auc(
         return AucInterval(value, low, high, f"exact on pairs of people {percent(confidence)}")
     quantile = -float(sp.special.stdtrit(fewest - 1, (1 - confidence) / 2))
     at_modes = [side == most_frequent(side) for side in ranks]
-    owners = [place[side] for side in (truth, ~truth)]
-    rare = [
-        at_mode.any() and is_rare(~np.isin(np.unique(owner), owner[~at_mode]))
-        for at_mode, owner in zip(at_modes, owners, strict=True)
+    person_of = [person[side] for side in (truth, ~truth)]
+    few_differ = [
+        at_mode.any() and is_rare(~np.isin(np.unique(persons), persons[~at_mode]))
+        for at_mode, persons in zip(at_modes, person_of, strict=True)
     ]
-    if any(rare):
+    if any(few_differ):
         reaches = [
-            _side(placements, at_mode, owner).reach(confidence)
-            if few
-            else normal_reach(spread, quantile)
-            for placements, at_mode, owner, few, spread in zip(
-                placed, at_modes, owners, rare, side_variances, strict=True
+            _side(placements, at_mode, persons).reach(confidence)
+            if is_few
+            else normal_reach(side_variance, quantile)
+            for placements, at_mode, persons, is_few, side_variance in zip(
+                placed, at_modes, person_of, few_differ, side_variances, strict=True
             )
         ]
         low, high = limits_of_sides(value, reaches, independent=sum(on_side) == count)
-        return AucInterval(value, low, high, f"{RARE} between people {percent(confidence)}")
+        return AucInterval(value, low, high, f"{FEW_DIFFER} between people {percent(confidence)}")
     low, high = logit_limits(value, variance, quantile)
     return AucInterval(value, low, high, f"DeLong by people {percent(confidence)}")
 
@@ -288,8 +295,10 @@ def compare_auc(
     Differs: If the variance is zero or one AUC is too extreme for DeLong's interval, the limits
         are differences of the two AUCs' separate limits. They are wider, and the p-value is 1.
     """
-    half = 1 - (1 - confidence) / 2
-    alone = [auc_interval(each, is_member, confidence=half) for each in (scores, other_scores)]
+    each_confidence = 1 - (1 - confidence) / 2
+    separate = [
+        auc_interval(each, is_member, confidence=each_confidence) for each in (scores, other_scores)
+    ]
     first, second = (
         placements_of(ranked(sides(each, is_member))) for each in (scores, other_scores)
     )
@@ -297,10 +306,10 @@ def compare_auc(
     variance = (
         _covariance(first, first) + _covariance(second, second) - 2 * _covariance(first, second)
     )
-    # The three terms cancel for attacks that rank alike, up to rounding errors.
+    # If both attacks rank the samples equally, the three terms cancel up to rounding errors.
     negligible = 1e-12 * (_covariance(first, first) + _covariance(second, second))
-    if variance <= negligible or not all(part.method.startswith("DeLong") for part in alone):
-        low, high = alone[0].low - alone[1].high, alone[0].high - alone[1].low
+    if variance <= negligible or not all(each.method.startswith("DeLong") for each in separate):
+        low, high = separate[0].low - separate[1].high, separate[0].high - separate[1].low
         method = f"{SEPARATE} {percent(confidence)}"
         return AucDifference(value, low, high, method, p_value=1.0)
     error = float(np.sqrt(variance))
@@ -315,7 +324,7 @@ def compare_auc(
 
 
 def placements_of(ranks: SplitScores) -> Placements:
-    """Return the placements of scores that are given by their midranks."""
+    """Return the placements of samples from the midranks of their scores."""
     members, nonmembers = ranks
     return Placements(
         members=(members - within_side(members)) / len(nonmembers),
@@ -324,7 +333,7 @@ def placements_of(ranks: SplitScores) -> Placements:
 
 
 def _covariance(first: Placements, second: Placements) -> float:
-    # The variance of a single sample is undefined; callers take 0 as "use an exact interval".
+    # The variance of a single sample is undefined. Callers use an exact interval if it is 0.
     if min(len(first.members), len(first.nonmembers)) < 2:
         return 0.0
     total = 0.0
@@ -334,7 +343,8 @@ def _covariance(first: Placements, second: Placements) -> float:
     return total
 
 
-_FEWEST = 10
+_FEWEST_RUNS = 10
+"""Fewest runs for a bootstrap over runs."""
 
 
 def auc_over_runs(
@@ -348,56 +358,59 @@ def auc_over_runs(
 ) -> IntervalEstimate[float | None]:
     """Compute the AUC over all pairs, with a percentile bootstrap that resamples whole runs.
 
-    Samples of one run may depend on each other in any way; runs are taken as independent. There
-    are no limits if every resample of runs gives the same AUC.
+    Samples of one run may depend on each other in any way; different runs are assumed to be
+    independent. If every resample of runs gives the same AUC, the limits are None.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member.
-        run: The run that each sample belongs to.
+        run: Number of the run that each sample belongs to.
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
         resamples: Number of resamples.
 
     Raises:
-        BadInput: Fewer than ten runs, a run without samples of both sides, or as :func:`auc`.
+        BadInput: There are fewer than ten runs, a run has no members or no non-members, or the
+            scores or membership are invalid, as in :func:`auc`.
     """
     require_confidence(confidence)
     values = as_scores(scores)
     truth = as_truth(is_member, len(values))
-    runs, place = np.unique(run, return_inverse=True)
+    runs, run_index = np.unique(run, return_inverse=True)
     count = len(runs)
-    members, others = (np.bincount(place[side], minlength=count) for side in (truth, ~truth))
-    if count < _FEWEST or not (members.all() and others.all()):
+    members, others = (np.bincount(run_index[side], minlength=count) for side in (truth, ~truth))
+    if count < _FEWEST_RUNS or not (members.all() and others.all()):
         raise BadInput(
-            f"an interval over runs needs at least {_FEWEST} runs, each with samples of both "
-            f"sides, got {count}"
+            f"an interval over runs needs at least {_FEWEST_RUNS} runs, each with members and "
+            f"non-members, got {count} runs"
         )
-    # won[i, j] counts pairs in which a member of run i scores above a non-member of run j, ties
-    # half: the AUC of a resample is then a bilinear form in the numbers of draws of each run.
-    won = np.zeros((count, count))
-    sides = [[values[(place == i) & side] for i in range(count)] for side in (truth, ~truth)]
-    for i, ours in enumerate(sides[0]):
-        for j, theirs in enumerate(sides[1]):
-            above, same = ours[:, None] > theirs, ours[:, None] == theirs
-            won[i, j] = above.sum() + same.sum() / 2
-    drawn = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
-    areas = np.einsum("di,ij,dj->d", drawn, won, drawn) / ((drawn @ members) * (drawn @ others))
+    # ordered[i, j] counts the pairs in which a member of run i scores above a non-member of run j;
+    # ties count half. The AUC of a resample is then a bilinear form in the number of times that
+    # each run is drawn.
+    ordered = np.zeros((count, count))
+    sides = [[values[(run_index == i) & side] for i in range(count)] for side in (truth, ~truth)]
+    for i, of_members in enumerate(sides[0]):
+        for j, of_others in enumerate(sides[1]):
+            above, tied = of_members[:, None] > of_others, of_members[:, None] == of_others
+            ordered[i, j] = above.sum() + tied.sum() / 2
+    draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
+    pairs = (draws @ members) * (draws @ others)
+    aucs = np.einsum("di,ij,dj->d", draws, ordered, draws) / pairs
     value = auc(values, truth)
-    if np.ptp(areas) < 1e-12:
+    if np.ptp(aucs) < 1e-12:
         return IntervalEstimate(value, None, None, f"no spread over {count} runs")
     tail = (1 - confidence) / 2
-    low, high = np.quantile(areas, [tail, 1 - tail])
+    low, high = np.quantile(aucs, [tail, 1 - tail])
     method = f"bootstrap over {count} runs {percent(confidence)}"
     return IntervalEstimate(value, float(min(low, value)), float(max(high, value)), method)
 
 
 class ThresholdRates(NamedTuple):
-    """Rates of a threshold that was chosen on other runs.
+    """Rates at a threshold that was chosen on other runs.
 
     Attributes:
-        true_positive: Share of members above the threshold.
-        false_positive: Share of non-members above the threshold.
+        true_positive: Fraction of members above the threshold.
+        false_positive: Fraction of non-members above the threshold.
     """
 
     true_positive: Share
@@ -409,27 +422,26 @@ def rates_at_calibrated_threshold(
 ) -> ThresholdRates:
     """Compute the rates at a threshold that is chosen on non-members of other runs.
 
-    The limits (Clopper-Pearson) are valid if each run has at most one member and one non-member.
+    The Clopper-Pearson limits are valid if each run has at most one member and one non-member.
 
     Args:
         calibration: Scores of non-members of other runs.
         members: Scores of members, larger for likelier members.
         nonmembers: Scores of non-members.
-        fpr: Largest share of ``calibration`` above the threshold, in [0, 1).
+        fpr: Largest fraction of ``calibration`` above the threshold, in [0, 1).
 
     Raises:
-        BadInput: A side is empty or holds NaNs, or ``fpr`` is out of range.
+        BadInput: One of the arrays is empty or contains NaNs, or ``fpr`` is out of range.
     """
-    chosen_on, ours, theirs = (as_scores(side) for side in (calibration, members, nonmembers))
-    if not (len(chosen_on) and len(ours) and len(theirs) and 0 <= fpr < 1):
+    reference, of_members, of_others = map(as_scores, (calibration, members, nonmembers))
+    if not (len(reference) and len(of_members) and len(of_others) and 0 <= fpr < 1):
         raise BadInput(
             "a threshold needs calibration scores, scores of members and of non-members, and a "
-            f"false-positive rate in [0, 1), got {len(chosen_on)}, {len(ours)}, {len(theirs)} and "
-            f"{fpr}"
+            f"false-positive rate in [0, 1), got {len(reference)}, {len(of_members)} and "
+            f"{len(of_others)} scores, and a rate of {fpr}"
         )
-    threshold = np.sort(chosen_on)[
-        len(chosen_on) - 1 - allowed_false_positives(fpr, len(chosen_on))
-    ]
+    allowed = allowed_false_positives(fpr, len(reference))
+    threshold = np.sort(reference)[len(reference) - 1 - allowed]
     # An infinite score is always flagged, even if the threshold is infinite as well.
-    above = [(side > threshold) | (side == np.inf) for side in (ours, theirs)]
+    above = [(side > threshold) | (side == np.inf) for side in (of_members, of_others)]
     return ThresholdRates(*(share(int(side.sum()), len(side)) for side in above))

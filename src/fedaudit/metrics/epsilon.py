@@ -1,7 +1,7 @@
 """Lower bounds on epsilon from an attack's success, over independent games or in one training run.
 
-Epsilons use the natural logarithm. A lower bound can refute a claimed epsilon and never certifies
-one. Each has a ceiling: the bound of a perfect attack on the same number of samples.
+Epsilons use the natural logarithm. A lower bound can refute a claimed epsilon but never certify
+it. Each bound has a ceiling: the bound of a perfect attack on the same number of samples.
 """
 
 import math
@@ -23,7 +23,7 @@ class EpsilonBound(NamedTuple):
 
     Attributes:
         value: The true epsilon is at least this, with the stated confidence.
-        ceiling: The bound that a perfect attack on the same number of samples would have.
+        ceiling: The bound that a perfect attack on the same number of samples would give.
         method: How the bound was computed, with delta and confidence.
 
     Examples:
@@ -38,7 +38,7 @@ class EpsilonBound(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counts of a rule fixed in advance, over independent runs or games.
+    """Outcomes of a decision rule that was fixed in advance, over independent runs or games.
 
     Attributes:
         true_positives: Number of members flagged.
@@ -62,15 +62,15 @@ class Counts(NamedTuple):
 def clopper_pearson_epsilon(
     counts: Counts, *, delta: float = 0.0, alpha: float = 0.05
 ) -> EpsilonBound:
-    """Compute a lower bound on epsilon from the error rates of one rule.
+    """Compute a lower bound on epsilon from the error rates of one decision rule.
 
-    The threshold of the rule is fixed in advance. The bound is valid for independent runs (or
-    games) with one sample each. Samples of one training run are not independent, so the figure
-    is then indicative only; use ``one_run_epsilon``.
+    The rule's threshold must be fixed in advance. The bound is valid for independent runs (or
+    games) with one sample each. Samples of one training run are not independent, so the bound is
+    then only indicative; use ``one_run_epsilon`` instead.
 
     Args:
         counts: Outcomes of the rule.
-        delta: The delta of the claim, in [0, 1).
+        delta: The delta at which epsilon is claimed, in [0, 1).
         alpha: Probability that the bound is wrong, in (0, 1); divide it by the number of
             thresholds tried.
 
@@ -96,15 +96,15 @@ def clopper_pearson_epsilon(
 
 
 def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
-    """Compute a lower bound on epsilon for a mechanism with a Gaussian trade-off.
+    """Compute a lower bound on epsilon for a mechanism with a Gaussian trade-off function.
 
-    The trade-off is that of two shifted normal distributions. The bound is much higher than that of
-    ``clopper_pearson_epsilon`` at the same counts. It assumes that the mechanism is
-    Gaussian (DP-SGD over many rounds nearly is).
+    This trade-off function is that of two shifted normal distributions. From the same counts, the
+    bound is much higher than that of ``clopper_pearson_epsilon``. It is only valid if the mechanism
+    is Gaussian, which is nearly true of DP-SGD over many rounds.
 
     Args:
         counts: Outcomes of a rule fixed in advance, over independent runs or games.
-        delta: The delta to state epsilon at, in (0, 1).
+        delta: The delta at which epsilon is stated, in (0, 1).
         alpha: Probability that the bound is wrong, in (0, 1).
 
     Raises:
@@ -144,7 +144,7 @@ def _from_counts(
 
 
 def gaussian_budget(shift: float, delta: float) -> float:
-    """Return the epsilon at ``delta`` between N(0, 1) and N(shift, 1), 0 if the shift is 0 or less.
+    """Return the epsilon at ``delta`` between N(0, 1) and N(shift, 1); 0 for a shift of 0 or less.
 
     Source: Dong, Roth and Su 2022, Corollary 2.13.
     """
@@ -157,7 +157,7 @@ def gaussian_budget(shift: float, delta: float) -> float:
 
 
 def gaussian_shift(epsilon: float, delta: float) -> float:
-    """Return the shift between two unit normals that is exactly (epsilon, delta)-DP."""
+    """Return the shift for which N(0, 1) and N(shift, 1) are exactly (epsilon, delta)-close."""
     high = 1.0
     while _gaussian_delta(epsilon, high) < delta:
         high *= 2
@@ -165,7 +165,7 @@ def gaussian_shift(epsilon: float, delta: float) -> float:
 
 
 def _gaussian_delta(epsilon: float, shift: float) -> float:
-    # Computed in logarithms, since e^epsilon overflows long before the product does.
+    # Computed in logarithms, since e^epsilon overflows although the product is small.
     near = sp.special.log_ndtr(-epsilon / shift + shift / 2)
     far = epsilon + sp.special.log_ndtr(-epsilon / shift - shift / 2)
     return float(-math.exp(near) * np.expm1(min(0.0, far - near)))
@@ -177,7 +177,7 @@ def bound_method(name: str, delta: float, alpha: float) -> str:
 
 
 def require_error(delta: float, alpha: float, *, least: float = 0.0) -> None:
-    """Raise if delta is not in [least, 1) or the error probability not in (0, 1)."""
+    """Raise if ``delta`` is not in [least, 1), or the error probability ``alpha`` not in (0, 1)."""
     if not least <= delta < 1:
         allowed = "[0, 1)" if least == 0 else "(0, 1)"
         raise BadInput(f"delta is a probability in {allowed}, got {delta}")
@@ -186,10 +186,10 @@ def require_error(delta: float, alpha: float, *, least: float = 0.0) -> None:
 
 
 IMPLAUSIBLE_COIN = 1e-6
-"""P-value of the number of members below which membership was not drawn by fair coins."""
+"""Membership is treated as not drawn by fair coins if the number of members has a lower p-value."""
 
 _LARGEST = 100.0
-"""Epsilon at which the search for a bound ends."""
+"""Epsilon at which the search for the largest refuted epsilon stops."""
 
 
 class Guesses(NamedTuple):
@@ -221,19 +221,20 @@ def one_run_epsilon(
 ) -> EpsilonBound:
     """Compute a lower bound on epsilon from one run that included each sample by a fair coin.
 
-    The ``guesses / 2`` highest scores are guessed to be members, the ``guesses / 2`` lowest
-    non-members. The attack abstains on the others. Ties at the edges count against it.
+    The attack guesses that the samples with the ``guesses / 2`` highest scores are members, and
+    that those with the ``guesses / 2`` lowest scores are non-members. It abstains on the others.
+    Ties with a score on which the attack abstains count as wrong guesses where possible.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Outcome of each coin: True for a member, False for a held-out sample.
         guesses: Number of guesses, even, fixed before looking at the scores.
-        delta: The delta of the claim, in [0, 1).
+        delta: The delta at which epsilon is claimed, in [0, 1).
         alpha: Probability that the bound is wrong, in (0, 1).
 
     Raises:
-        BadInput: An odd number of guesses, more guesses than samples, membership that is
-            implausible for fair coins, or bad scores.
+        BadInput: The number of guesses is odd or exceeds the number of samples, membership is
+            implausible for fair coins, or scores are invalid.
 
     Examples:
         >>> import fedaudit as fa
@@ -249,9 +250,9 @@ def one_run_epsilon(
 
 
 def one_sided_coins(is_member: npt.ArrayLike) -> str:
-    """Return why there is no bound if all coins have the same outcome; otherwise, an empty string.
+    """Return why there is no bound if all coins had the same outcome; otherwise an empty string.
 
-    Eight fair coins have the same outcome in one of 128 audits. Check this before
+    Eight fair coins all have the same outcome in one of 128 audits. Call this function before
     :func:`one_run_epsilon`, which raises an error in this case.
     """
     truth = np.asarray(is_member, dtype=bool)
@@ -259,8 +260,8 @@ def one_sided_coins(is_member: npt.ArrayLike) -> str:
     if 0 < members < len(truth):
         return ""
     return (
-        f"every coin fell on the same side: {members} members and {len(truth) - members} "
-        "non-members, so guesses bound nothing; audit more samples"
+        f"every coin had the same outcome: {members} members and {len(truth) - members} "
+        "non-members, so epsilon cannot be bounded; audit more samples"
     )
 
 
@@ -278,14 +279,14 @@ def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int)
         )
     if sp.stats.binomtest(members, members + nonmembers).pvalue < IMPLAUSIBLE_COIN:
         raise BadInput(
-            f"{members} members and {nonmembers} non-members do not look drawn by fair coins, "
-            "which this bound assumes; draw the membership of each audited sample independently "
-            "with probability one half"
+            f"this bound assumes that fair coins decided membership, which is implausible for "
+            f"{members} members and {nonmembers} non-members; draw the membership of each audited "
+            "sample independently with probability one half"
         )
     values = np.concatenate(split)
     truth = np.arange(len(values)) < members
-    # The highest score comes first, and non-members precede members on ties. Read from the end,
-    # members precede non-members. At both edges a tie therefore costs the attack a correct guess.
+    # The highest score comes first. Among tied scores, non-members precede members, so members
+    # precede non-members from the end. At both ends a tie therefore counts against the attack.
     order = np.lexsort((truth, -values))
     correct = int(truth[order[: guesses // 2]].sum() + (~truth[order[-guesses // 2 :]]).sum())
     return Guesses(guesses, correct, len(values))
@@ -295,8 +296,9 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
     """Compute a lower bound on epsilon from counts of guesses made in a single training run.
 
     Args:
-        guesses: Guesses, by a rule fixed in advance, about samples included by fair coins.
-        delta: The delta of the claim, in [0, 1).
+        guesses: Counts of guesses, by a rule fixed in advance, about samples that were included by
+            fair coins.
+        delta: The delta at which epsilon is claimed, in [0, 1).
         alpha: Probability that the bound is wrong, in (0, 1).
 
     Raises:
@@ -319,7 +321,7 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Return the largest probability of this many correct guesses under (epsilon, delta)-DP.
+    """Return the largest probability of at least this many correct guesses under DP.
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
@@ -334,14 +336,15 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
-    """Compute a lower bound on epsilon from one run of a mechanism with a Gaussian trade-off.
+    """Compute a lower bound on epsilon from one run, if the trade-off function is Gaussian.
 
     The mechanism is assumed to be at least as private as a Gaussian one. The bound is closer to the
     true epsilon than that of ``one_run_bound``, which does not need this assumption.
 
     Args:
-        guesses: Guesses, by a rule fixed in advance, about samples included by fair coins.
-        delta: The delta to state epsilon at, in (0, 1).
+        guesses: Counts of guesses, by a rule fixed in advance, about samples that were included by
+            fair coins.
+        delta: The delta at which epsilon is stated, in (0, 1).
         alpha: Probability that the bound is wrong, in (0, 1).
 
     Raises:
@@ -364,7 +367,7 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
 def _from_guesses(
     guesses: Guesses, refuted: Callable[[Guesses, float], bool], method: str
 ) -> EpsilonBound:
-    """Return the largest epsilon that the guesses refute, and that perfect guesses would refute."""
+    """Return the largest epsilon that the guesses refute; the ceiling is for perfect guesses."""
     total, correct, samples = guesses
     if not 0 <= correct <= total <= samples or total < 1:
         raise BadInput(
@@ -391,7 +394,7 @@ def _gaussian_refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: 
 
 
 def _largest_refuted(refuted: Callable[[float], bool]) -> float:
-    # Refuting one epsilon refutes all smaller ones, so any crossing is a valid bound.
+    # If an epsilon is refuted, all smaller ones are refuted too, so bisection is valid.
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Leakage by group, fairness gaps of a classifier, and models riskier than clients accept."""
+"""Leakage by group, fairness gaps of a classifier, and counts of models riskier than accepted."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,8 +25,9 @@ class GroupAuc(Limits[float | None]):
     """AUC within one group, such as a class or a client.
 
     Attributes:
-        group: The group's number (class index, client).
-        value: The AUC; None, as its limits are, if a side has fewer than two samples.
+        group: Number of the group, such as a class index or a client number.
+        value: The AUC. The AUC and its limits are None if the group has fewer than two members or
+            fewer than two non-members.
         n_members: Members in the group.
         n_nonmembers: Non-members in the group.
 
@@ -44,11 +45,11 @@ class GroupAuc(Limits[float | None]):
 
 
 class SingledOut(NamedTuple):
-    """Member that an attack singles out.
+    """Member that scores above most non-members.
 
     Attributes:
-        position: Index of the sample in the scores.
-        above_nonmembers: Share of non-members that it scores above.
+        position: Index of the member in the array of scores.
+        above_nonmembers: Fraction of non-members that score strictly below this member.
 
     Examples:
         >>> import fedaudit as fa
@@ -67,13 +68,13 @@ def auc_by_group(
     groups: Int[np.ndarray, " grouped"],
     confidence: float = 0.95,
 ) -> list[GroupAuc]:
-    """Compute the AUC of members against non-members of the same group, for every group.
+    """Compute, for every group, the AUC of its members against its non-members.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
         groups: The group of each sample.
-        confidence: Confidence of each interval, in (0, 1); not corrected for their number.
+        confidence: Confidence of each interval, in (0, 1); not corrected for multiple intervals.
 
     Raises:
         BadInput: Lengths differ or a score is NaN.
@@ -88,9 +89,9 @@ def auc_by_group(
     """
     values, truth = _checked_groups(scores, is_member, groups)
     return [
-        _group(int(group), values[within], truth[within], confidence)
+        _auc_of_group(int(group), values[in_group], truth[in_group], confidence)
         for group in np.unique(groups)
-        for within in [groups == group]
+        for in_group in [groups == group]
     ]
 
 
@@ -101,13 +102,13 @@ def auc_by_owner(
     owners: Int[np.ndarray, " grouped"],
     confidence: float = 0.95,
 ) -> list[GroupAuc]:
-    """Compute the AUC of all members against the non-members of one owner, for every owner.
+    """Compute, for every other client, the AUC of all members against that client's samples.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
         owners: The client that owns each sample; -1 for samples of no client.
-        confidence: Confidence of each interval, in (0, 1); not corrected for their number.
+        confidence: Confidence of each interval, in (0, 1); not corrected for multiple intervals.
 
     Raises:
         BadInput: Lengths differ or a score is NaN.
@@ -122,25 +123,24 @@ def auc_by_owner(
     """
     values, truth = _checked_groups(scores, is_member, owners)
     return [
-        _group(int(owner), values[within], truth[within], confidence)
+        _auc_of_group(int(owner), values[compared], truth[compared], confidence)
         for owner in np.unique(owners[~truth])
-        for within in [truth | (owners == owner)]
+        for compared in [truth | (owners == owner)]
     ]
 
 
 def above_nonmembers(
     scores: npt.ArrayLike, is_member: npt.ArrayLike
 ) -> Float[np.ndarray, " members"]:
-    """Compute, for each member, the share of non-members that score strictly below it.
+    """Compute, for each member, the fraction of non-members that score strictly below it.
 
-    The shares are in the order of the members.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
 
     Returns:
-        One share for each member, in [0, 1].
+        One fraction for each member, in [0, 1], in the order of the members.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
@@ -157,7 +157,7 @@ def above_nonmembers(
 def most_exposed(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, top: int = 20
 ) -> list[SingledOut]:
-    """Return the members that score above the largest share of non-members, the most exposed first.
+    """Return the members that score above the most non-members, the most exposed member first.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -172,14 +172,14 @@ def most_exposed(
         >>> [member.position for member in most_exposed([3, 1, 2, 0], [True, True, False, False])]
         [0, 1]
     """
-    shares = above_nonmembers(scores, is_member)
+    fractions = above_nonmembers(scores, is_member)
     positions = np.flatnonzero(as_truth(is_member, len(as_scores(scores))))
-    # Members with equal shares are sorted by their scores.
-    order = np.lexsort((-as_scores(scores)[positions], -shares))[: max(0, top)]
-    return [SingledOut(int(positions[place]), float(shares[place])) for place in order]
+    # Members with equal fractions are sorted by their scores.
+    order = np.lexsort((-as_scores(scores)[positions], -fractions))[: max(0, top)]
+    return [SingledOut(int(positions[index]), float(fractions[index])) for index in order]
 
 
-def _group(
+def _auc_of_group(
     group: int,
     scores: Float[np.ndarray, " samples"],
     truth: npt.NDArray[np.bool_],
@@ -187,10 +187,10 @@ def _group(
 ) -> GroupAuc:
     members = int(truth.sum())
     nonmembers = len(truth) - members
-    figure: dict[str, Any] = {"value": None, "low": None, "high": None}
+    interval: dict[str, Any] = {"value": None, "low": None, "high": None}
     if min(members, nonmembers) >= 2:
-        figure = asdict(auc_interval(scores, truth, confidence=confidence))
-    return GroupAuc(group=group, n_members=members, n_nonmembers=nonmembers, **figure)
+        interval = asdict(auc_interval(scores, truth, confidence=confidence))
+    return GroupAuc(group=group, n_members=members, n_nonmembers=nonmembers, **interval)
 
 
 def _checked_groups(
@@ -206,12 +206,12 @@ def _checked_groups(
 
 
 METRICS = ("demographic parity", "equal opportunity", "equalised odds")
-"""The fairness metrics, in the order of results."""
+"""Names of the fairness metrics, in the order in which functions return them."""
 
 
 @dataclass(frozen=True)
 class GroupGap(Limited[float]):
-    """Largest difference between two groups, with bootstrap limits; 0 is equal treatment.
+    """Largest difference of a rate between two groups, with bootstrap limits; 0 is equal treatment.
 
     Attributes:
         metric: One of ``METRICS``.
@@ -231,13 +231,13 @@ def fairness_gaps(
 ) -> list[GroupGap]:
     """Compute demographic parity, equal opportunity and equalised odds, with bootstrap intervals.
 
-    With classes 0 and 1, a prediction of 1 is the favourable one. With other classes, the gap is
-    the mean over one-vs-rest gaps. The gap of equalised odds is the larger of the gaps of the
-    true-positive and the false-positive rate, for each class.
+    If all classes are 0 or 1, a prediction of 1 is the favourable one. Otherwise, the gap is the
+    mean over one-vs-rest gaps. For each class, the gap of equalised odds is the larger of two
+    gaps: that of the true-positive rate and that of the false-positive rate.
 
     An absolute difference is never negative, so its expectation is above 0 even under equal
-    treatment. Resampling adds to it: a value may lie below its lower limit. Only compare gaps of
-    the same numbers of samples.
+    treatment. Resampling increases this bias, so a gap may lie below its own lower limit. Only
+    compare gaps that were computed on the same numbers of samples.
 
     Args:
         labels: True class of each sample.
@@ -248,15 +248,15 @@ def fairness_gaps(
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, there are fewer than two groups or one resample, or no class has
-            samples in every group (and, for the false-positive rate, samples outside of it), so
-            that rates cannot be compared.
+        BadInput: Lengths differ, there are fewer than two groups, ``resamples`` is below 1, or the
+            rates of no class can be compared. Comparing them needs, in every group, samples of
+            the class and samples of other classes.
         Unsupported: fairlearn is not installed.
 
     Source: IFCA-MIR, section 3.2, Eqs. (5)-(7); the value is fairlearn's.
-    Differs: The paper's definitions are for two classes; the one-vs-rest mean over classes is this
-        toolkit's. fairlearn counts a rate without samples as 0, which creates gaps of classes that
-        a group lacks. Such classes are left out of equal opportunity and equalised odds here.
+    Differs: The paper defines the gaps for two classes; this toolkit adds the one-vs-rest mean over
+        more classes. fairlearn counts a rate without samples as 0, so a class that is absent from
+        a group would have a gap. Here, equal opportunity and equalised odds omit such classes.
     """
     require_confidence(confidence)
     tables = _tables(labels, predictions, group)
@@ -277,8 +277,8 @@ def gaps_of(
     """Compute the three gaps from confusion matrices, for many draws at once.
 
     Args:
-        tables: For each group, the number of samples by true class and predicted class. Of two
-            classes, only the second is compared; of more, all are.
+        tables: For each group, the number of samples by true class and predicted class. If there
+            are two classes, only the second is compared. If there are more, all are compared.
 
     Returns:
         Gaps in the order of ``METRICS``; NaN if no class can be compared.
@@ -290,7 +290,7 @@ def gaps_of(
 
 
 def _limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
-    """Return percentiles of the finite gaps; the full range [0, 1] if no gap is finite."""
+    """Return the percentiles of the finite gaps, or the full range [0, 1] if no gap is finite."""
     finite = gaps[np.isfinite(gaps)]
     if not len(finite):
         return ConfidenceLimits(0.0, 1.0)
@@ -299,11 +299,11 @@ def _limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
 
 
 class _Rates(NamedTuple):
-    """Selection, true-positive and false-positive rates; NaN for a rate without samples."""
+    """Rates of each compared class in each group; NaN for a rate without samples."""
 
-    selected: Float[ndarray, "draws groups compared"]
-    caught: Float[ndarray, "draws groups compared"]
-    alarms: Float[ndarray, "draws groups compared"]
+    selection: Float[ndarray, "draws groups compared"]
+    true_positive: Float[ndarray, "draws groups compared"]
+    false_positive: Float[ndarray, "draws groups compared"]
 
 
 def _rates(tables: Float[ndarray, "draws groups classes classes"]) -> _Rates:
@@ -333,35 +333,35 @@ def _tables(
             "every sample needs a label, a prediction and a group, got "
             f"{len(labels)}, {len(predictions)} and {len(group)}"
         )
-    groups, place = np.unique(group, return_inverse=True)
+    groups, group_index = np.unique(group, return_inverse=True)
     if len(groups) < 2:
         raise BadInput(
             f"fairness gaps compare groups, got {len(groups)}; pass samples of at least 2 groups"
         )
     both = np.concatenate([labels, predictions])
-    # Binary classes keep both columns even if one of them never occurs.
+    # Binary classes have two columns even if one class never occurs.
     classes = np.array([0, 1]) if np.isin(both, (0, 1)).all() else np.unique(both)
     actual, predicted = (np.searchsorted(classes, column) for column in (labels, predictions))
     tables = np.zeros((len(groups), len(classes), len(classes)))
-    np.add.at(tables, (place, actual, predicted), 1)
+    np.add.at(tables, (group_index, actual, predicted), 1)
     return tables
 
 
 class _Comparable(NamedTuple):
-    """Classes for which every group has the rates of equal opportunity and of equalised odds."""
+    """Which classes have all rates in every group, for two metrics."""
 
-    caught: Bool[ndarray, " compared"]
-    odds: Bool[ndarray, " compared"]
+    equal_opportunity: Bool[ndarray, " compared"]
+    equalised_odds: Bool[ndarray, " compared"]
 
 
 def _comparable(tables: Float[ndarray, "groups classes classes"]) -> _Comparable:
     rates = _rates(tables[None])
-    has_tpr = np.isfinite(rates.caught[0]).all(0)
-    comparable = _Comparable(has_tpr, has_tpr & np.isfinite(rates.alarms[0]).all(0))
-    if not comparable.odds.any():
+    has_tpr = np.isfinite(rates.true_positive[0]).all(0)
+    comparable = _Comparable(has_tpr, has_tpr & np.isfinite(rates.false_positive[0]).all(0))
+    if not comparable.equalised_odds.any():
         raise BadInput(
-            "no class has samples in every group, and samples of other classes in every group, so "
-            "that rates cannot be compared; pass more samples of each group"
+            "rates of a class can only be compared if every group has samples of this class and of "
+            "other classes, which no class satisfies; pass more samples of each group"
         )
     return comparable
 
@@ -369,7 +369,10 @@ def _comparable(tables: Float[ndarray, "groups classes classes"]) -> _Comparable
 def _by_fairlearn(
     tables: Float[ndarray, "groups classes classes"], comparable: _Comparable
 ) -> tuple[float, float, float]:
-    """Compute the gaps with fairlearn, passing counts as weights: single samples take seconds."""
+    """Compute the gaps with fairlearn from counts as sample weights.
+
+    One row per sample would take seconds.
+    """
     try:
         from fairlearn.metrics import (
             MetricFrame,
@@ -382,14 +385,15 @@ def _by_fairlearn(
             "fairness metrics need fairlearn, which is not installed; run: "
             "pip install fedaudit[fairness]"
         ) from error
-    # Axes: compared class, group, whether the sample has the class, whether it is predicted.
+    # Axes of weights: compared class, group, whether the sample has this class, whether the model
+    # predicts this class.
     compared = range(1, 2) if tables.shape[-1] == 2 else range(tables.shape[-1])
     weights = np.stack([_one_vs_rest(tables, index) for index in compared])
     klass, group, actual, predicted = np.indices(weights.shape).reshape(4, -1)
     metrics = {
-        "selected": selection_rate,
-        "caught": true_positive_rate,
-        "alarms": false_positive_rate,
+        "selection": selection_rate,
+        "true_positive": true_positive_rate,
+        "false_positive": false_positive_rate,
     }
     frame = MetricFrame(
         metrics=metrics,
@@ -400,11 +404,11 @@ def _by_fairlearn(
         sample_params={name: {"sample_weight": weights.ravel()} for name in metrics},
     )
     gaps = frame.difference()
-    tpr_gap, fpr_gap = gaps["caught"].to_numpy(), gaps["alarms"].to_numpy()
+    tpr_gap, fpr_gap = gaps["true_positive"].to_numpy(), gaps["false_positive"].to_numpy()
     return (
-        float(gaps["selected"].mean()),
-        float(tpr_gap[comparable.caught].mean()),
-        float(np.maximum(tpr_gap, fpr_gap)[comparable.odds].mean()),
+        float(gaps["selection"].mean()),
+        float(tpr_gap[comparable.equal_opportunity].mean()),
+        float(np.maximum(tpr_gap, fpr_gap)[comparable.equalised_odds].mean()),
     )
 
 
@@ -435,9 +439,9 @@ class Violations(NamedTuple):
     """Number of clients whose model has a membership risk above their threshold.
 
     Attributes:
-        above: Clients whose model's measured risk is above the threshold.
-        sure: Clients for which the lower confidence limit of the risk is above it as well.
-        clients: Number of clients.
+        above: Number of clients whose model has a measured risk above the client's threshold.
+        sure: Number of clients for which the risk's lower confidence limit is also above it.
+        clients: Number of all clients.
     """
 
     above: int
@@ -451,15 +455,15 @@ def violations(
     *,
     lows: Float[ndarray, " lows"] | None = None,
 ) -> Violations:
-    """Count the clients whose model is riskier than they accept.
+    """Count the clients whose model has a higher membership risk than the client accepts.
 
-    A risk that equals the threshold is accepted.
+    A risk equal to the threshold is not a violation.
 
     Args:
         risks: Membership risk of each client's model, in [0, 1]; NaN for a risk that was not
             measured, which is not a violation.
         thresholds: The highest risk that each client accepts, in [0, 1].
-        lows: Lower limits of the risks; without them no violation is sure.
+        lows: Lower confidence limits of the risks. If None, ``sure`` is 0.
 
     Raises:
         BadInput: Lengths differ, or there is no client.
@@ -479,12 +483,12 @@ def violations(
 
 
 class ModelRisk(NamedTuple):
-    """Sample sizes behind a model's risk, and the risks that its clients accept.
+    """Sample sizes that a model's risk was measured on, and the risks that its clients accept.
 
     Attributes:
         members: Number of audited members, at least 1.
         others: Number of audited non-members, at least 1.
-        thresholds: The highest risk that each of its clients accepts.
+        thresholds: The highest risk that each client of the model accepts.
     """
 
     members: int
@@ -497,9 +501,9 @@ def violations_by_chance(
 ) -> float:
     """Compute the expected number of violations if every true risk is at chance level (one half).
 
-    A measured risk is a balanced accuracy, with sampling error. Clients that accept little more
-    than one half are then in violation by noise alone. The simulated attack calls half of all
-    samples members, which has the largest variance.
+    A measured risk is a balanced accuracy and has sampling error. A client that accepts only
+    slightly more than one half can then be in violation by noise alone. The simulated attack calls
+    each sample a member with probability one half, which gives the largest variance.
 
     Raises:
         BadInput: A model without samples on one side.

@@ -1,4 +1,4 @@
-"""P-values of figures above chance level, combined over runs and corrected over a study."""
+"""P-values of metrics against chance level, combined over runs and corrected for multiple tests."""
 
 import math
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ class Holm(NamedTuple):
     """Tests of a family after Holm's correction, with None for tests without a p-value.
 
     Attributes:
-        adjusted: Smallest family-wise error at which each test would be significant.
-        significant: Whether each test is significant at the chosen error.
+        adjusted: Adjusted p-value of each test: the smallest family-wise error at which the test
+            would be significant.
+        significant: Whether each test is significant at the chosen family-wise error.
 
     Examples:
         >>> import fedaudit as fa
@@ -34,10 +35,10 @@ class Holm(NamedTuple):
 def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     """Compute the one-sided p-value of "members do not score higher", the Mann-Whitney test.
 
-    The test is exact for a handful of samples without ties, otherwise normal with the tie
-    correction. If few scores differ from the most frequent one, a normal tail is too thin at the
-    small errors of a corrected family. The test then counts the members above and below that score
-    (Fisher's exact test). If all scores are equal, the p-value is 1.
+    With few samples and no ties, the test is exact. Otherwise it uses a normal approximation with
+    the tie correction. If few scores differ from the most frequent one, the tail of the normal
+    approximation is too thin at the small significance levels of a corrected family. The test then
+    counts the members above and below that score (Fisher's exact test).
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -67,9 +68,9 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
     """Compute the one-sided p-value of a true-positive rate at a number of allowed false positives.
 
     Under the null hypothesis every order of all samples is equally likely. At least
-    ``true_positives`` members are flagged exactly if at most ``allowed`` of the
-    ``true_positives + allowed`` highest scores belong to non-members. The p-value is exact without
-    ties; ties make it conservative.
+    ``true_positives`` members are flagged if and only if at most ``allowed`` of the
+    ``true_positives + allowed`` highest scores belong to non-members. Without ties the p-value is
+    exact; with ties it is conservative.
 
     Args:
         true_positives: Number of members flagged.
@@ -78,7 +79,7 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
         nonmembers: Number of non-members.
 
     Raises:
-        BadInput: Counts that do not fit together.
+        BadInput: A count is negative or exceeds its total.
 
     Examples:
         >>> import fedaudit as fa
@@ -90,8 +91,8 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
             f"{true_positives} of {members} members and {allowed} of {nonmembers} non-members "
             "flagged: a count lies between 0 and its total"
         )
-    first = true_positives + allowed
-    return float(sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, first))
+    highest = true_positives + allowed
+    return float(sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, highest))
 
 
 def combined(p_values: Sequence[float]) -> float:
@@ -114,7 +115,7 @@ def combined(p_values: Sequence[float]) -> float:
     Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1.
     """
     if not p_values or not all(0 <= p <= 1 for p in p_values):
-        raise BadInput(f"p-values to combine are shares in [0, 1], at least one, got {p_values}")
+        raise BadInput(f"combining needs at least one p-value, each in [0, 1], got {p_values}")
     if len(p_values) == 1:
         return p_values[0]
     # A p-value that underflowed to 0 would make the statistic infinite.
@@ -123,14 +124,14 @@ def combined(p_values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
-    """Control the probability of any false finding in a family of tests with any dependence.
+    """Control the probability of any false positive in a family of tests with any dependence.
 
-    The family contains every figure from which a reader could pick the largest: attacks, contrasts,
-    target clients, rounds, defenses. Without the correction, eight attacks on ten clients show
-    "leakage" almost always.
+    The family should contain every test from which a reader could pick the most significant one:
+    all attacks, kinds of non-members, target clients, rounds and defenses. Without the correction,
+    eight attacks on ten clients show "leakage" almost always.
 
     Args:
-        p_values: One p-value per test, in any order; None for a test that was refused.
+        p_values: One p-value per test, in any order; None for a test that was not computed.
         alpha: Family-wise error, in (0, 1).
 
     Raises:
@@ -148,37 +149,41 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
     positions = [position for position, p in enumerate(p_values) if p is not None]
     values = np.array([p for p in p_values if p is not None], dtype=np.float64)
     if not ((values >= 0) & (values <= 1)).all():
-        raise BadInput("p-values must be in [0, 1]; give None for a test that was refused")
+        raise BadInput("p-values must be in [0, 1]; pass None for a test that was not computed")
     order = np.argsort(values, kind="stable")
     steps = values[order] * np.arange(len(values), 0, -1)
     adjusted: list[float | None] = [None] * len(p_values)
-    for place, value in zip(order, np.minimum(np.maximum.accumulate(steps), 1.0), strict=True):
-        adjusted[positions[place]] = float(value)
+    for index, value in zip(order, np.minimum(np.maximum.accumulate(steps), 1.0), strict=True):
+        adjusted[positions[index]] = float(value)
     return Holm(
         adjusted=tuple(adjusted),
         significant=tuple(None if value is None else value <= alpha for value in adjusted),
     )
 
 
+# A side is either the members or the non-members. An other score is a score that differs from the
+# most frequent one.
+
 FEWEST_OTHERS = 8
-"""Number of scores, other than the most frequent one, that a side needs for DeLong's variance. With
-five of 100 scores, DeLong's lower limit is above the truth in 4 % of audits instead of 2.5 %."""
+"""Number of other scores that a side needs for DeLong's variance. With five other scores among 100,
+DeLong's lower limit is above the true AUC in 4 % of audits instead of 2.5 %."""
 _FEWEST_EXPECTED = 20.0
-"""Number of other scores expected on the smaller side below which a test counts scores instead of
-ranking them. With 100 against 1,000 samples, a normal tail of 1e-4 is four times too thin at 10
-other scores, and seven times at 5."""
+"""Expected number of other scores on the smaller side below which a test counts scores instead of
+ranking them. With 100 against 1,000 samples, the normal approximation of a tail of 1e-4 is too thin
+by a factor of four at 10 other scores, and of seven at 5."""
 _UNEVEN = 3
 """Ratio of all samples to the smaller side above which the null distribution is skewed."""
-METHOD = "few scores differ"
-"""Method of limits for sides with few other scores, to which the confidence is appended."""
+FEW_DIFFER = "few scores differ"
+"""Name of the method for limits if a side has few other scores. The confidence is appended."""
 
 
 class Side(NamedTuple):
     """Contributions of the members, or of the non-members, to the AUC.
 
-    The AUC is a weighted sum of placements. A sample's placement is the share of the other side
-    that is ordered correctly with it. Contributions are measured relative to that of a sample with
-    the most frequent score, so nearly all of them are 0. A unit is a sample or a person.
+    The AUC is a weighted sum of placements. A sample's placement is the fraction of pairs with
+    samples of the other side that are ordered correctly. The reference is the contribution of a
+    sample with the most frequent score. Contributions are measured relative to it, so nearly all of
+    them are 0. A unit is a sample or a person.
 
     Attributes:
         deficit: Amount by which each unit's contribution is below the reference, at least 0.
@@ -193,7 +198,7 @@ class Side(NamedTuple):
     largest_surplus: float
 
     def reach(self, confidence: float) -> ConfidenceLimits:
-        """Return the distances from the AUC to its lower and upper limit that this side causes."""
+        """Return how far below and above the AUC its limits are due to this side."""
         deficit, surplus = float(self.deficit.sum()), float(self.surplus.sum())
         deficit_limit = _bound_on_sum(self.deficit, self.largest_deficit, confidence)
         surplus_limit = _bound_on_sum(self.surplus, self.largest_surplus, confidence)
@@ -203,14 +208,14 @@ class Side(NamedTuple):
 
 
 def is_rare(at_mode: Bool[np.ndarray, " units"]) -> bool:
-    """Return True if under eight units, and under half, differ from the most frequent score."""
+    """Return True if fewer than eight units, and fewer than half of them, have other scores."""
     others = len(at_mode) - int(at_mode.sum())
     return others < FEWEST_OTHERS and 2 * others < len(at_mode)
 
 
 def most_frequent(scores: Float[np.ndarray, " samples"]) -> float:
-    """Return the score that more than half of the samples have; NaN without one."""
-    # Such a score is the median as well. Avoiding a sort matters for thousands of permutations.
+    """Return the score that more than half of the samples have; NaN if there is no such score."""
+    # Such a score is also the median. Avoiding a full sort matters for thousands of permutations.
     middle = np.partition(scores, len(scores) // 2)[len(scores) // 2]
     return float(middle) if 2 * int((scores == middle).sum()) > len(scores) else np.nan
 
@@ -225,9 +230,9 @@ def side_of(
 
     Args:
         weights: The weight of each sample in the AUC. Weights add up to 1.
-        placements: The share of the other side that is ordered correctly with each sample.
-        at_mode: That share for a sample with the most frequent score.
-        unit: The person of each sample, numbered from 0; None if samples are independent.
+        placements: The placement of each sample, see :class:`Side`.
+        at_mode: The placement of a sample with the most frequent score of the same stratum.
+        unit: Number of each sample's person; None if samples are independent.
     """
     deficit = weights * np.maximum(at_mode - placements, 0.0)
     surplus = weights * np.maximum(placements - at_mode, 0.0)
@@ -241,7 +246,7 @@ def side_of(
 
 
 def normal_reach(variance: float, quantile: float) -> ConfidenceLimits:
-    """Return the half-width of a normal interval, below and above the value."""
+    """Return the half-width of a normal interval, for both sides of the estimate."""
     reach = quantile * math.sqrt(variance)
     return ConfidenceLimits(reach, reach)
 
@@ -252,12 +257,12 @@ def limits_of_sides(
     *,
     independent: bool = True,
 ) -> ConfidenceLimits:
-    """Return the limits of an AUC from the contributions of both sides.
+    """Return the limits of an AUC from the distances that members and non-members contribute.
 
     Args:
         value: The AUC.
-        reaches: For each side, the distances below and above the AUC.
-        independent: False if one person may have samples on both sides.
+        reaches: Distances below and above the AUC, for members and for non-members.
+        independent: False if one person may have both members and non-members.
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
     """
@@ -274,10 +279,10 @@ def _bound_on_sum(amounts: Float[np.ndarray, " units"], largest: float, confiden
     """
     if largest <= 0:
         return 0.0
-    shares = np.sort(amounts[amounts > 0])[::-1] / largest
+    relative = np.sort(amounts[amounts > 0])[::-1] / largest
     units, one_sided = len(amounts), 1 - (1 - confidence) / 2
-    bounds = [upper_limit(count, units, confidence=one_sided) for count in range(len(shares) + 1)]
-    mean = bounds[0] + float(np.diff(bounds) @ np.minimum(shares, 1.0))
+    bounds = [upper_limit(count, units, confidence=one_sided) for count in range(len(relative) + 1)]
+    mean = bounds[0] + float(np.diff(bounds) @ np.minimum(relative, 1.0))
     return units * largest * mean
 
 
@@ -286,16 +291,16 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
 
     Under the null hypothesis every division of a stratum's samples into members and non-members is
     equally likely. The number of members above the stratum's most frequent score is then
-    hypergeometric, and so is the number below it. The choice between this
-    test and the rank test depends on the pooled scores, never on membership.
+    hypergeometric, and so is the number of members below it. The choice between this test and the
+    rank test depends on the pooled scores, never on membership.
 
     Args:
         parts: Scores of members and non-members, one pair per stratum.
 
     Returns:
-        The exact one-sided p-value, which is 1 if no score differs from the most frequent one of
-        its stratum. None if the rank test applies: the smaller side has a third of the samples, or
-        twenty or more scores other than the most frequent one are expected on it.
+        The exact one-sided p-value. It is 1 if no score differs from the most frequent one of its
+        stratum. None if the rank test should be used instead: the smaller side has at least a third
+        of all samples, or at least twenty other scores are expected on it.
 
     Source: Fisher, Statistical Methods for Research Workers, 1934, section 21.02.
     """
@@ -314,31 +319,34 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
     ]
     if min(expected) >= _FEWEST_EXPECTED:
         return None
-    # If members score higher, they are above it more often, or below it less often.
+    # If members score higher, they are above the mode more often, or below it less often.
     above, below = (
         [compare(scores, mode) for scores, mode in zip(pooled, modes, strict=True)]
         for compare in (np.greater, np.less)
     )
     members = [size[0] for size in sizes]
     p_values = [
-        _counted(marked, members, upper=upper)
+        _tail_probability(marked, members, upper=upper)
         for marked, upper in ((above, True), (below, False))
         if any(flags.any() for flags in marked)
     ]
-    # Bonferroni's correction for two tests; without any other score there is no evidence.
+    # Bonferroni's correction for two tests. If no score differs from the mode, the p-value is 1.
     return min(1.0, len(p_values) * min(p_values)) if p_values else 1.0
 
 
-def _counted(
+def _tail_probability(
     marked: Sequence[Bool[np.ndarray, " samples"]], members: Sequence[int], *, upper: bool
 ) -> float:
-    """Return the upper (or lower) tail probability of the number of marked members."""
+    """Return the upper (or lower) tail probability of the number of marked members over strata.
+
+    Members come first among the samples of a stratum.
+    """
     distribution, observed = np.ones(1), 0
-    for flags, drawn in zip(marked, members, strict=True):
+    for flags, n_members in zip(marked, members, strict=True):
         total = int(flags.sum())
-        counts = np.arange(min(total, drawn) + 1)
-        stratum = sp.stats.hypergeom.pmf(counts, len(flags), total, drawn)
+        counts = np.arange(min(total, n_members) + 1)
+        stratum = sp.stats.hypergeom.pmf(counts, len(flags), total, n_members)
         distribution = np.convolve(distribution, stratum)
-        observed += int(flags[:drawn].sum())
+        observed += int(flags[:n_members].sum())
     tail = distribution[observed:] if upper else distribution[: observed + 1]
     return float(min(1.0, tail.sum()))

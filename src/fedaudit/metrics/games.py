@@ -1,11 +1,13 @@
 """Success in security games in which an adversary decides whether a record is in a batch.
 
-The adversary's rule looks at each record. It fires for the target with probability p and for any
-other record with probability f. The adversary answers "in" if the rule fires for any of the n
-records of the batch. With records drawn independently, TPR = 1 - (1 - p) (1 - f)^(n - 1),
-TNR = (1 - f)^n, and Adv = (TPR + TNR) / 2. Between two normal distributions with equal standard
-deviations and a distance of mu standard deviations, the balanced accuracy is at most Phi(mu / 2).
-A threshold half-way between the means reaches it.
+The adversary has a rule, such as a planted neuron, that fires for some records. It fires for the
+target with probability p and for any other record with probability f. The adversary answers "in"
+if the rule fires for any of the n records of the batch. With records drawn independently,
+TPR = 1 - (1 - p) (1 - f)^(n - 1), TNR = (1 - f)^n, and the success is Adv = (TPR + TNR) / 2.
+
+With Gaussian noise, the adversary distinguishes two normal distributions with equal standard
+deviations, whose means are mu standard deviations apart. The balanced accuracy is then at most
+Phi(mu / 2), which a threshold half-way between the means attains.
 """
 
 import math
@@ -43,14 +45,14 @@ def gaussian_success(mu: float) -> float:
 def clipped_distance(
     noise_multiplier: float, *, rounds: int = 1, summed: int = 1, replaced: bool = True
 ) -> float:
-    """Return by how many standard deviations one record shifts noisy sums of clipped gradients.
+    """Return how many standard deviations of noise one record shifts sums of clipped gradients.
 
     Args:
         noise_multiplier: Standard deviation of each client's noise, in units of the clip norm.
         rounds: Number of sums that are released, each with fresh noise.
         summed: Number of clients whose noise is added up in each sum.
-        replaced: Whether neighbouring data sets differ by replacing a record, as in the games (a
-            shift of two clip norms), or by adding one (a shift of one).
+        replaced: True if neighbouring data sets differ by replacing a record, as in the games (a
+            shift of two clip norms). False if they differ by adding a record (one clip norm).
 
     Returns:
         The mu of Gaussian DP; infinite without noise.
@@ -58,8 +60,8 @@ def clipped_distance(
     Raises:
         BadInput: The noise is negative, or there are no rounds or clients.
 
-    Source: Dong, Roth and Su 2022: the Gaussian mechanism and its composition, sqrt(P) / sigma
-        for one clip.
+    Source: Dong, Roth and Su 2022: the Gaussian mechanism and its composition, which gives
+        sqrt(rounds) / noise_multiplier for a shift of one clip norm.
     """
     if not (noise_multiplier >= 0 and rounds >= 1 and summed >= 1):
         raise BadInput(
@@ -72,18 +74,19 @@ def clipped_distance(
 
 
 def rounds_needed(success: float, mu: float) -> int:
-    """Return the number of rounds to average for a success, given the distance of one round.
+    """Return how many rounds the adversary must average to reach a success.
 
     Args:
         success: Required (TPR + TNR) / 2, in (0.5, 1).
-        mu: Distance of one round in standard deviations, above 0.
+        mu: Distance between the two distributions after one round, in standard deviations of the
+            noise, above 0.
 
     Raises:
         BadInput: An argument is out of range.
     """
     if not (0.5 < success < 1 and mu > 0):
         raise BadInput(
-            f"a success above 0.5 and below 1 and a distance above 0 are needed, got {success} "
+            f"the success must be above 0.5 and below 1, and the distance above 0, got {success} "
             f"and {mu}"
         )
     return max(1, math.ceil((2 * float(sp.special.ndtri(success)) / mu) ** 2 - 1e-9))
@@ -93,7 +96,7 @@ def gaussian_mechanism(epsilon: float, delta: float) -> float:
     """Return the noise multiplier of the classic Gaussian mechanism: sqrt(2 ln(1.25/delta)) / eps.
 
     Args:
-        epsilon: Privacy budget, above 0; the proof holds below 1.
+        epsilon: Privacy budget, above 0. The privacy proof is valid only below 1.
         delta: Failure probability, in (0, 1).
 
     Raises:
@@ -109,20 +112,22 @@ def gaussian_mechanism(epsilon: float, delta: float) -> float:
 def rounds_as_published(epsilon: float, delta: float, *, neurons: int, success: float) -> int:
     """Return the rounds that the paper predicts, with classic Gaussian noise on every neuron's row.
 
-    Every row has norm 1, so K copies of the neuron are as good as K rounds (the appendix's
-    "K-fold"). A clip of whole gradients does not allow that; see :func:`rounds_under_a_clip`.
+    Every neuron's row of the gradient has norm 1, so K copies of the neuron are as good as K rounds
+    (the appendix's "K-fold"). If whole gradients are clipped, copies do not help; see
+    :func:`rounds_under_a_clip`.
 
     Args:
         epsilon: Privacy budget of one round; the noise is sqrt(2 ln(1.25 / delta)) / eps.
         delta: Failure probability.
         neurons: Copies of the neuron (K).
-        success: Required Adv, in (0.5, 1), of a server that knows the row.
+        success: Required Adv, in (0.5, 1), of a server that knows the row without noise.
 
     Raises:
         BadInput: An argument is out of range.
 
     Source: AMI, appendix E, Fig. 13.
-    Differs: the paper does not say when noise counts as eliminated.
+    Differs: The paper does not define when noise counts as eliminated; here, it is eliminated once
+        the server reaches ``success``.
     """
     if neurons < 1:
         raise BadInput(f"averaging needs at least one neuron, got {neurons}")
@@ -130,22 +135,22 @@ def rounds_as_published(epsilon: float, delta: float, *, neurons: int, success: 
 
 
 def rounds_under_a_clip(epsilon: float, delta: float, *, share: float = 1.0, success: float) -> int:
-    """Return the rounds that DP-SGD requires, with the same noise on a sum of clipped gradients.
+    """Return the rounds that the adversary needs under DP-SGD with the classic Gaussian noise.
 
-    The number of copies of the neuron does not matter: all their rows together have at most
-    ``share`` of one clip norm.
+    The noise is added to a sum of clipped gradients. The number of copies of the neuron does not
+    matter: the rows of all copies together have at most ``share`` of one clip norm.
 
     Args:
         epsilon: Privacy budget of one round, for adding or removing a record.
         delta: Failure probability.
-        share: Share of the norm of the target's gradient that lies in the planted rows.
+        share: Fraction of the norm of the target's gradient that lies in the planted rows.
         success: Required Adv of a server whose neurons do not fire for other records.
 
     Raises:
         BadInput: An argument is out of range.
     """
     if not 0 < share <= 1:
-        raise BadInput(f"a share of a gradient lies in (0, 1], got {share}")
+        raise BadInput(f"share, a fraction of a gradient's norm, is in (0, 1], got {share}")
     return rounds_needed(success, share / gaussian_mechanism(epsilon, delta))
 
 
@@ -164,12 +169,12 @@ class BoundedMean(NamedTuple):
 
 
 class SignsOfMeans(NamedTuple):
-    """Certificate that one mean is positive and the other is not.
+    """Certificate that one mean is positive and that another mean is not.
 
     Attributes:
-        delta: Smallest failure probability of each claim at which both can be made; 1 if a sample
-            mean has the wrong sign, so nothing is certified.
-        failure: Bound on the probability that either claim is wrong: twice delta, at most 1.
+        delta: Smallest failure probability of each claim at which both claims can be made. It is 1
+            if a sample mean has the wrong sign; nothing is then certified.
+        failure: Bound on the probability that at least one claim is wrong: twice delta, at most 1.
     """
 
     delta: float
@@ -177,9 +182,9 @@ class SignsOfMeans(NamedTuple):
 
 
 def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
-    """Return how far the true mean lies from the sample mean on one side at most.
+    """Return the largest distance between the true mean and the sample mean on one side.
 
-    The bound fails with a probability of at most ``delta``.
+    The true mean lies further away with a probability of at most ``delta``.
 
     Raises:
         BadInput: Delta is not in (0, 1), there are no values, or their range is invalid.
@@ -195,10 +200,10 @@ def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
 def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMeans:
     """Return the smallest delta at which AMI's condition on the neuron's means holds.
 
-    The condition: the neuron's mean is positive for the randomised target, and is not for other
-    randomised records. It does not bound the success on a single record or a batch. If values
-    scatter, a neuron whose means have the right signs loses most of its games. See
-    :func:`fedaudit.metrics.games.certify` for limits of the success in games.
+    The condition is that the neuron's mean is positive for the randomised target and not positive
+    for other randomised records. The condition does not bound the success on a single record or a
+    batch: with a large variance, a neuron whose means have the right signs loses most of its games.
+    See :func:`fedaudit.metrics.games.certify` for limits of the success in games.
 
     Args:
         of_target: Values on independent randomised copies of the target.
@@ -207,10 +212,10 @@ def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMea
     Raises:
         BadInput: There are no values, or their range is invalid.
 
-    Source: AMI, Theorem 1, and Corollary 1 in closed form: a mean of the right sign stays on its
-        side of zero as long as the margin is no wider than its distance.
-    Differs: the paper takes one delta for two events, and the range of the sample. Here both events
-        may fail, and the range must hold for every value that could have been drawn.
+    Source: AMI, Theorem 1, and Corollary 1 in closed form: the true mean has the sign of the sample
+        mean as long as the Hoeffding margin is no wider than the sample mean's distance from 0.
+    Differs: The paper uses one delta for two events, and the range of the observed values. Here,
+        each event may fail with probability delta, and the range contains all possible values.
     """
     delta = max(
         _smallest_delta(of_target, of_target.mean),
@@ -220,7 +225,10 @@ def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMea
 
 
 def _smallest_delta(sample: BoundedMean, distance: float) -> float:
-    """Return the delta at which the margin equals the distance from the wrong side of zero."""
+    """Return the delta at which the Hoeffding margin equals a distance from zero.
+
+    It is 1 for a distance of 0 or less, that is, on the wrong side of zero.
+    """
     _require(sample)
     if distance <= 0:
         return 1.0
@@ -241,10 +249,10 @@ class GameSuccess(NamedTuple):
     """Success of an adversary in games.
 
     Attributes:
-        tpr: Share of the games with the target in which the answer was "in".
-        tnr: Share of the games without it in which the answer was "out".
-        adv: Their mean, the paper's Adv; 0.5 is chance level.
-        epsilon: Lower bound on the epsilon of a record that the success implies.
+        tpr: Fraction of the games with the target in which the answer was "in".
+        tnr: Fraction of the games without the target in which the answer was "out".
+        adv: Mean of ``tpr`` and ``tnr``, which AMI calls Adv; 0.5 is chance level.
+        epsilon: Lower bound on epsilon that the success implies; the unit of privacy is one record.
     """
 
     tpr: Share
@@ -259,8 +267,8 @@ class Certificate(Limits[float]):
 
     Attributes:
         of_target: Rate at which the rule fires for the target, with its limits.
-        of_others: Rate at which it fires for another record, with its limits.
-        batch: Records in a batch.
+        of_others: Rate at which the rule fires for another record, with its limits.
+        batch: Number of records in a batch.
     """
 
     of_target: Share
@@ -269,36 +277,37 @@ class Certificate(Limits[float]):
 
 
 def game_success(
-    said_in: int,
+    true_positives: int,
     with_target: int,
-    said_out: int,
-    without: int,
+    true_negatives: int,
+    without_target: int,
     *,
     delta: float = 0.0,
     confidence: float = 0.95,
 ) -> GameSuccess:
-    """Compute the success in independent games.
+    """Compute the success of an adversary from its answers in independent games.
 
     Args:
-        said_in: Games with the target in which the answer was "in".
-        with_target: Games with the target.
-        said_out: Games without the target in which the answer was "out".
-        without: Games without the target.
-        delta: The delta to bound epsilon at.
-        confidence: Confidence of each figure, and of the bound on epsilon.
+        true_positives: Number of games with the target in which the answer was "in".
+        with_target: Number of games with the target.
+        true_negatives: Number of games without the target in which the answer was "out".
+        without_target: Number of games without the target.
+        delta: The delta at which epsilon is bounded.
+        confidence: Confidence of each rate's interval, and of the bound on epsilon.
 
     Raises:
-        BadInput: There are no games of a kind, or more correct answers than games.
+        BadInput: There are no games with the target or none without it, or there are more correct
+            answers than games.
 
     Source: AMI, Eq. (3).
     """
     require_confidence(confidence)
-    counts = Counts(said_in, with_target, without - said_out, without)
+    counts = Counts(true_positives, with_target, without_target - true_negatives, without_target)
     return GameSuccess(
-        tpr=share(said_in, with_target, confidence=confidence),
-        tnr=share(said_out, without, confidence=confidence),
+        tpr=share(true_positives, with_target, confidence=confidence),
+        tnr=share(true_negatives, without_target, confidence=confidence),
         adv=counted_balanced_accuracy(
-            said_in, with_target, said_out, without, confidence=confidence
+            true_positives, with_target, true_negatives, without_target, confidence=confidence
         ),
         epsilon=clopper_pearson_epsilon(counts, delta=delta, alpha=1 - confidence),
     )
@@ -310,7 +319,7 @@ def expected_success(of_target: float, of_others: float, batch: int) -> float:
     Args:
         of_target: Probability p of firing for the target.
         of_others: Probability f of firing for any other record.
-        batch: Records in a batch, n.
+        batch: Number of records in a batch, n.
     """
     silent = 1 - of_others
     tpr = 1 - (1 - of_target) * silent ** (batch - 1)
@@ -337,25 +346,26 @@ def most_success(epsilon: float, delta: float = 0.0) -> float:
 
 
 def predicted_silence(fired: Sequence[int], records: Sequence[int], *, batch: int) -> float | None:
-    """Predict the TNR from the rates of single records: the mean over targets of (1 - f)^batch.
+    """Predict the TNR, the mean over targets of (1 - f)^batch, from counts on single records.
 
-    For each target, the estimate is the share of all possible batches of its records in which the
-    neuron never fires. This is unbiased, unlike the formula with the observed rate f.
+    For each target, the estimate is the fraction of all possible batches of the target's other
+    records in which the neuron never fires. Unlike the formula with the observed rate f, this
+    estimate is unbiased.
 
     Args:
         fired: For each target, the number of other records for which the neuron fired.
         records: For each target, the number of other records.
-        batch: Records in a batch.
+        batch: Number of records in a batch.
 
     Returns:
-        The mean over the targets with at least two batches of records, since a single batch would
-        only predict itself; None without such a target.
+        The mean over the targets with enough other records for two batches, since a single batch
+        would only predict itself; None if no target has enough records.
     """
     usable = [(k, n) for k, n in zip(fired, records, strict=True) if n >= 2 * batch]
     if not usable:
         return None
-    shares = [math.comb(n - k, batch) / math.comb(n, batch) for k, n in usable]
-    return math.fsum(shares) / len(shares)
+    estimates = [math.comb(n - k, batch) / math.comb(n, batch) for k, n in usable]
+    return math.fsum(estimates) / len(estimates)
 
 
 def certify(
@@ -369,23 +379,24 @@ def certify(
 ) -> Certificate:
     """Compute limits of the success in games from the rule's rates for single records.
 
-    Both limits hold together with the stated confidence, since each rate's exact limits have half
-    of the error. They are valid for games with batches of independent records from the same
-    distribution as the counted records. The rule must be independent of the counted records.
+    The lower and the upper limit are simultaneously valid with the stated confidence, since the
+    exact limits of each rate use half of the error. They apply to games with batches of
+    independent records from the same distribution as the counted records. The rule must not have
+    been chosen with the counted records.
 
     Args:
-        fired_for_target: Randomised copies of the target for which the rule fired.
-        copies: Number of randomised copies, which are independent.
-        fired_for_others: Other records for which it fired.
-        records: Number of other records, which are independent.
-        batch: Records in a batch.
+        fired_for_target: Number of randomised copies of the target for which the rule fired.
+        copies: Number of randomised copies, which must be independent.
+        fired_for_others: Number of other records for which the rule fired.
+        records: Number of other records, which must be independent.
+        batch: Number of records in a batch.
         confidence: Confidence of the limits, in (0, 1).
 
     Raises:
         BadInput: Counts out of range, or an empty batch.
 
-    Source: Clopper and Pearson 1934, and the formula above.
-    Differs: AMI's Theorem 1 bounds means of the neuron's values, from which no success follows.
+    Source: Clopper and Pearson 1934, and the formula of Adv in this module's introduction.
+    Differs: AMI's Theorem 1 bounds means of the neuron's values, which do not imply any success.
     """
     require_confidence(confidence)
     if batch < 1:

@@ -1,4 +1,4 @@
-"""Tests of whether one unit, a sample or a person, is a member, by its rank among non-members."""
+"""Tests of whether one unit (a sample or a person) is a member, by its rank among non-members."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class IndividualTest(NamedTuple):
     """P-values of "this unit is not a member", by one or more attacks.
 
     Attributes:
-        p_values: P-value of each attack alone, in [1 / (n + 1), 1] for n non-members.
+        p_values: P-value of each single attack, in [1 / (n + 1), 1] for n non-members.
         combined: P-value of all attacks together, in the same range.
 
     Examples:
@@ -36,13 +36,13 @@ class IndividualTest(NamedTuple):
 def conformal_p_value(score: float, nonmembers: npt.ArrayLike) -> float:
     """Compute the p-value of "this unit is not a member" by its rank among non-members.
 
-    If the unit and the non-members are exchangeable, such as draws from one population, a
-    non-member has a p-value of at most alpha with probability at most alpha. Equal scores count
-    against the unit being a member.
+    If the unit and the non-members are exchangeable, such as draws from one population, the p-value
+    of a non-member is at most alpha with probability at most alpha. A non-member with the same
+    score as the unit counts as scoring higher.
 
     Args:
         score: Score of the unit, larger for likelier members; may be infinite.
-        nonmembers: Scores of non-members, without that of the unit itself.
+        nonmembers: Scores of non-members, not including the tested unit.
 
     Returns:
         The p-value, in [1 / (n + 1), 1] for n non-members.
@@ -66,15 +66,15 @@ def conformal_p_value(score: float, nonmembers: npt.ArrayLike) -> float:
 def individual_test(scores: npt.ArrayLike, nonmembers: npt.ArrayLike) -> IndividualTest:
     """Compute p-values of "this unit is not a member" by several attacks on the same samples.
 
-    The combined p-value is valid for any dependence between attacks. Each unit is ranked among all
-    units by every attack, and units are ordered by their smallest rank, those with equal ones by
-    their second smallest, and so on. The p-value is the share of units that are not after this one.
-    It needs no more non-members than one attack does.
+    The combined p-value is valid for any dependence between attacks. Every attack ranks each unit
+    among all units. Units are then sorted by their smallest rank; ties are broken by the second
+    smallest rank, and so on. The p-value is the fraction of units that do not come after the
+    tested one. It needs no more non-members than the p-value of a single attack.
 
     Args:
         scores: Score of the unit by each attack, larger for likelier members.
-        nonmembers: Scores of non-members, one row for each and one column for each attack, without
-            those of the unit itself.
+        nonmembers: Scores of non-members, one row for each non-member and one column for each
+            attack, not including the tested unit.
 
     Raises:
         BadInput: A score is NaN, or the numbers of attacks differ.
@@ -85,8 +85,8 @@ def individual_test(scores: npt.ArrayLike, nonmembers: npt.ArrayLike) -> Individ
         (0.25, 1.0)
 
     Source: Westfall and Young, Resampling-Based Multiple Testing, 1993 (minP).
-    Differs: Ranks among exchangeable units replace resamples, and further ranks break ties, without
-        which the p-value would be as coarse as Bonferroni's.
+    Differs: Ranks among exchangeable units replace resamples. The second smallest and further ranks
+        break ties; otherwise, the p-value would be as coarse as Bonferroni's.
     """
     unit_scores, others = as_scores(scores), _matrix(nonmembers)
     (combined,) = combined_p_values(unit_scores[None], others)
@@ -99,11 +99,11 @@ def combined_p_values(
 ) -> Float[np.ndarray, " units"]:
     """Compute the combined p-value of :func:`individual_test` for each of several units.
 
-    Each unit is tested alone, against the same non-members.
+    Each unit is tested separately against the same non-members.
 
     Args:
-        units: Scores of the units, one row for each and one column for each attack.
-        nonmembers: Scores of non-members, in the same columns.
+        units: Scores of the units, one row for each unit and one column for each attack.
+        nonmembers: Scores of non-members, one row for each and the same columns.
 
     Raises:
         BadInput: A score is NaN, or the numbers of attacks differ.
@@ -117,20 +117,20 @@ def combined_p_values(
     if not tested.shape[1] == others.shape[1] > 0:
         raise BadInput(
             f"units have scores of {tested.shape[1]} attacks and non-members of "
-            f"{others.shape[1]}; give those of the same attacks"
+            f"{others.shape[1]}; pass scores of the same attacks for both"
         )
     among_nonmembers = _ranks(others)
     p_values = np.empty(len(tested))
-    for place, unit_scores in enumerate(tested):
+    for index, unit_scores in enumerate(tested):
         ranks = np.sort(1 + (others >= unit_scores).sum(0))
-        # The unit itself is one more rank for each non-member that it does not score below.
+        # The unit lowers the rank of each non-member whose score it reaches by one.
         ranks_of_others = np.sort(among_nonmembers + (unit_scores >= others), axis=1)
-        p_values[place] = (1 + _count_not_after(ranks_of_others, ranks)) / (1 + len(others))
+        p_values[index] = (1 + _count_not_after(ranks_of_others, ranks)) / (1 + len(others))
     return p_values
 
 
 def _ranks(scores: Float[np.ndarray, "units attacks"]) -> Int[np.ndarray, "units attacks"]:
-    """Return how many units score at least as high as each of them, by attack."""
+    """Return, for each unit and attack, the number of units that score at least as high."""
     ranks = np.empty(scores.shape, dtype=np.int64)
     for column, of_attack in enumerate(scores.T):
         below = np.searchsorted(np.sort(of_attack), of_attack, side="left")
@@ -141,7 +141,7 @@ def _ranks(scores: Float[np.ndarray, "units attacks"]) -> Int[np.ndarray, "units
 def _count_not_after(
     rows: Int[np.ndarray, "units attacks"], row: Int[np.ndarray, " attacks"]
 ) -> int:
-    """Return the number of rows that are equal to a row or precede it in dictionary order."""
+    """Count the rows that equal a given row or precede it in lexicographic order."""
     differences = rows - row
     first = (differences != 0).argmax(1)
     return int((differences[np.arange(len(rows)), first] <= 0).sum())
@@ -155,20 +155,21 @@ def membership_chance(
     prior: float,
     confidence: float = 0.95,
 ) -> ConfidenceLimits:
-    """Compute limits of the probability that a unit with such a score is a member.
+    """Compute limits of the probability that a unit with at least this score is a member.
 
-    Such units are those that score at least as high. Their true-positive and false-positive rates
-    have exact limits, which share the error. The probability follows by Bayes' rule.
+    The true-positive and the false-positive rate at this score have exact limits, which divide the
+    error between them. The probability follows from the limits and the prior by Bayes' rule.
 
     Args:
         score: Score of the unit, larger for likelier members; may be infinite.
-        scores: Scores of other units, without that of the unit itself.
-        is_member: Whether each of these is a member.
-        prior: Probability of membership without any score, in (0, 1).
+        scores: Scores of other units, not including the tested unit.
+        is_member: Whether each of the other units is a member.
+        prior: Probability of membership before the score is known, in (0, 1).
         confidence: Two-sided confidence of the limits, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+        BadInput: Lengths differ, a score is NaN, there are no members or no non-members, or
+            ``prior`` or ``confidence`` is out of range.
 
     Examples:
         >>> import fedaudit as fa
@@ -188,7 +189,7 @@ def membership_chance(
     true_positives, false_positives = (
         int((side >= unit_score).sum()) for side in (members, nonmembers)
     )
-    # Each limit of the ratio rests on one limit of either rate, which have half of its error.
+    # Each limit of the ratio uses one limit of each rate. Each of these has half of its error.
     each = 1 - (1 - confidence) / 4
     low = lower_limit(true_positives, len(members), confidence=each)
     low_odds = low / upper_limit(false_positives, len(nonmembers), confidence=each)
@@ -208,7 +209,7 @@ def _matrix(scores: npt.ArrayLike) -> Float[np.ndarray, "units attacks"]:
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 2 or np.isnan(values).any():
         raise BadInput(
-            f"scores of several attacks have a row for each unit and a column for each attack, all "
-            f"of them numbers; got the shape {values.shape}"
+            f"scores of several attacks need a row for each unit and a column for each attack, "
+            f"without NaNs; got the shape {values.shape}"
         )
     return values

@@ -1,9 +1,9 @@
-"""Exact confidence intervals of shares, and intervals of a mean over several runs.
+"""Exact confidence intervals of proportions, and intervals of a mean over several runs.
 
 A mean over runs can answer two questions. *These runs*: how much did these trained models leak?
-Then only the samples in each run are random. *Further runs*: what is the mean over all possible
-seeds? Then the runs are the sample, and few runs give wide limits. The limits are for the mean and
-do not predict the figure of another run.
+For this question, only the samples in each run are random. *Further runs*: what is the mean over
+all possible seeds? For this question, the runs are a random sample too, so few runs give wide
+limits. The limits are for the mean; they do not predict the result of another run.
 """
 
 import math
@@ -23,12 +23,13 @@ from fedaudit.core.limits import Limited as Limited
 from fedaudit.core.limits import Limits as Limits
 
 FEWEST_RUNS = 5
-"""Fewest runs for limits of further runs; fewer would give limits wider than any leak."""
+"""Fewest runs for limits over further runs. Fewer runs would give limits that are too wide to show
+any leak."""
 
 _ROUNDING = 1e-12
-"""Largest range of values that counts as rounding error and not as a spread."""
+"""Values whose range is at most this large are treated as equal."""
 _STEPS = 48
-"""Number of steps into which :func:`held_together` divides the error."""
+"""Number of grid points for -log p-values in :func:`held_together`."""
 _LEAST_ERROR = 1e-12
 """Smallest one-sided error at which a run's limits are computed."""
 
@@ -48,18 +49,20 @@ class ConfidenceLimits(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsByError(Limits[Float[np.ndarray, " errors"]]):
-    """One-sided limits of a figure at several errors, one for each."""
+    """One-sided limits of an estimate, one for each of several error probabilities."""
 
 
 LimitsAt = Callable[[Float[np.ndarray, " errors"]], LimitsByError]
-"""Function from one-sided errors, all in (0, 1), to the limits of a figure at each of them."""
+"""Function that returns an estimate's limits at each of several one-sided error probabilities.
+
+The error probabilities are in (0, 1)."""
 
 
 @dataclass(frozen=True)
 class SeedMean(IntervalEstimate[float | None]):
-    """Mean of a figure over independent runs, with its interval.
+    """Mean of a metric over independent runs, with its interval.
 
-    There are no limits if the runs show no spread to build an interval from.
+    The limits are None if all runs have the same value, since no variance can be estimated.
 
     Attributes:
         seeds: Number of runs.
@@ -73,25 +76,25 @@ class SeedMean(IntervalEstimate[float | None]):
     seeds: int
 
 
-def percent(share: float) -> str:
-    """Format a share as a percentage without trailing zeros: 0.95 gives "95%"."""
-    return f"{100 * share:.6g}%"
+def percent(proportion: float) -> str:
+    """Format a proportion as a percentage without trailing zeros: 0.95 gives "95%"."""
+    return f"{100 * proportion:.6g}%"
 
 
 def require_confidence(confidence: float) -> None:
     """Raise if the confidence is not strictly between 0 and 1."""
     if not 0 < confidence < 1:
-        raise BadInput(f"confidence is a share between 0 and 1, such as 0.95, got {confidence}")
+        raise BadInput(f"confidence is between 0 and 1, such as 0.95, got {confidence}")
 
 
 def lower_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
-    """Compute the one-sided lower confidence limit of a share.
+    """Compute the one-sided lower confidence limit of a proportion.
 
-    The true share lies below it with probability at most 1 - confidence.
+    The true proportion lies below it with probability at most 1 - confidence.
 
     Args:
-        count: Successes among ``total``; may be fractional, since ties count half.
-        total: Independent trials, above 0.
+        count: Number of successes in ``total`` trials; may be fractional, since ties count half.
+        total: Number of independent trials, above 0.
         confidence: One-sided confidence, in (0, 1).
 
     Raises:
@@ -112,11 +115,11 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
 
 
 def counted_limits(count: float | int, total: float | int) -> LimitsAt:
-    """Return a function that computes the Clopper-Pearson limits of a share at any errors.
+    """Return a function that computes Clopper-Pearson limits at any error probabilities.
 
     Args:
-        count: Successes among ``total``.
-        total: Independent trials, above 0.
+        count: Number of successes in ``total`` trials.
+        total: Number of independent trials, above 0.
 
     Raises:
         BadInput: No trials, or more successes than trials.
@@ -142,9 +145,9 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 
 
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
-    """Compute the one-sided upper confidence limit of a share.
+    """Compute the one-sided upper confidence limit of a proportion.
 
-    The true share lies above it with probability at most 1 - confidence. Arguments, errors and
+    The true proportion lies above it with probability at most 1 - confidence. Arguments, errors and
     source are those of :func:`lower_limit`.
 
     Examples:
@@ -162,11 +165,11 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
 def clopper_pearson(
     count: float | int, total: float | int, *, confidence: float = 0.95
 ) -> ConfidenceLimits:
-    """Compute the exact two-sided interval of a share, each side with half of the error.
+    """Compute the exact two-sided interval of a proportion, with half of the error on each side.
 
     Args:
-        count: Successes among ``total``.
-        total: Independent trials, above 0.
+        count: Number of successes in ``total`` trials.
+        total: Number of independent trials, above 0.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
@@ -188,14 +191,15 @@ def clopper_pearson(
 
 
 def summed(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
-    """Compute limits of the mean of independent runs' figures by summing their squared errors.
+    """Compute limits of the mean over independent runs by summing squared errors.
 
-    The distance of each run's figure from its limit is taken as its standard error on that side,
-    and the squares are summed. This is valid for unbiased figures, whose errors cancel between
-    runs. For others use :func:`held_together`. The limits of a single run are returned unchanged.
+    The distance of each run's estimate from its limit is treated as a multiple of the standard
+    error on that side, and the squares are summed. This is valid for unbiased estimates, whose
+    errors cancel between runs. For other estimates, use :func:`held_together`. The limits of a
+    single run are returned unchanged.
 
     Args:
-        runs: The figure in each run, with limits of one confidence; at least one.
+        runs: The estimate of each run, all with limits at the same confidence; at least one.
 
     Raises:
         BadInput: No runs.
@@ -217,17 +221,17 @@ def summed(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
 
 
 def averaged(parts: Sequence[Limited[float]]) -> ConfidenceLimits:
-    """Compute limits of the mean of figures that may depend on each other in any way.
+    """Compute limits of the mean of estimates that may depend on each other in any way.
 
-    The standard error of a mean is at most the mean of the standard errors. The means of the limits
-    are therefore wide enough if errors are nearly normal. Use it for clients or attacks of one run,
-    or for accuracies on one set of test samples.
+    The standard error of a mean is at most the mean of the standard errors. The means of the lower
+    and of the upper limits are therefore valid limits if errors are nearly normal. Use this
+    function for clients or attacks of one run, or for accuracies on one set of test samples.
 
     Args:
-        parts: Each figure with limits of one confidence; at least one.
+        parts: The estimates, all with limits at the same confidence; at least one.
 
     Raises:
-        BadInput: No figures.
+        BadInput: No estimates.
 
     Examples:
         >>> from fedaudit.metrics import Limited, averaged
@@ -245,18 +249,18 @@ def held_together(
     confidence: float = 0.95,
     within: tuple[float, float] = (0.0, 1.0),
 ) -> ConfidenceLimits:
-    """Combine limits of independent runs' figures into limits of their mean.
+    """Combine limits of independent runs into limits of the mean over these runs.
 
-    The runs' limits need not be centred or tight. Limits at every error define a p-value for every
-    value: the error at which a limit passes that value. Two tests combine the runs' p-values: their
-    product, as in Fisher's method, and their minimum. The limit is the smallest (largest) mean of
-    values that neither test rejects. It is valid for any valid limits of independent runs, even
-    skewed or conservative ones. The limits of a single run are returned unchanged.
+    A run's limits at all error probabilities define a p-value for each candidate value: the error
+    at which the limit equals this value. Two tests combine the runs' p-values: their product, as
+    in Fisher's method, and their minimum. The lower (upper) limit is the smallest (largest) mean of
+    candidate values that neither test rejects. It is valid if the limits of each run are valid,
+    even if these are skewed or conservative. The limits of a single run are returned unchanged.
 
     Args:
-        runs: A function for each run that returns its limits at any errors; at least one run.
+        runs: For each run, a function that returns the limits at any errors; at least one run.
         confidence: Two-sided confidence, in (0, 1).
-        within: Range of the figure.
+        within: Range of possible values.
 
     Raises:
         BadInput: No runs, or a confidence out of range.
@@ -276,12 +280,12 @@ def held_together(
         limits = runs[0](np.array([side]))
         return ConfidenceLimits(float(limits.low[0]), float(limits.high[0]))
     budget = _critical_values(len(runs), side)
-    # Each run's part of the sum is rounded up to the next step, which can only widen the limits.
+    # Each run's -log p-value is rounded up to the next grid point, which can only widen the limits.
     steps = budget.total / _STEPS * np.arange(1, _STEPS + 1)
     errors = np.exp(-np.minimum(steps, budget.single))
     computed = errors[errors >= _LEAST_ERROR]
     by_run = [limits_at(computed) for limits_at in runs]
-    # At smaller errors the limit is the end of the figure's range.
+    # At smaller errors the limit is the end of the range of possible values.
     padding = np.ones(len(errors) - len(computed))
     lows = [np.concatenate([limits.low, within[0] * padding]) for limits in by_run]
     highs = [-np.concatenate([limits.high, within[1] * padding]) for limits in by_run]
@@ -292,8 +296,8 @@ class _CriticalValues(NamedTuple):
     """Critical values of the runs' -log p-values.
 
     Attributes:
-        total: Critical value of their sum.
-        single: Critical value of each of them.
+        total: Critical value of their sum over runs.
+        single: Critical value of each run's -log p-value.
     """
 
     total: float
@@ -302,17 +306,17 @@ class _CriticalValues(NamedTuple):
 
 @lru_cache
 def _critical_values(runs: int, error: float) -> _CriticalValues:
-    """Return the critical values that -log p-values of independent runs exceed with this error.
+    """Return critical values that -log p-values of independent runs exceed with this probability.
 
-    Each -log p-value is at most exponentially distributed. Half of the error is spent on single
-    values. Without that bound, one run with an uninformative limit, such as a threshold that was
-    set on few samples, could use up the whole sum.
+    Under the null hypothesis, each -log p-value is at most exponentially distributed. Half of the
+    error is spent on single values. Without a bound on single values, one run with an uninformative
+    limit, such as a threshold that was set on few samples, could use up the whole sum.
     """
     single = -math.log(error / 2 / runs)
 
     def excess_error(total: float) -> float:
-        # Distribution of the sum of exponentials that are all below ``single``, by inclusion and
-        # exclusion of those above it.
+        # Distribution of a sum of exponential variables that are all below ``single``, by the
+        # inclusion-exclusion principle over the variables above ``single``.
         terms = (
             (-1) ** k
             * math.comb(runs, k)
@@ -330,15 +334,15 @@ def _critical_values(runs: int, error: float) -> _CriticalValues:
     return _CriticalValues(high, single)
 
 
-def _least_sum(ladders: Sequence[np.ndarray]) -> float:
-    """Return the least sum of one entry per ladder whose positions add up to the last at most.
+def _least_sum(limits_by_run: Sequence[np.ndarray]) -> float:
+    """Return the least sum of one limit per run whose grid indices add up to at most the last one.
 
-    Entries descend: a later position is a smaller error, and a limit further out. This is dynamic
-    programming, one ladder at a time.
+    The limits of a run descend: a later index means a smaller error and thus a wider limit. The
+    sum is minimised by dynamic programming, one run at a time.
     """
-    best = ladders[0]
-    for ladder in ladders[1:]:
-        best = np.array([(best[: k + 1] + ladder[k::-1]).min() for k in range(len(best))])
+    best = limits_by_run[0]
+    for limits in limits_by_run[1:]:
+        best = np.array([(best[: k + 1] + limits[k::-1]).min() for k in range(len(best))])
     return float(best[-1])
 
 
@@ -348,14 +352,14 @@ def over_further_runs(
     confidence: float = 0.95,
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> SeedMean:
-    """Compute the mean over runs with Student's t interval of the mean over all possible seeds.
+    """Compute the mean over runs, with Student's t interval of the mean over all possible seeds.
 
-    Samples of one run share one model. The independent units are therefore the runs.
+    Samples of one run are scored with the same model. The independent units are therefore runs.
 
     Args:
-        values: The figure in each run, at least five.
+        values: The metric's value in each run, at least five values.
         confidence: Two-sided confidence, in (0, 1).
-        within: Range of the figure, which the interval is cut to; (0, 1) for a share.
+        within: Range of possible values, to which the interval is cut; (0, 1) for a proportion.
 
     Raises:
         BadInput: Fewer than five runs, or a value that is not finite.
@@ -367,12 +371,15 @@ def over_further_runs(
         (0.62, 0.6, 0.64)
     """
     if len(values) < FEWEST_RUNS:
-        raise BadInput(f"{too_few_runs(len(values))}; run more seeds, or use limits of these runs")
+        raise BadInput(
+            f"{too_few_runs(len(values))}; run more seeds, or use limits for these runs (summed or "
+            "held_together)"
+        )
     return mean_of_units(values, units="seeds", confidence=confidence, within=within)
 
 
 def too_few_runs(runs: int) -> str:
-    """Return the reason why there are no limits for further runs."""
+    """Return the reason why an interval over further runs is not computed."""
     return f"an interval over further runs needs {FEWEST_RUNS} seeds, got {runs}"
 
 
@@ -389,13 +396,13 @@ def mean_of_units(
         values: One value per unit, at least two.
         units: Plural noun for the units, used in the method's name.
         confidence: Two-sided confidence, in (0, 1).
-        within: Range of the values, which the interval is cut to; (0, 1) for shares.
+        within: Range of possible values, to which the interval is cut; (0, 1) for proportions.
 
     Raises:
         BadInput: Fewer than two units, or a value that is not finite.
     """
     require_confidence(confidence)
-    array = _units(values, least=2, units=units, way_out="report the interval of the single one")
+    array = _as_units(values, least=2, units=units, remedy="report the interval of the single one")
     center, error = float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array)))
     if np.ptp(array) <= _ROUNDING:
         return SeedMean(center, None, None, f"no spread over {len(array)} {units}", len(array))
@@ -414,11 +421,12 @@ def bootstrap_over_seeds(
 ) -> SeedMean:
     """Compute the mean over runs with a percentile bootstrap that draws whole runs.
 
-    Use it for figures too skewed for Student's t (a rate near 0). With few runs the percentiles are
-    far too narrow, so ten are required; below that use ``over_further_runs``.
+    Use it for metrics that are too skewed for Student's t, such as a rate near 0. With few runs the
+    percentiles are far too narrow, so at least ten runs are required; with fewer runs, use
+    ``over_further_runs``.
 
     Args:
-        values: The figure in each run, at least ten.
+        values: The metric's value in each run, at least ten values.
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
         resamples: Number of resamples.
@@ -435,7 +443,7 @@ def bootstrap_over_seeds(
         (0.02, True)
     """
     require_confidence(confidence)
-    runs = _units(values, least=10, units="seeds", way_out="use over_further_runs")
+    runs = _as_units(values, least=10, units="seeds", remedy="use over_further_runs")
     center = float(runs.mean())
     if np.ptp(runs) == 0:
         return SeedMean(center, None, None, f"no spread over {len(runs)} seeds", len(runs))
@@ -445,23 +453,28 @@ def bootstrap_over_seeds(
     return SeedMean(center, float(low), float(high), method, len(runs))
 
 
-def _units(values: Sequence[float], *, least: int, units: str, way_out: str) -> np.ndarray:
+def _as_units(values: Sequence[float], *, least: int, units: str, remedy: str) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) < least:
         raise BadInput(
-            f"an interval over {units} needs at least {least} of them, got {array.size}; "
-            f"take more {units} or {way_out}"
+            f"an interval over {units} needs at least {least} {units}, got {array.size}; "
+            f"take more {units} or {remedy}"
         )
     if not np.isfinite(array).all():
-        raise BadInput(f"a figure over {units} must be finite in each; leave refused ones out")
+        raise BadInput(
+            f"values over {units} must be finite; leave out {units} whose value is missing or "
+            "infinite"
+        )
     return array
 
 
 def _require_some(runs: int) -> None:
     if runs < 1:
-        raise BadInput("limits of a mean need the figure of at least one run, got none")
+        raise BadInput("limits of a mean need the estimate of at least one run, got none")
 
 
 def _require_count(count: float | int, total: float | int) -> None:
     if total <= 0 or not 0 <= count <= total:
-        raise BadInput(f"a share needs 0 <= count <= total and total > 0, got {count} of {total}")
+        raise BadInput(
+            f"a proportion needs 0 <= count <= total and total > 0, got {count} of {total}"
+        )

@@ -1,9 +1,11 @@
 """Statistical power: the smallest detectable AUC, and the limits that more samples would give.
 
-The functions ``larger_...`` take an estimate with its two-sided limits, the sample size behind it,
-and the larger size or the factor ``times`` by which both members and non-members grow (a whole
-number for a balanced accuracy, so that counts stay whole). They return limits computed by the same
-interval method, or None if the estimate's limits are from another interval method.
+The functions ``larger_...`` predict the limits of an estimate if it were computed on more samples.
+Their arguments are the estimate with its two-sided limits, its sample size, and either the larger
+sample size or the factor ``times`` by which both members and non-members increase. For a balanced
+accuracy the factor is a whole number, so that counts remain whole numbers. The functions return
+limits computed by the same interval method, or None if the estimate's limits were computed by
+another method.
 """
 
 import math
@@ -26,11 +28,13 @@ from fedaudit.metrics.intervals import (
     mean_of_units,
     upper_limit,
 )
-from fedaudit.metrics.rate_limits import lower_rank, upper_rank
+from fedaudit.metrics.rate_limits import lower_bound, upper_bound
 from fedaudit.metrics.roc import allowed_false_positives
 
 _DRAWS = 10_000
+"""Number of simulated studies behind the power over several runs."""
 _PRECISION = 2e-4
+"""Largest error of the smallest detectable AUC."""
 
 
 def smallest_auc(
@@ -50,28 +54,28 @@ def smallest_auc(
     detected too.
 
     Args:
-        strata: Members and non-members of each stratum, such as a client.
-        tests: Size of the family of tests, at least 1.
-        rng: Simulates several runs.
-        runs: Independent runs of these sizes, at least 1.
+        strata: Numbers of members and of non-members in each stratum, such as a client.
+        tests: Number of tests in the family, at least 1.
+        rng: Draws the simulated runs if ``runs`` is above 1.
+        runs: Number of independent runs, each with these strata, at least 1.
         alpha: Family-wise error, in (0, 1).
         power: Probability of detecting the leak, in (0, 1).
 
     Returns:
-        An AUC in (0.5, 1]; None if not even perfectly separated members would be detected.
+        An AUC in (0.5, 1]. None if even an AUC of 1 would be detected with a lower probability.
 
     Raises:
         BadInput: A number out of range, or no stratum with both members and non-members.
 
     Source: Hanley and McNeil 1982, The meaning and use of the area under a receiver operating
         characteristic (ROC) curve, for the variance; Fisher 1925, section 21.1; Holm 1979.
-    Differs: The test statistic is approximated as normal after division by its exact standard
-        deviation under the null hypothesis. Over several runs the probability is simulated.
+    Differs: The test statistic, divided by its exact standard deviation under the null hypothesis,
+        is approximated as normal. For several runs, the power is simulated.
     """
     pairs = sum(members * others for members, others in strata)
     if not (pairs and tests >= 1 and runs >= 1 and 0 < alpha < 1 and 0 < power < 1):
         raise BadInput(
-            "detecting a leak takes at least one stratum with both members and non-members, at "
+            "detecting a leak requires at least one stratum with both members and non-members, at "
             "least one test and run, and alpha and power between 0 and 1; got "
             f"{list(strata)[:3]}, {tests} tests, {runs} runs, alpha={alpha}, power={power}"
         )
@@ -94,9 +98,9 @@ def _power(
 ) -> float:
     """Return the probability that a test at this significance level detects an AUC."""
     pairs = sum(m * n for m, n in strata)
-    # The variance of the stratified AUC when membership is shuffled within strata.
-    scale = (sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2) ** 0.5
-    mean, std = (auc - 0.5) / scale, _variance(strata, auc) ** 0.5 / scale
+    # The standard deviation of the stratified AUC if membership is shuffled within strata.
+    null_std = (sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2) ** 0.5
+    mean, std = (auc - 0.5) / null_std, _variance(strata, auc) ** 0.5 / null_std
     if drawn is None:
         least = -NormalDist().inv_cdf(significance_level)
         return NormalDist().cdf((mean - least) / std) if std else float(mean > least)
@@ -117,15 +121,13 @@ def _variance(strata: Sequence[tuple[int, int]], auc: float) -> float:
 
 
 _SAME = 1e-6
+"""Largest difference between two limits that count as equal."""
 
 
 def larger_share(
     estimate: Limited[float], total: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Compute the limits that a share would have with more trials.
-
-    They are Clopper-Pearson limits.
-    """
+    """Compute the Clopper-Pearson limits that a proportion would have with more trials."""
     if total < 1 or not _same_limits(
         clopper_pearson(estimate.value * total, total, confidence=confidence), estimate
     ):
@@ -143,16 +145,16 @@ def larger_rate(
 ) -> ConfidenceLimits | None:
     """Compute the limits that a true-positive rate would have with ``times`` as many samples.
 
-    Each limit is based on an order statistic of the non-members. Inverting the limit gives the
-    number of members above this order statistic. These numbers and the rate are three points of the
-    ROC curve, which is interpolated linearly between them. Limits of larger samples are based on
-    other points of that curve.
+    Each limit counts the members above an order statistic of the non-members. This count is
+    recovered by inverting the limit. The two counts and the rate itself are three points of the
+    ROC curve, which is interpolated linearly between them. The limits for larger samples use other
+    points of this curve.
 
     Args:
         estimate: The rate and its limits, as ``rate_limits`` computes them.
         fpr: The false-positive rate, in (0, 1].
-        sizes: Numbers of members and non-members behind the estimate.
-        times: Factor by which both numbers grow, at least 1.
+        sizes: Number of members and number of non-members that the estimate was computed on.
+        times: Factor by which both numbers increase, at least 1.
         confidence: Two-sided confidence of the limits, in (0, 1).
     """
     members, nonmembers = sizes
@@ -160,60 +162,61 @@ def larger_rate(
         return ConfidenceLimits(1.0, 1.0)
     one_sided = 1 - (1 - confidence) / 2
     lower, upper = (
-        rank(fpr, members, nonmembers, confidence=one_sided) for rank in (lower_rank, upper_rank)
+        bound_of(fpr, members, nonmembers, confidence=one_sided)
+        for bound_of in (lower_bound, upper_bound)
     )
-    above = _counted(estimate.low, members, lower.error, lower_limit) if lower.place else 0
-    none_above = upper.place > nonmembers
-    reaching = members if none_above else _counted(estimate.high, members, upper.error, upper_limit)
-    if above is None or reaching is None:
+    above_lower = _count_with_limit(estimate.low, members, lower.error, lower_limit)
+    above_lower = above_lower if lower.rank else 0
+    above_upper = _count_with_limit(estimate.high, members, upper.error, upper_limit)
+    above_upper = above_upper if upper.rank <= nonmembers else members
+    if above_lower is None or above_upper is None:
         return None
     allowed = allowed_false_positives(fpr, nonmembers)
-    places = np.array([0, lower.place, allowed + 1, upper.place, nonmembers + 1])
-    rates = [0.0, above / members, estimate.value, reaching / members, 1.0]
+    ranks = np.array([0, lower.rank, allowed + 1, upper.rank, nonmembers + 1])
+    rates = [0.0, above_lower / members, estimate.value, above_upper / members, 1.0]
     larger = [max(1, round(times * size)) for size in sizes]
     low, high = 0.0, 1.0
-    for rank, limit in ((lower_rank, lower_limit), (upper_rank, upper_limit)):
-        new = rank(fpr, *larger, confidence=one_sided)
-        if not 0 < new.place <= larger[1]:
+    for bound_of, limit_of in ((lower_bound, lower_limit), (upper_bound, upper_limit)):
+        new = bound_of(fpr, *larger, confidence=one_sided)
+        if not 0 < new.rank <= larger[1]:
             continue
-        rate = float(np.interp(new.place / (larger[1] + 1), places / (nonmembers + 1), rates))
-        bound = limit(rate * larger[0], larger[0], confidence=1 - new.error)
-        low, high = (bound, high) if rank is lower_rank else (low, bound)
+        rate = float(np.interp(new.rank / (larger[1] + 1), ranks / (nonmembers + 1), rates))
+        limit = limit_of(rate * larger[0], larger[0], confidence=1 - new.error)
+        low, high = (limit, high) if bound_of is lower_bound else (low, limit)
     return ConfidenceLimits(low, high)
 
 
-def _counted(bound: float, total: int, error: float, limit: Callable[..., float]) -> int | None:
-    """Return the number of successes out of ``total`` for which the limit equals ``bound``.
+def _count_with_limit(
+    limit: float, total: int, error: float, limit_of: Callable[..., float]
+) -> int | None:
+    """Return the number of successes in ``total`` trials that has this limit, or None."""
 
-    Return None if there is no such number.
-    """
+    def limit_at(count: int) -> float:
+        return limit_of(count, total, confidence=1 - error)
 
-    def limit_of(count: int) -> float:
-        return limit(count, total, confidence=1 - error)
-
-    count = bisect_left(range(total + 1), bound - _SAME, key=limit_of)
-    return count if count <= total and abs(limit_of(count) - bound) <= _SAME else None
+    count = bisect_left(range(total + 1), limit - _SAME, key=limit_at)
+    return count if count <= total and abs(limit_at(count) - limit) <= _SAME else None
 
 
 def larger_auc(
     estimate: Limited[float], smaller_group: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Compute the limits that an AUC would have if both members and non-members increased.
+    """Compute the limits that an AUC would have with more members and more non-members.
 
-    Both numbers grow by ``larger / smaller_group``. DeLong's variance is a sum of two parts, one
-    over the number of members and one over the number of non-members. It therefore shrinks by that
-    factor if both groups grow by it. An interval does not determine the two parts, so the effect of
-    growth of one group alone cannot be predicted.
+    Both numbers are multiplied by ``larger / smaller_group``. DeLong's variance is a sum of two
+    terms: one is divided by the number of members, the other by the number of non-members. It is
+    therefore divided by the same factor. The interval does not determine each term, so the effect
+    of increasing only one of the two numbers cannot be predicted.
 
     Args:
         estimate: The AUC and its limits.
-        smaller_group: Number of members or of non-members, whichever is smaller.
-        larger: The larger size of this group.
+        smaller_group: The smaller one of the number of members and the number of non-members.
+        larger: The size to which this smaller number increases.
         confidence: Two-sided confidence of the limits, in (0, 1).
     """
     if smaller_group < 1:
         return None
-    # If the AUC has Clopper-Pearson limits (such as at an AUC of 0 or 1), use those.
+    # An AUC near 0 or 1 has Clopper-Pearson limits on disjoint pairs instead of DeLong's.
     exact = larger_share(estimate, smaller_group, larger, confidence=confidence)
     if exact is not None:
         return exact
@@ -235,7 +238,8 @@ def larger_balanced(
 ) -> ConfidenceLimits | None:
     """Compute the limits that a balanced accuracy would have with ``times`` as many samples.
 
-    They are those of ``counted_balanced_accuracy``; ``fpr`` is the false-positive rate reached.
+    The limits are those of ``counted_balanced_accuracy``. ``fpr`` is the false-positive rate of the
+    estimate, from which its counts are recovered.
     """
     members, nonmembers = sizes
     if min(sizes) < 1:
@@ -261,20 +265,20 @@ def larger_balanced(
 def larger_mean(
     estimate: Limited[float], seeds: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Compute the limits that a mean over seeds would have with more seeds of the same spread.
+    """Compute the limits that a mean over seeds would have with more seeds of equal variance.
 
     Returns:
-        The limits; None if the seeds' values are identical, or no interval can be computed.
+        The limits; None if all seeds have the same value, which gives no interval.
 
     Raises:
-        BadInput: Fewer than two runs.
+        BadInput: Fewer than two seeds.
     """
     if min(seeds, larger) < 2:
-        raise BadInput(f"a mean over seeds needs two of them, got {seeds} and {larger}")
+        raise BadInput(f"an interval over seeds needs at least 2 seeds, got {seeds} and {larger}")
     reach = max(estimate.high - estimate.value, estimate.value - estimate.low)
     std = reach * math.sqrt(seeds) / float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
-    # Artificial runs with this mean and standard deviation: half of them lie below the mean, half
-    # above. If the number is odd, the remaining run equals the mean.
+    # Artificial values with this mean and standard deviation: half of them lie below the mean and
+    # half above. If the number is odd, one value equals the mean.
     half, odd = divmod(larger, 2)
     step = std if odd else std * math.sqrt((larger - 1) / larger)
     value = estimate.value

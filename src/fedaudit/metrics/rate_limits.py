@@ -1,8 +1,8 @@
 """Confidence limits of the true-positive rate at a false-positive rate.
 
-The threshold with that false-positive rate is unknown: it is estimated from the non-members, with
-an error. ``rate_limits`` include this error and hold for the rate itself. ``limits_at_threshold``
-take the threshold as fixed and hold for that threshold only.
+The threshold that has this false-positive rate is unknown. It is estimated from the non-members,
+with an error. The limits of ``rate_limits`` include this error. The limits of
+``limits_at_threshold`` do not: they treat the threshold as fixed and are valid for it only.
 """
 
 import math
@@ -34,11 +34,11 @@ from fedaudit.metrics.roc import SplitScores, allowed_false_positives, halves, s
 
 @dataclass(frozen=True)
 class Share(Limited[float]):
-    """Share of samples with its exact interval.
+    """Proportion of samples with its exact (Clopper-Pearson) interval.
 
     Attributes:
-        hits: Number of samples counted, out of ``total``.
-        total: Number of samples.
+        hits: Number of samples with the property, out of ``total``.
+        total: Number of all samples.
 
     Examples:
         >>> import fedaudit as fa
@@ -55,9 +55,9 @@ class CalibratedTpr(NamedTuple):
 
     Attributes:
         tpr: True-positive rate with its interval.
-        fpr: False-positive rate that was reached, with its interval.
-        threshold: A sample is flagged if it scores above this.
-        method: How intervals and threshold were computed.
+        fpr: False-positive rate on the evaluation half, with its interval.
+        threshold: A sample is flagged if its score is above this value.
+        method: How the intervals and the threshold were computed.
 
     Examples:
         >>> import numpy as np
@@ -74,15 +74,15 @@ class CalibratedTpr(NamedTuple):
 
 
 def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
-    """Compute a share with its Clopper-Pearson interval.
+    """Compute a proportion with its Clopper-Pearson interval.
 
     Args:
-        count: Successes among ``total``.
+        count: Number of samples with the property, out of ``total``.
         total: Number of samples, at least 1.
         confidence: Two-sided confidence, in (0, 1).
 
     Returns:
-        The share with its limits and counts.
+        The proportion with its limits and counts.
 
     Raises:
         BadInput: ``total`` is 0, or below ``count``.
@@ -115,20 +115,20 @@ def n_needed(fpr: float) -> int:
         100
     """
     if not 0 < fpr <= 1:
-        raise BadInput(f"a false-positive rate to judge at is a share in (0, 1], got {fpr}")
+        raise BadInput(f"the false-positive rate must be in (0, 1], got {fpr}")
     fewest = max(1, math.ceil(1 / fpr) - 1)
     return fewest if 1 / fewest <= fpr else fewest + 1
 
 
 def inconclusive(fpr: float, n_nonmembers: int) -> str | None:
-    """Return the reason why a rate at this false-positive rate is refused, or None if it is not.
+    """Return why there are too few non-members for a false-positive rate, or None if enough.
 
     Args:
         fpr: False-positive rate, in (0, 1].
         n_nonmembers: Number of non-members.
 
     Returns:
-        The reason in words, or None.
+        A text with the number of missing non-members, or None if there are enough.
 
     Raises:
         BadInput: The rate is not in (0, 1].
@@ -145,8 +145,8 @@ def inconclusive(fpr: float, n_nonmembers: int) -> str | None:
 def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.95) -> int:
     """Compute the fewest non-members that certify a false-positive rate.
 
-    Certified means that the one-sided Clopper-Pearson limit, at the given number of false
-    positives, is at most ``fpr``.
+    A rate is certified if the upper one-sided Clopper-Pearson limit of the false-positive rate, at
+    the given number of false positives, is at most ``fpr``.
 
     Args:
         fpr: False-positive rate, in (0, 1).
@@ -165,7 +165,7 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
         (299, 628)
     """
     if not 0 < fpr < 1:
-        raise BadInput(f"a false-positive rate to certify is between 0 and 1, got {fpr}")
+        raise BadInput(f"the false-positive rate to certify must be between 0 and 1, got {fpr}")
     low, high = false_positives, 2 * max(false_positives, n_needed(fpr))
     while upper_limit(false_positives, high, confidence=confidence) > fpr:
         low, high = high, 2 * high
@@ -185,7 +185,7 @@ def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -
     Args:
         fpr: The empirical false-positive rate at the threshold, in [0, 1].
         n_nonmembers: Number of non-members on which the threshold was set.
-        confidence: Probability of the range, in (0, 1).
+        confidence: Probability that the true rate lies in the range, in (0, 1).
 
     Raises:
         BadInput: The rate is out of range, or there are no non-members.
@@ -198,7 +198,7 @@ def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -
     """
     require_confidence(confidence)
     if n_nonmembers < 1:
-        raise BadInput(f"a threshold needs non-members to be set on, got {n_nonmembers}")
+        raise BadInput(f"setting a threshold needs at least 1 non-member, got {n_nonmembers}")
     allowed = allowed_false_positives(fpr, n_nonmembers)
     if allowed == n_nonmembers:
         return ConfidenceLimits(1.0, 1.0)
@@ -215,11 +215,12 @@ def calibrated_tpr(
     rng: np.random.Generator,
     confidence: float = 0.95,
 ) -> CalibratedTpr:
-    """Compute the true-positive rate on one half of the samples, at a threshold from the other.
+    """Compute the true-positive rate on one half of the samples, at a threshold set on the other.
 
-    Use it for claims. The threshold is the lowest score of a calibration non-member that keeps the
-    *expected* false-positive rate on fresh non-members at or below ``fpr`` (split conformal). It
-    therefore allows one false positive fewer than the empirical rate would.
+    Use this function for claims about one threshold. The threshold is the lowest score of a
+    calibration non-member that keeps the *expected* false-positive rate on other non-members at or
+    below ``fpr`` (split conformal). It can therefore allow one false positive fewer than the
+    threshold with the same empirical rate.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -242,13 +243,13 @@ def calibrated_tpr(
     """
     split = sides(scores, is_member)
     if not 0 < fpr < 1:
-        raise BadInput(f"a false-positive rate to aim at is between 0 and 1, got {fpr}")
+        raise BadInput(f"the false-positive rate must be between 0 and 1, got {fpr}")
     missing = 2 * (n_needed(fpr) - 1) - len(split.nonmembers)
     if missing > 0:
         raise BadInput(
-            f"inconclusive: needs {missing} more non-members, got {len(split.nonmembers)}; half "
-            f"of them set a threshold for a false-positive rate of {percent(fpr)}, or choose a "
-            "higher rate"
+            f"inconclusive: needs {missing} more non-members, got {len(split.nonmembers)}; half of "
+            f"them set the threshold for a false-positive rate of {percent(fpr)}; audit more "
+            "non-members or choose a higher rate"
         )
     calibration, evaluation = halves(split, rng=rng)
     rank = allowed_false_positives(fpr, len(calibration.nonmembers) + 1)
@@ -262,24 +263,26 @@ def calibrated_tpr(
 
 
 RATE_METHOD = "order statistics and Clopper-Pearson"
-"""Method of limits of a rate, to which the confidence is appended."""
+"""Name of the method of a rate's limits, to which the confidence is appended."""
 
-# The error of a limit is divided between the threshold and the share of members above it. Any
-# division that does not depend on scores gives valid limits. The one that is used minimises the
-# expected width for binormal ROC curves with these distances between the means.
+# The error of a limit is divided between the threshold and the fraction of members above it. Any
+# division that does not depend on scores gives valid limits. The division used here minimises the
+# expected width of the interval, averaged over binormal ROC curves with these separations.
 _SEPARATIONS = (0.5, 1.0, 1.5, 2.5)
 _LEAST_WEIGHT = 1 / 16
 _WEIGHTS = tuple(_LEAST_WEIGHT * 2.0**step for step in range(10))
-"""Candidates, 1/16 to 32, for the least ratio of the members' error to the threshold's."""
+"""Candidates, 1/16 to 32, for the least ratio of the members' error to the threshold's error."""
 _REFERENCE_ERROR = 0.025
+"""One-sided error at which the candidates are compared; that of a two-sided limit of 95 %."""
 _LARGE = 10_000
+"""Numbers of samples from this size on are rounded to two digits before the comparison."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateLimits(Limits[float]):
     """Limits of the true-positive rate at a false-positive rate.
 
-    The lower limit is 0 if there are too few non-members to bound the threshold.
+    If there are too few non-members to bound the threshold, the lower limit is 0.
 
     Attributes:
         needs: Additional non-members needed for a lower limit above 0; 0 if there are enough.
@@ -293,17 +296,17 @@ class RateLimits(Limits[float]):
     needs: int
 
 
-class Rank(NamedTuple):
-    """Non-member whose score bounds the threshold, and the error that is left for the members.
+class ThresholdBound(NamedTuple):
+    """Non-member whose score bounds the threshold, and the error that remains for the members.
 
     Attributes:
-        place: Rank of the non-member; the largest score has rank 1. A rank of 0 (for a lower
-            limit) means that no member is counted; a rank above the number of non-members (for an
-            upper limit) means that all members are.
-        error: One-sided error of the limit of the share of members.
+        rank: Rank of the non-member; the largest score has rank 1. For a lower limit, a rank of 0
+            means that no member is counted. For an upper limit, a rank above the number of
+            non-members means that all members are counted.
+        error: One-sided error of the limit of the fraction of members.
     """
 
-    place: int
+    rank: int
     error: float
 
 
@@ -312,18 +315,20 @@ def rate_limits(
 ) -> RateLimits:
     """Compute two-sided limits of the true-positive rate at a false-positive rate.
 
-    The limits bound the largest share of all members that a threshold flags if it flags at most a
-    share ``fpr`` of all non-members. Equal scores are flagged together. Members and non-members are
-    independent draws; nothing else is assumed, neither shape nor continuity.
+    Among thresholds that flag at most a fraction ``fpr`` of the population of non-members, consider
+    the one that flags the largest fraction of the population of members. The limits are for this
+    fraction. Equal scores are flagged together. Members and non-members must be independent draws.
+    Their distributions may have any shape and need not be continuous.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member.
         fpr: The false-positive rate, in (0, 1].
-        confidence: Two-sided, in (0, 1); each side has half of the error.
+        confidence: Two-sided confidence, in (0, 1); each side has half of the error.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+        BadInput: Lengths differ, a score is NaN, there are no members or no non-members, or ``fpr``
+            or ``confidence`` is out of range.
 
     Examples:
         >>> import fedaudit as fa
@@ -334,9 +339,10 @@ def rate_limits(
         >>> round(limits.low, 3), round(limits.high, 3)
         (0.097, 0.694)
 
-    Source: the number of non-members above the threshold of a true rate a is binomial (n, a), so
-        that their order statistics bound it (Wilks, Determination of sample sizes for setting
-        tolerance limits, 1941); Clopper and Pearson 1934 at both bounds; errors added.
+    Source: Wilks, Determination of sample sizes for setting tolerance limits, 1941: the number of
+        the n non-members above a threshold with true rate a is binomial (n, a), so the order
+        statistics of their scores bound the threshold. Clopper and Pearson 1934 for the members
+        above each bound. The errors of both steps are added.
     """
     require_confidence(confidence)
     one_sided = 1 - (1 - confidence) / 2
@@ -352,20 +358,21 @@ def rate_limits(
 def limits_at_threshold(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
 ) -> ConfidenceLimits:
-    """Compute two-sided limits of the share of members above the threshold that was used.
+    """Compute two-sided limits of the fraction of members above the empirical threshold.
 
-    The limits take the threshold as fixed, although it was estimated from the same non-members.
-    They do not include the error of its false-positive rate (see ``true_fpr_range``). They contain
-    the true-positive rate at ``fpr`` itself far less often than their confidence.
+    The limits treat the threshold as fixed, although it was estimated from the same non-members.
+    They do not include the error of its false-positive rate (see ``true_fpr_range``). The
+    probability that they contain the true-positive rate at ``fpr`` is far below ``confidence``.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member.
         fpr: Largest false-positive rate that the threshold was allowed, in [0, 1].
-        confidence: Two-sided, in (0, 1).
+        confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+        BadInput: Lengths differ, a score is NaN, there are no members or no non-members, or ``fpr``
+            or ``confidence`` is out of range.
 
     Examples:
         >>> import fedaudit as fa
@@ -422,7 +429,7 @@ def upper_rate_limit(
 
 
 def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
-    """Return a function that computes limits of the true-positive rate at any errors.
+    """Return a function that computes limits of the true-positive rate at any error probabilities.
 
     Pass the functions of several runs to ``held_together``. Arguments and errors are those of
     :func:`rate_limits`. A rate out of range is reported when the returned function is called.
@@ -442,10 +449,10 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
     def limits_at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         if fpr == 1:
             return LimitsByError(low=np.ones(len(errors)), high=np.ones(len(errors)))
-        lower, upper = _ranks(fpr, *sizes, tuple(errors.tolist()))
+        lower, upper = _bounds_by_error(fpr, *sizes, tuple(errors.tolist()))
         above = sizes[0] - np.searchsorted(members, _scores_at(nonmembers, lower, np.inf), "right")
         level = sizes[0] - np.searchsorted(members, _scores_at(nonmembers, upper, -np.inf), "left")
-        # 0.5 keeps the parameters positive; these entries are replaced by 0 and 1 below.
+        # The value 0.5 keeps the parameters positive. Such entries are replaced by 0 or 1 below.
         low = sp.special.betaincinv(np.maximum(above, 0.5), sizes[0] - above + 1, lower[:, 1])
         high = sp.special.betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
         is_positive = (lower[:, 0] > 0) & (above > 0)
@@ -457,32 +464,39 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
 
 def _scores_at(
     nonmembers: Float[np.ndarray, " nonmembers"],
-    ranks: Float[np.ndarray, "errors 2"],
+    bounds: Float[np.ndarray, "errors 2"],
     default: float,
 ) -> Float[np.ndarray, " errors"]:
-    """Return the score of the non-member at each rank, or the default if no non-member has it."""
-    places = ranks[:, 0].astype(np.int64)
-    exists = (places > 0) & (places <= len(nonmembers))
-    index = len(nonmembers) - np.where(exists, places, 1)
+    """Return the score of the non-member at each rank, or the default if the rank does not exist.
+
+    Non-members are sorted in ascending order.
+    """
+    rank = bounds[:, 0].astype(np.int64)
+    exists = (rank > 0) & (rank <= len(nonmembers))
+    index = len(nonmembers) - np.where(exists, rank, 1)
     return np.where(exists, nonmembers[index], default)
 
 
 @lru_cache(maxsize=1024)
-def _ranks(
+def _bounds_by_error(
     fpr: float, members: int, nonmembers: int, errors: tuple[float, ...]
 ) -> tuple[Float[np.ndarray, "errors 2"], Float[np.ndarray, "errors 2"]]:
-    """Return the ranks of both limits at each error; attacks on the same samples share them."""
+    """Return the lower and the upper bound of the threshold at each error, as (rank, error) rows.
+
+    They depend only on sizes, so attacks on the same samples find them in the cache.
+    """
     lower, upper = (
-        np.array([rank(fpr, members, nonmembers, confidence=1 - error) for error in errors])
-        for rank in (lower_rank, upper_rank)
+        np.array([bound_of(fpr, members, nonmembers, confidence=1 - error) for error in errors])
+        for bound_of in (lower_bound, upper_bound)
     )
     return lower, upper
 
 
 def n_to_bound(fpr: float, *, confidence: float) -> int:
-    """Compute the fewest non-members with which a rate can have a lower limit above 0.
+    """Compute the fewest non-members at which a true-positive rate can have a lower limit above 0.
 
-    With fewer, the threshold of this false-positive rate may lie above all of them.
+    With fewer non-members, the true threshold for this false-positive rate may be above all of
+    their scores.
 
     Args:
         fpr: The false-positive rate, in (0, 1].
@@ -504,13 +518,13 @@ def n_to_bound(fpr: float, *, confidence: float) -> int:
     return max(1, math.ceil(math.log(error) / math.log1p(-fpr) * (1 - 1e-12)))
 
 
-def lower_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) -> Rank:
-    """Return the rank of the non-member above which members count for a lower limit.
+def lower_bound(fpr: float, members: int, nonmembers: int, *, confidence: float) -> ThresholdBound:
+    """Return the rank of the non-member above which members are counted for a lower limit.
 
-    The true share of members above this non-member is at most the true-positive rate, unless the
-    non-member's score has a false-positive rate above ``fpr``. The probability of that is the
-    probability of at most ``place - 1`` successes in ``nonmembers`` trials of probability ``fpr``.
-    The rank depends on the sizes alone, never on scores.
+    The true fraction of members above this non-member is at most the true-positive rate, unless the
+    non-member's score has a false-positive rate above ``fpr``. The probability of this exception is
+    that of at most ``rank - 1`` successes in ``nonmembers`` trials with probability ``fpr``. The
+    rank depends only on the sizes, never on scores.
 
     Args:
         fpr: The false-positive rate, in (0, 1).
@@ -520,18 +534,18 @@ def lower_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) 
     """
     _require(fpr, confidence)
     weight = _weight(fpr, members, nonmembers, upper=False)
-    return _step(fpr, nonmembers, 1 - confidence, weight)
+    return _divide_error(fpr, nonmembers, 1 - confidence, weight)
 
 
-def upper_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) -> Rank:
-    """Return the rank of the non-member at or above which members count for an upper limit.
+def upper_bound(fpr: float, members: int, nonmembers: int, *, confidence: float) -> ThresholdBound:
+    """Return the rank of the non-member at or above which members are counted for an upper limit.
 
-    The arguments are those of :func:`lower_rank`.
+    The arguments are those of :func:`lower_bound`.
     """
     _require(fpr, confidence)
     weight = _weight(fpr, members, nonmembers, upper=True)
-    step = _step(1 - fpr, nonmembers, 1 - confidence, weight)
-    return Rank(nonmembers + 1 - step.place, step.error)
+    from_below = _divide_error(1 - fpr, nonmembers, 1 - confidence, weight)
+    return ThresholdBound(nonmembers + 1 - from_below.rank, from_below.error)
 
 
 def _lower_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> float:
@@ -539,11 +553,11 @@ def _lower_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> flo
     if fpr == 1:
         return 1.0
     members, nonmembers = map(len, split)
-    rank = lower_rank(fpr, members, nonmembers, confidence=confidence)
-    if rank.place == 0:
+    bound = lower_bound(fpr, members, nonmembers, confidence=confidence)
+    if bound.rank == 0:
         return 0.0
-    above = int((split.members > _nonmember_score(split, rank.place)).sum())
-    return lower_limit(above, members, confidence=1 - rank.error)
+    above = int((split.members > _nonmember_score(split, bound.rank)).sum())
+    return lower_limit(above, members, confidence=1 - bound.error)
 
 
 def _upper_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> float:
@@ -551,15 +565,15 @@ def _upper_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> flo
     if fpr == 1:
         return 1.0
     members, nonmembers = map(len, split)
-    rank = upper_rank(fpr, members, nonmembers, confidence=confidence)
-    if rank.place > nonmembers:
+    bound = upper_bound(fpr, members, nonmembers, confidence=confidence)
+    if bound.rank > nonmembers:
         return 1.0
-    above = int((split.members >= _nonmember_score(split, rank.place)).sum())
-    return upper_limit(above, members, confidence=1 - rank.error)
+    above = int((split.members >= _nonmember_score(split, bound.rank)).sum())
+    return upper_limit(above, members, confidence=1 - bound.error)
 
 
-def _nonmember_score(split: SplitScores, place: int) -> float:
-    index = len(split.nonmembers) - place
+def _nonmember_score(split: SplitScores, rank: int) -> float:
+    index = len(split.nonmembers) - rank
     return float(np.partition(split.nonmembers, index)[index])
 
 
@@ -569,40 +583,41 @@ def _require(fpr: float, confidence: float) -> None:
         raise BadInput(f"the false-positive rate of these limits is in (0, 1], got {fpr}")
 
 
-def _step(share: float, trials: int, error: float, weight: float) -> Rank:
-    """Return the largest rank that leaves the members their part of the error, and that part.
+def _divide_error(probability: float, trials: int, error: float, weight: float) -> ThresholdBound:
+    """Divide an error between a threshold and the fraction of members above it.
 
-    The members' error is at least ``weight`` times that of the rank, and at most what the next rank
-    would leave them. Both parts then only grow with the error, so that limits at a higher
-    confidence are never narrower. At rank 1, without which there is no limit, the members' error
-    may be as small as the least weight allows.
+    The rank is the largest one for which the members' error is at least ``weight`` times the
+    threshold's error. The members' error is also at most what the next rank would leave for them.
+    Both errors then never decrease as the total grows, so limits at a higher confidence are never
+    narrower. Below rank 1 there is no limit, so at rank 1 the smallest weight is sufficient.
     """
 
-    def needed(place: int) -> float:
-        return _at_most(place - 1, trials, share) * (1 + _weight_at(place, weight))
+    def needed(rank: int) -> float:
+        return _at_most(rank - 1, trials, probability) * (1 + _weight_at(rank, weight))
 
-    place = bisect_right(range(1, trials + 1), error, key=needed)
-    remaining = error - _at_most(place - 1, trials, share)
-    if place < trials:
-        remaining = min(remaining, _weight_at(place + 1, weight) * _at_most(place, trials, share))
-    return Rank(place, remaining)
-
-
-def _weight_at(place: int, weight: float) -> float:
-    return _LEAST_WEIGHT if place == 1 else weight
+    rank = bisect_right(range(1, trials + 1), error, key=needed)
+    remaining = error - _at_most(rank - 1, trials, probability)
+    if rank < trials:
+        of_next = _weight_at(rank + 1, weight) * _at_most(rank, trials, probability)
+        remaining = min(remaining, of_next)
+    return ThresholdBound(rank, remaining)
 
 
-def _at_most(count: int, trials: int, share: float) -> float:
-    """Return the probability of at most this many successes (binomial)."""
+def _weight_at(rank: int, weight: float) -> float:
+    return _LEAST_WEIGHT if rank == 1 else weight
+
+
+def _at_most(count: int, trials: int, probability: float) -> float:
+    """Return the binomial probability of at most ``count`` successes."""
     if count < 0:
         return 0.0
-    return (
-        float(sp.special.betainc(trials - count, count + 1, 1 - share)) if count < trials else 1.0
-    )
+    if count >= trials:
+        return 1.0
+    return float(sp.special.betainc(trials - count, count + 1, 1 - probability))
 
 
 def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
-    # Searches for a sample size try many large ones: two digits make the cache effective.
+    # A search for a sample size tries many large sizes. Rounding them makes the cache effective.
     sizes = (n if n < _LARGE else round(n, 2 - len(str(n))) for n in (members, nonmembers))
     return _best_weight(fpr, *sizes, upper)
 
@@ -613,11 +628,14 @@ def _best_weight(fpr: float, members: int, nonmembers: int, upper: bool) -> floa
 
 
 def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, weight: float) -> float:
-    """Return the mean variance-stabilised distance of a limit from its rate for normal scores."""
-    share = 1 - fpr if upper else fpr
-    place, error = _step(share, nonmembers, _REFERENCE_ERROR, weight)
+    """Return the mean distance of a limit from the true rate for normally distributed scores.
+
+    The distance is measured on the variance-stabilised (arcsine) scale.
+    """
+    probability = 1 - fpr if upper else fpr
+    rank, error = _divide_error(probability, nonmembers, _REFERENCE_ERROR, weight)
     # The score of the non-member at this rank has this false-positive rate on average.
-    realised = place / (nonmembers + 1)
+    realised = rank / (nonmembers + 1)
     quantile = sp.special.ndtri(1 - realised if upper else realised)
     separations = np.array(_SEPARATIONS)
     rates, expected = (
@@ -629,5 +647,5 @@ def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, weig
     return float(np.abs(_stabilised(np.array(limits)) - _stabilised(rates)).mean())
 
 
-def _stabilised(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray(np.arcsin(np.sqrt(shares)))
+def _stabilised(rates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(np.arcsin(np.sqrt(rates)))

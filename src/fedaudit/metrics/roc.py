@@ -1,6 +1,6 @@
 """Checks of scores and membership labels, and the exact ROC curve.
 
-The curve groups ties and interpolates nothing.
+The curve has one point per distinct score and is not interpolated.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class SplitScores(NamedTuple):
     """Scores of members and of non-members.
 
     Attributes:
-        members: Scores of samples that the target trained on.
-        nonmembers: Scores of all others.
+        members: Scores of samples that the target client trained on.
+        nonmembers: Scores of all other samples.
     """
 
     members: Float[np.ndarray, " members"]
@@ -34,11 +34,11 @@ class SplitScores(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """Two disjoint parts of the same samples.
+    """Two disjoint halves of the same samples.
 
     Attributes:
-        calibration: For choosing a threshold.
-        evaluation: For the figure at that threshold.
+        calibration: Scores on which a threshold is chosen.
+        evaluation: Scores on which a metric is computed at that threshold.
     """
 
     calibration: SplitScores
@@ -55,7 +55,9 @@ def as_array(values: object) -> Shaped[np.ndarray, "..."]:
         BadInput: Entries of an array are masked.
     """
     if np.ma.is_masked(values):
-        raise BadInput("some entries are masked; leave these samples out on both sides")
+        raise BadInput(
+            "some entries are masked; leave these samples out of both scores and membership"
+        )
     if isinstance(values, list | tuple) and any(hasattr(value, "detach") for value in values):
         values = [_on_cpu(value) for value in values]
     return np.asarray(_on_cpu(values))
@@ -81,8 +83,8 @@ def as_origins(
         codes: Whether numbers are ``Origin`` values even if no 2 is among them.
 
     Raises:
-        BadInput: Another length, an unknown value, values of several kinds, or numbers that could
-            be origins or membership.
+        BadInput: The length is wrong, a value is unknown, booleans are mixed with other values, or
+            the numbers could be either origins or membership.
     """
     is_enum = isinstance(truth, list | tuple) and _all_are(truth, Origin)
     is_mixed = isinstance(truth, list | tuple) and _mixes_booleans(truth)
@@ -129,7 +131,7 @@ def as_strata(strata: npt.ArrayLike, samples: int) -> Shaped[np.ndarray, " sampl
     """Return the stratum of each sample.
 
     Raises:
-        BadInput: Another length, or samples without a stratum.
+        BadInput: The length is wrong, or a sample has no stratum.
     """
     labels = as_array(strata)
     if labels.shape != (samples,):
@@ -156,8 +158,8 @@ def refuse_misaligned(scores: object, truth: object) -> None:
     # Lists have a method called index, hence the test for a method of pandas indices.
     if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):
         raise BadInput(
-            "scores and membership are table columns with different indices; bring both to one "
-            "order, or pass .to_numpy() if rows correspond by position"
+            "scores and membership are table columns with different indices; reindex one like the "
+            "other, or pass .to_numpy() if rows correspond by position"
         )
 
 
@@ -185,7 +187,7 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
     """Return the scores as a one-dimensional float64 array, which may contain infinities.
 
     Raises:
-        BadInput: The array has several axes, holds something other than numbers, or holds NaNs.
+        BadInput: The array has several axes, or contains values that are not numbers or are NaN.
     """
     try:
         array = as_array(scores)
@@ -203,7 +205,8 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
     if missing:
         raise BadInput(
             f"{missing} of {len(values)} scores are NaN; a sample without a score cannot be "
-            "ranked: leave it out on both sides, or find out why the attack gave none"
+            "ranked: leave it out of both scores and membership, or find out why the attack gave "
+            "no score"
         )
     return values
 
@@ -212,7 +215,7 @@ def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
     """Split scores into scores of members and of non-members.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or one of the sides is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
     """
     refuse_misaligned(scores, is_member)
     values = as_scores(scores)
@@ -227,12 +230,12 @@ def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
 
 
 def halves(split: SplitScores, *, rng: np.random.Generator) -> Halves:
-    """Draw a random half of each side for calibration; the other half is for evaluation.
+    """Split members and non-members at random into a calibration half and an evaluation half.
 
-    If a side has an odd number of samples, its evaluation half has one more.
+    If the number of members (or non-members) is odd, the evaluation half has one more.
 
     Raises:
-        BadInput: A side has fewer than two samples.
+        BadInput: There are fewer than two members or fewer than two non-members.
     """
     if min(map(len, split)) < 2:
         raise BadInput(
@@ -262,22 +265,22 @@ def ranked(split: SplitScores) -> SplitScores:
 def within_side(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]:
     """Return the midranks within one side from midranks among all samples, without sorting."""
     # Midranks are multiples of one half, so twice a midrank indexes a table of counts.
-    place = (2 * ranks).astype(np.int64)
-    upto = np.cumsum(np.bincount(place))
-    before = np.concatenate([[0], upto[:-1]])
-    ranks_within: Float[np.ndarray, " side"] = 0.5 * (upto[place] + before[place] + 1)
+    index = (2 * ranks).astype(np.int64)
+    up_to = np.cumsum(np.bincount(index))
+    before = np.concatenate([[0], up_to[:-1]])
+    ranks_within: Float[np.ndarray, " side"] = 0.5 * (up_to[index] + before[index] + 1)
     return ranks_within
 
 
 @dataclass(frozen=True)
 class Roc:
-    """ROC curve with one point for each distinct score, and one before them all.
+    """ROC curve with a first point at which no sample is flagged, then one for each distinct score.
 
     Attributes:
-        fpr: Share of non-members flagged at each threshold, rising from 0 to 1.
-        tpr: Share of members flagged.
-        thresholds: A sample is flagged if its score is at least this. The first is
-            infinite and flags no sample, even if a score is infinite.
+        fpr: Fraction of non-members flagged at each threshold, rising from 0 to 1.
+        tpr: Fraction of members flagged at each threshold.
+        thresholds: A sample is flagged if its score is at least the threshold. The first threshold
+            is infinite and flags no sample, even if a score is infinite.
         n_members: Number of members.
         n_nonmembers: Number of non-members.
 
@@ -301,8 +304,8 @@ class TprAtFpr(NamedTuple):
         tpr: True-positive rate.
         realised_fpr: False-positive rate that was reached; at most the requested rate.
         threshold: The lowest score that is flagged; None if no sample is flagged.
-        true_positives: Members flagged.
-        false_positives: Non-members flagged.
+        true_positives: Number of members flagged.
+        false_positives: Number of non-members flagged.
 
     Examples:
         >>> import fedaudit as fa
@@ -347,9 +350,9 @@ def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
 
 
 def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
-    """Compute the chance that a random member scores above a random non-member, ties counting half.
+    """Compute the probability that a random member scores above a random non-member; ties half.
 
-    It is never flipped: an attack below 0.5 is reported as it is.
+    The scores are never negated: an AUC below 0.5 is returned unchanged.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -383,7 +386,7 @@ def allowed_false_positives(fpr: float, n_nonmembers: int) -> int:
         BadInput: The rate is not in [0, 1].
     """
     if not 0 <= fpr <= 1:
-        raise BadInput(f"a false-positive rate is a share in [0, 1], got {fpr}")
+        raise BadInput(f"a false-positive rate is in [0, 1], got {fpr}")
     count = min(int(fpr * n_nonmembers) + 1, n_nonmembers)
     # Quotients are compared because products round: 0.29 * 100 < 29, but 29 / 100 == 0.29.
     while count / n_nonmembers > fpr:
@@ -394,9 +397,10 @@ def allowed_false_positives(fpr: float, n_nonmembers: int) -> int:
 def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> TprAtFpr:
     """Compute the true-positive rate at the last ROC point with at most this false-positive rate.
 
-    Ties are grouped and nothing is interpolated, so the realised rate may be lower. The threshold
-    is set and judged on the same non-members, which favours the attack if they are few. Report it
-    with ``rate_limits``, or use ``calibrated_tpr`` for claims about one threshold.
+    Tied samples are flagged together and the curve is not interpolated, so the realised
+    false-positive rate may be lower than ``fpr``. The threshold is chosen on the same non-members
+    that determine the realised rate. With few non-members, this favours the attack. Report the
+    limits of ``rate_limits`` as well, or use ``calibrated_tpr`` for claims about one threshold.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -404,7 +408,8 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
         fpr: Largest false-positive rate allowed, in [0, 1].
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is not a share.
+        BadInput: Lengths differ, a score is NaN, there are no members or no non-members, or the
+            false-positive rate is not in [0, 1].
 
     Examples:
         >>> import fedaudit as fa
@@ -432,15 +437,15 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
 
 
 def thin(roc: Roc, points: int) -> Roc:
-    """Reduce a curve to fewer points that look the same on logarithmic axes.
+    """Reduce a curve to fewer points, such that it looks the same on logarithmic axes.
 
-    Only the top of each vertical run is kept (draw it as steps). Half of the points go to the
-    lowest false-positive rates, which stay complete. The rest are spaced evenly in the logarithm of
-    the false-positive rate up to 1.
+    Of points with equal false-positive rates, only the highest is kept; draw the curve as steps.
+    Half of the points are the lowest false-positive rates, of which none is omitted. The others
+    are evenly spaced in the logarithm of the false-positive rate up to 1.
 
     Args:
         roc: The full curve.
-        points: Largest number of points to keep, at least 10.
+        points: Largest number of points to return, at least 10.
 
     Raises:
         BadInput: ``points`` is below 10.
@@ -454,7 +459,8 @@ def thin(roc: Roc, points: int) -> Roc:
     """
     if points < 10:
         raise BadInput(f"a thinned curve needs at least 10 points, got {points}")
-    # The last index of each run of equal false-positive rates, and the point that flags no sample.
+    # The last point of each sequence of equal false-positive rates, and the point that flags no
+    # sample.
     tops = np.flatnonzero(np.append(np.diff(roc.fpr) > 0, True))
     index = np.unique(np.append(0, tops))
     if len(index) > points:

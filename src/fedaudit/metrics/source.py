@@ -1,7 +1,8 @@
-"""Success of source inference, and the part of it that label distributions alone explain.
+"""Success of source inference, and the success that label distributions alone explain.
 
-``inferred`` is the inferred source of each sample, ``ABSTAINED`` if the adversary abstains, and
-``source`` the client that it comes from. All functions raise an error if there are no samples.
+The functions have two common arguments. ``inferred`` is the inferred source of each sample, which
+is ``ABSTAINED`` if the adversary abstains. ``source`` is the client that the sample comes from. All
+functions raise an error if there are no samples.
 """
 
 from dataclasses import dataclass
@@ -17,23 +18,24 @@ from fedaudit.metrics.intervals import Limited
 from fedaudit.metrics.rate_limits import Share, share
 
 _CHUNK = 100
-"""Number of permutations that are in memory at the same time."""
+"""Largest number of permutations in memory at the same time."""
 
 _QUANTILE = 1.959963984540054
-"""Quantile of the normal distribution for two-sided limits of 95 %."""
+"""Quantile of the normal distribution for two-sided 95 % limits."""
 
 ABSTAINED = -1
 """Inferred source of a sample for which the adversary abstains."""
 
 
 class SourceNull(NamedTuple):
-    """Distribution of a source attack's success when sources are permuted.
+    """Distribution of a source attack's success rate when sources are permuted.
 
     Attributes:
-        mean: Mean success over permutations of the sources.
-        spread: Standard deviation over permutations.
-        high: 95 % quantile over permutations.
-        p_value: One-sided p-value: how often a permutation reaches the true success, never 0.
+        mean: Mean success rate over permutations of the sources.
+        spread: Standard deviation of the success rate over permutations.
+        high: 95 % quantile of the success rate over permutations.
+        p_value: One-sided p-value: fraction of permutations with at least the true success rate.
+            The true order counts as one permutation, so the p-value is never 0.
     """
 
     mean: float
@@ -44,10 +46,11 @@ class SourceNull(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelExcess(Limited[float]):
-    """Success of a source attack minus the part that label distributions alone explain.
+    """Success rate of a source attack minus the rate that label distributions alone explain.
 
     Attributes:
-        level: Expected success of the same answers if sources depended on classes alone, in [0, 1].
+        level: Expected success rate of the same answers if sources depended only on classes, in
+            [0, 1].
     """
 
     level: float
@@ -58,8 +61,8 @@ class Paired(NamedTuple):
 
     Attributes:
         difference: Success rate of the first attack minus that of the second, over all samples.
-        p_value: Exact two-sided p-value of McNemar's test. Under the null hypothesis, a sample on
-            which exactly one attack is correct is equally likely to be either attack's.
+        p_value: Exact two-sided p-value of McNemar's test. The null hypothesis is: if exactly one
+            attack is correct on a sample, each attack is equally likely to be the correct one.
     """
 
     difference: float
@@ -73,12 +76,13 @@ def inferred_source(
 
     Args:
         posterior: Probability that each client is the source; columns sum to 1.
-        least: The adversary abstains (``ABSTAINED``) if no client has this probability; in [0, 1].
+        least: Smallest probability of an answer, in [0, 1]. If no client has at least this
+            probability, the adversary abstains (``ABSTAINED``).
 
     Raises:
         BadInput: ``least`` is out of range, or an entry is NaN.
 
-    Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index where losses are equal).
+    Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index if losses are equal).
     """
     if not 0 <= least <= 1:
         raise BadInput(f"least is a probability that a client must reach, in [0, 1], got {least}")
@@ -92,16 +96,15 @@ def inferred_source(
 
 
 def source_success(inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> Share:
-    """Compute the attack success rate: the share of answered samples whose source was inferred.
+    """Compute the attack success rate: the fraction of answers that are correct.
 
     Source: SIA, section 4.2 (attack success rate).
-    Differs: The rate has an interval, and samples on which the attack abstains are left out.
+    Differs: The rate has an interval, and samples for which the adversary abstains are left out.
     """
     _check(inferred, source)
-    answered = inferred != ABSTAINED
-    right = int((inferred == source).sum())
-    total = int(answered.sum())
-    return share(right, total) if total else Share(0.0, 0.0, 1.0, 0, 0)
+    correct = int((inferred == source).sum())
+    answers = int((inferred != ABSTAINED).sum())
+    return share(correct, answers) if answers else Share(0.0, 0.0, 1.0, 0, 0)
 
 
 def source_null(
@@ -112,16 +115,17 @@ def source_null(
     permutations: int = 1_000,
     rng: np.random.Generator,
 ) -> SourceNull:
-    """Compute the success when sources are permuted among all samples, or within classes.
+    """Compute the success rate when sources are permuted among all samples, or within classes.
 
     Permuting within classes preserves the label distribution of each client. The p-value is exact.
-    The mean overestimates the success that classes explain, because a permutation leaves one in n
-    samples of a class in place. Use :func:`beyond_labels` for an estimate.
+    The mean overestimates the success rate that classes explain: in a class of n samples, a
+    permutation leaves each sample at its position with probability 1/n. Use :func:`beyond_labels`
+    for an estimate of that rate.
 
     Args:
         inferred: The inferred source of each sample; ``ABSTAINED`` never counts as correct.
         source: The client that each sample comes from.
-        within: Class of each sample; None permutes among all samples.
+        within: Class of each sample. If None, sources are permuted among all samples.
         permutations: Number of permutations.
         rng: Draws the permutations.
 
@@ -152,19 +156,20 @@ def beyond_labels(
     labels: Int[ndarray, " samples"],
     class_counts: Int[ndarray, "clients classes"] | None = None,
 ) -> LabelExcess:
-    """Estimate how much of a source attack's success exceeds what label distributions explain.
+    """Estimate the success rate of a source attack beyond what label distributions explain.
 
-    The explained part is the expected success of the same answers if each sample had the source of
-    another sample of its class. With known label distributions, Bayes' rule with equal priors gives
-    this expectation. Otherwise it is a leave-one-out mean over the other samples of the class.
+    The explained rate is the expected success rate of the same answers if each sample had the
+    source of a random other sample of its class. With known label distributions, it follows from
+    Bayes' rule with equal priors. Otherwise, it is the mean over the other samples of the class.
 
     Args:
         inferred: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
         source: The client that each sample comes from, with equally many samples of each client.
         labels: Class of each sample.
-        class_counts: Training samples of each class that each client has, if the samples are drawn
-            at random from each client's data. None uses the leave-one-out estimate, which leaves
-            out samples that are the only ones of their class. If all are, the excess is 0.
+        class_counts: Number of training samples of each class that each client has. Pass it only if
+            the samples are drawn at random from each client's data. If None, the mean over other
+            samples is used, and samples that are the only ones of their class are left out. If
+            this leaves no sample, the excess is 0.
 
     Raises:
         BadInput: No samples.
@@ -177,19 +182,19 @@ def beyond_labels(
     answered = inferred != ABSTAINED
     inferred, source, labels = inferred[answered], source[answered], labels[answered]
     if class_counts is not None:
-        shares = class_counts / class_counts.sum(axis=1, keepdims=True)
-        explained = shares[inferred, labels] / shares.sum(axis=0)[labels]
-        influence, right = explained, inferred == source
+        proportions = class_counts / class_counts.sum(axis=1, keepdims=True)
+        explained = proportions[inferred, labels] / proportions.sum(axis=0)[labels]
+        influence, is_correct = explained, inferred == source
     else:
         usable, explained, influence = _leave_one_out(inferred, source, labels)
-        right = (inferred == source)[usable]
+        is_correct = (inferred == source)[usable]
     if not len(explained):
         value = success.value
         return LabelExcess(0.0, success.low - value, success.high - value, level=value)
     level = float(explained.mean())
     error = _QUANTILE * float(influence.std()) / len(influence) ** 0.5
-    varies = influence.std() > 0 and right.std() > 0
-    correlation = float(np.corrcoef(influence, right)[0, 1]) if varies else 0.0
+    varies = influence.std() > 0 and is_correct.std() > 0
+    correlation = float(np.corrcoef(influence, is_correct)[0, 1]) if varies else 0.0
     below, above = (
         max(side**2 + error**2 - 2 * correlation * side * error, 0.0) ** 0.5
         for side in (success.value - success.low, success.high - success.value)
@@ -203,29 +208,29 @@ def _leave_one_out(
     source: Int[ndarray, " samples"],
     labels: Int[ndarray, " samples"],
 ) -> tuple[Bool[ndarray, " samples"], Float[ndarray, " usable"], Float[ndarray, " usable"]]:
-    """Return which samples are not the only ones of their class, and two values of each.
+    """Return a mask of samples that are not the only ones of their class, and two values of each.
 
-    The first value is the share of the other samples of the class that come from the client
-    inferred for this one. The second is the influence of the sample on the mean. The mean is a
-    U-statistic, so that the influence adds the share of the other samples whose inferred source is
-    the client of this one.
+    The first value is the fraction of the class's other samples that come from the client inferred
+    for this sample. The second value is the influence of the sample on the mean. The mean is a
+    U-statistic. The influence is therefore the first value plus the fraction of the class's other
+    samples whose inferred source is the true client of this sample.
     """
     clients = int(max(inferred.max(initial=0), source.max(initial=0))) + 1
     _, label, size = np.unique(labels, return_inverse=True, return_counts=True)
-    as_source, as_inferred, together = np.zeros((3, len(size), clients))
+    as_source, as_inferred, as_both = np.zeros((3, len(size), clients))
     np.add.at(as_source, (label, source), 1)
     np.add.at(as_inferred, (label, inferred), 1)
-    right = inferred == source
-    np.add.at(together, (label, source), right)
+    is_correct = inferred == source
+    np.add.at(as_both, (label, source), is_correct)
     # Leaving a sample out makes its client under-represented. A weight restores equal priors.
     per_client = np.bincount(source, minlength=clients)[source]
     weight = per_client / np.maximum(per_client - 1, 1)
     same = as_source[label, source] - 1
     others = size[label] - 1 - same + weight * same
     usable = others > 0
-    by_source = np.where(right, weight * same, as_source[label, inferred])
-    right_others = together[label, source] - right
-    by_inferred = as_inferred[label, source] - right - right_others + weight * right_others
+    by_source = np.where(is_correct, weight * same, as_source[label, inferred])
+    correct_others = as_both[label, source] - is_correct
+    by_inferred = as_inferred[label, source] - is_correct - correct_others + weight * correct_others
     explained = (by_source / np.maximum(others, 1))[usable]
     return usable, explained, explained + (by_inferred / np.maximum(others, 1))[usable]
 
@@ -235,16 +240,16 @@ def by_label_distribution(
 ) -> Int[ndarray, " samples"]:
     """Infer sources by the label-distribution baseline, which uses no model.
 
-    The inferred source is the client with the largest share of the sample's class in its data, the
-    first of several. This is Bayes' rule for equal priors, since the audit has equally many samples
-    of every client. The baseline knows only the class counts of each client.
+    The inferred source is the client in whose data the sample's class has the largest proportion
+    (the first of several such clients). This is Bayes' rule with equal priors, since the audit has
+    equally many samples of every client. The baseline uses only the class counts of each client.
 
     Args:
-        class_counts: Training samples of each class that each client has.
+        class_counts: Number of training samples of each class that each client has.
         labels: Class of each sample.
 
     Raises:
-        BadInput: A client has no sample.
+        BadInput: A client has no training samples.
     """
     sizes = class_counts.sum(axis=1, keepdims=True)
     if not sizes.all():
@@ -252,13 +257,12 @@ def by_label_distribution(
             "the label-distribution baseline needs clients with samples, but client "
             f"{int(np.flatnonzero(sizes[:, 0] == 0)[0])} has none; leave out such clients"
         )
-    # Cross-multiplied integers compare exactly; equal shares may differ as floats.
+    # Cross-multiplied integers compare exactly; equal proportions may differ as floats.
     best = np.zeros(class_counts.shape[1], dtype=np.int64)
     for client in range(1, len(class_counts)):
-        theirs = class_counts[client] * sizes[best, 0]
-        best = np.where(
-            theirs > class_counts[best, np.arange(len(best))] * sizes[client], client, best
-        )
+        of_client = class_counts[client] * sizes[best, 0]
+        of_best = class_counts[best, np.arange(len(best))] * sizes[client]
+        best = np.where(of_client > of_best, client, best)
     return np.asarray(best[labels], dtype=np.int64)
 
 
@@ -274,7 +278,12 @@ def confusion(
 
 
 def paired(first: Bool[ndarray, " samples"], second: Bool[ndarray, " samples"]) -> Paired:
-    """Test whether two attacks infer equally many sources on the same samples."""
+    """Test whether two attacks are equally often correct on the same samples.
+
+    Args:
+        first: Whether the first attack is correct on each sample.
+        second: The same for the second attack.
+    """
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     differ = only_first + only_second
     p_value = float(sp.stats.binomtest(only_first, differ, 0.5).pvalue) if differ else 1.0
@@ -289,7 +298,7 @@ def _correct_when_permuted(
     rng: np.random.Generator,
 ) -> Int[ndarray, " shuffles"]:
     """Count the correct answers for random permutations of the sources within groups."""
-    # Group numbers plus random fractions sort by group, and at random within each group.
+    # Sorting group numbers plus random fractions sorts by group and shuffles within each group.
     at_random = (groups + rng.random((count, len(source)))).argsort(axis=1)
     in_order = np.argsort(groups, kind="stable")
     return np.asarray((inferred[in_order] == source[at_random]).sum(axis=1), dtype=np.int64)

@@ -1,10 +1,10 @@
 """AUCs within clients or with matched label distributions.
 
-Clients of a federation differ in their label distributions. Members of one client and non-members
+Clients of a federation often have different label distributions. Members of one client and samples
 of other clients then differ even without training. An AUC that compares them measures this
 difference as well as memorisation. Two remedies exist: compare only pairs of the same client, or
-match the label distributions of members and non-members. The AUC of the labels alone measures the
-difference that remains.
+match the label distributions of members and non-members. The AUC of a score that uses only labels
+measures the remaining difference.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from fedaudit.metrics.delong import (
     logit_limits,
     placements_of,
 )
-from fedaudit.metrics.family import METHOD as RARE
 from fedaudit.metrics.family import (
+    FEW_DIFFER,
     counted_above_chance,
     is_rare,
     limits_of_sides,
@@ -47,14 +47,14 @@ from fedaudit.metrics.roc import (
 )
 
 _SPLITS = 20
-"""Number of random halvings over which the AUC of labels alone is averaged. The mean has a standard
-deviation of about 0.01 with 100 members and 100 non-members."""
+"""Number of random splits into halves over which the AUC of a label-based score is averaged. The
+mean has a standard deviation of about 0.01 with 100 members and 100 non-members."""
 _FEWEST_FOR_MODE = 3
 """Smallest number of members (or non-members) of a stratum whose most frequent score is used. If
 there are fewer, the most frequent score of members and non-members together is used."""
 _MOST_RATIO = 20
-"""Largest ratio of non-members to members, or the reverse, that matching tries. Larger ratios would
-narrow intervals by less than 3 %."""
+"""Largest ratio of non-members to members (or of members to non-members) that matching tries.
+Larger ratios would narrow intervals by less than 3 %."""
 
 
 def stratified_auc(
@@ -69,7 +69,7 @@ def stratified_auc(
     Every such pair has the same weight, so a stratum's weight is its number of pairs. Samples
     are assumed to be independent. The variance is that of the first-order (Hájek) projection around
     the common AUC, and includes differences between the AUCs of strata. For one large stratum, it
-    equals DeLong's variance. With one pair per stratum, it is up to twice too large.
+    equals DeLong's variance. With one pair per stratum, it is too large by up to a factor of two.
 
     Args:
         scores: One score per sample, larger for likelier members. Only their order within a
@@ -91,7 +91,7 @@ def stratified_auc(
     Source: van Elteren 1960 (comparison within strata); DeLong, DeLong and Clarke-Pearson 1988.
     Differs: Strata are weighted by their numbers of pairs. The interval is computed on the logit
         scale. If almost all pairs are ordered the same way, the interval is the exact binomial one
-        for the disjoint pairs of the strata. If nearly all members (or non-members) have the most
+        for disjoint pairs within strata. If nearly all members (or non-members) have the most
         frequent score of their stratum, their contribution to the width is an upper bound, as in
         :func:`fedaudit.metrics.auc_interval`.
     """
@@ -107,7 +107,7 @@ def stratified_auc(
         return AucInterval(value, low, high, f"exact on pairs within strata {percent(confidence)}")
     rare = _few_differ(parts, placed, value, confidence)
     if rare is not None:
-        return AucInterval(value, *rare, f"{RARE} within strata {percent(confidence)}")
+        return AucInterval(value, *rare, f"{FEW_DIFFER} within strata {percent(confidence)}")
     low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong within strata {percent(confidence)}")
 
@@ -117,9 +117,9 @@ def stratified_above_chance(
 ) -> float:
     """Compute the one-sided p-value of "members do not score higher within their stratum".
 
-    The test statistic is the sum of the strata's Mann-Whitney statistics. Its null distribution is
-    approximated by a normal one with the exact variance under permutations within strata, which
-    accounts for ties.
+    The test statistic is the sum of the Mann-Whitney statistics of all strata. Its null
+    distribution is approximated as normal. The variance is exact under permutations within strata,
+    and accounts for ties.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -138,8 +138,8 @@ def stratified_above_chance(
 
     Source: van Elteren 1960.
     Differs: Strata are weighted by their numbers of pairs, as in :func:`stratified_auc`. If few
-        scores differ from the most frequent score of their stratum, only their numbers are
-        compared, by an exact test.
+        scores differ from the most frequent score of their stratum, an exact test compares only
+        the numbers of members and non-members with such scores.
     """
     parts = _by_stratum(as_scores(scores), is_member, strata)
     counted = counted_above_chance(parts)
@@ -153,7 +153,7 @@ def stratified_above_chance(
         variance += count * (size - count) / size * float(ranks.var(ddof=1)) if size > 1 else 0.0
     if variance <= 0:
         return 1.0
-    # Half a rank is the continuity correction, as for a single stratum.
+    # The value 0.5 is the continuity correction, half a rank, as for a single stratum.
     return float(sp.special.ndtr(-(surplus - 0.5) / np.sqrt(variance)))
 
 
@@ -163,10 +163,10 @@ def scaled_within(
     """Scale scores by the median and the median absolute deviation of their stratum.
 
     The scale does not depend on membership. If membership was drawn by a fair coin, members and
-    non-members therefore stay exchangeable. Infinite scores stay infinite. If the median absolute
-    deviation is 0, since over half of a stratum's scores are equal, the standard deviation of its
-    finite scores replaces it. The order within a stratum is preserved, and different scores stay
-    different.
+    non-members therefore remain exchangeable. Infinite scores remain infinite. If over half of a
+    stratum's scores are equal, the median absolute deviation is 0; the standard deviation of the
+    stratum's finite scores is then used. The order within a stratum is preserved, and different
+    scores remain different.
 
     Args:
         scores: One score per sample.
@@ -197,8 +197,11 @@ def scaled_within(
 def _in_order_of(
     values: Float[np.ndarray, " samples"], scaled: Float[np.ndarray, " samples"]
 ) -> Float[np.ndarray, " samples"]:
-    """Separate scaled scores that rounding made equal although the scores differ."""
-    # Relative to a median of 0.5, probabilities of 1e-20 and 1e-30 both round to -0.5.
+    """Change scaled scores minimally so that their order is that of the original scores.
+
+    Rounding can make different scores equal after scaling.
+    """
+    # For example, 1e-20 - 0.5 and 1e-30 - 0.5 are both -0.5.
     largest = np.finfo(np.float64).max / 2
     scaled = np.where(np.isfinite(values), np.clip(scaled, -largest, largest), scaled)
     if len(np.unique(scaled)) == len(np.unique(values)):
@@ -215,11 +218,11 @@ def _in_order_of(
 def matched_in_class(
     labels: Int[np.ndarray, " samples"], is_member: npt.ArrayLike, *, rng: np.random.Generator
 ) -> Bool[np.ndarray, " samples"]:
-    """Choose members and non-members that have the same label distribution.
+    """Select members and non-members such that both have the same label distribution.
 
-    The ratio of non-members to members is the same in every class, so that labels alone cannot
-    distinguish members. Among possible ratios, the one that gives the narrowest interval of an AUC
-    is used. Excess samples are removed at random.
+    The ratio of non-members to members is made equal in every class, so that labels alone cannot
+    distinguish members. Among possible ratios, the one with the narrowest expected interval of the
+    AUC is used. Excess samples are removed at random.
 
     Args:
         labels: The class of each sample.
@@ -227,7 +230,8 @@ def matched_in_class(
         rng: Generator that draws the samples to remove.
 
     Returns:
-        True for each chosen sample. All are False if no class has both members and non-members.
+        A mask of the selected samples. It is False everywhere if no class has both members and
+        non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -239,30 +243,33 @@ def matched_in_class(
         [[1, 1], [1, 1]]
     """
     truth = as_truth(is_member, len(labels))
-    classes, place = np.unique(labels, return_inverse=True)
-    ours, theirs = (np.bincount(place[side], minlength=len(classes)) for side in (truth, ~truth))
+    classes, class_index = np.unique(labels, return_inverse=True)
+    members_in, others_in = (
+        np.bincount(class_index[side], minlength=len(classes)) for side in (truth, ~truth)
+    )
     ratios = [
         *(1 / step for step in range(_MOST_RATIO, 1, -1)),
         *(float(step) for step in range(1, _MOST_RATIO + 1)),
     ]
-    chosen, sizes = None, 0.0
+    best_counts, largest_size = None, 0.0
     for ratio in ratios:
-        members = np.minimum(ours, np.floor(theirs / ratio)).astype(np.int64)
-        # Rounded down to numbers of members for which the number of non-members is whole.
+        members = np.minimum(members_in, np.floor(others_in / ratio)).astype(np.int64)
+        # Round down to a number of members for which the number of non-members is whole.
         step = round(1 / ratio) if ratio < 1 else 1
         members = members // step * step
         total = float(members.sum())
         # With m members and r m non-members, the variance of an AUC is proportional to
-        # (1 + 1 / r) / m.
-        effective = total * ratio / (1 + ratio)
-        if effective > sizes:
-            chosen, sizes = (members, np.rint(members * ratio).astype(np.int64)), effective
+        # (1 + 1 / r) / m. Its inverse is the effective sample size.
+        effective_size = total * ratio / (1 + ratio)
+        if effective_size > largest_size:
+            others = np.rint(members * ratio).astype(np.int64)
+            best_counts, largest_size = (members, others), effective_size
     mask = np.zeros(len(labels), dtype=bool)
-    if chosen is None:
+    if best_counts is None:
         return mask
-    for side, counts in zip((truth, ~truth), chosen, strict=True):
+    for side, counts in zip((truth, ~truth), best_counts, strict=True):
         for index, count in enumerate(counts):
-            candidates = np.flatnonzero(side & (place == index))
+            candidates = np.flatnonzero(side & (class_index == index))
             mask[rng.permutation(candidates)[:count]] = True
     return mask
 
@@ -274,12 +281,12 @@ def labels_alone_auc(
     rng: np.random.Generator,
     strata: npt.ArrayLike | None = None,
 ) -> float | None:
-    """Estimate the AUC of the best score that depends on labels alone.
+    """Estimate the AUC of the best score that depends only on labels.
 
     The score of a class is the log ratio of its frequencies among members and among non-members.
-    Members and non-members are each halved at random. Frequencies are estimated on the first
-    halves, and the score is evaluated on the second halves. The expected AUC is therefore 0.5 if
-    labels are uninformative. The result is the mean over several halvings.
+    Members and non-members are each split at random into two halves. Frequencies are estimated on
+    one half, and the score is evaluated on the other. The expected AUC is therefore 0.5 if labels
+    are uninformative. The result is the mean over several splits.
 
     Args:
         labels: The class of each sample.
@@ -289,8 +296,8 @@ def labels_alone_auc(
             stratum, and only samples of the same stratum are compared.
 
     Returns:
-        The AUC, at least 0.5, since an adversary would not use a worse score. None with fewer than
-        two members or fewer than two non-members.
+        The AUC, at least 0.5, since an adversary would not use a worse score. None if there are
+        fewer than two members or fewer than two non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -301,29 +308,33 @@ def labels_alone_auc(
     """
     truth = as_truth(is_member, len(labels))
     stratum_of = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)
-    cells, place = np.unique(np.stack([stratum_of, labels], axis=1), axis=0, return_inverse=True)
-    place = place.reshape(-1)
-    both = place[truth], place[~truth]
+    # A cell is a class within a stratum.
+    cells, cell_of = np.unique(np.stack([stratum_of, labels], axis=1), axis=0, return_inverse=True)
+    cell_of = cell_of.reshape(-1)
+    both = cell_of[truth], cell_of[~truth]
     if min(map(len, both)) < 2:
         return None
-    counts = np.array([[_halved(side, len(cells), rng) for side in both] for _ in range(_SPLITS)])
+    counts = np.array(
+        [[_count_halves(side, len(cells), rng) for side in both] for _ in range(_SPLITS)]
+    )
     rates = (counts + 0.5) / (counts.sum(axis=3, keepdims=True) + 0.5 * len(cells))
     score = np.log(rates[:, 0] / rates[:, 1])
     evaluated = counts[:, :, ::-1]
     stratum = np.unique(cells[:, 0], return_inverse=True)[1]
-    score, ours, theirs = (
+    score, members, others = (
         array.reshape(-1, len(cells)) for array in (score, evaluated[:, 0], evaluated[:, 1])
     )
-    areas = _aucs_of_cells(score, ours, theirs, stratum)
-    return max(0.5, float(np.mean(areas))) if len(areas) else None
+    aucs = _aucs_of_cells(score, members, others, stratum)
+    return max(0.5, float(np.mean(aucs))) if len(aucs) else None
 
 
-def _halved(
-    side: Int[np.ndarray, " samples"], cells: int, rng: np.random.Generator
+def _count_halves(
+    cell_of: Int[np.ndarray, " samples"], cells: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "halves cells"]:
-    """Count the samples of each cell in two random halves."""
-    drawn, half = rng.permutation(side), (len(side) + 1) // 2
-    return np.stack([np.bincount(part, minlength=cells) for part in (drawn[:half], drawn[half:])])
+    """Split samples into two random halves, and count the samples of each cell in each half."""
+    shuffled, half = rng.permutation(cell_of), (len(cell_of) + 1) // 2
+    halves = (shuffled[:half], shuffled[half:])
+    return np.stack([np.bincount(one_half, minlength=cells) for one_half in halves])
 
 
 def _aucs_of_cells(
@@ -334,24 +345,25 @@ def _aucs_of_cells(
 ) -> Float[np.ndarray, " with_pairs"]:
     """Compute the AUC of each draw over pairs within strata; leave out draws without such pairs.
 
-    All samples of a cell have the same score, so counts per cell determine the AUC. All draws
-    are computed at once: a group is one stratum in one draw.
+    A cell is a class within a stratum. All samples of a cell have the same score, so counts per
+    cell determine the AUC. All draws are computed in one pass over groups, each of which is one
+    stratum in one draw.
     """
     draws = np.arange(len(scores)).repeat(len(strata))
     group = (np.arange(len(scores))[:, None] * (strata.max() + 1) + strata).ravel()
     order = np.lexsort((scores.ravel(), group))
-    score, group, ours, theirs = (
+    score, group, member_count, other_count = (
         array.ravel()[order] for array in (scores, group, members, others)
     )
     begins = np.diff(group, prepend=-1) != 0
     level = np.cumsum(begins | (np.diff(score, prepend=np.nan) != 0)) - 1
-    ties = np.bincount(level, theirs)
+    ties = np.bincount(level, other_count)
     below = (np.cumsum(ties) - ties)[level]
-    # ``below`` also counts the samples of earlier groups, which form no pairs: subtract them.
-    won = ours * (below - below[begins][group] + ties[level] / 2)
-    pairs = ours * np.bincount(group, theirs)[group]
-    all_won, all_pairs = np.bincount(draws, won), np.bincount(draws, pairs)
-    return all_won[all_pairs > 0] / all_pairs[all_pairs > 0]
+    # ``below`` also counts samples of earlier groups. They form no pairs with this group.
+    ordered = member_count * (below - below[begins][group] + ties[level] / 2)
+    pairs = member_count * np.bincount(group, other_count)[group]
+    all_ordered, all_pairs = np.bincount(draws, ordered), np.bincount(draws, pairs)
+    return all_ordered[all_pairs > 0] / all_pairs[all_pairs > 0]
 
 
 def _variances(placed: Sequence[Placements], value: float) -> tuple[float, float]:
@@ -366,31 +378,34 @@ def _variances(placed: Sequence[Placements], value: float) -> tuple[float, float
 def _few_differ(
     parts: Sequence[SplitScores], placed: Sequence[Placements], value: float, confidence: float
 ) -> ConfidenceLimits | None:
-    """Return limits if nearly all scores of a side are the most frequent ones of their strata."""
+    """Return limits if nearly all members (or non-members) have the most frequent score, or None.
+
+    The most frequent score is that of the sample's stratum.
+    """
     pairs = sum(len(members) * len(others) for members, others in parts)
     weights: tuple[list[np.ndarray], ...] = ([], [])
     at_mode: tuple[list[np.ndarray], ...] = ([], [])
-    modal: tuple[list[np.ndarray], ...] = ([], [])
+    mode_placements: tuple[list[np.ndarray], ...] = ([], [])
     for part in parts:
-        pooled = most_frequent(np.concatenate(part))
-        for side, (ours, theirs) in enumerate((part, part[::-1])):
-            # Among one or two scores, none is the most frequent in a meaningful way.
-            mode = most_frequent(ours) if len(ours) >= _FEWEST_FOR_MODE else pooled
-            outranked = theirs < mode if side == 0 else theirs > mode
-            share = (outranked.sum() + (theirs == mode).sum() / 2) / len(theirs)
-            weights[side].append(np.full(len(ours), len(theirs) / pairs))
-            at_mode[side].append(ours == mode)
-            modal[side].append(np.full(len(ours), share))
-    rare = [is_rare(np.concatenate(side)) for side in at_mode]
-    if not any(rare):
+        pooled_mode = most_frequent(np.concatenate(part))
+        for side, (scores, opposite) in enumerate((part, part[::-1])):
+            # With one or two scores, a most frequent score is meaningless.
+            mode = most_frequent(scores) if len(scores) >= _FEWEST_FOR_MODE else pooled_mode
+            ordered = opposite < mode if side == 0 else opposite > mode
+            placement = (ordered.sum() + (opposite == mode).sum() / 2) / len(opposite)
+            weights[side].append(np.full(len(scores), len(opposite) / pairs))
+            at_mode[side].append(scores == mode)
+            mode_placements[side].append(np.full(len(scores), placement))
+    few_differ = [is_rare(np.concatenate(side)) for side in at_mode]
+    if not any(few_differ):
         return None
     quantile = -float(sp.special.ndtri((1 - confidence) / 2))
     reaches = []
     for side, variance in enumerate(_variances(placed, value)):
         placements = np.concatenate([stratum[side] for stratum in placed])
-        if rare[side]:
-            weight, shares = np.concatenate(weights[side]), np.concatenate(modal[side])
-            reaches.append(side_of(weight, placements, shares).reach(confidence))
+        if few_differ[side]:
+            weight, of_mode = (np.concatenate(part[side]) for part in (weights, mode_placements))
+            reaches.append(side_of(weight, placements, of_mode).reach(confidence))
         else:
             reaches.append(normal_reach(variance, quantile))
     return limits_of_sides(value, reaches)

@@ -1,7 +1,9 @@
 """Catalogue of metrics, and evaluation of scores by catalogued and custom metrics.
 
-An exact metric computes its interval in closed form. Any other function of scores has a bootstrap
-interval: members and non-members are resampled separately, since a study fixes both numbers.
+An exact metric computes its interval in closed form. All other metrics have a bootstrap interval:
+members and non-members are resampled separately, since a study fixes both numbers. A *contrast* is
+the kind of non-members with which members are compared: samples of other clients, held-out samples
+("unseen"), or both ("mixed").
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +40,7 @@ from fedaudit.metrics.roc import (
 from fedaudit.metrics.stratified import scaled_within, stratified_above_chance, stratified_auc
 
 OfScores: TypeAlias = Callable[[Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float]
-"""Function of scores, larger for likelier members, and membership that returns a number."""
+"""Function that computes a number from scores (larger for likelier members) and membership."""
 
 FEWEST = 10
 """Fewest members, and fewest non-members, for a bootstrap interval."""
@@ -46,23 +48,24 @@ FEWEST = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Limits[float | None]):
-    """Figure of one set of scores, with the fields of a figure in a result.
+    """Value of a metric on one set of scores, with the fields that a result stores.
 
     Attributes:
-        contrast: Members against "other_client", "unseen" or "mixed" non-members.
-        metric: "auc", "tpr@0.01" and the like, "balanced_accuracy".
-        value: The figure; None if it was refused. A limit is None if there is no interval, as for
-            a rate with too few non-members.
-        n_members: Number of members behind the figure.
-        n_nonmembers: Number of non-members behind the figure.
-        realised_fpr: False-positive rate that was reached, for figures at a threshold.
-        low_at_threshold: For a rate, the lower limit of the share of members above the threshold
-            that was used (Clopper-Pearson), for any true false-positive rate of that threshold.
-        high_at_threshold: The upper limit of the same share.
-        ceiling: Value that a perfect attack would have reached.
-        note: Why the figure is refused, or a caveat.
-        p_value: One-sided p-value against chance level, before the correction for a family. None
-            for figures other than the AUC and the true-positive rates.
+        contrast: Kind of non-members that members are compared with: "other_client", "unseen" or
+            "mixed".
+        metric: Name of the metric, such as "auc", "tpr@0.01" or "balanced_accuracy".
+        value: The metric's value; None if it was not computed. The limits are None if there is no
+            interval, for example for a rate with too few non-members.
+        n_members: Number of members that the value was computed on.
+        n_nonmembers: Number of non-members that the value was computed on.
+        realised_fpr: Empirical false-positive rate, for metrics that use a threshold.
+        low_at_threshold: For a true-positive rate, lower limit (Clopper-Pearson) of the fraction of
+            members above the empirical threshold, whatever its true false-positive rate.
+        high_at_threshold: The upper limit of the same fraction.
+        ceiling: Value that a perfect attack would have.
+        note: Why the value was not computed, or a caveat.
+        p_value: One-sided p-value against chance level, before the correction for multiple tests.
+            None for metrics other than the AUC and the true-positive rates.
 
     Examples:
         >>> from fedaudit.metrics import evaluate
@@ -89,15 +92,15 @@ class Contrast:
     """Scores of members and of the non-members that they are compared with.
 
     Attributes:
-        name: "other_client", "unseen" or "mixed".
+        name: Kind of the non-members: "other_client", "unseen" or "mixed".
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
         confidence: Confidence of every interval, in (0, 1).
-        rng: Draws resamples and splits of the samples.
-        fprs: False-positive rates to report at.
-        note: Note on origins without non-members.
-        strata: The stratum of each sample if pairs are compared within strata; scores are then
-            scaled within strata.
+        rng: Draws bootstrap resamples and splits of the samples.
+        fprs: False-positive rates at which true-positive rates are reported.
+        note: Note on a missing kind of non-members.
+        strata: The stratum of each sample, if members are only compared with non-members of their
+            stratum. Scores are then scaled within strata.
     """
 
     name: str
@@ -120,7 +123,7 @@ class Contrast:
         return len(self.is_member) - self.n_members
 
     def figure(self, metric: str, **fields: Any) -> Evaluated:
-        """Return a figure of all members and non-members of the contrast."""
+        """Return a metric's value that was computed on all samples of the contrast."""
         return Evaluated(
             contrast=self.name,
             metric=metric,
@@ -130,7 +133,7 @@ class Contrast:
         )
 
     def refused(self, metric: str, note: str) -> Evaluated:
-        """Return a figure without a value, with the reason."""
+        """Return an entry without a value, with the reason in ``note``."""
         return self.figure(metric, value=None, low=None, high=None, note=note)
 
 
@@ -139,8 +142,9 @@ class Metric:
     """Metric of an attack's scores with a bootstrap interval.
 
     Attributes:
-        of: Function of scores and membership that returns a number; called about a thousand times.
-        about: Description in a sentence.
+        of: Function that computes a number from scores and membership. The bootstrap calls it about
+            a thousand times.
+        about: Description in one sentence.
         resamples: Number of bootstrap resamples behind the interval.
 
     Examples:
@@ -185,15 +189,15 @@ class Exact:
     """Metric that computes its interval without resampling.
 
     Attributes:
-        make: Function that computes the figures of a contrast.
-        about: Description in a sentence.
+        make: Function that computes the metric's values for a contrast.
+        about: Description in one sentence.
     """
 
     make: Callable[[Contrast], list[Evaluated]]
     about: str = field(compare=False)
 
     def figures(self, name: str, contrast: Contrast) -> list[Evaluated]:
-        """Compute the figures, which have the metric's predefined names."""
+        """Compute the metric's values; their names are predefined, so ``name`` is not used."""
         return self.make(contrast)
 
 
@@ -220,6 +224,7 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
         contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence
     )
     true_fpr = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
+    # Results store this note.
     missing = f"; a lower limit needs {limits.needs} more non-members" if limits.needs else ""
     return contrast.figure(
         metric,
@@ -266,10 +271,10 @@ def average_precision(
 def partial_auc(
     scores: Float[np.ndarray, " samples"], is_member: Bool[np.ndarray, " samples"]
 ) -> float:
-    """Compute the area under the ROC curve up to an FPR of 0.1, scaled so that chance is 0.5.
+    """Compute the area under the ROC curve up to an FPR of 0.1, scaled to a chance level of 0.5.
 
     The bootstrap interval calls scikit-learn 1,000 times, which takes about ten seconds for each
-    attack, group of non-members, client and seed.
+    attack, kind of non-members, client and seed.
 
     Source: McClish 1989 (standardised partial area).
     """
@@ -279,29 +284,33 @@ def partial_auc(
 
 
 METRICS: dict[str, Exact | Metric] = {
-    AUC: Exact(_auc, "Area under the ROC curve; guessing is 0.5."),
+    AUC: Exact(_auc, "Area under the ROC curve; chance level is 0.5."),
     TPR: Exact(
         lambda contrast: [_tpr(contrast, fpr) for fpr in contrast.fprs],
-        "True-positive rate at each rate of figures.fprs; guessing is that rate.",
+        "True-positive rate at each false-positive rate in figures.fprs; chance level is the "
+        "false-positive rate.",
     ),
     BALANCED_ACCURACY: Exact(
         _balanced_accuracy,
-        "Mean of the shares of members and non-members classified correctly, at a threshold from "
-        "the other half of the samples; guessing is 0.5.",
+        "Mean of the true-positive and the true-negative rate on one half of the samples, at a "
+        "threshold chosen on the other half; chance level is 0.5.",
     ),
     "average_precision": Metric(
-        average_precision, "Area under the precision-recall curve; guessing is the members' share."
+        average_precision,
+        "Area under the precision-recall curve; chance level is the proportion of members.",
     ),
     "partial_auc": Metric(
         partial_auc,
-        "Area under the ROC curve up to a false-positive rate of 0.1; guessing is 0.5. Its "
-        "interval takes about ten seconds for each attack, group of non-members, client and seed.",
+        "Area under the ROC curve up to a false-positive rate of 0.1, scaled so that chance level "
+        "is 0.5. Its interval takes about ten seconds for each attack, kind of non-members, client "
+        "and seed.",
     ),
 }
-"""Every metric of the catalogue by name."""
+"""All metrics of the catalogue by name."""
 
 EVERY_EVALUATION = (AUC, TPR, BALANCED_ACCURACY)
-"""Metrics of every evaluation, in its order; a study adds others in ``figures.metrics``."""
+"""Metrics that every evaluation computes, in this order. A study can add others in
+``figures.metrics``."""
 
 
 def bootstrapped(
@@ -313,7 +322,7 @@ def bootstrapped(
     confidence: float = 0.95,
     name: str = "the metric",
 ) -> tuple[float, float, float]:
-    """Compute a metric's value with the limits of its bias-corrected bootstrap interval.
+    """Compute a metric's value, and the limits of its bias-corrected bootstrap interval.
 
     Args:
         metric: The metric.
@@ -326,15 +335,16 @@ def bootstrapped(
     Raises:
         BadInput: The metric returns a number that is not finite.
 
-    Source: Efron & Tibshirani 1993, section 14.3, without acceleration.
+    Source: Efron & Tibshirani 1993, section 14.3, without the acceleration constant.
     """
     value = _finite_value(metric, scores, is_member, name)
     sides = [np.flatnonzero(is_member), np.flatnonzero(~is_member)]
     drawn = np.empty(metric.resamples)
-    for place in range(metric.resamples):
+    for index in range(metric.resamples):
         chosen = np.concatenate([rng.choice(side, len(side)) for side in sides])
-        drawn[place] = _finite_value(metric, scores[chosen], is_member[chosen], name)
-    # Ties with the value count half: metrics with few distinct values would have no lower limit.
+        drawn[index] = _finite_value(metric, scores[chosen], is_member[chosen], name)
+    # Resamples that equal the value count half. Otherwise, metrics with few distinct values would
+    # have no lower limit.
     below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
     largest = 1 - 0.5 / metric.resamples
     normal = NormalDist()
@@ -351,17 +361,17 @@ def _finite_value(
     is_member: Bool[np.ndarray, " samples"],
     name: str,
 ) -> float:
-    with custom_code(partial(_failing, name, len(scores))):
+    with custom_code(partial(_metric_error, name, len(scores))):
         value = float(metric.of(scores, is_member))
     if not np.isfinite(value):
         raise BadInput(
-            f"the metric {name!r} is {value} on {len(scores)} samples; make it return a "
-            "finite number for any scores and membership"
+            f"the metric {name!r} is {value} on {len(scores)} samples; it must return a finite "
+            "number for any scores and membership"
         )
     return value
 
 
-def _failing(name: str, count: int, error: Exception, described: str) -> BadInput:
+def _metric_error(name: str, count: int, error: Exception, described: str) -> BadInput:
     return BadInput(
         f"the metric {name!r} fails on {count} samples ({described}, {line_of(error)}); it is "
         "called with an array of scores and an array of booleans, True for members, and returns a "
@@ -370,16 +380,17 @@ def _failing(name: str, count: int, error: Exception, described: str) -> BadInpu
 
 
 def metric_named(name: str) -> Exact | Metric:
-    """Return a metric of the catalogue, of an installed package or of the user.
+    """Return a metric by its name in the catalogue, in an installed package or in the user's code.
 
-    A custom metric is tried on a few scores, so that it does not fail after hours of training.
+    A custom metric is called with a few scores, so that errors appear before hours of training.
 
     Raises:
-        BadInput: The name is unknown, or is a metric of every evaluation, or the metric fails.
+        BadInput: The name is unknown, every evaluation has this metric already, or the custom
+            metric fails.
     """
     if name in EVERY_EVALUATION:
         raise BadInput(
-            f"{name!r} is among the figures of every evaluation; leave it out of figures.metrics"
+            f"every evaluation computes the metric {name!r}; leave it out of figures.metrics"
         )
     metric: Exact | Metric | OfScores = look_up(
         "metric",
@@ -402,7 +413,7 @@ CONTRASTS: dict[str, tuple[Origin, ...]] = {
     "unseen": (Origin.UNSEEN,),
     "mixed": (Origin.OTHER_CLIENT, Origin.UNSEEN),
 }
-"""Origins of the non-members of each contrast, by name."""
+"""Origins of the non-members in each contrast, by the contrast's name."""
 
 
 def evaluate(
@@ -416,25 +427,27 @@ def evaluate(
     contrasts: Sequence[str] = tuple(CONTRASTS),
     strata: npt.ArrayLike | None = None,
 ) -> list[Evaluated]:
-    """Compute all headline figures of one attack on one target client, for each contrast.
+    """Compute the standard metrics of one attack on one target client, for each contrast.
 
-    For each contrast these are the AUC, the true-positive rate at each false-positive rate, and the
-    balanced accuracy at a held-out threshold. A contrast without samples has one refused AUC with
-    the reason. A rate with too few samples is refused with the reason. Limits of a rate include the
-    error of its threshold, which is set on the same non-members.
+    A contrast is a kind of non-members: samples of other clients, held-out samples, or both. For
+    each contrast, the metrics are the AUC, the true-positive rate at each false-positive rate, and
+    the balanced accuracy at a held-out threshold. If a contrast has no samples, its AUC is None and
+    ``note`` states the reason. The same applies to a rate with too few samples. The threshold of a
+    rate is estimated on the same non-members; the rate's limits include this error.
 
     Args:
         scores: One score per sample, larger for likelier members.
         origin: Booleans, True for members and False for unseen samples, or the origin of each
             sample: ``Origin`` values, their names, or their numbers if a 2 is among these.
-        fprs: False-positive rates to report at, each in (0, 1].
-        seed: Seed of the split behind the balanced accuracy, 0 or larger.
+        fprs: False-positive rates at which true-positive rates are computed, each in (0, 1].
+        seed: Seed of the random split for the balanced accuracy, 0 or larger.
         confidence: Confidence of every interval, in (0, 1).
-        origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. By default
-            0 and 1 alone are refused, since 1 often means a member.
+        origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. By default,
+            numbers that are only 0 and 1 are refused, since 1 often means a member but
+            ``Origin.MEMBER`` is 0.
         contrasts: Names of contrasts in ``CONTRASTS``.
         strata: The stratum of each sample, such as the client that drew its membership. Each
-            member is then compared with non-members of its stratum only. The AUC is that of pairs
+            member is then only compared with non-members of its stratum. The AUC is that of pairs
             within strata; rates and the balanced accuracy use scores that are scaled within each
             stratum.
 
@@ -458,10 +471,10 @@ def evaluate(
     figures: list[Evaluated] = []
     if strata is not None:
         values = scaled_within(values, strata)
-    for place, name in enumerate(CONTRASTS):
+    for index, name in enumerate(CONTRASTS):
         if name not in contrasts:
             continue
-        rng = np.random.default_rng([seed, place])
+        rng = np.random.default_rng([seed, index])
         contrast = _contrast(name, values, sources, rng, confidence, fprs, strata)
         if contrast.n_nonmembers:
             for metric in EVERY_EVALUATION:
@@ -482,7 +495,7 @@ def estimates(
     origin_codes: bool = False,
     contrasts: Sequence[str] = tuple(CONTRASTS),
 ) -> list[Evaluated]:
-    """Compute a metric of one attack on one target client, for each contrast.
+    """Compute one metric of one attack on one target client, for each contrast.
 
     Args:
         name: Name of the metric in the result.
@@ -546,7 +559,7 @@ def _origins(
 
 
 def _note(sources: Int[np.ndarray, " samples"], against: tuple[Origin, ...]) -> str:
-    """Return a note on the contrast's origins that have no samples."""
+    """Return a note on origins of the contrast without samples; empty if all have samples."""
     present = [origin for origin in against if (sources == origin).any()]
     missing = [origin.name.lower() for origin in against if origin not in present]
     if not missing:

@@ -1,4 +1,7 @@
-"""Verdicts on unlearning, from the AUC of forgotten against unseen samples."""
+"""Verdicts on unlearning, from AUCs of forgotten samples against held-out samples.
+
+Held-out samples are called unseen, as in results: no model was trained on them.
+"""
 
 from typing import NamedTuple
 
@@ -21,21 +24,22 @@ EQUIVALENCE = 0.9
 
 
 class Unlearned(NamedTuple):
-    """AUCs of forgotten against unseen samples by one score, with a verdict.
+    """AUCs of one score on forgotten against unseen samples, with a verdict.
 
     Attributes:
         before: AUC with the model before unlearning.
         after: AUC with the model after unlearning.
-        retrained: AUC with a model that was retrained without the forgotten samples; None if it is
-            not given.
-        excess: ``after`` minus ``retrained``, or minus 0.5 without a retrained model, with its
-            equivalence interval. Its p-value is two-sided. It is 1 if the limits are those of one
-            AUC or of two separate AUCs; the interval then decides.
-        both: AUC of the difference of the two scores, for an adversary with the models before and
-            after unlearning.
-        margin: Largest distance from the reference that counts as equal.
+        retrained: AUC with a model that was retrained without the forgotten samples; None if there
+            is no such model.
+        excess: ``after`` minus ``retrained``, with its equivalence interval. Without a retrained
+            model, it is ``after`` minus 0.5. The p-value is two-sided. It is 1 if the two AUCs
+            could not be tested together; the verdict then uses only the interval.
+        both: AUC of the difference between the scores before and after unlearning, which an
+            adversary with both models can compute.
+        margin: Largest excess, above or below 0, that counts as 0.
         verdict: "forgotten", "not forgotten", "overdone", "told nothing before", "cannot be told",
-            or "model destroyed" for a model that no longer predicts.
+            or "model destroyed" for a model that predicts no better than chance. See
+            :func:`unlearned` for their meaning.
 
     Examples:
         >>> import fedaudit as fa
@@ -53,7 +57,7 @@ class Unlearned(NamedTuple):
     verdict: str
 
     def __str__(self) -> str:
-        """Return a line for each figure, and the verdict."""
+        """Return a line for each AUC, a line for the excess, and the verdict."""
         rows = {
             "before": self.before,
             "after": self.after,
@@ -80,15 +84,17 @@ def unlearned(
 ) -> Unlearned:
     """Compute AUCs of one score on forgotten samples before and after unlearning, with a verdict.
 
-    Forgotten and unseen samples must have one distribution, as if a fair coin decided which were
-    trained on. The reference is a model that never saw the forgotten samples. The verdicts are:
+    Forgotten and unseen samples must be identically distributed, for example if a fair coin decided
+    which samples were trained on. The reference is a model that never saw the forgotten samples.
+    The verdicts are:
 
     - "forgotten" if the whole equivalence interval of the excess lies within the margin. If the
       true excess is the margin or larger, this verdict has a probability of at most 5 %.
     - "not forgotten" if the excess is above 0 (one-sided, 5 %) and may exceed the margin.
     - "overdone" if the interval lies below minus the margin: the model fits forgotten samples
       worse than unseen ones.
-    - "told nothing before" if the score did not distinguish them before unlearning either.
+    - "told nothing before" if the whole interval lies within the margin, but the score did not
+      distinguish forgotten from unseen samples before unlearning either.
     - "cannot be told" in all other cases.
 
     Args:
@@ -97,14 +103,15 @@ def unlearned(
         after: The same score from the model after unlearning, for the same samples in the same
             order.
         retrained: The same score from a model that was retrained without the forgotten samples.
-            Without it the reference is 0.5, which relies on the fair draw alone.
+            Without it the reference is 0.5, which is only valid if forgotten and unseen samples are
+            identically distributed.
         is_forgotten: Whether each sample is a forgotten one.
-        margin: Largest difference of AUCs that counts as equal, in (0, 0.5). Choose it before
+        margin: Largest difference between AUCs that counts as 0, in (0, 0.5). Choose it before
             looking at scores.
 
     Raises:
-        BadInput: Lengths differ, a score is not finite, a side is empty, or the margin is
-            out of range.
+        BadInput: Lengths differ, a score is not finite, there are no forgotten or no unseen
+            samples, or the margin is out of range.
 
     Examples:
         >>> import fedaudit as fa
@@ -115,10 +122,10 @@ def unlearned(
         'forgotten'
 
     Source: Schuirmann 1987 (two one-sided tests); Chen et al. 2021, When Machine Unlearning
-        Jeopardizes Privacy (the models before and after together reveal what neither
-        reveals alone).
-    Differs: Chen et al. train a classifier on posteriors from pairs of shadow models; here the
-        score after unlearning is subtracted from the score before.
+        Jeopardizes Privacy (the models before and after unlearning together reveal more than each
+        of them).
+    Differs: Chen et al. train a classifier on posteriors from pairs of shadow models. Here, the
+        score after unlearning is subtracted from the score before unlearning.
     """
     require_margin(margin)
     first = as_scores(before)
@@ -151,8 +158,8 @@ def require_margin(margin: float) -> None:
     """Raise if the margin is not in (0, 0.5)."""
     if not 0 < margin < 0.5:
         raise BadInput(
-            f"the margin is the largest difference of AUCs that counts as equal, between 0 and 0.5,"
-            f" got {margin}"
+            f"the margin is the largest difference between AUCs that counts as 0; it must be "
+            f"between 0 and 0.5, got {margin}"
         )
 
 
@@ -164,7 +171,7 @@ def unlearning_verdict(
     Args:
         low: Lower limit of the equivalence interval of the excess.
         high: Upper limit of the same interval.
-        margin: Largest excess that counts as equal.
+        margin: Largest excess, above or below 0, that counts as 0.
         leaked_before: Whether the score distinguished forgotten from unseen samples before
             unlearning.
         above: Whether the excess is significantly above 0 after a correction for several scores.
@@ -178,8 +185,8 @@ def unlearning_verdict(
 
 
 def verdict_words(verdict: str, margin: float) -> str:
-    """Describe a verdict in a sentence."""
-    # Results store these sentences, and results.unlearning reads the verdict from their beginnings.
+    """Describe a verdict in a sentence that begins with the verdict."""
+    # Results store these sentences, and results.unlearning reads the verdict from the beginning.
     return {
         FORGOTTEN: f"forgotten as far as this score measures: within ±{margin:g} of the reference",
         NOT_FORGOTTEN: "not forgotten: more distinguishable from unseen samples than the reference",

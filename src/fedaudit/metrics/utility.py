@@ -1,7 +1,7 @@
 """Utility of the trained model, and Pareto fronts of privacy and utility with their hypervolume.
 
-A point of a front is one way to train: its leakage and the model's error rate. Both are shares in
-[0, 1], and smaller is better.
+A point of a front is one training configuration, with two coordinates: its leakage and the model's
+error rate. Both are in [0, 1], and smaller values are better.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from fedaudit.metrics.rate_limits import Share, share
 
 @dataclass(frozen=True)
 class Gap(Limited[float]):
-    """Accuracy on training samples minus accuracy on fresh ones.
+    """Accuracy on training samples minus accuracy on held-out samples, with its interval.
 
-    A loss-threshold attack exploits the difference.
+    A loss-threshold attack exploits this difference.
 
     Examples:
         >>> from fedaudit.metrics import generalisation_gap, share
@@ -40,7 +40,7 @@ def accuracy(
     *,
     confidence: float = 0.95,
 ) -> Share:
-    """Compute the share of samples classified correctly, with its Clopper-Pearson interval.
+    """Compute the fraction of samples classified correctly, with its Clopper-Pearson interval.
 
     Args:
         predicted: Predicted class of each sample.
@@ -68,12 +68,12 @@ def accuracy(
 def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -> Gap:
     """Compute the generalisation gap of the model, with a conservative interval.
 
-    The limits are differences of the two accuracies' exact limits, each with half of the error
-    allowed.
+    Each limit is a difference of the exact limits of the two accuracies, each of which has half of
+    the error.
 
     Args:
         train: Accuracy on training samples.
-        test: Accuracy on fresh samples.
+        test: Accuracy on held-out samples.
         confidence: Two-sided confidence, in (0, 1).
 
     Examples:
@@ -84,7 +84,7 @@ def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -
     """
     each = 1 - (1 - confidence) / 2
     limits: list[ConfidenceLimits] = [
-        clopper_pearson(part.hits, part.total, confidence=each) for part in (train, test)
+        clopper_pearson(split.hits, split.total, confidence=each) for split in (train, test)
     ]
     return Gap(
         value=train.value - test.value,
@@ -94,19 +94,21 @@ def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -
 
 
 WORST = 1.0
-"""Both coordinates of the reference point: everything leaks, and every prediction is wrong."""
+"""Both coordinates of the hypervolume's reference point: an advantage and an error rate of 1."""
 
 ENOUGH_SEEDS = 10
-"""Fewest seeds for limits of a hypervolume."""
+"""Fewest seeds for confidence limits of a hypervolume."""
 _DRAWS = 1_000
+"""Number of bootstrap resamples of the seeds."""
 
 
 @dataclass(frozen=True)
 class FrontArea(SeedMean):
     """Hypervolume of a front with its interval over seeds.
 
-    The value is the share of the unit square that the front's points dominate. The limits are for
-    further runs. With fewer than ten seeds they are None, and ``method`` states the reason.
+    The value is the fraction of the unit square that the front's points dominate. The limits are
+    for the mean over all possible seeds. With fewer than ten seeds they are None, and ``method``
+    states the reason.
 
     Examples:
         >>> import fedaudit as fa
@@ -137,7 +139,7 @@ def advantage(auc: float) -> float:
 def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points"]:
     """Mark the points that no other point dominates.
 
-    A point dominates another if it is better in one respect and no worse in the other.
+    A point dominates another if one coordinate is smaller and the other is not larger.
 
     Args:
         points: Leakage and error of each point, in [0, 1]. Equal points do not dominate each other.
@@ -161,8 +163,8 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
 def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
     """Compute the area of the unit square that the points dominate, in [0, 1].
 
-    An area of 1 means no leak and no error; 0 means that every point leaks everything or is always
-    wrong.
+    An area of 1 means that a point has no leakage and no error. An area of 0 means that every point
+    has a leakage or an error of 1.
 
     Args:
         points: Leakage and error of each point, in [0, 1].
@@ -193,15 +195,15 @@ def hypervolume_over_seeds(
 ) -> FrontArea:
     """Compute the hypervolume of the points' means over seeds, with a bootstrap over whole seeds.
 
-    A resample has the same seeds for every point, since the points of one seed share their data.
-    With fewer than ten seeds bootstrap percentiles are too narrow, and there are no limits.
+    A resample has the same seeds for every point, since all points of one seed use the same data.
+    With fewer than ten seeds, bootstrap percentiles are too narrow, so the limits are None.
 
     Args:
         runs: For each seed, leakage and error of each point, in [0, 1].
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
-        beyond: Number of leading points that form the baseline, such as no defense. Their own
-            area is subtracted. 0 subtracts nothing.
+        beyond: Number of points at the beginning that form a baseline, such as the point without a
+            defense. Their hypervolume is subtracted. With 0, nothing is subtracted.
 
     Raises:
         BadInput: No seeds or points, or a value outside of [0, 1].
@@ -234,7 +236,7 @@ def hypervolume_over_seeds(
 
 
 def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
-    """Compute the hypervolumes of many fronts, as strips between successive values of leakage."""
+    """Compute the hypervolume of each front as a sum of strips between sorted leakage values."""
     order = np.argsort(fronts[:, :, :1], axis=1)
     leakage, error = np.moveaxis(np.take_along_axis(fronts, order, axis=1), 2, 0)
     widths = np.diff(leakage, axis=1, append=WORST)
@@ -248,6 +250,6 @@ def _require_shares(points: Float[np.ndarray, "points 2"]) -> None:
         raise BadInput("a front needs at least one point, got none; pass its leakage and error")
     if not ((points >= 0) & (points <= 1)).all():
         raise BadInput(
-            f"leakage and error are shares in [0, 1], got {points.min():g} to {points.max():g}; "
-            "turn an AUC into an advantage first"
+            f"leakage and error must be in [0, 1], got {points.min():g} to {points.max():g}; "
+            "convert an AUC to an advantage first (fedaudit.metrics.advantage)"
         )
