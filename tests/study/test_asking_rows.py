@@ -12,9 +12,11 @@ import torch
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import SCORES_FILE
+from fedaudit.datasets.formats.single import sample_of_cells
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.plan.values import study_from
 from fedaudit.study.front.asking import Answer, Question, answer_to
+from fedaudit.study.front.matching import audited_table
 from fedaudit.study.running.run import run_study
 from tests.datasets.tables import patients, written
 from tests.programs import exit_code
@@ -133,7 +135,7 @@ def test_rows_that_cannot_be_found_are_refused(result: Carried) -> None:
     for settings, message in cases:
         cells = settings.pop("cells", None)
         if cells:
-            settings["sample"] = fa.datasets.formats.single.sample_of_cells(cells)
+            settings["sample"] = sample_of_cells(cells)
         with pytest.raises(BadInput, match=message):
             asked(result, **settings)
     with pytest.raises(BadInput, match="has a list as the value of the column 'age'"):
@@ -183,4 +185,4 @@ def test_a_row_of_a_data_frame_is_asked_by_its_values(tmp_path: Path) -> None:
 def test_recordings_have_no_lines(tmp_path: Path, result: Carried) -> None:
     watched = result.record.model_copy(update={"watched": True})
     with pytest.raises(BadInput, match="samples have no lines or columns"):
-        fa.study.front.matching.audited_table(watched, None)
+        audited_table(watched, None)

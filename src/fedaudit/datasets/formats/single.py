@@ -166,7 +166,7 @@ def _from_json(path: Path, text: str) -> SingleSample:
     return SingleSample(np.array(document, dtype=np.float64), label)
 
 
-def _plain_cells(what: object, cells: Mapping[object, object]) -> dict[str, object]:
+def _plain_cells(what: object, cells: Mapping[str, object]) -> dict[str, object]:
     """Return the values of a table's columns; raise if one is no number, text, or true or false."""
     for name, value in cells.items():
         is_number = isinstance(value, bool | Real | np.bool_)
@@ -178,7 +178,7 @@ def _plain_cells(what: object, cells: Mapping[object, object]) -> dict[str, obje
     return {str(name): value for name, value in cells.items()}
 
 
-def sample_of_cells(cells: Mapping[object, object]) -> SingleSample:
+def sample_of_cells(cells: Mapping[str, object]) -> SingleSample:
     """Return a sample by the values of a table's columns.
 
     Raises:

@@ -334,9 +334,10 @@ class Run:
         asked: Path | SingleSample | None = None
         if isinstance(sample, Path | str):
             asked = Path(sample)
+        elif isinstance(sample, Mapping):
+            asked = sample_of_cells(sample)
         elif sample is not None:
-            is_row = isinstance(sample, Mapping)
-            asked = sample_of_cells(sample) if is_row else SingleSample(sample)
+            asked = SingleSample(sample)
         question = Question(
             row=row,
             line=line,

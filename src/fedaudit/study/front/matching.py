@@ -143,14 +143,14 @@ def rows_asked(
             f"{table.name!r} has no lines of text; give {option('sample')} with the values of the "
             "row instead"
         )
-    is_asked = table.lines == line
-    if not is_asked.any():
+    is_line: Bool[ndarray, " rows"] = table.lines == line
+    if not is_line.any():
         first, last = int(table.lines[0]), int(table.lines[-1])
         raise BadInput(
             f"line {line} of {table.name!r} has no row; rows are in lines {first} to {last}, and "
             "the header is above them"
         )
-    return is_asked
+    return is_line
 
 
 def unit_of_row(
