@@ -119,7 +119,7 @@ def test_explain_shows_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
         (("report", "nowhere"), "nowhere does not exist"),
         (("report", "one", "two"), "Unused Tokens"),
         (("ask", "nowhere", "--row", "0"), "nowhere does not exist"),
-        (("ask", "nowhere"), "give one of --row, --sample and --person"),
+        (("ask", "nowhere"), "give one of --row, --line, --sample and --person"),
         (("compare", "one"), "at least two records"),
         (("attack", "nowhere"), "nowhere does not exist"),
         (("verify", "nowhere"), "nowhere does not exist"),

@@ -464,8 +464,8 @@ def test_an_attack_with_the_wrong_sign_is_not_relied_on(copied: Carried) -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give one of row=, sample= and person="),
-        ({"row": 1, "person": 1}, "give one of row=, sample= and person="),
+        ({}, "give one of row=, line=, sample= and person="),
+        ({"row": 1, "person": 1}, "give one of row=, line=, sample= and person="),
         ({"row": 280}, "no row 280; the scores have the rows 0 to 279"),
         ({"row": -1}, "no row -1"),
         ({"person": 3}, "audit people with audit.unit"),

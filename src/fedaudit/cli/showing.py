@@ -68,6 +68,7 @@ def ask(
     /,
     *,
     row: int | None = None,
+    line: int | None = None,
     sample: Path | None = None,
     person: int | None = None,
     target: str | None = None,
@@ -90,9 +91,12 @@ def ask(
         Folder of an audit that has finished, or of a live recording that was attacked.
     row
         Row of the sample or person in the scores of the first seed, from 0.
+    line
+        Line of an audited row in the CSV file of the audit; the header is line 1.
     sample
         File with the features of an audited sample, as models take them or as the data set has
-        them: .npz (x, and y for its label), .csv (one row), .json (a list) or a picture.
+        them: .npz (x, and y for its label), .csv (one row), .json (a list) or a picture. For a
+        table also a .csv file with its header and one row, or a .json object of its columns.
     person
         Number of an audited person.
     target
@@ -113,6 +117,7 @@ def ask(
     path = record_at(result)
     question = Question(
         row=row,
+        line=line,
         sample=sample,
         person=person,
         target=target,

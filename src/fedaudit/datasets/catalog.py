@@ -13,6 +13,7 @@ from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import DataSetting
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.datasets.dataset import DataFile, Dataset, DataSource, of_task, select_classes
+from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
 
@@ -79,21 +80,44 @@ def load(
 def _load_all_classes(
     name: str, data_dir: Path | None, seed: int, options: Mapping[str, DataSetting]
 ) -> Dataset:
+    source = _source(name, data_dir, options)
+    return _load_custom(name, data_dir, seed, options) if source is None else source.read(seed)
+
+
+def _source(
+    name: str, data_dir: Path | None, options: Mapping[str, DataSetting]
+) -> DataSource | None:
+    """Return the source of a data set; None for a custom function."""
     kind, colon, local_name = name.partition(":")
     if name in GENERATED:
         generated = GENERATED[name]
         _check_options(name, generated, options)
-        return generated(**options).read(seed)
+        return generated(**options)
     if is_custom(name, READERS) or (not colon and name in installed("data set")):
-        return _load_custom(name, data_dir, seed, options)
+        return None
     if kind in HUBS and colon:
         hub = HUBS[kind]
         _check_options(f"{kind} data", hub, options)
-        return hub(local_name, **options).read(seed)
+        return hub(local_name, **options)
     formats = [kind] if colon else list(FORMATS)
     located = _locate(local_name if colon else name, formats, data_dir)
     _check_options(f"{located.format} data", FORMATS[located.format], options)
-    return FORMATS[located.format](located.path, **options).read(seed)
+    return FORMATS[located.format](located.path, **options)
+
+
+def stored_table(
+    name: str, *, data_dir: Path | None = None, options: Mapping[str, DataSetting]
+) -> StoredTable:
+    """Return the table of a data set by name; see :func:`load`.
+
+    Raises:
+        BadInput: The data set is not a table, or cannot be read.
+        Damaged: A file is truncated or has another format than its name says.
+    """
+    source = _source(name, data_dir, options) or custom_source(name)
+    if not isinstance(source, TableSource):
+        raise BadInput(f"the data set {name!r} is not read as a table; ask by row instead")
+    return source.stored()
 
 
 def _load_custom(

@@ -16,7 +16,7 @@ import numpy as np
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular
-from fedaudit.datasets.dataset import DataFile, Dataset
+from fedaudit.datasets.dataset import DataFile
 from fedaudit.datasets.tables.columns import (
     Decimal,
     Table,
@@ -24,8 +24,7 @@ from fedaudit.datasets.tables.columns import (
     refuse_names,
     text_column,
 )
-from fedaudit.datasets.tables.settings import TableSettings
-from fedaudit.datasets.tables.table import dataset_of
+from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -52,7 +51,7 @@ Encoding: TypeAlias = Literal[
 
 
 @dataclass(frozen=True)
-class csv(TableSettings, DataFile):
+class csv(TableSource, DataFile):
     """Data set in a table of comma-separated values.
 
     The first line has the names of the columns. Spaces around cells are removed. Columns of numbers
@@ -93,13 +92,9 @@ class csv(TableSettings, DataFile):
         path = Path(self.path)
         return path if path.suffix in _SUFFIXES else super().file
 
-    def read(self, seed: int) -> Dataset:
-        """Return the data set; the seed selects the test rows.
-
-        Raises:
-            BadInput: The file is not a table, or a column cannot be used.
-        """
-        return dataset_of(self._table(), self, seed)
+    def stored(self) -> StoredTable:
+        """Read the table."""
+        return StoredTable(self._table(), self)
 
     def _table(self) -> Table:
         path = self.file

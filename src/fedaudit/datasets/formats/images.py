@@ -439,7 +439,8 @@ def decoded(pictures: Iterable[Encoded]) -> Iterator[Decoded]:
                             f"{_MAX_PIXELS} are read; shrink it first"
                         )
                     refuse_oversized(name, _BYTES_PER_PIXEL * pixels, on_disk=on_disk)
-                    stored = str(picture.tile[0].args) if picture.tile else ""
+                    # How pixels are stored, such as "RGB;16B"; Pillow forgets it when it loads.
+                    stored = str(getattr(picture, "tile", ""))
                     picture.load()
                     _refuse_mode(name, picture)
                     is_deep = any(end in stored for end in _DEEP_COLOUR)

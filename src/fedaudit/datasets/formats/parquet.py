@@ -8,15 +8,14 @@ from typing import ClassVar
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import open_regular, refuse_oversized
-from fedaudit.datasets.dataset import DataFile, Dataset
+from fedaudit.datasets.dataset import DataFile
 from fedaudit.datasets.tables.arrow import column_of, unpacked_sizes
 from fedaudit.datasets.tables.columns import Table, refuse_names
-from fedaudit.datasets.tables.settings import TableSettings
-from fedaudit.datasets.tables.table import dataset_of
+from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 
 @dataclass(frozen=True)
-class parquet(TableSettings, DataFile):
+class parquet(TableSource, DataFile):
     """Data set in a table in a Parquet file.
 
     Columns of texts, and of true and false, are categories. Other types, such as dates and lists,
@@ -36,15 +35,9 @@ class parquet(TableSettings, DataFile):
 
     _: KW_ONLY
 
-    def read(self, seed: int) -> Dataset:
-        """Return the data set; the seed selects the test rows.
-
-        Raises:
-            BadInput: The package is not installed, the file is too large, or a column cannot be
-                used.
-            Damaged: The file is truncated or not a Parquet file.
-        """
-        return dataset_of(self._table(), self, seed)
+    def stored(self) -> StoredTable:
+        """Read the table."""
+        return StoredTable(self._table(), self)
 
     def _table(self) -> Table:
         path = self.file

@@ -1,7 +1,9 @@
-"""One sample in a file: an array, a row of a table, a JSON list or a picture."""
+"""One sample in a file: an array, a row of a table, a JSON list or object, or a picture."""
 
 import csv
+from collections.abc import Mapping
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +11,7 @@ import numpy as np
 from jaxtyping import Shaped
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Damaged, FedauditError
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, type_of
 from fedaudit.core.files import (
     SHORT,
     TooLarge,
@@ -23,7 +25,10 @@ from fedaudit.datasets.formats.images import PICTURE_SUFFIXES, Encoded, decoded,
 from fedaudit.datasets.formats.npz import read_npz
 
 _FEATURE_NAMES, _LABEL_NAMES = ("x", "features"), ("y", "label", "labels")
-FORMATS = "a .npz file with x, a .csv file with one row, a .json list of numbers or a picture"
+FORMATS = (
+    "a .npz file with x, a .csv file with one row, a .json list of numbers or object of a table's "
+    "columns, or a picture"
+)
 
 
 class SingleSample(NamedTuple):
@@ -31,11 +36,14 @@ class SingleSample(NamedTuple):
 
     Attributes:
         features: Features, without an axis of samples; for a picture height x width x channels.
+            None if the file has texts or names columns only.
         label: Class of the sample; None if the file has no label.
+        cells: Value of each column of a table, if the file names columns.
     """
 
-    features: Shaped[ndarray, "..."]
+    features: Shaped[ndarray, "..."] | None
     label: int | None = None
+    cells: Mapping[str, object] | None = None
 
 
 def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
@@ -44,7 +52,8 @@ def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
     Args:
         path: A ``.npz`` file with ``x`` (and ``y``); a ``.csv`` file with one row of numbers, and a
             label in a column of that name; a ``.json`` list of numbers, or an object with
-            ``features`` (and ``label``); or a picture.
+            ``features`` (and ``label``); or a picture. For a table also a ``.csv`` file with its
+            header and one row, or a ``.json`` object with a value for each column.
         shape: Shape of the features that models take, which determines size and channels of a
             picture.
 
@@ -107,7 +116,9 @@ def _from_picture(path: Path, shape: tuple[int, ...]) -> SingleSample:
 
 
 def _from_table(path: Path, text: str) -> SingleSample:
-    rows = [row for row in csv.reader(text.splitlines()) if row]
+    lines = text.removeprefix("\ufeff").splitlines()
+    separator = max(",;\t|", key=(lines or [""])[0].count)
+    rows = [row for row in csv.reader(lines, delimiter=separator) if row]
     names = rows[0] if rows and not _are_numbers(rows[0]) else []
     values = rows[1:] if names else rows
     if len(values) != 1 or (names and len(names) != len(values[0])):
@@ -115,15 +126,21 @@ def _from_table(path: Path, text: str) -> SingleSample:
             f"{path} has {len(values)} rows of values; give one row, with or without a row of "
             "column names above it"
         )
+    stripped = [name.strip() for name in names]
+    if len({*stripped}) < len(stripped):
+        raise BadInput(f"{path} names a column twice; rename or remove one")
+    cells = dict(zip(stripped, values[0], strict=True)) if names else None
     if not _are_numbers(values[0]):
-        raise BadInput(
-            f"{path} has texts or empty cells, and audited samples are matched by the features "
-            "that models take; give these as numbers, or ask by the row in the scores"
-        )
-    folded = [name.strip().lower() for name in names]
+        return SingleSample(None, None, cells)
+    folded = [name.lower() for name in stripped]
     position = next((folded.index(name) for name in _LABEL_NAMES if name in folded), None)
-    label = None if position is None else int(values[0].pop(position))
-    return SingleSample(np.array(values[0], dtype=np.float64), label)
+    label = None
+    if position is not None:
+        label_text = values[0].pop(position)
+        if not float(label_text).is_integer():
+            return SingleSample(None, None, cells)
+        label = int(float(label_text))
+    return SingleSample(np.array(values[0], dtype=np.float64), label, cells)
 
 
 def _are_numbers(row: list[str]) -> bool:
@@ -137,10 +154,34 @@ def _from_json(path: Path, text: str) -> SingleSample:
     document = parsed_json(text)
     label = None
     if isinstance(document, dict):
+        if not any(name in document for name in _FEATURE_NAMES) and document:
+            return SingleSample(None, None, _plain_cells(path, document))
         label = next((document[name] for name in _LABEL_NAMES if name in document), None)
         document = next((document[name] for name in _FEATURE_NAMES if name in document), None)
     if not isinstance(document, list) or not (label is None or type(label) is int):
         raise BadInput(
-            f'{path} has no list of numbers; give a list, or {{"features": [...], "label": 0}}'
+            f'{path} has no list of numbers; give a list, {{"features": [...], "label": 0}}, or '
+            "an object with a value for each column of a table"
         )
     return SingleSample(np.array(document, dtype=np.float64), label)
+
+
+def _plain_cells(what: object, cells: Mapping[str, object]) -> dict[str, object]:
+    """Return the values of a table's columns; raise if one is no number, text, or true or false."""
+    for name, value in cells.items():
+        is_number = isinstance(value, bool | Real | np.bool_)
+        if not (is_number or value is None or isinstance(value, str)):
+            raise BadInput(
+                f"{what} has {type_of(value)} as the value of the column {str(name)[:40]!r}; give "
+                "a number, a text, true or false, or None if it is missing"
+            )
+    return {str(name): value for name, value in cells.items()}
+
+
+def sample_of_cells(cells: Mapping[str, object]) -> SingleSample:
+    """Return a sample by the values of a table's columns.
+
+    Raises:
+        BadInput: A value is no number, text, or true or false.
+    """
+    return SingleSample(None, None, _plain_cells("the row", cells))

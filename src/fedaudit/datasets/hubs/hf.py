@@ -33,8 +33,8 @@ from fedaudit.datasets.formats.npz import encoded_texts
 from fedaudit.datasets.tables.arrow import ArrowColumn, unpacked_sizes
 from fedaudit.datasets.tables.columns import Column, Table, joined
 from fedaudit.datasets.tables.roles import clients_of, groups_of
-from fedaudit.datasets.tables.settings import Names, TableSettings
-from fedaudit.datasets.tables.table import dataset_of
+from fedaudit.datasets.tables.settings import Names
+from fedaudit.datasets.tables.table import StoredTable, TableSource, dataset_of
 
 _PICTURE_COLUMNS = ("image", "img")
 
@@ -79,7 +79,7 @@ class Source(NamedTuple):
 
 
 @arguments.dataclass(frozen=True)
-class hf(TableSettings, DataSource):
+class hf(TableSource, DataSource):
     """Data set from Hugging Face or its local cache: pictures, rows of numbers, texts or a table.
 
     ``features`` as a list, or a data set without ``image`` or ``img``, is a table, which is encoded
@@ -132,6 +132,23 @@ class hf(TableSettings, DataSource):
                 its files.
             Damaged: A picture or a file cannot be read.
         """
+        source, settings = self._opened()
+        if settings._is_table(source):
+            return dataset_of(_stored(source, settings), seed)
+        others = ("size", "grey") if self.tokenizer else ("longest",)
+        settings._refuse_others("texts" if self.tokenizer else "pictures or lists", others)
+        settings._refuse_others("one column", _TABLES_ONLY)
+        return _of_one_kind(source, settings, seed)
+
+    def stored(self) -> StoredTable:
+        """Return the table."""
+        source, settings = self._opened()
+        if not settings._is_table(source):
+            raise BadInput(f"the data set {self.name!r} is not read as a table; ask by row instead")
+        return _stored(source, settings)
+
+    def _opened(self) -> "tuple[Source, hf]":
+        """Return the training and the test part, and the settings with one name of ``person``."""
         source = _loaded(self.name, self.config)
         parts = source.parts
         if "train" not in parts:
@@ -140,16 +157,12 @@ class hf(TableSettings, DataSource):
                 "'train'"
             )
         used = ["train", *[part for part in ("test", "validation") if part in parts][:1]]
-        chosen = source._replace(parts={part: parts[part] for part in used})
-        settings = self._with_person()
-        has_pictures = any(name in parts["train"] for name in _PICTURE_COLUMNS)
+        return source._replace(parts={part: parts[part] for part in used}), self._with_person()
+
+    def _is_table(self, source: Source) -> bool:
+        has_pictures = any(name in source.parts["train"] for name in _PICTURE_COLUMNS)
         is_list = not isinstance(self.features, str)
-        if not self.tokenizer and (is_list or not (self.features or has_pictures)):
-            settings._refuse_others("a table", _PICTURES_ONLY)
-            return _tabular(chosen, settings, seed)
-        others = "texts" if self.tokenizer else "pictures and rows of numbers"
-        settings._refuse_others(others, _TABLES_ONLY)
-        return _of_one_kind(chosen, settings, seed)
+        return not self.tokenizer and (is_list or not (self.features or has_pictures))
 
     def _with_person(self) -> "hf":
         """Return the settings with ``person``, whichever of its two names is used."""
@@ -172,7 +185,6 @@ class hf(TableSettings, DataSource):
             )
 
 
-_PICTURES_ONLY = ("size", "grey", "longest")
 _TABLES_ONLY = (
     *("regression", "numeric", "categorical", "ignore", "missing", "categories", "scaling"),
     "hash_width",
@@ -231,8 +243,9 @@ def _with_clients_and_groups(
     )
 
 
-def _tabular(source: Source, settings: hf, seed: int) -> Dataset:
-    """Return the data set of a table, with the parts of the source if there are two."""
+def _stored(source: Source, settings: hf) -> StoredTable:
+    """Return the table of all parts of the source."""
+    settings._refuse_others("a table", ("size", "grey", "longest"))
     train, *test = source.parts.values()
     roles = [settings.label, settings.client, settings.person, settings.group]
     listed = list(settings.features)
@@ -256,7 +269,7 @@ def _tabular(source: Source, settings: hf, seed: int) -> Dataset:
         # A column that is not listed is not a feature.
         settings = replace(settings, ignore=[*settings.ignore, settings.group])
     is_test = np.arange(table.rows) >= len(train[used[0]]) if test and used else None
-    return dataset_of(table, settings, seed, is_test)
+    return StoredTable(table, settings, is_test)
 
 
 def _table(source: Source, name: str, columns: Sequence[str], unread: Sequence[str]) -> Table:

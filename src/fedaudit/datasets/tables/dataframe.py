@@ -17,8 +17,7 @@ from fedaudit.datasets.tables.columns import (
     text_column,
     truth_column,
 )
-from fedaudit.datasets.tables.settings import TableSettings
-from fedaudit.datasets.tables.table import dataset_of
+from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 if TYPE_CHECKING:
     import pandas
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @short_repr
 @dataclass(frozen=True, eq=False)
-class dataframe(TableSettings):
+class dataframe(TableSource):
     """Data set in a data frame of pandas.
 
     Columns of texts, of true and false and of categories are categories. The index is not read.
@@ -55,7 +54,11 @@ class dataframe(TableSettings):
 
     def __call__(self, *, seed: int) -> Dataset:
         """Return the data set; the seed selects the test rows."""
-        return dataset_of(self.table, self, seed)
+        return self.read(seed)
+
+    def stored(self) -> StoredTable:
+        """Return the table."""
+        return StoredTable(self.table, self)
 
 
 def _table(source: dataframe, frame: object) -> Table:

@@ -1,11 +1,12 @@
 """Data set of a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
@@ -14,7 +15,14 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import positions_of
 from fedaudit.datasets.arrays import MAX_VALUES, Scaled, assembled, split, strata
 from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.tables.columns import Table, TextColumn, without_texts
+from fedaudit.datasets.tables.columns import (
+    Column,
+    NumberColumn,
+    Table,
+    TextColumn,
+    parsed_number,
+    without_texts,
+)
 from fedaudit.datasets.tables.encoding import Encoding, Scaling, encoded, width_of
 from fedaudit.datasets.tables.roles import (
     clients_of,
@@ -27,33 +35,61 @@ from fedaudit.datasets.tables.settings import TableSettings, refuse_unknown_colu
 from fedaudit.datasets.tables.statement import statement_of
 
 
-def dataset_of(
-    table: Table,
-    settings: TableSettings,
-    seed: int,
-    is_test: Bool[ndarray, " rows"] | None = None,
-) -> Dataset:
-    """Return the data set of a table.
+class StoredTable(NamedTuple):
+    """A table as it is stored.
 
-    Args:
+    Attributes:
         table: The table.
         settings: Roles and encoding of its columns.
-        seed: Seed that selects the test rows.
         is_test: Mask of the test rows, if the table has them in a part of their own.
+    """
+
+    table: Table
+    settings: TableSettings
+    is_test: Bool[ndarray, " rows"] | None = None
+
+
+class TableSource(TableSettings):
+    """Base of data sets in tables."""
+
+    def stored(self) -> StoredTable:
+        """Read the table.
+
+        Raises:
+            BadInput: The data set is not a table, or cannot be read.
+        """
+        raise NotImplementedError
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set; the seed selects the test rows.
+
+        Raises:
+            BadInput: The table cannot be read, or a column cannot be used.
+            Damaged: The file is truncated or has another format.
+        """
+        return dataset_of(self.stored(), seed)
+
+
+class _Roles(NamedTuple):
+    """Targets and clients of the rows, and the mask of the test rows."""
+
+    targets: Shaped[ndarray, " rows"]
+    classes: tuple[str, ...]
+    clients: TextColumn | None
+    is_test: Bool[ndarray, " rows"]
+
+
+def dataset_of(stored: StoredTable, seed: int) -> Dataset:
+    """Return the data set of a table; the seed selects the test rows.
 
     Raises:
         BadInput: A named column does not exist, or a column cannot be used.
     """
-    table = _with_missing(table, settings.missing)
-    refuse_unknown_columns(table, settings)
-    targets, classes = targets_of(table, settings)
-    clients = clients_of(table, settings.client) if settings.client else None
+    stored = _with_missing(stored)
+    table, settings, _ = stored
+    targets, classes, clients, is_test = _roles(stored, seed)
     columns = features_of(table, settings)
     client = None if clients is None else clients.codes
-    if is_test is None:
-        is_test = _test_rows(table, settings, targets, clients, seed)
-    elif clients is not None:
-        _refuse_untrained(table, clients, is_test)
     encoding = Encoding(
         settings.standardise,
         {name: Scaling(*pair) for name, pair in (settings.scaling or {}).items()},
@@ -68,7 +104,7 @@ def dataset_of(
             "are read; ignore columns, or give fewer rows"
         )
     result = encoded(columns, encoding, client=client, is_train=~is_test)
-    order = np.concatenate([np.flatnonzero(~is_test), np.flatnonzero(is_test)])
+    order = _row_of_id(is_test)
     n_train = int((~is_test).sum())
     features, in_order = torch.from_numpy(result.features[order]), torch.from_numpy(targets[order])
     _refuse_beyond_range(table, result.features)
@@ -98,12 +134,82 @@ def dataset_of(
     return with_subjects(dataset, people_of(table, settings)[order]) if settings.person else dataset
 
 
-def _with_missing(table: Table, missing: Sequence[str]) -> Table:
+def rows_by_id(stored: StoredTable, seed: int) -> Int[ndarray, " samples"]:
+    """Return the row of each sample of :func:`dataset_of`, by sample id."""
+    return _row_of_id(_roles(_with_missing(stored), seed).is_test)
+
+
+def _row_of_id(is_test: Bool[ndarray, " rows"]) -> Int[ndarray, " samples"]:
+    return np.concatenate([np.flatnonzero(~is_test), np.flatnonzero(is_test)])
+
+
+def rows_with(stored: StoredTable, cells: Mapping[str, object]) -> Bool[ndarray, " rows"]:
+    """Return a mask of the rows with the given values.
+
+    Args:
+        stored: The table.
+        cells: A value for each column of features, and for further columns if they are to agree. A
+            missing value is None, NaN, an empty text, or a text of the setting ``missing``.
+
+    Raises:
+        BadInput: A column does not exist or has no value.
+    """
+    table, settings, _ = _with_missing(stored)
+    absent = [name for name in features_of(table, settings) if name not in cells]
+    if absent:
+        raise BadInput(
+            f"the row has no value of the column {absent[0]!r} of {table.name!r}; give a value for "
+            "each column of features, and an empty one if it is missing"
+        )
+    is_equal = np.ones(table.rows, dtype=bool)
+    for name, value in cells.items():
+        if name not in table.unread:
+            is_equal &= _equals(table, table.column(name, "the row"), value, settings.missing)
+    return is_equal
+
+
+def _equals(
+    table: Table, column: Column, value: object, missing: Sequence[str]
+) -> Bool[ndarray, " rows"]:
+    text = "" if value is None or value != value else str(value).strip()
+    if not text or text in missing:
+        return column.missing
+    number = parsed_number(text, table.decimal if isinstance(value, str) else ".")
+    if isinstance(column, NumberColumn):
+        if number is None:
+            return np.zeros(table.rows, dtype=bool)
+        is_equal: Bool[ndarray, " rows"] = column.values == number
+        return is_equal
+    fits = [
+        word == text or (number is not None and parsed_number(word, table.decimal) == number)
+        for word in column.texts
+    ]
+    # The code of a missing text, -1, selects the last entry.
+    by_row: Bool[ndarray, " rows"] = np.array([*fits, False])[column.codes]
+    return by_row
+
+
+def _with_missing(stored: StoredTable) -> StoredTable:
+    missing = stored.settings.missing
+    if not missing:
+        return stored
     columns = {
         name: without_texts(column, missing) if isinstance(column, TextColumn) else column
-        for name, column in table.columns.items()
+        for name, column in stored.table.columns.items()
     }
-    return replace(table, columns=columns) if missing else table
+    return stored._replace(table=replace(stored.table, columns=columns))
+
+
+def _roles(stored: StoredTable, seed: int) -> _Roles:
+    table, settings, is_test = stored
+    refuse_unknown_columns(table, settings)
+    targets, classes = targets_of(table, settings)
+    clients = clients_of(table, settings.client) if settings.client else None
+    if is_test is None:
+        is_test = _test_rows(table, settings, targets, clients, seed)
+    elif clients is not None:
+        _refuse_untrained(table, clients, is_test)
+    return _Roles(targets, classes, clients, is_test)
 
 
 def _test_rows(

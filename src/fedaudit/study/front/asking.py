@@ -39,7 +39,15 @@ from fedaudit.study.front.asked_sources import (
     posteriors,
     refuse_other_labels,
 )
-from fedaudit.study.front.matching import AuditedSamples, audited_samples, same_units, unit_of
+from fedaudit.study.front.matching import (
+    AuditedSamples,
+    audited_samples,
+    audited_table,
+    rows_asked,
+    same_units,
+    unit_of,
+    unit_of_row,
+)
 
 _ASSUMED_PRIOR = 0.5
 _MOST_NEAR = 3
@@ -61,6 +69,7 @@ class Question:
 
     Attributes:
         row: Row in the scores of the first run.
+        line: Line of the sample in its CSV file, of which the header is the first.
         sample: File of the sample, or its features.
         person: Number of the person.
         target: Client under audit, by number or name; None if there is only one.
@@ -70,6 +79,7 @@ class Question:
     """
 
     row: int | None = None
+    line: int | None = None
     sample: Path | SingleSample | None = None
     person: int | None = None
     target: ClientId | str | None = None
@@ -79,11 +89,11 @@ class Question:
 
     def __post_init__(self) -> None:
         """Raise if not exactly one unit is named, or a probability is out of range."""
-        named = [self.row, self.sample, self.person]
+        named = [self.row, self.line, self.sample, self.person]
         if sum(value is not None for value in named) != 1:
             raise BadInput(
                 f"a question is about one sample or person; give one of {option('row')}, "
-                f"{option('sample')} and {option('person')}"
+                f"{option('line')}, {option('sample')} and {option('person')}"
             )
         for name, value in (("prior", self.prior), ("false-alarm-rate", self.false_alarm_rate)):
             if value is not None and not 0 < value < 1:
@@ -246,13 +256,57 @@ def _locate(
         if unit is None:
             raise
         return _LocatedUnits({first: unit}, [f"Only the run of seed {first} was asked: {refusal}"])
-    if question.sample is not None:
-        first, unit = _unit_of_sample(question.sample, audited)
-    assert unit is not None
-    units = same_units(unit, {first: audited[first], **audited})
+    units = _units_in_table(record, question, audited, data_dir)
+    if units is None:
+        if question.sample is not None:
+            first, unit = _unit_of_sample(_read(question.sample, audited[first]), audited)
+        assert unit is not None
+        units = same_units(unit, {first: audited[first], **audited})
     absent = [str(seed) for seed in tables.by_seed if seed not in units]
     caveats = [f"It was not audited in the run of seed {', '.join(absent)}"] if absent else []
     return _LocatedUnits({seed: units[seed] for seed in tables.by_seed if seed in units}, caveats)
+
+
+def _units_in_table(
+    record: Record,
+    question: Question,
+    audited: Mapping[int, AuditedSamples],
+    data_dir: Path | None,
+) -> dict[int, int] | None:
+    """Return the units of a line or row of a table by seed; None if the question names none.
+
+    Raises:
+        BadInput: The row does not exist, or was not audited.
+    """
+    cells = None
+    if question.sample is not None:
+        cells = _read(question.sample, next(iter(audited.values()))).cells
+    if question.line is None and cells is None:
+        return None
+    try:
+        stored = audited_table(record, data_dir)
+    except BadInput:
+        if question.line is not None:
+            raise
+        # Columns that name features, which are compared instead.
+        return None
+    has_features = question.line is None and not {*(cells or ())} & {*stored.table.columns}
+    if has_features:
+        return None
+    is_asked = rows_asked(stored, question.line, cells)
+    units = {
+        seed: unit
+        for seed, samples in audited.items()
+        if (unit := unit_of_row(stored, is_asked, samples, seed)) is not None
+    }
+    if not units:
+        count = len(next(iter(audited.values())).ids)
+        raise BadInput(
+            f"{stored.table.first(is_asked)} of {stored.table.name!r} was not among the {count} "
+            "audited samples, so nothing is known about it; audit more samples (audit.samples), "
+            "train and attack again"
+        )
+    return units
 
 
 def _unit_of_number(record: Record, tables: _Tables, question: Question) -> int | None:
@@ -298,18 +352,20 @@ def _read_audited(
             "keep_samples=True, or ask by the row in the scores"
         )
     samples = audit.samples
-    return AuditedSamples([samples.features], samples.labels, samples.ids.numpy(), "")
+    ids = samples.ids.numpy()
+    return AuditedSamples([samples.features], samples.labels, ids, "", ids)
 
 
-def _unit_of_sample(
-    sample: Path | SingleSample, audited: Mapping[int, AuditedSamples]
-) -> tuple[int, int]:
+def _read(sample: Path | SingleSample, audited: AuditedSamples) -> SingleSample:
+    return read_sample(sample, audited.shape) if isinstance(sample, Path) else sample
+
+
+def _unit_of_sample(sample: SingleSample, audited: Mapping[int, AuditedSamples]) -> tuple[int, int]:
     """Return the first run that audited a sample, and the sample's unit in it."""
     refusals = list[BadInput]()
     for seed, samples in audited.items():
-        single = read_sample(sample, samples.shape) if isinstance(sample, Path) else sample
         try:
-            return seed, unit_of(single, samples)
+            return seed, unit_of(sample, samples)
         except BadInput as refusal:
             refusals.append(refusal)
     raise refusals[0]

@@ -281,7 +281,8 @@ class Run:
         self,
         *,
         row: int | None = None,
-        sample: Path | str | ndarray | None = None,
+        line: int | None = None,
+        sample: Path | str | ndarray | Mapping[str, object] | None = None,
         person: int | None = None,
         target: ClientId | str | None = None,
         seed: int | None = None,
@@ -294,12 +295,14 @@ class Run:
         dependence between attacks. A flag is evidence that the models would betray membership to
         this adversary, not proof of membership. No flag is not proof of absence.
 
-        Give one of ``row``, ``sample`` and ``person``.
+        Give one of ``row``, ``line``, ``sample`` and ``person``.
 
         Args:
             row: Row in the result of :meth:`scores` for the first seed.
+            line: Line of an audited row in the CSV file of the audit; the header is line 1.
             sample: Features of an audited sample, as models take them or as the data set has them,
-                or the path of a ``.npz``, ``.csv``, ``.json`` or picture file with them.
+                or the path of a ``.npz``, ``.csv``, ``.json`` or picture file with them. For a
+                table also a dictionary with the value of each column.
             person: Number of an audited person.
             target: Client under audit, by number or name; may be left out if there is only one.
             seed: Seed of the only run to ask about; all runs by default. Runs of several seeds are
@@ -321,16 +324,24 @@ class Run:
             >>> answer.flagged, answer.runs[0].origin
             (False, 'unseen')
         """
-        from fedaudit.datasets.formats.single import SingleSample
+        from fedaudit.datasets.formats.single import SingleSample, sample_of_cells
         from fedaudit.study.front.asking import Question, answer_to
 
         refuse_unfit("row of Run.ask", row, int | None, None)
         refuse_unfit("person of Run.ask", person, int | None, None)
-        refuse_unfit("sample of Run.ask", sample, Path | str | ndarray | None, None)
-        asked = Path(sample) if isinstance(sample, Path | str) else None
+        refuse_unfit("line of Run.ask", line, int | None, None)
+        refuse_unfit("sample of Run.ask", sample, Path | str | ndarray | Mapping | None, None)
+        asked: Path | SingleSample | None = None
+        if isinstance(sample, Path | str):
+            asked = Path(sample)
+        elif isinstance(sample, Mapping):
+            asked = sample_of_cells(sample)
+        elif sample is not None:
+            asked = SingleSample(sample)
         question = Question(
             row=row,
-            sample=SingleSample(sample) if isinstance(sample, ndarray) else asked,
+            line=line,
+            sample=asked,
             person=person,
             target=target,
             seed=seed,

@@ -11,12 +11,14 @@ from jaxtyping import Bool, Int, Shaped
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import scaled_columns, scaled_images
+from fedaudit.datasets.catalog import stored_table
 from fedaudit.datasets.dataset import Dataset, number_rows
 from fedaudit.datasets.formats.single import SingleSample
+from fedaudit.datasets.tables.table import StoredTable, rows_by_id, rows_with
 from fedaudit.plan.games import plan_from
 from fedaudit.plan.named import task_of
 from fedaudit.plan.sections import Study
@@ -37,12 +39,14 @@ class AuditedSamples(NamedTuple):
         labels: Class of each sample.
         units: Unit of each sample: its id, or the number of its person.
         scaling: How the data set was scaled, in words.
+        ids: Id of each sample in the data set.
     """
 
     forms: Sequence[Shaped[Tensor, "samples ..."]]
     labels: Int[Tensor, " samples"]
     units: Int[ndarray, " samples"]
     scaling: str
+    ids: Int[ndarray, " samples"]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,9 +68,7 @@ def audited_samples(
     Raises:
         FedauditError: The data set cannot be read, or has other samples.
     """
-    study = plan_from(resolve_older_settings(record.config), source=RECORD_FILE)
-    if not isinstance(study, Study):
-        raise BadInput("security games audit no samples; give the result of an audit")
+    study = _study_of(record)
     data = [_dataset(study, seed, data_dir)]
     section = study.data.model_copy(update={"options": {**study.data.options, _AS_STORED: False}})
     # Custom sources and some data sets have no such option.
@@ -87,8 +89,86 @@ def audited_samples(
         )
     samples = [dataset.samples(torch.from_numpy(ids)) for dataset in data]
     return AuditedSamples(
-        [part.features for part in samples], samples[0].labels, of_sample, first.normalisation
+        [part.features for part in samples], samples[0].labels, of_sample, first.normalisation, ids
     )
+
+
+def _study_of(record: Record) -> Study:
+    study = plan_from(resolve_older_settings(record.config), source=RECORD_FILE)
+    if not isinstance(study, Study):
+        raise BadInput("security games audit no samples; give the result of an audit")
+    return study
+
+
+def audited_table(record: Record, data_dir: Path | None) -> StoredTable:
+    """Read the table of a study.
+
+    Raises:
+        FedauditError: The data are no table, or cannot be read.
+    """
+    if record.watched:
+        raise BadInput(
+            "the result is of a recording, whose samples have no lines or columns; ask by "
+            f"{option('row')}, or by {option('sample')} with the features"
+        )
+    data = _study_of(record).data
+    if data.classes or data.first_class:
+        raise BadInput(
+            "the audit chose classes of the table, so that its lines are numbered otherwise; ask "
+            f"by {option('row')}"
+        )
+    return stored_table(data.name, data_dir=data_dir, options=data.options)
+
+
+def rows_asked(
+    stored: StoredTable, line: int | None, cells: Mapping[str, object] | None
+) -> Bool[ndarray, " rows"]:
+    """Return a mask of the rows of a table in a line of its file, or with the given values.
+
+    Raises:
+        BadInput: There is none, or the table has no lines.
+    """
+    table = stored.table
+    if line is None:
+        assert cells is not None
+        is_asked = rows_with(stored, cells)
+        if not is_asked.any():
+            raise BadInput(
+                f"no row of {table.name!r} has these values; give them as the table has them, and "
+                "an empty one if it is missing"
+            )
+        return is_asked
+    if table.lines is None:
+        raise BadInput(
+            f"{table.name!r} has no lines of text; give {option('sample')} with the values of the "
+            "row instead"
+        )
+    is_line: Bool[ndarray, " rows"] = table.lines == line
+    if not is_line.any():
+        first, last = int(table.lines[0]), int(table.lines[-1])
+        raise BadInput(
+            f"line {line} of {table.name!r} has no row; rows are in lines {first} to {last}, and "
+            "the header is above them"
+        )
+    return is_line
+
+
+def unit_of_row(
+    stored: StoredTable, is_asked: Bool[ndarray, " rows"], audited: AuditedSamples, seed: int
+) -> int | None:
+    """Return the audited unit of the marked rows of a table in a run; None if none was audited.
+
+    Raises:
+        BadInput: Several audited units have such a row.
+    """
+    was_asked = is_asked[rows_by_id(stored, seed)[audited.ids]]
+    units = np.unique(audited.units[was_asked]).tolist()
+    if len(units) > 1:
+        raise BadInput(
+            f"{len(units)} audited samples have these values, the first in "
+            f"{stored.table.first(is_asked)}; give further columns, or {option('line')}"
+        )
+    return int(units[0]) if units else None
 
 
 def _dataset(study: Study, seed: int, data_dir: Path | None) -> Dataset:
@@ -101,6 +181,12 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
     Raises:
         BadInput: There is none, several units have it, or it has another label.
     """
+    if sample.features is None:
+        raise BadInput(
+            f"the sample has the columns {', '.join(sample.cells or ())[:200]}, and audited "
+            f"samples have features of the shape {audited.shape}; give the features as numbers, or "
+            f"ask by {option('row')}"
+        )
     is_same = np.zeros(len(audited.units), dtype=bool)
     for features in audited.forms:
         for candidate in _forms_of(sample.features, tuple(features.shape[1:])):
