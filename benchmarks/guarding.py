@@ -40,6 +40,7 @@ class Variant(NamedTuple):
     name: str
     attacks: tuple[str, ...] = ()
     workers: int = 1
+    prepares: bool = False
 
 
 class Taken(NamedTuple):
@@ -51,12 +52,14 @@ class Taken(NamedTuple):
 
 ONE_SITE = (
     Variant("one site, no guard"),
+    Variant("one site, prepared", ATTACKS, prepares=True),
     Variant("one site, one worker", ATTACKS),
     Variant("one site, two workers", ATTACKS, 2),
     Variant("one site, losses alone", LOSSES),
 )
 TWO_SITES = (
     Variant("two sites, no guard"),
+    Variant("two sites, prepared", ATTACKS, prepares=True),
     Variant("two sites, one worker", ATTACKS),
     Variant("two sites, losses alone", LOSSES),
 )
@@ -99,6 +102,8 @@ class Site:
         module = network()
         sent = {name: value.clone() for name, value in module.state_dict().items()}
         began, cpu = perf_counter(), process_time()
+        if variant.prepares:
+            self._guards[variant].prepare(sent=sent)
         for _ in range(self._epochs):
             train(module, *self._data)
         if variant.attacks:

@@ -188,6 +188,21 @@ class Guard:
         """Every decision of this guard, oldest first, with those of earlier processes."""
         return tuple(self._decisions)
 
+    def prepare(self, *, sent: Sendable) -> None:
+        """Start to measure the received model in a second process, while the client trains.
+
+        :meth:`check` then takes less time. It uses the results if its ``sent`` is this model, and
+        measures everything otherwise, or if the second process has failed: decisions do not change.
+        The process takes another core and up to 1 GiB of memory, and ends with this one. On a GPU,
+        or a system without fork, nothing is done. Errors are left to :meth:`check`.
+
+        Args:
+            sent: The global model that the client was sent.
+        """
+        with self._busy, suppress(Exception):
+            if not self._is_closed and not self._fault:
+                self._recorder.prepare(sent)
+
     @overload
     def check(
         self,

@@ -1,7 +1,7 @@
 """Measurement of a recorder's rounds: in the loop, in the background or after it."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Literal, NamedTuple
@@ -11,11 +11,12 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import Lock, lock_folder
 from fedaudit.core.progress import size_of, time_of
-from fedaudit.core.values import ClientId, Samples
+from fedaudit.core.values import ClientId, Model, Samples
 from fedaudit.engines.local import one_thread
 from fedaudit.evaluation.accuracy import accuracy_notes, evaluation_split
 from fedaudit.evaluation.controls import untrained_rounds
 from fedaudit.evaluation.uploads import reported_notes, update_notes
+from fedaudit.live.ahead import Ahead
 from fedaudit.live.background import (
     MOST_WAITING,
     BackgroundProcess,
@@ -25,6 +26,7 @@ from fedaudit.live.background import (
 )
 from fedaudit.live.evaluating import KnownAnswers
 from fedaudit.live.files import clear, read_waiting, store_waiting, waiting
+from fedaudit.live.forking import can_fork
 from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.live.rounds import SENT, measure_without_faulty
 from fedaudit.live.weights import ESTIMATED, Shape, estimated_layers, list_some, with_estimates
@@ -34,6 +36,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import round_bytes
 from fedaudit.plan.parts import Setup
 from fedaudit.results.text import plain
+from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 
 _LOG_INTERVAL = 5.0
@@ -103,6 +106,7 @@ class Measuring:
         self._waited, self._expected = 0.0, 0.0
         self._outcomes: list[Outcome] = []
         self._process: BackgroundProcess | None = None
+        self._ahead: Ahead | None = None
 
     def untrained(self) -> tuple[MeasuredRound, ...]:
         """Measure untrained models for a control, and log what a round costs."""
@@ -173,6 +177,8 @@ class Measuring:
 
     def close(self) -> None:
         """Release the folder."""
+        if self._ahead is not None:
+            self._ahead.close()
         if self._process is not None:
             self._process.close()
         if self._when != "now":
@@ -202,6 +208,23 @@ class Measuring:
             f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} {where}, "
             f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
         )
+
+    def prepare(self, base: Model) -> None:
+        """Start to measure in a second process what depends on a received model alone.
+
+        Nothing is done on a GPU, or on a system without fork.
+        """
+        if self._device.type != "cpu" or not can_fork() or self._lock is None:
+            return
+        if self._ahead is None:
+            self._ahead = Ahead(
+                self._setup.signals,
+                self._setup.deal.audit.samples,
+                self._shape.model,
+                workers=self._workers,
+                seconds=self._expected,
+            )
+        self._ahead.prepare(base)
 
     def measured(self, seen: Round, entry: RoundEntry) -> Measurement:
         """Measure a round, and write nothing."""
@@ -239,7 +262,14 @@ class Measuring:
         audit, unsent = self._setup.deal.audit, self._shape.unsent
         seen = with_estimates(seen, unsent, audit, self._device)
         signals = self._answers.with_utility(self._setup.signals, seen)
-        return measure_round(seen, signals, samples, workers=self._workers, device=self._device)
+
+        def measure(some: Sequence[Signal]) -> MeasuredRound:
+            return measure_round(seen, some, samples, workers=self._workers, device=self._device)
+
+        # After a failure, clients are tried on a few samples.
+        if self._ahead is None or samples is not audit.samples:
+            return measure(signals)
+        return self._ahead.measure(seen, signals, measure)
 
     def _measure_file(self, path: Path) -> dict[ClientId, str]:
         """Measure a waiting round and delete its file."""

@@ -245,6 +245,14 @@ class Recorder:
             failure = BadInput(str(error))
         self._handle_failure(index, entry, failure)
 
+    def prepare(self, sent: Weights) -> None:
+        """Start to measure a model that clients are sent, before they upload; see :meth:`measured`.
+
+        Raises:
+            BadInput: The model does not fit, or has values that are not finite.
+        """
+        self._measuring.prepare(finite_model(sent, self._shape, "the model sent"))
+
     def measured(self, index: int, *, sent: Sent, uploads: ByClient[Weights]) -> Measurement:
         """Measure a round of uploads without recording it; see :meth:`keep`.
 

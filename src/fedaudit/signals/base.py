@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
@@ -15,6 +15,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import group_models
+from fedaudit.signals.received import Received
 
 if TYPE_CHECKING:
     from fedaudit.signals.gradients import GradientProducts
@@ -73,12 +74,15 @@ class Seen:
         samples: The samples to measure.
         workers: Threads to use; they do not change results.
         device: Device on which models run.
+        received: Results for a model that clients received, which do not change signals; None if
+            nothing was computed before.
     """
 
     round: Round
     samples: Samples
     workers: int = 1
     device: torch.device = CPU
+    received: Received | None = None
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
@@ -149,7 +153,8 @@ class Seen:
         # A late import, since signals of outputs need no gradients.
         from fedaudit.signals.gradients import gradient_products
 
-        return self._by(gradient_products)
+        kept = self.received.gradients if self.received is not None else None
+        return self._by(partial(gradient_products, kept=kept))
 
     def _refuse_hidden_updates(self) -> None:
         visible = [outline for outline in self._outlines if outline.shows_update]

@@ -7,8 +7,9 @@ g||^2 = 2 <u, g> - ||g||^2``.
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, partial
 from queue import SimpleQueue
@@ -23,7 +24,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.values import Model, Params, chunks, plus_tail, tail_of, tail_size
 from fedaudit.engines.local import one_thread
-from fedaudit.signals.kernels import LayerProducts
+from fedaudit.signals.kernels import LayerKernel, LayerProducts
 from fedaudit.signals.kernels.capture import (
     VMAP_CHUNK,
     Capture,
@@ -34,7 +35,8 @@ from fedaudit.signals.kernels.capture import (
     stacked,
     vmap_measure,
 )
-from fedaudit.signals.kernels.plan import measure_chunk, plan_for
+from fedaudit.signals.kernels.kept import Kept, KeptChunks, products_of_kept
+from fedaudit.signals.kernels.plan import KernelPlan, measure_chunk, plan_for
 
 _log = logging.getLogger("fedaudit")
 
@@ -64,6 +66,41 @@ class _Method(NamedTuple):
     chunk: int
 
 
+class _FastMeasure(NamedTuple):
+    """Fast measure of one worker.
+
+    Attributes:
+        capture: The worker's copy of the model.
+        kernels: Kernel of each layer.
+        clients: Number of updates.
+        kept: What is kept of each layer, by the first sample of a chunk.
+    """
+
+    capture: Capture
+    kernels: Mapping[str, LayerKernel]
+    clients: int
+    kept: Mapping[int, Mapping[str, Kept]]
+
+    def __call__(self, features: Tensor, labels: Tensor) -> LayerProducts:
+        return measure_chunk(self.capture, self.kernels, features, labels, self.clients)
+
+    def of_kept(self, piece: slice) -> LayerProducts | None:
+        """Return the products of a chunk of samples, if it is kept."""
+        if piece.start not in self.kept:
+            return None
+        samples = piece.stop - piece.start
+        dots = torch.zeros(samples, self.clients, dtype=torch.float64)
+        squared = torch.zeros(samples, dtype=torch.float64)
+        # In the order of a measurement in one go.
+        for path, kept in reversed(self.kept[piece.start].items()):
+            with torch.no_grad():
+                share = products_of_kept(self.kernels[path], self.capture.part(path), kept)
+            if share is not None:
+                dots += share.dots
+                squared += share.squared_norms
+        return LayerProducts(dots, squared)
+
+
 class _ModuleFactory:
     """Factory of one copy of a model's module for each worker."""
 
@@ -85,6 +122,7 @@ class _Work(NamedTuple):
 
     Attributes:
         cut: Number of leading entries that count, for parameters that count only in part.
+        kept: What was computed before the updates were known.
     """
 
     features: Tensor
@@ -93,6 +131,7 @@ class _Work(NamedTuple):
     chunk: int | None
     device: torch.device
     cut: Mapping[str, int]
+    kept: KeptChunks | None
 
 
 def gradient_products(
@@ -105,6 +144,7 @@ def gradient_products(
     chunk: int | None = None,
     device: torch.device = CPU,
     without: int = 0,
+    kept: KeptChunks | None = None,
 ) -> GradientProducts:
     """Compute the products of each sample's gradient, in evaluation mode, with each update.
 
@@ -123,6 +163,8 @@ def gradient_products(
             the last bits.
         device: Device to compute on, wherever the arguments are; results are on the CPU.
         without: Number of trailing parameters that are excluded from gradients and updates.
+        kept: What :func:`keep_chunks` kept of these samples, which does not change results. That
+            of another model is ignored.
 
     Raises:
         BadInput: The arguments do not fit each other.
@@ -137,6 +179,56 @@ def gradient_products(
     if not len(labels):
         empty = torch.zeros(0, dtype=torch.float64)
         return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths[index])
+    with _differentiating(device):
+        features = in_model_dtype(features.detach(), base)
+        kept = kept if kept is not None and kept.base is base and device == CPU else None
+        work = _Work(features, labels, workers, chunk, device, cut, kept)
+        dots, squared = _checked(base, distinct, lengths, work)
+    return GradientProducts(dots.t()[index].contiguous(), squared, lengths[index])
+
+
+def keep_chunks(
+    base: Model,
+    features: Shaped[Tensor, "samples ..."],
+    labels: Shaped[Tensor, "samples ..."],
+    most_bytes: int,
+) -> Iterator[KeptChunks]:
+    """Compute what :func:`gradient_products` needs of one client's base model, before its update.
+
+    It is computed on the CPU, one chunk in each step, in the order of the samples.
+
+    Args:
+        base: The model at which gradients are computed.
+        features: One row for each sample.
+        labels: Targets of the architecture's loss, one row for each sample.
+        most_bytes: Memory that may be used.
+
+    Yields:
+        What is kept so far, always in the same object.
+
+    Raises:
+        Uncapturable: The model cannot be captured, so that everything depends on the update.
+    """
+    modules = _ModuleFactory(base, CPU)
+    with _differentiating(CPU):
+        features = in_model_dtype(features.detach(), base)
+        first = (part[:2].clone() for part in (features, labels))
+        # Kernels depend on the number of updates, but not on their values.
+        update = {name: torch.zeros_like(value) for name, value in base.params.items()}
+        plan = plan_for(modules.copy, base, [update], *first)
+        capture = _capture(modules, base, plan)
+    kept = KeptChunks(base, plan, most_bytes)
+    for piece in chunks(len(labels), plan.chunk):
+        with _differentiating(CPU):
+            passages = capture.run(*(part[piece].clone() for part in (features, labels)))
+            has_room = kept.add(piece.start, passages)
+        if not has_room:
+            return
+        yield kept
+
+
+@contextmanager
+def _differentiating(device: torch.device) -> Iterator[None]:
     # Tensors from inference mode cannot be differentiated, but their copies can.
     with (
         torch.inference_mode(False),
@@ -145,9 +237,7 @@ def gradient_products(
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        work = _Work(in_model_dtype(features.detach(), base), labels, workers, chunk, device, cut)
-        dots, squared = _checked(base, distinct, lengths, work)
-    return GradientProducts(dots.t()[index].contiguous(), squared, lengths[index])
+        yield
 
 
 def products_without_tail(
@@ -294,7 +384,7 @@ def _checked(
     base, updates = model_on(base, device), [params_on(update, device) for update in updates]
     first = (part[:2].to(device, copy=True) for part in (features, labels))
     methods = (
-        partial(_fast_method, modules, base, updates, work.cut, *first),
+        partial(_fast_method, modules, base, updates, work, *first),
         partial(_vmap_method, modules, base, updates, work.cut),
         partial(_loop_method, modules, base, updates, work.cut),
     )
@@ -336,25 +426,26 @@ def _fast_method(
     modules: _ModuleFactory,
     base: Model,
     updates: Sequence[Params],
-    cut: Mapping[str, int],
+    work: _Work,
     features: Tensor,
     labels: Tensor,
 ) -> _Method:
-    plan = plan_for(modules.copy, base, updates, features, labels, cut)
+    plan = plan_for(modules.copy, base, updates, features, labels, work.cut)
     for kind in plan.generic:
         _announce_generic(base.architecture.name, kind)
 
+    chunk = work.chunk or plan.chunk
+    kept = {} if work.kept is None else work.kept.by_start(chunk, plan.layout, len(updates))
+
     def make() -> Measure:
-        module = modules.copy()
-        parts = owners(module, base.params)
-        capture = Capture(module, parts, base.architecture.task, plan.layout)
+        return _FastMeasure(_capture(modules, base, plan), plan.kernels, len(updates), kept)
 
-        def measure(x: Tensor, y: Tensor) -> LayerProducts:
-            return measure_chunk(capture, plan.kernels, x, y, len(updates))
+    return _Method(make, chunk)
 
-        return measure
 
-    return _Method(make, plan.chunk)
+def _capture(modules: _ModuleFactory, base: Model, plan: KernelPlan) -> Capture:
+    module = modules.copy()
+    return Capture(module, owners(module, base.params), base.architecture.task, plan.layout)
 
 
 def _vmap_method(
@@ -380,6 +471,10 @@ def _stream(method: _Method, work: _Work) -> LayerProducts:
     def run(piece: slice) -> LayerProducts:
         measure = idle.get()
         try:
+            if isinstance(measure, _FastMeasure):
+                products = measure.of_kept(piece)
+                if products is not None:
+                    return products
             # Copies, since the model may overwrite its input. New memory also has the same
             # alignment on every run, on which the last bits of a matrix product depend.
             x, y = (part[piece].to(work.device, copy=True) for part in work[:2])

@@ -18,6 +18,7 @@ from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.signals.base import Seen, Signal
 from fedaudit.signals.outputs import OutputSignal
+from fedaudit.signals.received import Received
 
 BLOCK = 256
 """Blocks of samples are multiples of this. Models on a CPU process batches of a power of two of
@@ -58,6 +59,7 @@ def measure_round(
     *,
     workers: int = 1,
     device: torch.device = CPU,
+    received: Received | None = None,
 ) -> MeasuredRound:
     """Measure every signal of one round, for every client in it and every sample.
 
@@ -67,13 +69,14 @@ def measure_round(
         samples: The audited samples, the same for all rounds.
         workers: Threads for the gradient signals; they do not change results.
         device: Device on which models run; a GPU takes one worker.
+        received: Results for these samples that were computed before, on a CPU.
 
     Raises:
         NotVisible: A signal needs something that the round does not show.
         NotFinite: A signal is infinite or not a number.
     """
     # Signals never need the models that clients keep, which serve to measure utility.
-    seen = Seen(replace(round, kept={}), samples, workers, device)
+    seen = Seen(replace(round, kept={}), samples, workers, device, received)
     of_outputs = [signal for signal in signals if isinstance(signal, OutputSignal)]
     with one_thread():
         measured = _by_clients(of_outputs, seen)

@@ -18,10 +18,19 @@ from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
 from fedaudit.core.modules import CHUNK, in_model_dtype, loaded
 from fedaudit.core.values import Model, Sees, chunks
 from fedaudit.signals.base import AgainstUpdates, Seen
+from fedaudit.signals.received import Received
+
+
+class _OfGradients:
+    """Signal of the products of gradients and updates."""
+
+    def prepare(self, received: Received) -> Iterator[None]:
+        """Pass the samples through the received model."""
+        yield from received.keep_gradients()
 
 
 @dataclass(frozen=True)
-class GradientCosine:
+class GradientCosine(_OfGradients):
     """Cosine between a sample's gradient at the model sent and the negative update of the client.
 
     The cosine of a zero gradient or update is 0.
@@ -97,7 +106,7 @@ def _cosines(against: AgainstUpdates) -> Float[Tensor, "clients samples"]:
 
 
 @dataclass(frozen=True)
-class GradientNorm:
+class GradientNorm(_OfGradients):
     """Negative squared norm of a sample's gradient at the model sent.
 
     It does not depend on the client: clients that were sent the same model have the same values.
@@ -115,7 +124,7 @@ class GradientNorm:
 
 
 @dataclass(frozen=True)
-class GradientDifference:
+class GradientDifference(_OfGradients):
     """Reduction of I's squared norm when a sample's gradient g is subtracted: |I|^2 - |I - g|^2.
 
     Attributes:
@@ -211,7 +220,7 @@ class ProjectionResidual:
         self._layer_of(model)
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        features, bases = seen.samples.features, seen.bases.tolist()
+        bases = seen.bases.tolist()
         # Each distinct model runs once, whichever clients were sent it.
         inputs_of: dict[int, tuple[_Linear, list[Tensor]]] = {}
         scores = list[Float[Tensor, " samples"]]()
@@ -223,11 +232,25 @@ class ProjectionResidual:
                     "this signal cannot be measured"
                 )
             if base not in inputs_of:
-                layer = self._layer_of(exposed.base, seen.device)
-                inputs_of[base] = layer, _layer_inputs(exposed.base, layer, features, seen.device)
+                inputs_of[base] = self._inputs(exposed.base, seen)
             layer, inputs = inputs_of[base]
             scores.append(_scores(exposed.update[layer.weight], inputs, self.ridge))
         return torch.stack(scores)
+
+    def prepare(self, received: Received) -> Iterator[None]:
+        """Compute the layer's inputs."""
+        layer = self._layer_of(received.base)
+        features = received.samples.features
+        yield from received.keep_inputs(
+            layer.path, lambda: _layer_inputs(received.base, layer, features, CPU)
+        )
+
+    def _inputs(self, base: Model, seen: Seen) -> tuple[_Linear, list[Tensor]]:
+        layer, received = self._layer_of(base, seen.device), seen.received
+        inputs = received.inputs(layer.path, base) if received is not None else None
+        if inputs is None:
+            inputs = _layer_inputs(base, layer, seen.samples.features, seen.device)
+        return layer, inputs
 
     def _layer_of(self, model: Model, device: torch.device = CPU) -> _Linear:
         layers = {layer.path: layer for layer in _linear_layers(model, device)}

@@ -13,7 +13,7 @@ weight, and a pass through memory. Multiplying the inputs with the updates ("for
 multiplications per sample and weight, at the full speed of a matrix product.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -57,6 +57,37 @@ class LayerKernel(Protocol):
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
         """Return the layer's contribution from its inputs and the gradients at its outputs."""
+        ...
+
+
+class Written(NamedTuple):
+    """Gradients of a layer on a chunk of samples, written out before the updates are known.
+
+    Attributes:
+        pieces: Parts of the gradients, in the order in which the kernel multiplies them.
+        sums: Gradients at the outputs, summed over positions.
+        squared_norms: Squared norms, if they are not computed from the pieces.
+    """
+
+    pieces: list[Float[Tensor, "samples entries"]]
+    sums: Float[Tensor, "samples outputs"]
+    squared_norms: Float[Tensor, " samples"] | None
+
+
+@runtime_checkable
+class WritesGradients(LayerKernel, Protocol):
+    """Kernel that can write gradients out before the updates are known."""
+
+    def bytes_of_written(self, samples: int) -> int:
+        """Return the memory of written gradients of some samples."""
+        ...
+
+    def write(self, inputs: Tensor, grads: Tensor) -> Written:
+        """Write a chunk's gradients out."""
+        ...
+
+    def of_written(self, written: Written) -> LayerProducts:
+        """Return the products of written gradients, with the bits of a call."""
         ...
 
 
@@ -236,15 +267,44 @@ def blocked(
         blocks: The clients' updates, one of the lists from :func:`update_blocks`.
         norms: True to compute the squared norms from the blocks too; otherwise they are zero.
     """
+    return blocked_products(written_blocks(inputs, grads, blocks), len(grads), blocks, norms)
+
+
+def blocked_products(
+    pieces: Iterator[Float[Tensor, "rows entries"]],
+    samples: int,
+    blocks: list[Float[Tensor, "clients _"]],
+    norms: bool,
+) -> LayerProducts:
+    """Return the products of gradients in the pieces of :func:`written_blocks`."""
+    dots = blocks[0].new_zeros(blocks[0].shape[0], samples)
+    squared = blocks[0].new_zeros(samples)
+    size = _samples_per_block(blocks[0])
+    # Updates are read from memory once for all samples.
+    for block in blocks:
+        for start in range(0, samples, size):
+            rows, gradient = slice(start, start + size), next(pieces)
+            dots[:, rows] += product(block, gradient)
+            if norms:
+                squared[rows] += torch.linalg.vector_norm(gradient, dim=1).square_()
+    return LayerProducts(dots.t(), squared)
+
+
+def written_blocks(
+    inputs: Float[Tensor, "samples positions inner"],
+    grads: Float[Tensor, "samples outputs positions"],
+    blocks: list[Float[Tensor, "clients _"]],
+) -> Iterator[Float[Tensor, "rows entries"]]:
+    """Yield the gradients of a few samples and inner entries at a time, in memory that is reused.
+
+    The order is that of the blocks, and of the samples within each.
+    """
     samples, outputs, _ = grads.shape
-    dots = inputs.new_zeros(blocks[0].shape[0], samples)
-    squared = inputs.new_zeros(samples)
     # All blocks reuse one allocation: new pages would cost as much as filling them.
     widest = max(block.shape[1] for block in blocks)
     size = _samples_per_block(inputs)
     memory = inputs.new_empty(min(samples, size) * widest)
     offset = 0
-    # Updates are read from memory once for all samples.
     for block in blocks:
         width = block.shape[1] // outputs
         for start in range(0, samples, size):
@@ -252,12 +312,8 @@ def blocked(
             b = grads[rows]
             written = memory[: len(b) * block.shape[1]].view(len(b), outputs, width)
             torch.bmm(b, inputs[rows, :, offset : offset + width], out=written)
-            gradient = written.flatten(1)
-            dots[:, rows] += product(block, gradient)
-            if norms:
-                squared[rows] += torch.linalg.vector_norm(gradient, dim=1).square_()
+            yield written.flatten(1)
         offset += width
-    return LayerProducts(dots.t(), squared)
 
 
 def _samples_per_block(like: Tensor) -> int:

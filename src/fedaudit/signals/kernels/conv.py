@@ -1,6 +1,7 @@
 """Kernels of two-dimensional convolutions, with several exact methods."""
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -14,12 +15,15 @@ from fedaudit.signals.kernels import (
     Layer,
     LayerKernel,
     LayerProducts,
-    blocked,
+    WritesGradients,
+    Written,
+    blocked_products,
     direct,
     forward_dots,
     gram_norms,
     optional_bias,
     update_blocks,
+    written_blocks,
 )
 
 Maps: TypeAlias = Float[Tensor, "samples channels rows columns"]
@@ -93,12 +97,33 @@ def conv_kernel(layer: Layer) -> LayerKernel | None:
         return None
     add_bias = optional_bias(layer)
     share_of = _weight_route(layer, conv) if "weight" in layer.updates else None
+    if isinstance(share_of, WritesGradients):
+        return _WithBias(share_of, add_bias)
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         share = None if share_of is None else share_of(module, inputs, grads)
         return add_bias(share, grads.sum((2, 3)))
 
     return kernel
+
+
+class _WithBias(NamedTuple):
+    """Kernel of a weight that can write gradients out, with that of the bias."""
+
+    weight: WritesGradients
+    add: Callable[[LayerProducts | None, Tensor], LayerProducts]
+
+    def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
+        return self.add(self.weight(module, inputs, grads), grads.sum((2, 3)))
+
+    def bytes_of_written(self, samples: int) -> int:
+        return self.weight.bytes_of_written(samples)
+
+    def write(self, inputs: Maps, grads: OutMaps) -> Written:
+        return self.weight.write(inputs, grads)
+
+    def of_written(self, written: Written) -> LayerProducts:
+        return self.add(self.weight.of_written(written), written.sums)
 
 
 def geometry_of(conv: nn.Conv2d, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Geometry:
@@ -138,18 +163,41 @@ def _weight_route(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
 
 def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
     """Return a kernel that writes gradients out by one convolution with a group per sample."""
-    entries = layer.shape("weight")
-    flat = _stacked_weight(layer).flatten(1)
-    # A group's inputs, outputs and gradients must fit the cache; beyond it time per sample doubles.
-    numbers = math.prod(layer.inputs) + math.prod(layer.outputs) + flat.shape[1]
-    room = by_kind(flat.device, cpu=_GROUPED_BYTES, gpu=BYTES_ON_GPU)
-    limit = by_kind(flat.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
-    size = max(1, min(limit, room // (numbers * flat.element_size())))
+    return _Grouped(layer, shape)
 
-    def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
-        parts = []
-        for start in range(0, len(inputs), size):
-            a, b = inputs[start : start + size], grads[start : start + size]
+
+class _Grouped:
+    """Kernel of :func:`grouped_route`."""
+
+    def __init__(self, layer: Layer, shape: Geometry) -> None:
+        self._shape, self._entries = shape, layer.shape("weight")
+        self._flat = _stacked_weight(layer).flatten(1)
+        # A group's inputs, outputs and gradients must fit the cache; beyond it time per sample
+        # doubles.
+        numbers = math.prod(layer.inputs) + math.prod(layer.outputs) + self._flat.shape[1]
+        room = by_kind(self._flat.device, cpu=_GROUPED_BYTES, gpu=BYTES_ON_GPU)
+        limit = by_kind(self._flat.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
+        self._size = max(1, min(limit, room // (numbers * self._flat.element_size())))
+
+    def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
+        return self._products(self._pieces(inputs, grads))
+
+    def bytes_of_written(self, samples: int) -> int:
+        return samples * self._flat[0].nbytes
+
+    def write(self, inputs: Maps, grads: OutMaps) -> Written:
+        return Written([*self._pieces(inputs, grads)], grads.sum((2, 3)), None)
+
+    def of_written(self, written: Written) -> LayerProducts:
+        return self._products(written.pieces)
+
+    def _products(self, pieces: Iterable[Tensor]) -> LayerProducts:
+        return LayerProducts.joined([direct(gradient, self._flat) for gradient in pieces])
+
+    def _pieces(self, inputs: Maps, grads: OutMaps) -> Iterator[Float[Tensor, "rows entries"]]:
+        shape, entries = self._shape, self._entries
+        for start in range(0, len(inputs), self._size):
+            a, b = (each[start : start + self._size] for each in (inputs, grads))
             groups = len(a)
             _, gradient, _ = torch.ops.aten.convolution_backward(
                 b.reshape(1, -1, *b.shape[2:]),
@@ -164,50 +212,86 @@ def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
                 groups,
                 (False, True, False),
             )
-            parts.append(direct(gradient.view(groups, -1), flat))
-        return LayerProducts.joined(parts)
-
-    return kernel
+            yield gradient.view(groups, -1)
 
 
 def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
     """Return a kernel that writes gradients out in blocks, each from windows of one kernel row."""
-    outputs, channels, *taps = layer.shape("weight")
-    updates = layer.updates["weight"]
-    by_tap = (
-        # Copied as three axes, since torch takes ten times as long for four.
-        update.reshape(outputs, channels, -1).transpose(1, 2).contiguous().view(outputs, -1)
-        for update in updates
-    )
-    size = (len(updates), outputs, channels * math.prod(taps))
-    weight = dict(layer.module.named_parameters())["weight"].detach()
-    by_row = taps[1] * channels >= _ROW_ENTRIES
-    blocks = update_blocks(by_tap, size, weight, parts=taps[0] if by_row else 1)
+    return _Blocked(layer, shape, norms)
 
-    def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
-        b = by_position(grads)
-        if not by_row:
-            share = blocked(_windows(inputs, shape), b.transpose(1, 2), blocks[0], norms)
-            if norms:
-                return share
-            return share._replace(squared_norms=_pair_norms(inputs, grads, shape))
+
+class _Blocked:
+    """Kernel of :func:`blocked_route`."""
+
+    def __init__(self, layer: Layer, shape: Geometry, norms: bool) -> None:
+        outputs, channels, *taps = layer.shape("weight")
+        updates = layer.updates["weight"]
+        by_tap = (
+            # Copied as three axes, since torch takes ten times as long for four.
+            update.reshape(outputs, channels, -1).transpose(1, 2).contiguous().view(outputs, -1)
+            for update in updates
+        )
+        size = (len(updates), outputs, channels * math.prod(taps))
+        weight = dict(layer.module.named_parameters())["weight"].detach()
+        self._shape, self._norms = shape, norms
+        self._by_row = taps[1] * channels >= _ROW_ENTRIES
+        self._blocks = update_blocks(by_tap, size, weight, parts=taps[0] if self._by_row else 1)
+
+    def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
+        share = self._products(self._pieces(inputs, grads), len(inputs))
+        if self._norms:
+            return share
+        return share._replace(squared_norms=_pair_norms(inputs, grads, self._shape))
+
+    def bytes_of_written(self, samples: int) -> int:
+        return samples * sum(block[0].nbytes for _, parts in self._rows() for block in parts)
+
+    def write(self, inputs: Maps, grads: OutMaps) -> Written:
+        # Copies, since all pieces are written to the same memory.
+        pieces = [piece.clone() for piece in self._pieces(inputs, grads)]
+        squared = None if self._norms else _pair_norms(inputs, grads, self._shape)
+        return Written(pieces, grads.sum((2, 3)), squared)
+
+    def of_written(self, written: Written) -> LayerProducts:
+        share = self._products(iter(written.pieces), len(written.sums))
+        if written.squared_norms is None:
+            return share
+        return share._replace(squared_norms=written.squared_norms)
+
+    def _products(self, pieces: Iterator[Tensor], samples: int) -> LayerProducts:
+        if not self._by_row:
+            return blocked_products(pieces, samples, self._blocks[0], self._norms)
+        dots = self._blocks[0][0].new_zeros(samples, len(self._blocks[0][0]))
+        squared = dots.new_zeros(samples)
+        for _, parts in self._rows():
+            share = blocked_products(pieces, samples, parts, self._norms)
+            dots += share.dots
+            squared += share.squared_norms
+        return LayerProducts(dots, squared)
+
+    def _pieces(self, inputs: Maps, grads: OutMaps) -> Iterator[Float[Tensor, "rows entries"]]:
+        shape, b = self._shape, by_position(grads)
+        if not self._by_row:
+            yield from written_blocks(_windows(inputs, shape), b.transpose(1, 2), self._blocks[0])
+            return
         gathered = _row_windows(inputs, shape)
-        dots = inputs.new_zeros(len(inputs), len(updates))
-        squared = inputs.new_zeros(len(inputs))
-        for row, parts in enumerate(blocks):
+        for row, parts in self._rows():
             first, last = shape.valid(0, row)
-            if first == last:
-                continue
             top = first * shape.stride[0] + row * shape.dilation[0] - shape.padding[0]
             bottom = top + (last - first - 1) * shape.stride[0] + 1
             windows = gathered[:, top : bottom : shape.stride[0]].flatten(1, 2)
             steps = b[:, first * shape.outputs[1] : last * shape.outputs[1]]
-            share = blocked(windows, steps.transpose(1, 2), parts, norms)
-            dots += share.dots
-            squared += share.squared_norms
-        return LayerProducts(dots, squared if norms else _pair_norms(inputs, grads, shape))
+            yield from written_blocks(windows, steps.transpose(1, 2), parts)
 
-    return kernel
+    def _rows(self) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield the rows of the window that meet the input, with the blocks of each."""
+        if not self._by_row:
+            yield 0, self._blocks[0]
+            return
+        for row, parts in enumerate(self._blocks):
+            first, last = self._shape.valid(0, row)
+            if first < last:
+                yield row, parts
 
 
 def forward_route(layer: Layer, shape: Geometry) -> LayerKernel:

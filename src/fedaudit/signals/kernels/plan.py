@@ -323,9 +323,9 @@ def measure_chunk(
     clients: int,
 ) -> LayerProducts:
     """Return the products of one chunk: the sum of all layers' shares, in double precision."""
+    passages = capture.run(features, labels)
     dots = torch.zeros(len(labels), clients, dtype=torch.float64, device=labels.device)
     squared = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
-    passages = capture.run(features, labels)
     while passages:
         # Released one by one, to free the memory of finished layers.
         path, (inputs, grads, _) = passages.popitem()

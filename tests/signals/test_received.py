@@ -1,0 +1,162 @@
+"""What is computed before an update is known changes no bit of a signal."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+import torch
+
+from fedaudit.core.values import Model, Samples
+from fedaudit.models import architecture
+from fedaudit.observe.round import Exposed, Round
+from fedaudit.signals import gradients
+from fedaudit.signals.gradients import gradient_products, keep_chunks
+from fedaudit.signals.kernels import Written
+from fedaudit.signals.kernels.capture import Uncapturable
+from fedaudit.signals.kernels.kept import KeptChunks
+from fedaudit.signals.measure import measure_round
+from fedaudit.signals.received import Prepares, Received
+from fedaudit.signals.updates import (
+    GradientCosine,
+    GradientDifference,
+    GradientNorm,
+    ProjectionResidual,
+)
+from tests.networks import CASES, WHOLE
+from tests.signals.test_gradients import given, rng, updates_for
+
+SIGNALS = [GradientNorm(), GradientCosine(), GradientDifference(), ProjectionResidual()]
+ENOUGH = 1 << 30
+
+
+def last(steps: Iterator[KeptChunks]) -> KeptChunks:
+    return [*steps][-1]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", sorted(CASES.keys() - WHOLE.keys()))
+def test_kept_chunks_give_the_same_bits(name: str, workers: int) -> None:
+    these = given(CASES[name], 1, 70)
+    base, updates, x, y = these
+    expected = gradient_products(*these)
+    kept = last(keep_chunks(base, x, y, ENOUGH))
+    # An upload that a filter changes is measured twice.
+    for update in (updates, updates_for(base, 1)):
+        products = gradient_products(base, update, x, y, workers=workers, kept=kept)
+        for left, right in zip(products, expected, strict=True):
+            assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("name", sorted(WHOLE))
+def test_a_model_without_fast_kernels_is_measured_with_the_update(name: str) -> None:
+    these = given(CASES[name], 1)
+    kept = None
+    # One of them seems to have fast kernels, until two samples are checked.
+    with suppress(Uncapturable):
+        kept = last(keep_chunks(these.model, these.features, these.labels, ENOUGH))
+    products = gradient_products(*these, kept=kept)
+    assert torch.equal(products.dots, gradient_products(*these).dots)
+
+
+def cnn(count: int = 150) -> tuple[Model, Samples]:
+    base = architecture("cnn", shape=(1, 28, 28), classes=10).initial(0)
+    x = torch.randn(count, 1, 28, 28, generator=rng(2))
+    return base, Samples(x, torch.arange(count) % 10)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of samples of each chunk that is passed through the model with the update."""
+    passed = list[int]()
+    measure = gradients.measure_chunk
+
+    def watch(capture, kernels, x, y, clients):  # type: ignore[no-untyped-def]
+        passed.append(len(x))
+        return measure(capture, kernels, x, y, clients)
+
+    monkeypatch.setattr(gradients, "measure_chunk", watch)
+    return passed
+
+
+def test_gradients_of_convolutions_are_written_before_the_update_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base, samples = cnn()
+    kept = last(keep_chunks(base, samples.features, samples.targets, ENOUGH))
+    layers = kept.by_start(64, torch.channels_last, 1)[0]
+    assert [isinstance(layer, Written) for layer in layers.values()] == [True] * 2 + [False] * 3
+    passed = watched(monkeypatch)
+    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
+    assert not passed
+
+
+def test_what_does_not_fit_the_memory_is_measured_with_the_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base, samples = cnn()
+    these = base, updates_for(base, 1), samples.features, samples.targets
+    expected = gradient_products(*these)
+    # The same object grows.
+    (first, *_) = [each.bytes for each in keep_chunks(base, *these[2:], ENOUGH)]
+    kept = last(keep_chunks(base, *these[2:], first))
+    passed = watched(monkeypatch)
+    products = gradient_products(*these, kept=kept)
+    assert passed == [64, 22]
+    assert torch.equal(products.dots, expected.dots)
+    assert kept.bytes == first
+
+
+def test_what_is_kept_of_another_model_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, samples = cnn()
+    other = base.architecture.initial(1)
+    kept = last(keep_chunks(other, samples.features, samples.targets, ENOUGH))
+    passed = watched(monkeypatch)
+    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
+    assert sum(passed) == len(samples)
+    received = Received(other, samples)
+    assert [*ProjectionResidual().prepare(received)]
+    assert received.inputs("7", base) is None
+
+
+def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
+    base, samples = cnn()
+    (update,) = updates_for(base, 1)
+    seen = Round(
+        index=1,
+        exposed={0: Exposed(base, None, update)},
+        sent={},
+        uploads={},
+        weights={0: 1.0},
+        asked=(0,),
+        answered=(0,),
+        after={},
+    )
+    received = Received(base, samples)
+    for signal in SIGNALS:
+        assert isinstance(signal, Prepares)
+        for _ in signal.prepare(received):
+            pass
+    assert received.gradients is not None
+    assert received.inputs("7", base) is not None
+    expected = measure_round(seen, SIGNALS, samples).signals
+    measured = measure_round(seen, SIGNALS, samples, received=received).signals
+    for name, values in expected.items():
+        assert torch.equal(measured[name], values)
+
+
+def test_no_memory_keeps_nothing() -> None:
+    base, samples = cnn(20)
+    received = Received(base, samples, most_bytes=100)
+    for signal in SIGNALS:
+        for _ in signal.prepare(received):
+            pass
+    assert received.gradients is None
+    assert received.inputs("7", base) is None
+
+
+def test_kept_chunks_are_not_announced(caplog: pytest.LogCaptureFixture) -> None:
+    base, samples = cnn(10)
+    with caplog.at_level(logging.WARNING, "fedaudit"):
+        kept = last(keep_chunks(base, samples.features, samples.targets, ENOUGH))
+        gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
+    assert not caplog.records
