@@ -571,8 +571,8 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
         f"**`{first}`.** In the third of the federations with the smallest gaps, it has the "
         f"highest mean AUC, {means[0][first]:.2f}; `{weakest}` has the lowest, "
         f"{means[0][weakest]:.2f}. In the third with the largest gaps, `{last}` has the "
-        f"highest mean AUC, {means[-1][last]:.2f}. The table shows the mean AUC of each attack, and "
-        "the number of federations in which it is the strongest:\n\n" + _grid(head, rows)
+        f"highest mean AUC, {means[-1][last]:.2f}. The table shows the mean AUC of each attack, "
+        "and the number of federations in which it is the strongest:\n\n" + _grid(head, rows)
     )
 
 

@@ -87,7 +87,7 @@ def test_peft_parameters_are_matched_to_the_network(network: type[nn.Module]) ->
     ):
         found = shape.model_of(weights, whose="it").params
         assert {n: v.tolist() for n, v in found.items()} == {n: v.tolist() for n, v in own.items()}
-        assert shape.moved(weights, whose="it") == tuple(own)
+        assert shape.trainable_names(weights, whose="it") == tuple(own)
 
 
 def test_peft_lists_raise_and_named_parameters_are_read() -> None:

@@ -9,7 +9,7 @@ import torch
 from fedaudit.core.values import Samples
 from fedaudit.evaluation import accuracy
 from fedaudit.live import evaluating
-from fedaudit.live.recorder import record
+from fedaudit.live.record import record
 from fedaudit.observe.measurements import stored_in
 from tests.guard.client import CLIENT, data, honest, initial, network
 

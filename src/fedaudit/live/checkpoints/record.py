@@ -195,8 +195,9 @@ def _refuse_other_network(
     samples = replace(samples, samples=samples_of_task(samples.samples, task))
     shape = network_of(network, samples, task, not_uploaded).shape
     for source in [*models.sent.values(), *models.after.values()][:1]:
-        is_file = isinstance(source, Path)
-        whose = f"the model in {path_in_folder(source)}" if is_file else "initial"
+        whose = "initial"
+        if isinstance(source, Path):
+            whose = f"the model in {path_in_folder(source)}"
         shape.model_of(models.weights(source), whose=whose)
 
 
