@@ -157,9 +157,9 @@ EXCLUDED: dict[str, tuple[Spoils, str]] = {
     "an infinite weight": (weighing(math.inf), "'inf'"),
     "a huge weight": (weighing(10**400), "a number from 0 to 1e15"),
     "a list of weights": (weighing([1, 2]), r"'\[1, 2\]'"),
-    "no arrays": (no_arrays, "carries no arrays"),
+    "no arrays": (no_arrays, "has no arrays"),
     "two models": (two_models, "2 sets of arrays"),
-    "a model without arrays": (empty_model, "carries no arrays"),
+    "a model without arrays": (empty_model, "has no arrays"),
     "one value that is NaN": (filled(math.nan), "has values that are not finite numbers"),
     "one infinite value": (filled(-math.inf), "has values that are not finite numbers"),
     "texts": (of_kind("<U3"), "holds no numbers"),
@@ -265,7 +265,7 @@ def test_a_single_reported_weight_does_not_exclude_other_clients(tmp_path: Path)
 
 def test_a_strict_recorder_raises_for_a_faulty_reply(tmp_path: Path) -> None:
     grid = StubGrid(client_app([spoiling(no_arrays), identity_mod]))  # type: ignore[list-item]
-    with pytest.raises(BadInput, match="carries no arrays"):
+    with pytest.raises(BadInput, match="has no arrays"):
         RecordingStrategy(Deaf(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
 
 

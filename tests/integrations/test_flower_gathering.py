@@ -110,7 +110,7 @@ OTHER_ANSWERS = {
         of_another_shape,
         r"features \(3,\).*most others are features",
     ),
-    "sends the part of another client": (of_another_client, "of another client"),
+    "sends the part of another client": (of_another_client, "belongs to another client"),
 }
 
 
@@ -134,7 +134,9 @@ def test_two_nodes_with_one_client_id_are_both_reported() -> None:
 
 
 def test_absent_nodes_are_reported_and_others_are_audited() -> None:
-    with pytest.warns(RuntimeWarning, match="2 of 5 clients .* 2 nodes: not there after 0 seconds"):
+    with pytest.warns(
+        RuntimeWarning, match="2 of 5 clients .* 2 nodes: not connected after 0 seconds"
+    ):
         audit = gathered_audit(StubGrid(handing_over()), nodes=5, patience=0.0)
     assert len(audit) == 60
 
@@ -150,12 +152,12 @@ def test_nodes_that_do_not_reply_in_time_are_reported() -> None:
 
 
 def test_an_audit_below_its_quorum_raises_before_training() -> None:
-    with pytest.raises(BadInput, match=r"3 of 5 .* the quorum is 4 .*2 nodes: not there"):
+    with pytest.raises(BadInput, match=r"3 of 5 .* the quorum is 4 .*2 nodes: not connected"):
         gathered_audit(StubGrid(handing_over()), nodes=5, quorum=4, patience=0.0)
     app = ClientApp(lambda context: trainer(), mods=[audit_mod(lambda context: None)])
     with pytest.raises(BadInput, match=r"0 of 3 .* a ClientApp needs @app.query"):
         gathered_audit(StubGrid(app), nodes=CLIENTS)
-    with pytest.raises(BadInput, match="quorum is 0; give a number of parts from 1 to nodes=3"):
+    with pytest.raises(BadInput, match="quorum is 0; give a number of clients from 1 to nodes=3"):
         gathered_audit(StubGrid(handing_over()), nodes=3, quorum=0)
 
 
@@ -177,7 +179,7 @@ def test_clients_can_decline_or_report_a_failed_split() -> None:
         audit = gathered_audit(StubGrid(app), nodes=CLIENTS)
     assert audit.unaudited == {
         "client 0": "declined",
-        "client 2": "declined: its part cannot be made: no such file",
+        "client 2": "declined: its part cannot be created: no such file",
     }
     assert len(warned) == 1
 

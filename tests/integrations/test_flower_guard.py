@@ -128,7 +128,7 @@ def test_metrics_leave_if_the_policy_allows_them(sites: Path) -> None:
 def test_a_node_without_a_policy_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDAUDIT_GUARD", raising=False)
     grid = StubGrid(app(), nodes=1)
-    with pytest.warns(RuntimeWarning, match="names no policy of its guard"):
+    with pytest.warns(RuntimeWarning, match="has no policy for its guard"):
         run_of_one(grid)
     assert replies(grid)[0].error.reason == WITHHELD
 

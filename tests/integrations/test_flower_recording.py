@@ -275,11 +275,11 @@ def test_the_globals_view_ignores_client_ids(tmp_path: Path) -> None:
 
 def test_a_node_may_replace_a_lost_one_but_not_alternate_with_it() -> None:
     claims = Claims[int]()
-    assert claims.hear(11, 3, 1) == claims.hear(12, 4, 1) == claims.hear(11, 3, 2) == ""
-    assert claims.hear(13, 3, 3) == "", "started anew, under another number"
-    assert claims.hear(13, 3, 4) == ""
-    assert "nodes 11 and 13 alternately claim to be client 3" in claims.hear(11, 3, 5)
-    assert "node 13 claims to be client 4, and client 3 in round 3" in claims.hear(13, 4, 6)
+    assert claims.check(11, 3, 1) == claims.check(12, 4, 1) == claims.check(11, 3, 2) == ""
+    assert claims.check(13, 3, 3) == "", "started anew, under another number"
+    assert claims.check(13, 3, 4) == ""
+    assert "nodes 11 and 13 alternately claim to be client 3" in claims.check(11, 3, 5)
+    assert "node 13 claims to be client 4, and client 3 in round 3" in claims.check(13, 4, 6)
     assert claims.clients == {11: 3, 12: 4, 13: 3}
 
 

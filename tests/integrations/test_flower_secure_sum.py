@@ -148,7 +148,7 @@ def test_attacks_that_need_uploads_are_refused_and_the_others_run(secret: tuple)
 
 
 def test_without_the_protocol_nothing_is_taken_for_a_sum(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="not a sum from secure aggregation"):
+    with pytest.raises(BadInput, match="do not come from secure aggregation"):
         aggregated(tmp_path / "a", [identity_mod], secure=False)
     with pytest.raises(BadInput, match=r"add identity_mod .* after secaggplus_mod"):
         aggregated(tmp_path / "b", [secaggplus_mod])

@@ -70,9 +70,9 @@ def test_a_site_with_a_missing_parameter_is_excluded(tmp_path: Path) -> None:
     recorder = fa.record(tmp_path, tuned(), data().split.audit, attacks=["avg-cosine"])
     ledger = NvflareLedger(recorder)
     for site in range(3):
-        ledger.ask(1, f"{site}", f"site-{site}", SENT)
+        ledger.add_task(1, f"{site}", f"site-{site}", SENT)
     for site in range(3):
-        ledger.hear(f"{site}", Upload(without("2.bias")(site)))
+        ledger.add_result(f"{site}", Upload(without("2.bias")(site)))
     with pytest.warns(RuntimeWarning, match=r"without client 0: its upload lacks 2\.bias"):
         ledger.end()
     assert [list(entry.excluded) for entry in read_round_log(tmp_path)] == [[0]]
@@ -97,9 +97,9 @@ def test_mismatched_uploads_warn_once(
         ledger = NvflareLedger(recorder)
         for index in (1, 2, 3):
             for site in range(3):
-                ledger.ask(index, f"{index} {site}", f"site-{site}", SENT)
+                ledger.add_task(index, f"{index} {site}", f"site-{site}", SENT)
             for site in range(3):
-                ledger.hear(f"{index} {site}", Upload(upload(site)))
+                ledger.add_result(f"{index} {site}", Upload(upload(site)))
         ledger.end()
         recorder.close()
     first, last = (str(one.message) for one in told)

@@ -26,7 +26,7 @@ from nvflare.job_config.defs import FilterType
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare import RecordingFilter
 from fedaudit.integrations.nvflare.filter import upload_in
-from fedaudit.integrations.nvflare.ledger import Makes
+from fedaudit.integrations.nvflare.ledger import RecorderFactory
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.record import record
 from fedaudit.live.recorder import Recorder
@@ -98,7 +98,7 @@ class Server:
         self.event(AppEventType.AFTER_SHAREABLE_TO_LEARNABLE, **{AppConstants.GLOBAL_MODEL: model})
 
 
-def server(folder: Path, makes: Makes = lenient, *, task: str = "train") -> Server:
+def server(folder: Path, makes: RecorderFactory = lenient, *, task: str = "train") -> Server:
     return Server(RecordingFilter(makes, folder / "recording", task=task))
 
 
@@ -185,7 +185,7 @@ def test_failed_and_silent_sites_are_recorded(tmp_path: Path) -> None:
             "client 0: its upload cannot be read: its arrays are CKKS",
         ),
         (message(DataKind.WEIGHTS, {}), "data of the kind WEIGHTS without arrays"),
-        (Shareable(), "it carries no DXO"),
+        (Shareable(), "it has no DXO"),
     ],
 )
 def test_an_unreadable_result_of_the_only_site_loses_only_its_round(
@@ -269,7 +269,9 @@ def test_an_unreadable_sent_model_is_reported(tmp_path: Path) -> None:
     made.send(0, "site-0", message(DataKind.WEIGHT_DIFF, numpy_of(live.sent)))
     made.receive(0, "site-0", whole(live, 0))
     made.event(EventType.ABOUT_TO_END_RUN)
-    assert "what site-0 was sent cannot be read: it is data of the kind WEIGHT_DIFF" in made.log[0]
+    assert (
+        "the model sent to site-0 cannot be read: it is data of the kind WEIGHT_DIFF" in made.log[0]
+    )
 
 
 def test_tasks_without_round_or_site_do_not_end_the_run(tmp_path: Path) -> None:

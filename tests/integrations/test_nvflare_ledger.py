@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload, client_of, made, name_of
+from fedaudit.integrations.nvflare.ledger import (
+    NvflareLedger,
+    Upload,
+    client_of,
+    create_recorder,
+    factory_name,
+)
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
 from fedaudit.live.clients import number_of
@@ -31,7 +37,7 @@ def watched(folder: Path, *, difference: bool = False, spoilt: bool = False, **h
     for live in rounds():
         sent = arrays(live.sent)
         for client in (2, 0, 1):
-            ledger.ask(live.number, f"{live.number}/{client}", f"site-{client}", sent)
+            ledger.add_task(live.number, f"{live.number}/{client}", f"site-{client}", sent)
         base = arrays(live.sent)
         if spoilt:
             sent["1.weight"] = sent["1.weight"] * 0
@@ -39,7 +45,7 @@ def watched(folder: Path, *, difference: bool = False, spoilt: bool = False, **h
             back = arrays(live.uploads[client])
             if difference:
                 back = {name: value - base[name] for name, value in back.items()}
-            ledger.hear(f"{live.number}/{client}", Upload(back, difference))
+            ledger.add_result(f"{live.number}/{client}", Upload(back, difference))
             if spoilt:
                 for value in back.values():
                     value *= 0
@@ -102,7 +108,7 @@ def upload(**changed: object) -> Upload:
 def asked(folder: Path, *sites: str, **how: object) -> NvflareLedger:
     ledger = NvflareLedger(recorder(folder, strict=False, **how))
     for site in sites:
-        ledger.ask(1, site, site, sent())
+        ledger.add_task(1, site, site, sent())
     return ledger
 
 
@@ -113,8 +119,8 @@ def told(folder: Path) -> RoundEntry:
 
 def test_sites_that_do_not_reply_are_recorded(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0", "site-1", "site-2")
-    ledger.hear("site-0", upload())
-    ledger.lose("site-2", "EXECUTION_EXCEPTION")
+    ledger.add_result("site-0", upload())
+    ledger.add_error("site-2", "EXECUTION_EXCEPTION")
     ledger.end()
     assert (told(tmp_path).asked, told(tmp_path).answered) == ((0, 1, 2), (0,))
     assert told(tmp_path).measured
@@ -123,15 +129,15 @@ def test_sites_that_do_not_reply_are_recorded(tmp_path: Path) -> None:
 
 def test_a_site_that_replies_after_an_error_is_not_lost(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0")
-    ledger.lose("site-0", "TIMEOUT")
-    ledger.hear("site-0", upload())
+    ledger.add_error("site-0", "TIMEOUT")
+    ledger.add_result("site-0", upload())
     ledger.end()
     assert told(tmp_path).complete
 
 
 def test_a_round_without_replies_warns_with_the_error(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0", "site-1")
-    ledger.lose("site-1", "EXECUTION_EXCEPTION")
+    ledger.add_error("site-1", "EXECUTION_EXCEPTION")
     with pytest.warns(RuntimeWarning, match="no site answered .1 errors, such as 'EXECUTION_EX"):
         ledger.end()
     assert not told(tmp_path).measured
@@ -140,12 +146,12 @@ def test_a_round_without_replies_warns_with_the_error(tmp_path: Path) -> None:
 
 def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0", "site-1")
-    ledger.hear("site-0", upload())
-    ledger.hear("site-0", Upload({}))
-    ledger.hear("of another time", upload())
-    ledger.ask(2, "second", "site-0", sent())
-    ledger.hear("site-1", upload())
-    ledger.hear("second", upload())
+    ledger.add_result("site-0", upload())
+    ledger.add_result("site-0", Upload({}))
+    ledger.add_result("of another time", upload())
+    ledger.add_task(2, "second", "site-0", sent())
+    ledger.add_result("site-1", upload())
+    ledger.add_result("second", upload())
     ledger.end()
     first, second = read_round_log(tmp_path)
     assert (first.answered, second.answered) == ((0,), (0,))
@@ -156,7 +162,7 @@ def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("back", "says"),
     [
-        (upload(**{"1.weight": object()}), "'1.weight' is not an array, but of the type object"),
+        (upload(**{"1.weight": object()}), "'1.weight' is not an array, but an object"),
         (Upload({"new": np.zeros(3)}, difference=True), "has 'new', which was not sent"),
         (Upload({"1.bias": np.zeros(3)}, difference=True), "'1.bias' of shape .3,., and .16,. was"),
         (Upload({"1.bias": np.zeros(16, "<U3")}, difference=True), "1.bias holds no numbers"),
@@ -173,8 +179,8 @@ def test_an_unreadable_result_warns_with_the_site_and_reason(
     back: Upload, says: str, tmp_path: Path
 ) -> None:
     ledger = asked(tmp_path, "site-0", "site-1")
-    ledger.hear("site-0", upload())
-    ledger.hear("site-1", back)
+    ledger.add_result("site-0", upload())
+    ledger.add_result("site-1", back)
     with pytest.warns(RuntimeWarning, match=says):
         ledger.end()
     assert told(tmp_path).answered == (0, 1)
@@ -184,7 +190,7 @@ def test_parameters_missing_in_a_difference_are_unchanged(tmp_path: Path) -> Non
     base, after = sent(), upload().arrays
     ledger = asked(tmp_path / "part", "site-0")
     part = {"1.bias": np.asarray(after["1.bias"]) - base["1.bias"]}
-    ledger.hear("site-0", Upload(part, difference=True))
+    ledger.add_result("site-0", Upload(part, difference=True))
     ledger.end()
     with recorder(tmp_path / "hand") as made:
         made.round(1, sent=base, uploads={0: {**base, "1.bias": np.asarray(after["1.bias"])}})
@@ -197,8 +203,8 @@ def test_each_site_is_recorded_with_the_model_it_received(
     first, second, *_ = rounds()
     ledger = NvflareLedger(recorder(tmp_path / "ledger"))
     for client, live in enumerate((first, second)):
-        ledger.ask(1, str(client), f"site-{client}", arrays(live.sent))
-        ledger.hear(str(client), Upload(arrays(live.uploads[client])))
+        ledger.add_task(1, str(client), f"site-{client}", arrays(live.sent))
+        ledger.add_result(str(client), Upload(arrays(live.uploads[client])))
     ledger.end()
     with recorder(tmp_path / "hand") as made:
         uploads = {0: first.uploads[0], 1: second.uploads[1]}
@@ -209,8 +215,8 @@ def test_each_site_is_recorded_with_the_model_it_received(
 def test_weights_are_those_that_sites_report(tmp_path: Path) -> None:
     ledger = asked(tmp_path / "ledger", "site-0", "site-1", view="sum", attacks=())
     live = next(iter(rounds()))
-    ledger.hear("site-0", Upload(arrays(live.uploads[0]), weight=3.0))
-    ledger.hear("site-1", Upload(arrays(live.uploads[1])))
+    ledger.add_result("site-0", Upload(arrays(live.uploads[0]), weight=3.0))
+    ledger.add_result("site-1", Upload(arrays(live.uploads[1])))
     ledger.end()
     with recorder(tmp_path / "hand", view="sum", attacks=()) as made:
         uploads = {c: live.uploads[c] for c in (0, 1)}
@@ -220,18 +226,18 @@ def test_weights_are_those_that_sites_report(tmp_path: Path) -> None:
 
 def test_a_second_run_into_the_same_folder_warns(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0")
-    ledger.hear("site-0", upload())
+    ledger.add_result("site-0", upload())
     ledger.end()
     with pytest.warns(RuntimeWarning, match="give a run of NVFlare another folder"):
         asked(tmp_path, "site-0")
     with pytest.raises(BadInput, match="round 1 was recorded before"):
-        NvflareLedger(recorder(tmp_path)).ask(1, "site-0", "site-0", sent())
+        NvflareLedger(recorder(tmp_path)).add_task(1, "site-0", "site-0", sent())
 
 
 def test_unreadable_task_data_warns(tmp_path: Path) -> None:
     ledger = NvflareLedger(recorder(tmp_path, strict=False))
-    ledger.ask(1, "task", "site-0", None, fault="sites are sent data of the kind METRICS")
-    ledger.hear("task", upload())
+    ledger.add_task(1, "task", "site-0", None, fault="sites are sent data of the kind METRICS")
+    ledger.add_result("task", upload())
     with pytest.warns(RuntimeWarning, match="data of the kind METRICS"):
         ledger.end()
     assert told(tmp_path).answered == (0,)
@@ -244,14 +250,14 @@ def test_site_names_end_with_the_client_number() -> None:
     for site in ("north", "site-1 ", "site-" + 16 * "1", ""):
         with pytest.raises(BadInput, match="does not end with the number"):
             client_of(site, None)
-    with pytest.raises(BadInput, match="'site-1' is not among the sites"):
+    with pytest.raises(BadInput, match="'site-1' is not in sites"):
         client_of("site-1", {"north": 3})
 
 
 def test_two_sites_with_one_number_exclude_only_that_client(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "north-1", "south-1", "site-0")
     for site in ("north-1", "south-1", "site-0"):
-        ledger.hear(site, upload())
+        ledger.add_result(site, upload())
     with pytest.warns(RuntimeWarning, match="without client 1: several sites are client 1: north"):
         ledger.end()
     entry = told(tmp_path)
@@ -261,7 +267,7 @@ def test_two_sites_with_one_number_exclude_only_that_client(tmp_path: Path) -> N
 def test_a_site_without_client_is_noted_and_others_are_measured(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-1", "south")
     for site in ("site-1", "south"):
-        ledger.hear(site, upload())
+        ledger.add_result(site, upload())
     with pytest.warns(
         RuntimeWarning, match="recorded in full: the name 'south' does not end with the num"
     ):
@@ -289,9 +295,11 @@ def test_a_faulty_site_does_not_change_signals_of_other_sites(
 ) -> None:
     for folder, spoilt in (("sound", False), ("faulty", True)):
         ledger = asked(tmp_path / folder, "site-0", "site-1", "site-2", attacks=("blackbox-loss",))
-        ledger.hear("site-0", upload())
-        ledger.hear("site-1", upload() if not spoilt else back, fault="no DXO" if spoilt else "")
-        ledger.hear("site-2", upload())
+        ledger.add_result("site-0", upload())
+        ledger.add_result(
+            "site-1", upload() if not spoilt else back, fault="no DXO" if spoilt else ""
+        )
+        ledger.add_result("site-2", upload())
         if spoilt:
             with pytest.warns(RuntimeWarning, match="round 1 is recorded without client 1: "):
                 ledger.end()
@@ -305,11 +313,13 @@ def test_a_faulty_site_does_not_change_signals_of_other_sites(
 
 def test_an_unreadable_task_excludes_only_its_site(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0")
-    ledger.ask(1, "other", "site-1", None, fault="what site-1 was sent cannot be read: a diff")
-    ledger.ask(1, "third", "site-2", {"1.bias": "text"})  # type: ignore[dict-item]
+    ledger.add_task(
+        1, "other", "site-1", None, fault="the model sent to site-1 cannot be read: a diff"
+    )
+    ledger.add_task(1, "third", "site-2", {"1.bias": "text"})  # type: ignore[dict-item]
     for task in ("site-0", "other", "third"):
-        ledger.hear(task, upload())
-    with pytest.warns(RuntimeWarning, match="without client [12]: what"):
+        ledger.add_result(task, upload())
+    with pytest.warns(RuntimeWarning, match="without client [12]: the model"):
         ledger.end()
     assert [*told(tmp_path).excluded] == [1, 2]
     assert told(tmp_path).measured
@@ -324,8 +334,8 @@ def test_a_much_better_reported_accuracy_fails_the_control(
     noise = {name: np.zeros_like(value) for name, value in sent().items()}
     for index in (1, 2):
         for client, metrics in enumerate(({"accuracy": 0.99}, {"accuracy": 0.01}, {})):
-            ledger.ask(index, f"{index} {client}", f"site-{client}", sent())
-            ledger.hear(f"{index} {client}", Upload(noise, reported=metrics))
+            ledger.add_task(index, f"{index} {client}", f"site-{client}", sent())
+            ledger.add_result(f"{index} {client}", Upload(noise, reported=metrics))
     ledger.end()
     found = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
     controls = [one for one in found.controls if one.control == "reported training metrics"]
@@ -342,8 +352,8 @@ def test_named_clients_are_matched_to_sites_by_name(tmp_path: Path) -> None:
     made = record(tmp_path, network, split.audit, attacks=("blackbox-loss",), strict=True)
     ledger = NvflareLedger(made)
     for site in (*names, "declined"):
-        ledger.ask(1, site, site, sent())
-        ledger.hear(site, upload())
+        ledger.add_task(1, site, site, sent())
+        ledger.add_result(site, upload())
     ledger.end()
     numbers = {number_of(name): name for name in (*names, "declined")}
     assert read_recording(tmp_path).names == numbers
@@ -371,14 +381,14 @@ def nothing(folder: Path) -> None:
 
 
 def test_a_function_is_stored_and_resolved_by_name(tmp_path: Path) -> None:
-    assert name_of(whole) == f"{HERE}:whole" == name_of(f"{HERE}:whole")
-    assert made(name_of(whole), tmp_path).recording.attacks == ("avg-cosine",)
+    assert factory_name(whole) == f"{HERE}:whole" == factory_name(f"{HERE}:whole")
+    assert create_recorder(factory_name(whole), tmp_path).recording.attacks == ("avg-cosine",)
 
 
 @pytest.mark.parametrize("makes", [lambda folder: None, "whole", "a b:c", "__main__:whole", "os:"])
 def test_a_function_that_other_processes_cannot_import_raises(makes: object) -> None:
     with pytest.raises(BadInput, match="in the server's process, which cannot find"):
-        name_of(makes)  # type: ignore[arg-type]
+        factory_name(makes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -387,12 +397,12 @@ def test_a_function_that_other_processes_cannot_import_raises(makes: object) -> 
         ("no_such_module:whole", "add its file to the job with add_server_file"),
         (f"{HERE}:no_such", "add its file to the job with add_server_file"),
         (f"{HERE}:nothing", "returns None; return a fedaudit recorder"),
-        (f"{HERE}:changes", "returns a recorder of updates; omit uploads"),
+        (f"{HERE}:changes", "returns a recorder with uploads='updates'; omit"),
     ],
 )
 def test_functions_that_return_no_recorder_raise(name: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=says):
-        made(name, tmp_path)
+        create_recorder(name, tmp_path)
 
 
 def test_missing_nvflare_raises_with_install_command(

@@ -130,7 +130,7 @@ def test_duplicate_column_names_raise_if_used() -> None:
     twice = pd.concat([TABLE, TABLE[["a"]]], axis=1)
     assert len(fedaudit.split_dataset(twice, 20, features=["b", "c"]).split.audit) == 20
     for features in (["b", "b"], ["b", "label"]):
-        with pytest.raises(BadInput, match="name it twice"):
+        with pytest.raises(BadInput, match="name the column twice"):
             fedaudit.split_dataset(TABLE, 20, features=features)
 
 
@@ -188,9 +188,9 @@ def test_text_columns_need_a_transform() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (Stream(), "of which single samples cannot be set"),
-        (DataLoader(Stream()), "of which single samples cannot be set"),
-        (DataLoader(Items(), sampler=SubsetRandomSampler(range(9))), "may leave samples out"),
+        (Stream(), "from which single samples cannot be excluded"),
+        (DataLoader(Stream()), "from which single samples cannot be excluded"),
+        (DataLoader(Items(), sampler=SubsetRandomSampler(range(9))), "may omit or repeat samples"),
         (DataLoader(Items(), sampler=RandomSampler(Items(), num_samples=10)), "draws 10 of 60"),
         (DataLoader(Items(), sampler=RandomSampler(Items(), num_samples=90)), "draws 90 of 60"),
         (DataLoader(Items(), sampler=RandomSampler(Y, replacement=True)), "with replacement"),
@@ -201,13 +201,13 @@ def test_text_columns_need_a_transform() -> None:
             DataLoader(Items(), batch_sampler=BatchSampler(SequentialSampler(Y), 8, False)),
             "draws by a batch sampler",
         ),
-        (Longer(), "have no item 60, or it cannot be read"),
-        (Subset(Items(), range(70)), "have no item 60, or it cannot be read"),
+        (Longer(), "have no item 60, or the item cannot"),
+        (Subset(Items(), range(70)), "have no item 60, or the item cannot"),
         (TensorDataset(X[:0], Y[:0]), "have no items"),
         (pd.concat([TABLE, TABLE[["a"]]], axis=1), "has the column 'a' twice"),
         (pd.concat([TABLE, TABLE[["label"]]], axis=1), "has the column 'label' twice"),
         (Items("triple"), "tuple of 3; give pairs"),
-        (Items(transform=str), "pass transform= that returns a tensor"),
+        (Items(transform=str), "pass a transform= that returns a tensor"),
         ({"train": Items(), "test": Items()}, "give the training part"),
         (TABLE.rename(columns={"label": "disease"}), "name the label with label="),
         (X, "give pairs"),

@@ -156,7 +156,7 @@ def test_statistics_that_never_travel_are_estimated_and_named(
     form: str, whole: Path, tmp_path: Path
 ) -> None:
     upload, sent = FORMS[form]
-    with pytest.warns(RuntimeWarning, match=r"running statistics of 1 are not in what clients"):
+    with pytest.warns(RuntimeWarning, match=r"clients do not send the running statistics of 1;"):
         recorded(tmp_path, upload, sent)
     record = attacked(tmp_path)
     assert auc(record) == pytest.approx(auc(attacked(whole)), abs=0.05)
@@ -415,6 +415,8 @@ def test_statistics_of_every_normalisation_of_torch_are_estimated(
     net = make()
     with (
         record(tmp_path, make, split().audit, attacks=ATTACKS, strict=True) as recorder,
-        pytest.warns(RuntimeWarning, match=r"running statistics of 1(\.1)? are not in what"),
+        pytest.warns(
+            RuntimeWarning, match=r"clients do not send the running statistics of 1(\.1)?;"
+        ),
     ):
         recorder.round(1, sent=parameters(net), uploads={c: parameters(net) for c in range(3)})

@@ -1,4 +1,4 @@
-"""Parts shared by the recorders of all frameworks: checks of uploads, metrics, warnings."""
+"""Functions for all frameworks: open rounds, checks of uploads, training metrics, warnings."""
 
 import re
 import warnings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 Values: TypeAlias = Mapping[str, Tensor | np.ndarray] | Sequence[np.ndarray]
+"""Arrays of a model, by name or in their order."""
 
 NO_COMMON_MODEL = (
     "clients send something other than the model (no array has the shape of one that they were "
@@ -32,10 +33,10 @@ NO_COMMON_MODEL = (
 
 
 def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None:
-    """Raise if an upload holds NaN or infinite values, or no real numbers at all.
+    """Raise if an upload has NaN or infinite values, or arrays without real numbers.
 
-    An unchanged array may hold them: some masks are buffers of minus infinity. ``sent`` returns the
-    model that was sent; it is called only if there are such values.
+    An array that equals the sent one may have such values: some masks contain minus infinity.
+    ``sent`` returns the model that was sent; it is called only if it is needed.
     """
     for name, value in _items(upload):
         tensor = tensor_of(value, f"its {name!r}")
@@ -43,20 +44,15 @@ def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None
             continue
         sent_value = dict(_items(sent() or {})).get(name)
         if sent_value is None or not np.array_equal(
-            _numbers(value), _numbers(sent_value), equal_nan=True
+            tensor.double().numpy(), tensor_of(sent_value, "it").double().numpy(), equal_nan=True
         ):
             raise BadInput(f"its {name!r} has {NOT_FINITE}")
-
-
-def _numbers(value: Tensor | np.ndarray) -> np.ndarray:
-    numbers: np.ndarray = tensor_of(value, "it").double().numpy()
-    return numbers
 
 
 def _items(arrays: Values) -> Iterable[tuple[str, Tensor | np.ndarray]]:
     if isinstance(arrays, Mapping):
         return arrays.items()
-    return ((str(place), value) for place, value in enumerate(arrays))
+    return ((str(position), value) for position, value in enumerate(arrays))
 
 
 Key = TypeVar("Key", int, str)
@@ -64,9 +60,16 @@ Key = TypeVar("Key", int, str)
 
 @dataclass
 class OpenRound(Generic[Key]):
-    """One round in progress: answers of nodes or tasks.
+    """Answers of the nodes or tasks of one round so far.
 
-    ``lost`` has errors and ``excluded`` answers that cannot be measured, each with the reason.
+    Attributes:
+        index: Number of the round.
+        uploads: Uploads.
+        weights: Weights in the average that clients reported.
+        reported: Training metrics that clients reported.
+        answered: Nodes or tasks that sent a reply other than an error.
+        lost: Nodes or tasks that ended in an error, with the reason.
+        excluded: Nodes or tasks whose reply cannot be measured, with the reason.
     """
 
     index: int
@@ -77,7 +80,7 @@ class OpenRound(Generic[Key]):
     lost: dict[Key, str] = field(default_factory=dict)
     excluded: dict[Key, str] = field(default_factory=dict)
 
-    def tell(
+    def pass_to(
         self,
         recorder: "Recorder",
         index: int,
@@ -91,12 +94,19 @@ class OpenRound(Generic[Key]):
         excluded: Mapping[ClientRef, str],
         note: str,
     ) -> None:
-        """Pass a finished round to a recorder; ``fault`` states why it cannot be recorded.
+        """Pass the round to a recorder.
 
-        ``asked`` are the nodes or tasks that were sent the model, and ``clients`` their known
-        clients. ``chosen`` has the node or task of each client to measure, ``models`` the model
-        that each client was sent. For other arguments, see
-        :meth:`fedaudit.live.recorder.Recorder.round`.
+        Args:
+            recorder: The recorder.
+            index: Number of the round in the recording.
+            asked: Nodes or tasks that were sent the model.
+            clients: Client of each node or task, if it is known.
+            chosen: Node or task of each client to measure.
+            models: Model that each client was sent.
+            after: See :meth:`fedaudit.live.recorder.Recorder.round`, as for the arguments below.
+            fault: Reason why the round cannot be recorded; empty if it can.
+            excluded: Clients with an unreadable upload, and the reason.
+            note: Fault in uploads of clients that are not identified.
         """
         asked_clients = {clients[key] for key in asked if key in clients}
         unnamed = sum(key not in clients for key in asked)
@@ -105,8 +115,8 @@ class OpenRound(Generic[Key]):
         ):
             fault = NO_COMMON_MODEL
         if fault:
-            named = {clients[key] for key in self.answered if key in clients}
-            answered = named if self.answered <= clients.keys() else None
+            known = {clients[key] for key in self.answered if key in clients}
+            answered = known if self.answered <= clients.keys() else None
             recorder.missed(index, fault, asked=asked_clients, answered=answered, unnamed=unnamed)
             return
         first = next(iter(models.values()))
@@ -141,7 +151,7 @@ def _shapes(arrays: Values) -> set[tuple[int, ...]]:
 
 
 def warn(text: str, *, stacklevel: int) -> None:
-    """Warn in one line without terminal or CI commands, which texts of clients may contain."""
+    """Warn in one line, without the terminal or CI commands that texts of clients may contain."""
     warnings.warn(log_line(f"fedaudit: {text}"), RuntimeWarning, stacklevel=stacklevel + 1)
 
 
@@ -156,10 +166,10 @@ def delegated(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def warn_of_errors(what: str, *, strict: bool) -> Iterator[None]:
-    """Turn any error of the block into a warning, unless the recording is strict."""
+    """Turn an error of the block into a warning that begins with ``what``, unless strict."""
     try:
         yield
-    # Warnings are raised as errors only if the user configured this.
+    # Warnings are raised as errors only if the user has configured this.
     except Warning:
         raise
     except Exception as error:
@@ -187,8 +197,8 @@ def is_evaluation(name: str) -> bool:
 def training_metrics(values: Mapping[str, object], *, bare: bool = True) -> dict[str, float]:
     """Return the finite "loss" and "accuracy" on training data among a client's metrics.
 
-    Names that mention training take precedence. With ``bare``, the names "loss" and "accuracy"
-    alone count as metrics on training data too.
+    Names that mention training take precedence. If ``bare`` is True, metrics named only "loss" or
+    "accuracy" are used, too.
     """
     by_name = {_normalised(name): value for name, value in values.items() if _is_number(value)}
     metrics = dict[str, float]()

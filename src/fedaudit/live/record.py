@@ -65,21 +65,22 @@ def record(
 ) -> Recorder:
     """Start or continue a recording of a federation that runs elsewhere.
 
-    The network is first tried on a few samples; see :func:`fedaudit.core.modules.refuse_unfit`.
+    The network is run on a few samples first, and an unsuitable network is refused; see
+    :func:`fedaudit.core.modules.refuse_unfit`.
 
     Args:
         path: Folder for the recording; a recording that was stopped is continued.
         model: The module that clients train, or a function that builds one. It is copied.
         samples: The audit set, from :func:`fair_split` or :func:`audit_samples`.
-        name: Name of the federation; by default the folder's.
+        name: Name of the federation; by default that of the folder.
         attacks: Attacks to measure for; by default those of the default set that view and recording
             allow.
-        targets: Audited clients; by default all with audited members.
+        targets: Audited clients; by default all clients with audited members.
         view: The adversary's view; "globals" for a client that sees no uploads.
         every: Interval between measured rounds, in rounds; 1 measures every round.
-        keep: "signals" keeps measurements only, "full" also every update of measured rounds.
-        uploads: What :meth:`Recorder.round` receives: clients' "models" after training, "updates"
-            (differences from the model they were sent), or "gradients" at the model they were sent.
+        keep: "signals" stores only measurements, "full" also every update of measured rounds.
+        uploads: Kind of uploads that :meth:`Recorder.round` receives: clients' "models" after
+            training, "updates" (differences from the sent model), or "gradients" at the sent model.
         sizes: Number of training samples per client; SIA can use it as a prior.
         loss: Per-sample loss of (logits, class indices) for classification.
         task: The clients' task: a name ("next-token"), a task of ``fedaudit.tasks``, or a
@@ -88,17 +89,17 @@ def record(
             not upload. Their values are taken from the sent model, or from ``model`` if they are
             not sent. Any other missing parameter is an error; missing running statistics are
             estimated.
-        keep_samples: Whether to store the audited samples' features in the recording, which the
-            blind-classifier control needs.
+        keep_samples: Whether to store the audited samples' features in the recording. The
+            blind-classifier control needs them.
         strict: Whether a round that cannot be recorded stops the loop. By default a warning is
             issued, and the record lists the round as missing.
-        measure: "now" measures a round before the loop continues. "background" measures in a
-            background process, for which a few rounds may wait; the loop only copies models.
-            "after" stores all rounds and measures them when the recording is closed. Results are
-            the same.
+        measure: Time of measurement, on which results do not depend. "now" measures a round before
+            the loop continues. "background" measures in a background process, while the loop only
+            copies models and continues. "after" stores all rounds, and measures them when the
+            recording is closed.
         workers: Threads for the gradient signals.
         device: Device on which models are run, such as "cuda".
-        log: Function that takes lines on costs and progress; writes to standard error by default.
+        log: Receives lines about cost and progress; by default they are written to standard error.
 
     Raises:
         BadInput: Settings or samples are invalid, the network cannot be audited, or the folder has
@@ -129,13 +130,13 @@ def record(
     if not isinstance(samples, AuditSet):
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
-    chosen = task_of(task, loss)
-    possible, refused = attacks_in(view_named(view), attacks, chosen)
+    resolved_task = task_of(task, loss)
+    possible, refused = attacks_in(view_named(view), attacks, resolved_task)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     for clients in (targets, sizes or {}):
         refuse_mixed_references(clients, owners)
-    samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
-    net = network_of(model, samples, chosen, not_uploaded)
+    samples = replace(samples, samples=samples_of_task(samples.samples, resolved_task))
+    net = network_of(model, samples, resolved_task, not_uploaded)
     recording = new_recording(
         folder,
         name,
@@ -145,8 +146,8 @@ def record(
         attacks=tuple(possible),
         refused=refused,
         targets=tuple(numbers_of(targets).values()) or tuple(owners),
-        classes=net.classes if chosen.classes else int(samples.samples.labels.max()) + 1,
-        task={"name": chosen.name, "options": dict(chosen.settings)},
+        classes=net.classes if resolved_task.classes else int(samples.samples.labels.max()) + 1,
+        task={"name": resolved_task.name, "options": dict(resolved_task.settings)},
         sizes=by_number(sizes or {}),
         not_uploaded=tuple(not_uploaded),
         unaudited=dict(samples.unaudited),
@@ -168,7 +169,7 @@ def record(
 
 
 def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
-    """Return the task of :func:`record`'s arguments."""
+    """Return the task for the arguments ``task`` and ``loss`` of :func:`record`."""
     if not isinstance(task_like, str | Task) and not callable(task_like):
         raise BadInput(
             f"task is {type_of(task_like)}; give a name such as 'next-token', a task from "
@@ -186,7 +187,7 @@ def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
         return task
     if task != CLASSIFICATION:
         raise BadInput(
-            f"loss is for classification, and the task {task.name!r} has its own loss; omit one of "
-            "them"
+            f"loss is for classification, and the task {task.name!r} has its own loss; omit loss "
+            "or task"
         )
     return classification_by(loss)

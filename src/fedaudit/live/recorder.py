@@ -150,7 +150,9 @@ class Recorder:
         note: str = "",
         reported: ByClient[Mapping[str, float]] | None = None,
     ) -> None:
-        """Record one round; a repeated round is compared with the first.
+        """Record one round.
+
+        If a round is passed again, it is compared with the first version, which is kept.
 
         Use the same client numbers or names as in the audited samples. A client whose upload cannot
         be measured (non-finite values, another shape, another part of the model, an impossible
@@ -159,19 +161,19 @@ class Recorder:
         Args:
             index: The round's number, from 1.
             sent: The global model that clients were sent, or one model per client.
-            uploads: Each client's upload; none in a view without uploads.
+            uploads: Each client's upload; empty in a view without uploads.
             weights: Weights of clients in the average; by default their sizes, or equal weights.
             asked: Clients that were sent the model; by default the clients that answered.
-            unnamed: Number of further clients that were sent the model, did not answer, and are
-                not identified.
+            unnamed: Number of unidentified clients that were sent the model and did not answer.
             after: The global model after the round. By default the mean of the uploads that can be
-                measured, or, in a view without uploads, the model of the next round.
+                measured. In a view without uploads, by default the model that is sent in the next
+                round.
             excluded: Clients with an unreadable upload, and the reason. The round is measured
                 without them, and their uploads count as missing.
             kept_out: Clients whose upload the server rejected. A rejected upload is measured if
                 possible. If not, it does not count as missing, since it was not aggregated. A
                 non-finite upload counts as rejected if ``after`` is finite.
-            note: Fault in uploads of unidentified clients.
+            note: Fault in uploads of clients that are not identified.
             reported: Accuracy ("accuracy", as a fraction or in percent) and mean loss ("loss") that
                 a client computed on its training data with the uploaded model. They are compared
                 with the recorder's values on audited members.
@@ -254,7 +256,7 @@ class Recorder:
         self._measuring.prepare(finite_model(sent, self._shape, "the model sent"))
 
     def measured(self, index: int, *, sent: Sent, uploads: ByClient[Weights]) -> Measurement:
-        """Measure a round of uploads without recording it; see :meth:`keep`.
+        """Measure a round without recording it, which :meth:`keep` does later.
 
         Raises:
             BadInput: The round's number is invalid, or an upload cannot be measured.
@@ -270,17 +272,17 @@ class Recorder:
         return self._measuring.measured(seen, entry)
 
     def keep(self, measurement: Measurement) -> None:
-        """Record a round that :meth:`measured` returned and that is not recorded yet."""
+        """Record a round that :meth:`measured` returned."""
         self._measuring.write(measurement)
         self._rounds.entries[measurement.entry.round] = measurement.entry
         self._set_reason(measurement.entry.round)
 
     def repeated(self, index: int) -> None:
-        """List a round as incomplete, since a further upload of it was measured elsewhere."""
-        self._open.keep_conflict(index, "a further upload of it, which this recording lacks")
+        """List a round as incomplete, because another upload of it was measured elsewhere."""
+        self._open.keep_conflict(index, "this recording lacks another upload of the round")
 
     def withheld(self, index: int, client: ClientId, reason: str) -> None:
-        """Log that a client was sent the model of a round but sent no upload, with the reason."""
+        """Log that a client sent no upload in a round, with the reason."""
         if not self.has(index):
             self._log_entry(round_entry(index, [client], (), 0, note=reason))
 
@@ -291,7 +293,7 @@ class Recorder:
 
         Args:
             index: The run's first round.
-            what: The kind of run, for the message.
+            what: Kind of run in the error message, such as "a run of Flower".
         """
         if self.has(index):
             self._warnings.raise_or_warn(
@@ -299,7 +301,7 @@ class Recorder:
             )
 
     def has(self, index: int) -> bool:
-        """Return True if a round is recorded, in this run or in a run that it continues."""
+        """Return True if a round is recorded, in this session or in one that it continues."""
         return index in self._rounds.entries
 
     @property
@@ -332,7 +334,7 @@ class Recorder:
         self._close(finish=True)
 
     def _close(self, *, finish: bool) -> None:
-        """End the recording; after an interrupted loop, waiting rounds stay unmeasured."""
+        """End the recording; waiting rounds are only measured if ``finish`` is True."""
         if self._awaiting_next_model is not None:
             self._log_failure(self._awaiting_next_model[1], "no model followed")
             self._awaiting_next_model = None
@@ -354,10 +356,10 @@ class Recorder:
     def _refuse_missing_uploads(self, entry: RoundEntry, answers: RoundData) -> None:
         """Raise if uploads are missing and the recording is strict or measures their sum."""
         missing = {c: why for c, why in entry.excluded.items() if c not in entry.kept_out}
-        of_sum = self.recording.view == "sum" or (
+        measures_sum = self.recording.view == "sum" or (
             self.recording.view != "uploads" and answers.after is None
         )
-        if (missing or entry.note) and (self.strict or of_sum):
+        if (missing or entry.note) and (self.strict or measures_sum):
             for client, why in missing.items():
                 raise BadInput(f"upload of client {self._open.display_name(client)}: {why}")
             raise BadInput(entry.note)
@@ -365,14 +367,14 @@ class Recorder:
     def _usable_metrics(
         self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
     ) -> dict[ClientId, dict[Metric, float]]:
-        """Return usable metrics of audited clients; a client may report anything."""
-        # Metrics concern a trained model, but gradients are computed at the model that was sent.
+        """Return the valid metrics of audited clients; a client may report anything."""
+        # Metrics describe a trained model, but gradients belong to the model that was sent.
         if self._uploads == "gradients":
             return {}
         audited = {*self.recording.targets} & {*answered}
         metrics = dict[ClientId, dict[Metric, float]]()
         for client, values in reported.items():
-            # Ignore an unusable metric instead of losing the round.
+            # Ignore an invalid metric instead of losing the round.
             with suppress(BadInput):
                 metrics[number_of(client)] = metrics_in(values)
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
@@ -404,7 +406,7 @@ class Recorder:
         self._measure(checked.round, entry)
         self._warn_of_faulty(entry.round, entry.excluded)
         if entry.note:
-            # If all audited clients have replied, the unidentified upload is from an unaudited one.
+            # If all audited clients replied, the unidentified upload is from an unaudited client.
             all_replied = {*self.recording.targets} <= {*entry.answered}
             state = "is recorded without an upload" if all_replied else "is not recorded in full"
             self._warnings.warn(plain(f"round {entry.round} {state}: {entry.note}"), entry.note)
@@ -416,7 +418,7 @@ class Recorder:
         return self._rounds.is_repeated(entry, awaiting if is_awaiting else None)
 
     def _warn_if_none_audited(self, entry: RoundEntry) -> None:
-        """Warn if no client so far is audited; raise if the recording is strict."""
+        """Warn if no client of the rounds so far is audited; raise if the recording is strict."""
         if fault := self._attendance.fault(entry):
             self._warnings.raise_or_warn(fault, "no client is audited")
 
@@ -435,8 +437,8 @@ class Recorder:
 
     def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """Measure the previous round, which ends with the model sent in this one."""
-        now = finite_model(sent, self._shape, f"the model sent in round {entry.round}")
-        entry = entry.model_copy(update={"sent": digest_of_models({ALL_CLIENTS: now})})
+        model = finite_model(sent, self._shape, f"the model sent in round {entry.round}")
+        entry = entry.model_copy(update={"sent": digest_of_models({ALL_CLIENTS: model})})
         if self._is_repeated(entry):
             return
         if self._awaiting_next_model is not None:
@@ -447,12 +449,12 @@ class Recorder:
                     "with the model of the next round; pass rounds in order"
                 )
             self._awaiting_next_model = None
-            self._measure_globals(before, now, previous)
+            self._measure_globals(before, model, previous)
         if after is None:
-            self._awaiting_next_model = (now, entry)
+            self._awaiting_next_model = (model, entry)
         else:
-            end = finite_model(after, self._shape, "the model afterwards")
-            self._measure_globals(now, end, entry)
+            model_after = finite_model(after, self._shape, "the model afterwards")
+            self._measure_globals(model, model_after, entry)
 
     def _measure_globals(self, base: Model, after: Model, entry: RoundEntry) -> None:
         if entry.round % self.recording.every:
@@ -466,9 +468,9 @@ class Recorder:
         layers = estimated_layers(seen, self._shape.unsent)
         if layers:
             self._warnings.warn(
-                f"running statistics of {plain(list_some(layers))} are not in what clients send; "
-                "they are estimated for each model on audited samples, as the report notes; "
-                "send the whole state dict to measure the clients' statistics",
+                f"clients do not send the running statistics of {plain(list_some(layers))}; they "
+                "are estimated for each model on audited samples, as the report notes; send the "
+                "whole state dict to measure the clients' statistics",
                 "estimated statistics",
             )
         self._measuring.take(seen, entry)

@@ -1,4 +1,4 @@
-"""Guard of a Flower node: a client mod that lets only those replies leave that its guard sends."""
+"""Guard of a Flower node: a client mod that withholds replies that leak."""
 
 import os
 from typing import NamedTuple
@@ -21,18 +21,18 @@ from fedaudit.integrations.flower.messages import (
 )
 
 POLICY = "fedaudit-guard"
-"""Entry of a node's configuration with the path of its policy."""
+"""Entry of a node's configuration with the path of the policy file."""
 
 POLICY_VARIABLE = "FEDAUDIT_GUARD"
 """Environment variable with the path, for nodes without that entry, as in a simulation."""
 
 _EXAMPLES = "num-examples"
 _WITHHELD = 6
-"""Flower's code MOD_FAILED_PRECONDITION, which strategies count as a failed reply."""
+"""Flower's error code MOD_FAILED_PRECONDITION, which strategies count as a failed reply."""
 
 
-class _Training(NamedTuple):
-    """Round of a training message, and a copy of its model."""
+class _Request(NamedTuple):
+    """Round and model of a training message; the model is a copy."""
 
     round: int
     model: Arrays
@@ -41,23 +41,24 @@ class _Training(NamedTuple):
 def guard_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod that measures each reply and withholds those that leak.
 
-    Make it the first mod of a ClientApp, since mods before it act on what it has checked. The
-    operator of a node names the policy by ``--node-config 'fedaudit-guard="/etc/guard.toml"'`` of
-    its SuperNode, or by the environment variable FEDAUDIT_GUARD, in which "{site}" stands for the
-    partition. Settings of a run are not read. A node without a policy sends nothing.
+    It must be the first mod of a ClientApp, since earlier mods can change a reply after its check.
+    The operator of a node states the path of the policy file by ``--node-config
+    'fedaudit-guard="/etc/guard.toml"'`` of its SuperNode, or by the environment variable
+    FEDAUDIT_GUARD. In the path, "{site}" is replaced by the ``partition-id``. Settings of a run are
+    not read. A node without a policy sends no reply.
 
-    A reply that leaves has the arrays that were measured, "num-examples" and, if the policy allows
-    them, metrics. All other records are dropped. In the place of a withheld reply the node sends an
-    error, which strategies leave out of the average.
+    A reply that is sent has the arrays that were measured, "num-examples" and, if the policy allows
+    them, metrics. All other records are dropped. Instead of a withheld reply, the node sends an
+    error, and strategies average without it.
     """
     try:
-        # Copied before training, which may change the arrays in place.
-        training = _training(message)
+        # Copy the model before training, which may change the arrays in place.
+        request = _request(message)
         reply = call_next(message, context)
         if reply.has_error():
             return Message(Error(reply.error.code, "the ClientApp failed"), reply_to=message)
-        content = _leaving(reply, training, context)
-    # Any error, also of the ClientApp, whose text would be sent to the server.
+        content = _checked_content(reply, request, context)
+    # Catch any error, including errors of the ClientApp: their text would be sent to the server.
     except Exception as error:
         reason = str(error) if isinstance(error, BadInput) else type(error).__name__
         warn(f"a reply is withheld: {reason}", stacklevel=2)
@@ -68,32 +69,37 @@ def guard_mod(message: Message, context: Context, call_next: ClientAppCallable) 
     return Message(content, reply_to=message)
 
 
-def _training(message: Message) -> _Training | None:
+def _request(message: Message) -> _Request | None:
+    """Return the round and the model of a training message; None without one of them."""
     record = record_of(message) if is_training(message) and message.has_content() else None
     number = round_of(message)
     if record is None or number is None:
         return None
-    return _Training(number, copied(arrays_of(record), "the model sent"))
+    return _Request(number, copied(arrays_of(record), "the model sent"))
 
 
-def _leaving(reply: Message, training: _Training | None, context: Context) -> RecordDict | None:
-    """Return the content that may leave; None if it is withheld."""
+def _checked_content(
+    reply: Message, request: _Request | None, context: Context
+) -> RecordDict | None:
+    """Return the content to send; None if the reply is withheld."""
     path = _policy_path(context)
     policy, record = read_site_policy(path), record_of(reply)
     if record is None and policy.metrics and len(reply.content.metric_records) == 1:
         return RecordDict({**_metrics(reply, policy)})
-    if record is None or training is None:
+    if record is None or request is None:
         raise BadInput(
-            "it has no model, or the message had none with a round, so that nothing can be measured"
+            "it cannot be measured, since it has no model, or its message has no model or round"
         )
-    if len(reply.content.metric_records) != 1:
-        raise BadInput("it has not one record of metrics; the older interface is not supported")
+    if (n_records := len(reply.content.metric_records)) != 1:
+        raise BadInput(
+            f"it has {n_records} records of metrics instead of one; the older interface is not "
+            "supported"
+        )
     with site_guard(path, f"run-{context.run_id}") as guard:
-        arrays = arrays_of(record)
-        leaving = guard.check(training.round, sent=training.model, upload=arrays)
-    if leaving is None:
+        checked = guard.check(request.round, sent=request.model, upload=arrays_of(record))
+    if checked is None:
         return None
-    values = leaving.values() if isinstance(leaving, dict) else leaving
+    values = checked.values() if isinstance(checked, dict) else checked
     (key,) = reply.content.array_records
     pairs = zip(record, values, strict=True)
     measured = ArrayRecord({name: Array(np.asarray(value)) for name, value in pairs})
@@ -112,7 +118,7 @@ def _policy_path(context: Context) -> str:
     path = context.node_config.get(POLICY) or os.environ.get(POLICY_VARIABLE)
     if not isinstance(path, str):
         raise BadInput(
-            f"this node names no policy of its guard; set {POLICY!r} in its node-config, or "
+            f"this node has no policy for its guard; set {POLICY!r} in its node-config, or "
             f"{POLICY_VARIABLE} in its environment"
         )
     return path.replace("{site}", str(context.node_config.get(PARTITION, "")))

@@ -1,4 +1,4 @@
-"""Ledger of a round of Flower: requests and answers, passed to a recorder at its end."""
+"""Ledger of a round of Flower: collects messages and replies until the round is recorded."""
 
 import time
 from collections import Counter
@@ -23,15 +23,15 @@ from fedaudit.integrations.flower.messages import (
 from fedaudit.live.clients import ClientRef, refuse_mixed_references
 from fedaudit.live.recorder import Recorder
 
-_SILENT = (
+_UNNAMED = (
     "{count} of {replies} replies do not name their client; add identity_mod to the "
     'mods of the ClientApp, and start a SuperNode with --node-config "partition-id=..."'
 )
-_TWICE = "several nodes claim to be client {client}; give each a partition-id"
+TWO_NODES = "several nodes claim to be client {client}; give each its own partition-id"
 
 
 def client_of(reply: Message) -> ClientRef | None:
-    """Return the client that a reply names; None without one."""
+    """Return the client that a reply names; None if it names none."""
     if not reply.has_content():
         return None
     values = (record.get(PARTITION) for record in reply.content.config_records.values())
@@ -47,10 +47,10 @@ class _Claim(NamedTuple):
 
 
 class Claims(Generic[Node]):
-    """Client that each node has named.
+    """Clients that nodes claim to be.
 
-    A node that changes its client, or two nodes that alternate as one client, would mix the data of
-    two clients. A new node may replace one that is gone.
+    A node must not change its client, and two nodes must not alternate as the same client, since
+    the uploads of two clients would be mixed. A new node may replace a node that has stopped.
     """
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class Claims(Generic[Node]):
 
     @property
     def clients(self) -> Mapping[Node, ClientRef]:
-        """For each node the client that it named first."""
+        """The first client that each node claimed to be."""
         return {node: claim.client for node, claim in self._claims.items()}
 
-    def hear(self, node: Node, client: ClientRef, index: int) -> str:
-        """Note the client that a node names; return why it cannot be, or ""."""
+    def check(self, node: Node, client: ClientRef, index: int) -> str:
+        """Store a claim, and return why it contradicts earlier claims; empty if it does not."""
         first = self._claims.setdefault(node, _Claim(client, index))
         if first.client != client:
             return (
@@ -74,8 +74,8 @@ class Claims(Generic[Node]):
         holder = self._holders.setdefault(client, node)
         if node in self._replaced:
             return (
-                f"nodes {node} and {holder} alternately claim to be client {client}; give each a "
-                "partition-id"
+                f"nodes {node} and {holder} alternately claim to be client {client}; give each its "
+                "own partition-id"
             )
         if holder != node:
             self._replaced.add(holder)
@@ -87,10 +87,10 @@ _PAUSE = 0.2
 
 
 class ExpectedNodes:
-    """Number of nodes to wait for.
+    """Number of nodes for which a server waits before the first round.
 
-    In a simulation, nodes register while the server is running. A strategy that trains a share of
-    connected nodes might otherwise train 8 clients of 100 in the first round.
+    In a simulation, nodes register while the server is running. A strategy that trains a fraction
+    of the connected nodes might otherwise train 8 clients of 100 in the first round.
     """
 
     def __init__(self, recorder: Recorder, number: int | None, patience: float) -> None:
@@ -107,14 +107,14 @@ class ExpectedNodes:
         self._warned = False
 
     def await_all(self, grid: Grid) -> None:
-        """Wait for nodes before the first round; later, warn once if some have gone."""
-        n_nodes = len(there_of(grid, self._number, 0.0 if self._warned else self._patience))
+        """Wait for nodes before the first round; warn or raise once if too few are connected."""
+        n_nodes = len(connected_nodes(grid, self._number, 0.0 if self._warned else self._patience))
         if n_nodes >= self._number or self._warned:
             return
         self._warned = True
         text = (
             f"{n_nodes} of {self._number} nodes are connected after {self._patience:g} seconds; "
-            "clients of the others are not audited. Start them, raise patience, or set "
+            "clients of the other nodes are not audited. Start these nodes, raise patience, or set "
             f"nodes={n_nodes}"
         )
         if self._strict:
@@ -122,8 +122,8 @@ class ExpectedNodes:
         warn(text, stacklevel=4)
 
 
-def there_of(grid: Grid, number: int, patience: float) -> list[int]:
-    """Return the connected nodes once ``number`` have come, or patience has ended."""
+def connected_nodes(grid: Grid, number: int, patience: float) -> list[int]:
+    """Wait until ``number`` nodes are connected or ``patience`` seconds have passed."""
     end = time.monotonic() + patience
     nodes = list(grid.get_node_ids())
     while len(nodes) < number and time.monotonic() < end:
@@ -133,14 +133,23 @@ def there_of(grid: Grid, number: int, patience: float) -> list[int]:
 
 
 @dataclass
-class _Page(OpenRound[int]):
+class _OpenRound(OpenRound[int]):
+    """Messages and replies of the round in progress, by node.
+
+    Attributes:
+        messages: Messages to clients.
+        sent: Model in the message to each node.
+        misnamed: Nodes whose client has a name instead of a number, or the reverse; with the error.
+        fault: Reason why the messages cannot be read; empty if they can.
+    """
+
     messages: list[Message] = field(default_factory=list)
     sent: dict[int, ArrayRecord] = field(default_factory=dict)
     misnamed: dict[int, str] = field(default_factory=dict)
     fault: str = ""
 
     def node_of(self, reply: Message) -> int:
-        """Return the node of a reply; an error for a lost node has another sender."""
+        """Return the node to which a reply belongs; Flower itself replies for a lost node."""
         receivers = {
             message.metadata.message_id: message.metadata.dst_node_id for message in self.messages
         }
@@ -148,83 +157,85 @@ class _Page(OpenRound[int]):
 
 
 class FlowerLedger:
-    """Ledger of one round at a time, and of the client that each node names.
+    """Ledger of one round at a time, and of the client that each node claims to be.
 
-    The ledger never stops training: the recorder warns of faults, and raises only if it is strict.
+    The ledger never stops training: the recorder warns of faults, and raises errors only if it is
+    strict.
     """
 
     def __init__(self, recorder: Recorder, *, weighted_by: str, reads_metrics: bool) -> None:
         self._recorder, self._weighted_by = recorder, weighted_by
         self._reads_metrics = reads_metrics
         self._claims = Claims[int]()
-        self._page: _Page | None = None
+        self._round: _OpenRound | None = None
         self._shift: int | None = None
 
     @property
     def index(self) -> int | None:
-        """The open round."""
-        return self._page.index if self._page else None
+        """Number of the open round; None without one."""
+        return self._round.index if self._round else None
 
     @property
-    def heard(self) -> bool:
-        """True if the open round has an answer or an error."""
-        return self._page is not None and bool(self._page.answered or self._page.lost)
+    def has_replies(self) -> bool:
+        """True if the open round has a reply or an error."""
+        return self._round is not None and bool(self._round.answered or self._round.lost)
 
-    def ask(self, index: int, messages: Sequence[Message]) -> None:
-        """Note messages to clients; another round that is still open is ended first."""
+    def add_messages(self, index: int, messages: Sequence[Message]) -> None:
+        """Add messages to clients; another round that is still open is ended first."""
         if self._shift is None:
-            # Rounds are recorded from 1 on, also those of a loop that counts from 0.
+            # Recorded rounds are numbered from 1, also for a loop that counts from 0.
             self._shift = max(0, 1 - index)
             self._recorder.begin_at(index + self._shift, "a run of Flower")
-        if self._page is not None and self._page.index != index:
-            self.close(self._only_model(messages))
-        page = self._page = self._page or _Page(index)
-        page.messages += messages
+        if self._round is not None and self._round.index != index:
+            self.close(_common_model(messages))
+        round = self._round = self._round or _OpenRound(index)
+        round.messages += messages
         for message in messages:
             try:
                 record = record_of(message)
             except BadInput as error:
-                page.fault = page.fault or str(error)
+                round.fault = round.fault or str(error)
                 continue
             if record is not None:
-                page.sent[message.metadata.dst_node_id] = record
+                round.sent[message.metadata.dst_node_id] = record
 
-    def hear(self, replies: Iterable[Message]) -> None:
-        """Note replies, in any order; errors count as lost clients."""
-        page = self._page
-        if page is None:
+    def add_replies(self, replies: Iterable[Message]) -> None:
+        """Add replies, in any order; a client whose reply is an error counts as lost."""
+        round = self._round
+        if round is None:
             return
         for reply in replies:
-            node = page.node_of(reply)
+            node = round.node_of(reply)
             if not reply.has_content():
-                page.lost[node] = (reply.error.reason or "") if reply.has_error() else ""
+                round.lost[node] = (reply.error.reason or "") if reply.has_error() else ""
                 continue
-            page.answered.add(node)
+            round.answered.add(node)
             try:
-                self._read(page, node, reply)
-            # Any error: an audit must not stop the training that it observes.
+                self._read(round, node, reply)
+            # Catch any error: an audit must not stop the training that it observes.
             except Exception as error:
-                page.excluded.setdefault(node, f"its reply cannot be read: {error}")
+                round.excluded.setdefault(node, f"its reply cannot be read: {error}")
 
-    def _number(self, page: _Page) -> int:
-        return page.index + (self._shift or 0)
+    def _recorded_index(self, round: _OpenRound) -> int:
+        return round.index + (self._shift or 0)
 
-    def _read(self, page: _Page, node: int, reply: Message) -> None:
+    def _read(self, round: _OpenRound, node: int, reply: Message) -> None:
         if not self._recorder.sees_uploads:
             return
-        self._identify(page, node, reply)
+        self._identify(round, node, reply)
         record = record_of(reply)
         if record is None or not len(record):
-            raise BadInput("it carries no arrays")
-        upload = page.uploads[node] = arrays_of(record)
-        refuse_not_finite(upload, lambda: arrays_of(page.sent[node]) if node in page.sent else None)
+            raise BadInput("it has no arrays")
+        upload = round.uploads[node] = arrays_of(record)
+        sent = round.sent.get(node)
+        refuse_not_finite(upload, lambda: None if sent is None else arrays_of(sent))
         if self._reads_metrics:
-            page.reported[node] = metrics_of(reply)
+            round.reported[node] = metrics_of(reply)
         weight = weight_of(reply, self._weighted_by)
         if weight is not None:
-            page.weights[node] = weight
+            round.weights[node] = weight
 
-    def _identify(self, page: _Page, node: int, reply: Message) -> None:
+    def _identify(self, round: _OpenRound, node: int, reply: Message) -> None:
         client = client_of(reply)
         if client is None:
             return
@@ -232,99 +243,104 @@ class FlowerLedger:
             refuse_mixed_references([client], self._recorder.recording.targets)
         except BadInput as error:
             is_known = node in self._claims.clients
-            (page.excluded if is_known else page.misnamed)[node] = str(error)
+            (round.excluded if is_known else round.misnamed)[node] = str(error)
             return
-        doubt = self._claims.hear(node, client, self._number(page))
-        if doubt:
-            page.excluded[node] = doubt
+        if fault := self._claims.check(node, client, self._recorded_index(round)):
+            round.excluded[node] = fault
 
     def close(self, after: ArrayRecord | None = None) -> None:
-        """End the round; ``after`` is the model that it ended with, if known."""
-        page, self._page = self._page, None
-        if page is None or not page.messages:
+        """End the round; ``after`` is the global model after the round, if it is known."""
+        round, self._round = self._round, None
+        if round is None or not round.messages:
             return
         names = self._claims.clients
-        fault = page.fault or self._fault(page)
-        chosen, excluded, note = self._sorted(page, names)
+        fault = round.fault or self._fault(round)
+        chosen, excluded, note = _choose(round, names)
         if self._recorder.sees_uploads and not chosen:
             fault = fault or next(iter(excluded.values()), "") or note
         models: dict[ClientRef, Arrays] = {}
-        ended: Arrays | None = None
+        model_after: Arrays | None = None
         try:
             if not fault:
-                models = self._models(page, chosen)
-                ended = arrays_of(after) if after else None
+                models = _sent_models(round, chosen)
+                model_after = arrays_of(after) if after else None
         except (ValueError, TypeError, KeyError) as error:
             fault = f"the model that was sent cannot be read: {error}"
-        page.tell(
+        round.pass_to(
             self._recorder,
-            self._number(page),
-            {message.metadata.dst_node_id for message in page.messages},
+            self._recorded_index(round),
+            {message.metadata.dst_node_id for message in round.messages},
             names,
             chosen,
             models,
-            after=ended,
+            after=model_after,
             fault=fault,
             excluded=excluded,
             note=note,
         )
 
-    def _sorted(
-        self, page: _Page, names: Mapping[int, ClientRef]
-    ) -> tuple[dict[ClientRef, int], dict[ClientRef, str], str]:
-        """Return the node of each client to measure, why others are excluded, and a note."""
-        unsent = dict.fromkeys(page.answered - page.sent.keys(), "it was sent no model")
-        faults = {**_unweighted(page), **unsent, **page.excluded}
-        nodes = sorted(page.answered, key=lambda node: str(names.get(node)))
-        sound = [node for node in nodes if node in names and node not in faults]
-        excluded = {names[node]: why for node, why in faults.items() if node in names}
-        counts = Counter(names[node] for node in sound)
-        excluded |= {c: _TWICE.format(client=c) for c, count in counts.items() if count > 1}
-        uploads = {names[node]: node for node in sound if names[node] not in excluded}
-        unknown = [node for node in nodes if node not in names]
-        note = next((page.misnamed[node] for node in unknown if node in page.misnamed), "")
-        if unknown and not note:
-            note = _SILENT.format(count=len(unknown), replies=len(nodes))
-        return uploads, excluded, note
-
-    def _fault(self, page: _Page) -> str:
-        if not page.sent:
+    def _fault(self, round: _OpenRound) -> str:
+        if not round.sent:
             return "no model was sent"
-        if not page.answered:
-            return f"no client answered{_because(page.lost)}"
-        if self._recorder.sees_uploads and not page.uploads and not page.excluded:
-            return "no reply carries arrays"
+        if not round.answered:
+            return f"no client answered{_errors(round.lost)}"
+        if self._recorder.sees_uploads and not round.uploads and not round.excluded:
+            return "no reply has arrays"
         return ""
 
-    def _models(self, page: _Page, uploads: Mapping[ClientRef, int]) -> dict[ClientRef, Arrays]:
-        if not uploads or _is_one(page.sent.values()):
-            return dict.fromkeys(uploads or [0], arrays_of(next(iter(page.sent.values()))))
-        return {client: arrays_of(page.sent[node]) for client, node in uploads.items()}
 
-    def _only_model(self, messages: Sequence[Message]) -> ArrayRecord | None:
-        """Return the model that all are sent next, with which the last round ended."""
-        try:
-            records = [record for message in messages if (record := record_of(message)) is not None]
-        except BadInput:
-            return None
-        return records[0] if records and _is_one(records) else None
+def _choose(
+    round: _OpenRound, names: Mapping[int, ClientRef]
+) -> tuple[dict[ClientRef, int], dict[ClientRef, str], str]:
+    """Return the node of each client to measure, the faults of other clients, and a note."""
+    unsent = dict.fromkeys(round.answered - round.sent.keys(), "it was sent no model")
+    faults = {**_faults_of_weights(round), **unsent, **round.excluded}
+    nodes = sorted(round.answered, key=lambda node: str(names.get(node)))
+    usable = [node for node in nodes if node in names and node not in faults]
+    excluded = {names[node]: why for node, why in faults.items() if node in names}
+    counts = Counter(names[node] for node in usable)
+    excluded |= {c: TWO_NODES.format(client=c) for c, count in counts.items() if count > 1}
+    chosen = {names[node]: node for node in usable if names[node] not in excluded}
+    unknown = [node for node in nodes if node not in names]
+    note = next((round.misnamed[node] for node in unknown if node in round.misnamed), "")
+    if unknown and not note:
+        note = _UNNAMED.format(count=len(unknown), replies=len(nodes))
+    return chosen, excluded, note
 
 
-def _unweighted(page: _Page) -> dict[int, str]:
-    """Return why replies without a weight are excluded, if most replies of the round have one."""
-    without = [node for node in page.uploads if node not in page.weights]
+def _sent_models(round: _OpenRound, chosen: Mapping[ClientRef, int]) -> dict[ClientRef, Arrays]:
+    """Return the model that each client was sent; one object if all were sent the same model."""
+    if not chosen or _are_equal(round.sent.values()):
+        # In a view without uploads, client 0 stands for all clients.
+        return dict.fromkeys(chosen or [0], arrays_of(next(iter(round.sent.values()))))
+    return {client: arrays_of(round.sent[node]) for client, node in chosen.items()}
+
+
+def _common_model(messages: Sequence[Message]) -> ArrayRecord | None:
+    """Return the model in all messages, which is the model after the last round."""
+    try:
+        records = [record for message in messages if (record := record_of(message)) is not None]
+    except BadInput:
+        return None
+    return records[0] if records and _are_equal(records) else None
+
+
+def _faults_of_weights(round: _OpenRound) -> dict[int, str]:
+    """Return a fault for each reply without a weight, if most replies of the round have one."""
+    without = [node for node in round.uploads if node not in round.weights]
     # If most replies lack a weight, the server does not average by weights.
-    if len(without) >= len(page.weights):
-        page.weights.clear()
+    if len(without) >= len(round.weights):
+        round.weights.clear()
         return {}
-    return dict.fromkeys(without, "it gives no num-examples, unlike the others")
+    return dict.fromkeys(without, "it gives no num-examples, unlike the other replies")
 
 
-def _is_one(records: Iterable[ArrayRecord]) -> bool:
+def _are_equal(records: Iterable[ArrayRecord]) -> bool:
     first, *others = records
     return all(record is first or record == first for record in others)
 
 
-def _because(lost: dict[int, str]) -> str:
+def _errors(lost: dict[int, str]) -> str:
+    """Return the number of errors and the last line of the first, which names the exception."""
     reasons = [reason.strip().splitlines()[-1] for reason in lost.values() if reason.strip()]
     return f" ({len(lost)} errors, such as {reasons[0][:500]!r})" if reasons else ""

@@ -1,7 +1,7 @@
-"""Messages of Flower: what they carry, and what clients add to their replies.
+"""Contents of Flower's messages, and additions of clients to their replies.
 
-A deployment starts a process of a client for every message, so that this module imports nothing
-that only a server needs.
+A deployment starts a client process for every message, so this module must not import modules that
+only a server needs.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,15 @@ from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import is_evaluation, training_metrics, warn
 from fedaudit.live.audited import Split
 from fedaudit.live.clients import ClientRef
+from fedaudit.live.recording import LARGEST_CLIENT
 from fedaudit.live.weights import array_from
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
-"""By name; in their order where they have none."""
+"""Arrays by name, or in their order if they have no names."""
 
 _ROUND = "server-round"
 _WEIGHTS = ("num-examples", "num_examples")
-_HEAVIEST = 1e15
+_MAX_WEIGHT = 1e15
 
 
 def is_training(message: Message) -> bool:
@@ -32,7 +33,7 @@ def is_training(message: Message) -> bool:
 
 
 def round_of(message: Message) -> int | None:
-    """Return the round that a message of the server belongs to, if it names one."""
+    """Return the round to which a message of the server belongs; None if it names none."""
     if message.has_content():
         for record in message.content.config_records.values():
             number = record.get(_ROUND)
@@ -43,7 +44,7 @@ def round_of(message: Message) -> int | None:
 
 
 def record_of(message: Message) -> ArrayRecord | None:
-    """Return the model that a message carries, if any; raise if there are several."""
+    """Return the model in a message, or None; raise if there are several."""
     records = message.content.array_records
     if len(records) > 1:
         raise BadInput(
@@ -56,21 +57,24 @@ def record_of(message: Message) -> ArrayRecord | None:
 def arrays_of(record: ArrayRecord) -> Arrays:
     """Return the arrays of a record by name, or as a list if names are positions."""
     arrays = {name: array_of(array) for name, array in record.items()}
-    if list(arrays) == [str(place) for place in range(len(arrays))]:
+    if list(arrays) == [str(position) for position in range(len(arrays))]:
         return list(arrays.values())
     return arrays
 
 
-def array_of(sent: Array) -> np.ndarray:
+def array_of(array: Array) -> np.ndarray:
     """Return an array of an untrusted message."""
-    # Flower reads arrays without unpickling anything.
-    return array_from(sent.numpy)
+    # Flower reads arrays without unpickling objects.
+    return array_from(array.numpy)
 
 
 def weight_of(reply: Message, key: str) -> float | None:
-    """Return the weight in the average that a client reports; None without one.
+    """Return the weight in the average that a client reports; None if it reports none.
 
-    It is the metric ``key``, ``num-examples`` or ``num_examples``, and a number from 0 to 1e15.
+    The weight is the metric ``key``, ``num-examples`` or ``num_examples``.
+
+    Raises:
+        BadInput: The metric is not a number from 0 to 1e15.
     """
     for record in reply.content.metric_records.values():
         for name in (key, *_WEIGHTS):
@@ -81,16 +85,16 @@ def weight_of(reply: Message, key: str) -> float | None:
 
 def _weight(name: str, value: object) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # Whole numbers beyond a float's range are compared before they are converted.
-    if is_number and 0 <= cast("float", value) <= _HEAVIEST:
+    # Compare before the conversion, which fails for whole numbers beyond the range of floats.
+    if is_number and 0 <= cast("float", value) <= _MAX_WEIGHT:
         return float(cast("float", value))
     raise BadInput(f"its {name} is {str(value)[:80]!r} instead of a number from 0 to 1e15")
 
 
 def metrics_of(reply: Message) -> dict[str, float]:
-    """Return the training loss and accuracy in a client's reply, of either interface.
+    """Return the training loss and accuracy in a client's reply.
 
-    Records named after an evaluation (``eval``, ``val``, ``test``) are left out.
+    Records named after an evaluation (``eval``, ``val``, ``test``) are ignored.
     """
     records = {**reply.content.metric_records}
     if OLDER_METRICS in reply.content.config_records:
@@ -103,42 +107,45 @@ def metrics_of(reply: Message) -> dict[str, float]:
 
 
 IDENTITY = "fedaudit"
+"""Record that :func:`identity_mod` adds to a reply."""
 PARTITION = "partition-id"
-DECLINED = "declined"
+"""Entry with the client's number or name, in this record and in a node's configuration."""
 ACTION = "audit"
-"""Action of the query that asks for parts: ``@app.query("audit")``."""
+"""Action of the query for audited samples: ``@app.query("audit")``."""
 PART = "fedaudit.part"
+"""Record with a client's audited samples."""
+DECLINED = "declined"
+"""Entry with the reason of a client that declines the audit."""
 OLDER_METRICS = "fitres.metrics"
-"""Record in which replies of the older interface hold their metrics."""
-_LARGEST = 10**15
-"""Largest client number of a recording."""
-_LONGEST = 200
+"""Record with the metrics in replies of Flower's older interface."""
+_LONGEST_NAME = 200
 
 
 def client_in(value: object) -> ClientRef | None:
     """Return the client that a ``partition-id`` names; None for an invalid value.
 
-    Digits are a number, and 2.7 is the name "2.7". Truth values, negative numbers, and empty or
-    unprintable texts are invalid.
+    A text of digits is a number, and the number 2.7 is the name "2.7". Truth values, negative
+    numbers, and empty or unprintable texts are invalid.
     """
     if isinstance(value, float) and isfinite(value):
         value = int(value) if value.is_integer() else str(value)
     if isinstance(value, str):
         value = value.strip()
         if not value.isdecimal():
-            return value if value.isprintable() and 0 < len(value) <= _LONGEST else None
-        value = int(value) if len(value) <= _LONGEST else -1
+            return value if value.isprintable() and 0 < len(value) <= _LONGEST_NAME else None
+        value = int(value) if len(value) <= _LONGEST_NAME else -1
     if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return value if 0 <= value <= _LARGEST else None
+    return value if 0 <= value <= LARGEST_CLIENT else None
 
 
 def identity_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod that adds the client's ``partition-id`` to each reply.
 
-    It is a number or a name in the node's configuration. Simulations set it, and a SuperNode takes
-    it as ``--node-config "partition-id=0 ..."`` or ``--node-config 'partition-id="north"'``. A
-    client without one adds nothing. The mod never raises, but warns and returns the reply.
+    The ``partition-id`` is a number or a name in the node's configuration. Simulations set it. For
+    a SuperNode, pass ``--node-config "partition-id=0 ..."`` or ``--node-config
+    'partition-id="north"'``. Without it, replies stay unchanged. The mod never raises an error, but
+    warns and returns the reply.
     """
     reply = call_next(message, context)
     try:
@@ -164,7 +171,7 @@ def _identify(reply: Message, context: Context) -> None:
 
 
 def without_identity(reply: Message) -> None:
-    """Remove what :func:`identity_mod` added to metrics of the older interface."""
+    """Remove the client's identity from metrics of the older interface."""
     if reply.has_content() and IDENTITY in reply.content.config_records:
         reply.content.config_records.get(OLDER_METRICS, {}).pop(PARTITION, None)
 
@@ -176,9 +183,9 @@ def audit_mod(split: Callable[[Context], Split | None]) -> Mod:
     messages with a registered function.
 
     Args:
-        split: Takes the node's context and returns the client's :func:`fedaudit.fair_split`, or
-            None if it declines the audit. An error is reported to the server as the reason why
-            the client is not audited.
+        split: Function that receives the node's context and returns the client's
+            :func:`fedaudit.fair_split`, or None to decline the audit. If it raises an error, the
+            client is not audited, and the server receives the error as the reason.
     """
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -189,13 +196,13 @@ def audit_mod(split: Callable[[Context], Split | None]) -> Mod:
             return audit_decline(message) if part is None else audit_reply(message, part)
         # Catch any error: an audit must not stop a client's process.
         except Exception as error:
-            return audit_decline(message, f"its part cannot be made: {error}")
+            return audit_decline(message, f"its part cannot be created: {error}")
 
     return mod
 
 
 def audit_reply(message: Message, split: Split) -> Message:
-    """Return a client's answer to :func:`gathered_audit`: its audited samples only.
+    """Return a client's answer to :func:`gathered_audit`, which has only audited samples.
 
     Args:
         message: The server's message of ``@app.query("audit")``.
@@ -206,10 +213,10 @@ def audit_reply(message: Message, split: Split) -> Message:
 
 
 def audit_decline(message: Message, reason: str = "") -> Message:
-    """Return the answer of a client that takes no part in the audit; it trains as before.
+    """Return the answer of a client that declines the audit; it trains as before.
 
     Args:
         message: The server's message of ``@app.query("audit")``.
-        reason: Reason for the recording and its report.
+        reason: Reason that is shown in the report.
     """
     return Message(RecordDict({PART: ConfigRecord({DECLINED: reason[:1000]})}), reply_to=message)

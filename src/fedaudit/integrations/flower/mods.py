@@ -1,4 +1,4 @@
-"""Client mods of Flower: a defense for any ClientApp, and the adapter for check-dp."""
+"""Client mods of Flower: a defense for any ClientApp, and an adapter to check mods by check-dp."""
 
 import copy
 import secrets
@@ -26,12 +26,13 @@ from fedaudit.integrations.flower.messages import (
     round_of,
     weight_of,
 )
-from fedaudit.live.clients import ByClient, number_of
+from fedaudit.live.clients import ByClient, by_number, number_of
 from fedaudit.live.weights import tensor_of
 from fedaudit.observe.round import Update
 
 STATE = "fedaudit.defense"
-_IN_TRAINING = ("prepare", "select", "batches", "batch", "loss", "gradient", "after")
+"""Record with the defense's state, which a node keeps between rounds."""
+_TRAINING_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient", "after")
 
 
 def defense_mod(
@@ -42,44 +43,46 @@ def defense_mod(
     rounds: int = 0,
     weights: ByClient[float] | None = None,
 ) -> Mod:
-    """Client mod that applies a defense to what a client uploads.
+    """Client mod that applies a defense to a client's uploads.
 
-    A mod sees the received and the returned model only. Defenses that act on data or training steps
-    are refused, and belong in the training function.
+    A mod sees only the received and the returned model. Defenses that act on data or training steps
+    are refused; call their hooks in the training function.
 
     Args:
         defense: A defense of uploads (noise, clipping, sparsification, quantization, cancelling
             noise, chains).
         model: The module that clients train, or a function that builds one.
-        seed: Seed of the defense's draws. By default a new secret one in every call; coalitions
-            with cancelling noise share one.
+        seed: Seed of the defense's random draws. By default a new secret seed is drawn in every
+            round. Clients whose noise cancels need the same seed.
         rounds: Number of rounds of the run, for defenses that need it.
-        weights: Every client's share in the average, for cancelling noise: all of them must be
-            asked in every round, and answer.
+        weights: Every client's weight in the average, for cancelling noise. All of these clients
+            must be asked in every round, and must answer.
 
     Raises:
-        Unsupported: The defense does not act on updates alone.
-        BadInput: Noise cancels, and seed or weights are missing.
+        Unsupported: The defense does not act only on updates.
+        BadInput: The defense's noise cancels between clients, and seed or weights are missing.
     """
-    _refuse(defense, seed, weights)
+    _refuse_unsupported(defense, seed, weights)
     module = model if isinstance(model, nn.Module) else model()
     architecture = Architecture(type(module).__name__, lambda: copy.deepcopy(module))
     like = Model.of(architecture, module)
     names = tuple(module.state_dict())
-    shares = None if weights is None else {number_of(c): share for c, share in weights.items()}
+    numbered_weights = None if weights is None else by_number(weights)
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        came = record_of(message) if is_training(message) and message.has_content() else None
-        # Copied before training, which may change the arrays in place.
-        received = None if came is None else _tensors(came, names)
+        request = record_of(message) if is_training(message) and message.has_content() else None
+        # Copy the model before training, which may change the arrays in place.
+        received = None if request is None else _tensors(request, names)
         reply = call_next(message, context)
-        if came is None or received is None or not reply.has_content():
+        if received is None or not reply.has_content():
             return reply
-        leaving = record_of(reply)
-        if leaving is None:
-            raise BadInput("the reply has no arrays to defend; apply the mod to training only")
-        local = _tensors(leaving, names)
-        training = _training_context(message, context, _model(like, received), seed, rounds, shares)
+        upload = record_of(reply)
+        if upload is None:
+            raise BadInput("the reply has no arrays to defend; apply the mod only to training")
+        local = _tensors(upload, names)
+        training = _training_context(
+            message, context, _model(like, received), seed, rounds, numbered_weights
+        )
         client_defense = copy.deepcopy(defense)
         if STATE in context.state.array_records:
             stored = context.state.array_records[STATE]
@@ -88,32 +91,33 @@ def defense_mod(
             )
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
         change = plus(_model(like, local).params, training.received.params, -1.0)
-        samples = _samples(reply)
-        sent = apply_upload_hook(client_defense, Update(change, buffers, samples=samples), training)
-        assert isinstance(sent, Update)
-        local |= plus(training.received.params, sent.values) | sent.buffers
+        update = Update(change, buffers, samples=_n_samples(reply))
+        defended = apply_upload_hook(client_defense, update, training)
+        assert isinstance(defended, Update)
+        local |= plus(training.received.params, defended.values) | defended.buffers
         state = client_defense.state()
         if state:
             arrays = {n: Array(v.detach().cpu().numpy()) for n, v in state.items()}
             context.state[STATE] = ArrayRecord(arrays)
-        for (key, array), name in zip(leaving.items(), _names(leaving, names), strict=True):
+        for (key, array), name in zip(upload.items(), _names(upload, names), strict=True):
             if name in like.params or name in like.buffers:
-                leaving[key] = Array(local[name].numpy().astype(array_of(array).dtype))
+                upload[key] = Array(local[name].numpy().astype(array_of(array).dtype))
         return reply
 
     return mod
 
 
-def _refuse(defense: Defense, seed: int | None, weights: ByClient[float] | None) -> None:
+def _refuse_unsupported(
+    defense: Defense, seed: int | None, weights: ByClient[float] | None
+) -> None:
     name = type(defense).__name__
-    elsewhere = [hook for hook in _IN_TRAINING if defense.acts_in(hook)]
-    if elsewhere:
+    if hooks := [hook for hook in _TRAINING_HOOKS if defense.acts_in(hook)]:
         raise Unsupported(
-            f"{name} acts in training ({', '.join(elsewhere)}), and a mod sees uploads only; use "
-            "a defense of uploads, or call its hooks in the training function"
+            f"{name} acts in training ({', '.join(hooks)}), and a mod sees only uploads; use a "
+            "defense of uploads, or call its hooks in the training function"
         )
     if Update not in defense.accepts:
-        raise Unsupported(f"{name} does not work on updates, which is what Flower's clients send")
+        raise Unsupported(f"{name} does not act on updates, as a defense in Flower must")
     if defense.cancels and (seed is None or weights is None):
         raise BadInput(
             f"the noise of {name} cancels only between clients that share a seed and know all "
@@ -129,13 +133,13 @@ def _training_context(
     rounds: int,
     weights: Mapping[ClientId, float] | None,
 ) -> TrainingContext:
-    called = client_in(context.node_config.get(PARTITION))
-    if called is None and seed is not None:
+    client_ref = client_in(context.node_config.get(PARTITION))
+    if client_ref is None and seed is not None:
         raise BadInput(
             "this node has no partition-id, so clients with a common seed would draw the same "
             "numbers; give it one, or omit the seed"
         )
-    client = 0 if called is None else number_of(called)
+    client = 0 if client_ref is None else number_of(client_ref)
     cohort: Collection[ClientId] = sorted(weights) if weights is not None else (client,)
     return TrainingContext(
         round=round_of(message) or 1,
@@ -148,7 +152,8 @@ def _training_context(
     )
 
 
-def _samples(reply: Message) -> int:
+def _n_samples(reply: Message) -> int:
+    """Return the number of training samples that a client reports; 0 if unknown."""
     try:
         return int(weight_of(reply, "num-examples") or 0)
     except BadInput:
@@ -156,21 +161,22 @@ def _samples(reply: Message) -> int:
 
 
 def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the network's name of each array in a message, which may be numbered instead."""
     keys = tuple(record)
     if set(keys) == set(names):
         return keys
-    if len(keys) == len(names) and keys == tuple(str(place) for place in range(len(names))):
+    if keys == tuple(str(position) for position in range(len(names))):
         return names
     unknown = sorted({*keys} ^ {*names})
     raise BadInput(
-        f"the model given to defense_mod does not fit the arrays of a message: only one of them "
-        f"has {unknown[0]!r}; give the model that clients train"
+        f"{unknown[0]!r} is only in one of the model given to defense_mod and the arrays of a "
+        "message; give the model that clients train"
     )
 
 
 def _tensors(record: ArrayRecord, names: tuple[str, ...]) -> dict[str, Tensor]:
     arrays = zip(_names(record, names), record.values(), strict=True)
-    # Copies, as clients may train in place.
+    # Copies, since clients may change arrays in place.
     return {
         name: tensor_of(array_of(array), f"a message has {name!r}, which").clone()
         for name, array in arrays
@@ -192,6 +198,8 @@ def _model(like: Model, tensors: Mapping[str, Tensor]) -> Model:
 
 
 class _Interface(NamedTuple):
+    """Names of records in messages, and of the metric with the number of examples."""
+
     sent: str
     settings: str
     returned: str
@@ -209,13 +217,13 @@ _OLDER = _Interface(
     "num_examples",
     is_older=True,
 )
-_OF_OLDER = ("fitins", "fitres")
-_SPREAD = 0.05
-"""Of the values of the model that is sent out, as in networks at their start."""
+_OLDER_PREFIXES = ("fitins", "fitres")
+_STANDARD_DEVIATION = 0.05
+"""Standard deviation of the values of the sent model, as in networks before training."""
 
 
-class _Filtered:
-    """Client behind a mod that answers every message with a given update."""
+class _FilteringMod:
+    """Function that passes an update through a mod, as the reply of a client."""
 
     def __init__(self, mod: Mod, clip: float) -> None:
         self._mod, self._clip, self._round = mod, clip, 0
@@ -232,8 +240,8 @@ class _Filtered:
         arrays: Arrays = {}
         for record in reply.content.array_records.values():
             arrays |= {name: np.asarray(array_of(array)) for name, array in record.items()}
-        places = [str(place) for place in range(len(update))]
-        if self._interface is _OLDER and [*arrays] == places:
+        positions = [str(position) for position in range(len(update))]
+        if self._interface is _OLDER and [*arrays] == positions:
             arrays = dict(zip(update, arrays.values(), strict=True))
         change = {
             name: np.asarray(value.astype(np.float64) - received[name].astype(np.float64))
@@ -250,21 +258,21 @@ class _Filtered:
         return change, metrics
 
     def _reply(self, update: Arrays, received: Arrays) -> Message:
-        """Call the mod by the interface that it reads, which the first call determines."""
+        """Call the mod by the interface that it supports, which the first call determines."""
         if self._interface is not None:
-            return self._called(self._interface, update, received)
+            return self._call(self._interface, update, received)
         try:
-            reply = self._called(_NEWER, update, received)
+            reply = self._call(_NEWER, update, received)
             self._interface = _NEWER
         except KeyError as error:
-            if not any(record in str(error) for record in _OF_OLDER):
+            if not any(prefix in str(error) for prefix in _OLDER_PREFIXES):
                 raise
             self._interface = _OLDER
-            reply = self._called(_OLDER, update, received)
+            reply = self._call(_OLDER, update, received)
         return reply
 
-    def _called(self, interface: _Interface, update: Arrays, received: Arrays) -> Message:
-        def trained(message: Message, context: Context) -> Message:
+    def _call(self, interface: _Interface, update: Arrays, received: Arrays) -> Message:
+        def train(message: Message, context: Context) -> Message:
             local = {name: np.asarray(received[name] + value) for name, value in update.items()}
             examples = MetricRecord({interface.weight: 10})
             arrays = _record(local, named=not interface.is_older)
@@ -274,30 +282,31 @@ class _Filtered:
                 content["fitres.status"] = ConfigRecord({"code": 0, "message": ""})
             return Message(content, reply_to=message)
 
-        # An internal module of Flower, which only mods under check-dp need.
+        # Imported here, since this internal module of Flower may move in later versions.
         from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
         settings = {KEY_CLIPPING_NORM: self._clip, "server-round": self._round}
         model = _record(received, named=not interface.is_older)
         sent = {interface.sent: model, interface.settings: ConfigRecord(settings)}
-        return self._mod(Message(RecordDict(sent), 1, "train"), self._context, trained)
+        return self._mod(Message(RecordDict(sent), 1, "train"), self._context, train)
 
 
 def filtered(mod: object, claim: Claim) -> object:
-    """Return the mod with a client behind it, for ``flwr.clientapp`` or the older ``flwr.client``.
+    """Return a mod of either interface as a function of updates, for check-dp.
 
-    The claim's sensitivity is the clipping norm that the server sends.
+    The server's clipping norm in messages to the mod is the claim's sensitivity.
     """
-    _identify()
-    return _Filtered(cast(Mod, mod), claim.sensitivity)
+    _set_task_identity()
+    return _FilteringMod(cast(Mod, mod), claim.sensitivity)
 
 
 @cache
 def _received(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an array of the model that the client was sent; it must not be changed."""
+    """Return an array of the sent model; it is cached and must not be changed."""
     if dtype.kind != "f":
         return np.zeros(shape, dtype)
-    return np.asarray(seeded_numpy(0, "received").normal(0, _SPREAD, shape)).astype(dtype)
+    rng = seeded_numpy(0, "received")
+    return np.asarray(rng.normal(0, _STANDARD_DEVIATION, shape)).astype(dtype)
 
 
 def _record(arrays: Arrays, *, named: bool) -> ArrayRecord:
@@ -306,8 +315,8 @@ def _record(arrays: Arrays, *, named: bool) -> ArrayRecord:
     return ArrayRecord({str(key): Array(np.asarray(value)) for key, value in items})
 
 
-def _identify() -> None:
-    """Set the task identity that Flower's messages need outside its processes."""
+def _set_task_identity() -> None:
+    """Set the task identity that Flower's messages need outside Flower's processes."""
     try:
         from flwr.supercore.task_identity import TaskIdentity
     except ImportError:  # an earlier version of Flower

@@ -1,4 +1,4 @@
-"""Recording in a ServerApp of Flower: a strategy, a grid, and the audit set of its clients."""
+"""Recording on a Flower server: a strategy, a grid, and the audit set of all clients."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,12 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.integrations.common import NO_COMMON_MODEL, delegated, warn, warn_of_errors
-from fedaudit.integrations.flower.ledger import ExpectedNodes, FlowerLedger, client_of, there_of
+from fedaudit.integrations.flower.ledger import (
+    ExpectedNodes,
+    FlowerLedger,
+    client_of,
+    connected_nodes,
+)
 from fedaudit.integrations.flower.messages import (
     ACTION,
     DECLINED,
@@ -36,11 +41,11 @@ if TYPE_CHECKING:
     from flwr.supercore.run import Run
 
 
-_NOT_RECORDED = "training continues, but a part of it is not recorded"
+_NOT_RECORDED = "training continues, but is not recorded in full"
 
 
 class _Wrapper:
-    """Common part of recording strategies and grids: the inner object and its attributes."""
+    """Wrapper that passes a read attribute on from the inner object."""
 
     recorder: Recorder
 
@@ -56,9 +61,9 @@ class _Wrapper:
 class RecordingStrategy(_Wrapper, Strategy):
     """Strategy that also passes models and uploads to a recorder.
 
-    It wraps any strategy of the message interface (``flwr.serverapp.strategy``), also wrappers such
-    as those for differential privacy: uploads are recorded before the server clips or adds noise.
-    Attributes of the inner strategy are readable through the wrapper.
+    It wraps any strategy of the message interface (``flwr.serverapp.strategy``), including
+    strategies for differential privacy. Uploads are recorded before the server clips them or adds
+    noise. Attributes of the inner strategy can be read from the wrapper.
     """
 
     def __init__(
@@ -76,14 +81,14 @@ class RecordingStrategy(_Wrapper, Strategy):
             inner: The strategy.
             recorder: A recorder of :func:`fedaudit.record`, closed when :meth:`start` ends.
             nodes: Number of nodes to wait for; by default the number of audited clients.
-            patience: Seconds to wait for nodes. Afterwards a warning is given and training
-                continues with the connected nodes; a strict recording stops.
+            patience: Seconds to wait for nodes. Afterwards a warning is issued and training
+                continues with the connected nodes; a strict recording raises an error.
             reads_metrics: Whether training metrics in replies are compared with the recorder's
-                values. Turn it off if mods change the model after clients computed the metrics.
+                values. Pass False if mods change the model after clients computed the metrics.
 
         Raises:
-            BadInput: There are fewer nodes than audited clients, or the strategy has another
-                interface.
+            BadInput: There are fewer nodes than audited clients, or the strategy is not of the
+                message interface.
         """
         _refuse_older(inner)
         self.inner, self.recorder = inner, recorder
@@ -95,22 +100,22 @@ class RecordingStrategy(_Wrapper, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Wait for all nodes, and note which model is sent to which client."""
+        """Wait for all nodes, and store the model that each client is sent."""
         with self._guarded():
             self._nodes.await_all(grid)
         messages = list(self._configure(server_round, arrays, config, grid))
         with self._guarded():
-            self._ledger.ask(server_round, messages)
+            self._ledger.add_messages(server_round, messages)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Note the replies, and the model after the round."""
+        """Record the replies, and the model after the round."""
         all_replies = list(replies)
-        # Call this before the inner strategy, which may clip replies in place.
+        # Read replies before the inner strategy, which may clip them in place.
         with self._guarded():
-            self._ledger.hear(all_replies)
+            self._ledger.add_replies(all_replies)
         arrays, metrics = self._aggregate(server_round, all_replies)
         with self._guarded():
             self._ledger.close(arrays)
@@ -132,7 +137,7 @@ class RecordingStrategy(_Wrapper, Strategy):
     ) -> Result:
         """Run the inner strategy's rounds with the recording hooks."""
         inner = self.inner
-        # Its start calls its own hooks, which are replaced by the recording ones meanwhile.
+        # The inner start calls the inner hooks, so these are replaced by the recording hooks.
         vars(inner).update(
             configure_train=self.configure_train, aggregate_train=self.aggregate_train
         )
@@ -150,7 +155,7 @@ class RecordingStrategy(_Wrapper, Strategy):
             for hook in ("configure_train", "aggregate_train"):
                 vars(inner).pop(hook, None)
             with self._guarded():
-                if self._ledger.heard:  # the inner strategy could not use the replies
+                if self._ledger.has_replies:  # the inner strategy could not use the replies
                     self._ledger.close()
                 self.recorder.close()
 
@@ -163,26 +168,28 @@ def _answers_query_with_arrays(reply: Message) -> bool:
 
 
 def _refuse_older(inner: object) -> None:
+    """Raise if an object is no strategy of the message interface."""
     if isinstance(inner, Strategy):
         return
-    older = "a strategy of Flower's older interface" if hasattr(inner, "configure_fit") else "none"
+    is_older = hasattr(inner, "configure_fit")
+    kind = "a strategy of Flower's older interface" if is_older else "no strategy"
     raise BadInput(
         f"RecordingStrategy wraps a strategy of flwr.serverapp.strategy, and "
-        f"{type(inner).__name__} is {older}; record it through the grid: run its workflow or its "
-        "ServerApp with RecordingGrid(grid, recorder) instead of the grid, or behind SecAgg+ with "
+        f"{type(inner).__name__} is {kind}; record through the grid: run the workflow or the "
+        "ServerApp with RecordingGrid(grid, recorder) instead of the grid, or with SecAgg+ use "
         "SumRecordingStrategy"
     )
 
 
 class RecordingGrid(_Wrapper, Grid):
-    """Grid that also passes messages about training to a recorder.
+    """Grid that also passes messages of the type "train" to a recorder.
 
     The number of a round is ``server-round`` in the message's configuration, or the message's
-    group; without either, a round begins with the first message after replies. It is recorded when
-    a model is evaluated, the next round begins or the grid is closed. Overlapping rounds are not
-    distinguished.
+    group. Without either, a new round begins with the first message after replies. A round is
+    recorded when a model is evaluated, the next round begins or the grid is closed. Overlapping
+    rounds are not distinguished.
 
-    ``with RecordingGrid(grid, recorder) as grid:`` closes both.
+    Use ``with RecordingGrid(grid, recorder) as grid:`` to close the recorder at the end.
     """
 
     def __init__(
@@ -202,17 +209,17 @@ class RecordingGrid(_Wrapper, Grid):
             recorder: A recorder of :func:`fedaudit.record`.
             nodes: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
             patience: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
-            weighted_by: Metric of a reply with its weight in the average.
+            weighted_by: Name of the metric that is the weight of a reply in the average.
             reads_metrics: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
 
         Raises:
-            BadInput: Fewer nodes than audited clients.
+            BadInput: There are fewer nodes than audited clients.
         """
         self.inner, self.recorder = inner, recorder
         self._nodes = ExpectedNodes(recorder, nodes, patience)
         self._ledger = FlowerLedger(recorder, weighted_by=weighted_by, reads_metrics=reads_metrics)
-        self._waited, self._rounds = False, 0
-        self._rounds_seen, self._warned = False, set[str]()
+        self._has_waited, self._has_trained = False, False
+        self._index, self._warned = 0, set[str]()
 
     def __enter__(self) -> "RecordingGrid":
         return self
@@ -228,7 +235,7 @@ class RecordingGrid(_Wrapper, Grid):
     def close(self) -> None:
         """Record the last round, and end the recording."""
         with self._guarded():
-            if not self._rounds_seen:
+            if not self._has_trained:
                 self._warn_once("no message of the type train was sent, so nothing is recorded")
             self._ledger.close()
             self.recorder.close()
@@ -243,40 +250,40 @@ class RecordingGrid(_Wrapper, Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Wait for all nodes at the first call."""
-        if not self._waited:
-            self._waited = True
+        if not self._has_waited:
+            self._has_waited = True
             with self._guarded():
                 self._nodes.await_all(self.inner)
         return self.inner.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Note which client is sent what."""
+        """Record the messages, and push them."""
         sent = list(messages)
         with self._guarded():
-            self._note(sent)
+            self._record_messages(sent)
         return self.inner.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Note which client answers what."""
+        """Pull replies, and record them."""
         replies = list(self.inner.pull_messages(message_ids))
-        self._note_replies(replies)
+        self._record_replies(replies)
         return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: int | float | None = None
     ) -> Iterable[Message]:
-        """Note which client is sent what and answers what."""
+        """Record the messages, send them, and record the replies."""
         sent = list(messages)
         with self._guarded():
-            self._note(sent)
+            self._record_messages(sent)
         replies = list(self.inner.send_and_receive(sent, timeout=timeout))
-        self._note_replies(replies)
+        self._record_replies(replies)
         return replies
 
-    def _note_replies(self, replies: list[Message]) -> None:
+    def _record_replies(self, replies: list[Message]) -> None:
         with self._guarded():
-            self._ledger.hear(reply for reply in replies if is_training(reply))
-            if not self._rounds_seen and any(map(_answers_query_with_arrays, replies)):
+            self._ledger.add_replies(reply for reply in replies if is_training(reply))
+            if not self._has_trained and any(map(_answers_query_with_arrays, replies)):
                 self._warn_once(NO_COMMON_MODEL)
         # Older strategies may sum all metrics, so the client's name is removed.
         for reply in replies:
@@ -290,24 +297,26 @@ class RecordingGrid(_Wrapper, Grid):
             raise BadInput(text)
         warn(text, stacklevel=5)
 
-    def _note(self, messages: list[Message]) -> None:
+    def _record_messages(self, messages: list[Message]) -> None:
         training = [message for message in messages if is_training(message)]
         if training:
-            self._rounds_seen = True
+            self._has_trained = True
             number, is_open = round_of(training[0]), self._ledger.index is not None
             # Without a number, a round begins with the first message after replies.
-            following = self._rounds + (not is_open or self._ledger.heard)
-            self._rounds = following if number is None else number
-            self._ledger.ask(self._rounds, training)
+            begins_round = not is_open or self._ledger.has_replies
+            self._index = self._index + begins_round if number is None else number
+            self._ledger.add_messages(self._index, training)
             return
         for message in messages:
-            same = round_of(message) in (None, self._ledger.index)
-            if message.metadata.message_type.startswith("evaluate") and same and self._ledger.heard:
+            is_evaluation = message.metadata.message_type.startswith("evaluate")
+            is_same_round = round_of(message) in (None, self._ledger.index)
+            if is_evaluation and is_same_round and self._ledger.has_replies:
+                # The evaluated model is the model after the round.
                 self._ledger.close(record_of(message))
                 return
 
 
-_HOW = (
+_HOW_TO_REPLY = (
     f'a ClientApp needs @app.query("{ACTION}"), which returns audit_reply(message, split), or, if '
     "it has a client_fn, audit_mod(split) among its mods"
 )
@@ -322,70 +331,80 @@ def gathered_audit(
     timeout: float = 600.0,
     seed: int = 1,
 ) -> AuditSet:
-    """Ask every client for its part of the audit before training, and join the parts.
+    """Ask every client for its audited samples before training, and join the samples.
 
-    A client that declines (:func:`audit_decline`), is absent or returns no valid part trains as
-    before and is not audited. A warning, the recording and the report name it with the reason.
+    A client that declines (:func:`audit_decline`), is absent or sends invalid samples trains as
+    before and is not audited. A warning, the recording and the report name the client and the
+    reason.
 
     Args:
         grid: The grid that ``main`` of a ServerApp receives.
         nodes: Number of expected clients.
-        quorum: Smallest number of parts for an audit.
+        quorum: Smallest number of clients for an audit.
         patience: Seconds to wait for nodes.
         timeout: Seconds to wait for answers.
-        seed: The seed with which clients split; see :func:`fedaudit.join_audits`.
+        seed: The seed with which clients split their data; see :func:`fedaudit.join_audits`.
 
     Returns:
-        The joined audit set; its ``unaudited`` holds the clients without a part, and why.
+        The joined audit set. Its ``unaudited`` names each client that is not audited, with the
+        reason.
 
     Raises:
-        BadInput: Fewer parts than the quorum have come.
+        BadInput: Fewer clients than the quorum sent valid samples.
     """
     if not 1 <= quorum <= nodes:
-        raise BadInput(f"quorum is {quorum}; give a number of parts from 1 to nodes={nodes}")
-    present = there_of(grid, nodes, patience)
-    queries = [Message(RecordDict(), node, f"query.{ACTION}") for node in present]
-    read: list[_Part] = []
+        raise BadInput(f"quorum is {quorum}; give a number of clients from 1 to nodes={nodes}")
+    connected = connected_nodes(grid, nodes, patience)
+    queries = [Message(RecordDict(), node, f"query.{ACTION}") for node in connected]
+    valid: list[_Part] = []
     unaudited: dict[str, str] = {}
-    answered, names = 0, set[str]()
+    n_replies, names = 0, set[str]()
     for reply in grid.send_and_receive(queries, timeout=timeout) if queries else ():
-        answered += 1
-        name = _name_of(reply)
+        n_replies += 1
+        name = _sender_name(reply)
         # Two nodes may claim to be the same client.
         name = f"{name} (node {reply.metadata.src_node_id})" if name in names else name
         names.add(name)
         try:
-            read.append(_read(name, reply, seed))
-        # Any error: one client's reply must not stop training.
+            valid.append(_read(name, reply, seed))
+        # Catch any error: one client's reply must not stop training.
         except Exception as error:
             unaudited[name] = plain(str(error))[:500]
-    parts = [part.arrays for part in _fitting(read, unaudited)]
-    silent = len(present) - answered
-    if silent > 0:
-        unaudited[_counted(silent)] = f"no answer within {timeout:g} seconds"
-    if len(present) < nodes:
-        unaudited[_counted(nodes - len(present))] = f"not there after {patience:g} seconds"
+    parts = [part.arrays for part in _joinable(valid, unaudited)]
+    if n_replies < len(connected):
+        unaudited[_nodes(len(connected) - n_replies)] = f"no answer within {timeout:g} seconds"
+    if len(connected) < nodes:
+        unaudited[_nodes(nodes - len(connected))] = f"not connected after {patience:g} seconds"
     text = "; ".join(f"{name}: {why}" for name, why in unaudited.items())
     if len(parts) < quorum:
         raise BadInput(
             f"{len(parts)} of {nodes} clients sent their part of the audit, and the quorum is "
-            f"{quorum} ({text[:1000]}); {_HOW}"
+            f"{quorum} ({text[:1000]}); {_HOW_TO_REPLY}"
         )
     if unaudited:
         warn(f"{nodes - len(parts)} of {nodes} clients are not audited: {text}", stacklevel=2)
     return replace(join_audits(parts, seed=seed), unaudited=unaudited)
 
 
-def _counted(number: int) -> str:
+def _nodes(number: int) -> str:
     return f"{number} node{'s' * (number > 1)}"
 
 
-def _name_of(reply: Message) -> str:
+def _sender_name(reply: Message) -> str:
     client = client_of(reply)
     return f"node {reply.metadata.src_node_id}" if client is None else f"client {client}"
 
 
 class _Part(NamedTuple):
+    """Audited samples of one reply.
+
+    Attributes:
+        name: The sender, for messages.
+        arrays: The samples.
+        clients: Clients that own the samples.
+        form: Shapes and types of features and targets.
+    """
+
     name: str
     arrays: Mapping[str, np.ndarray]
     clients: frozenset[ClientId]
@@ -393,6 +412,7 @@ class _Part(NamedTuple):
 
 
 def _read(name: str, reply: Message, seed: int) -> _Part:
+    """Return the audited samples in a reply; raise if it has none, or they are invalid."""
     if not reply.has_content():
         lines = (reply.error.reason or "").strip().splitlines() if reply.has_error() else []
         raise BadInput(f"it replies with an error{f' ({lines[-1][:300]})' if lines else ''}")
@@ -404,31 +424,33 @@ def _read(name: str, reply: Message, seed: int) -> _Part:
     arrays = arrays_of(record) if record is not None else None
     if not isinstance(arrays, dict):
         raise BadInput("it replies without a part of the audit")
-    alone = join_audits([arrays], seed=seed)
-    clients = frozenset({*alone.owner.tolist(), *alone.panel.tolist()} - {NOBODY})
+    audit = join_audits([arrays], seed=seed)
+    clients = frozenset({*audit.owner.tolist(), *audit.panel.tolist()} - {NOBODY})
     sender = client_of(reply)
     if sender is not None and clients != {number_of(sender)}:
-        raise BadInput("its part is that of another client than its identity_mod names")
-    tensors = [*features_by_name(alone.samples).items(), ("targets", alone.samples.targets)]
+        raise BadInput(
+            "its part of the audit belongs to another client than its identity_mod names"
+        )
+    tensors = [*features_by_name(audit.samples).items(), ("targets", audit.samples.targets)]
     form = ", ".join(
         f"{key} {tuple(tensor.shape[1:])} {tensor.dtype}" for key, tensor in sorted(tensors)
     )
     return _Part(name, arrays, clients, form)
 
 
-def _fitting(read: Sequence[_Part], unaudited: dict[str, str]) -> list[_Part]:
-    """Return the parts that can be joined, and note why others cannot."""
-    counts = Counter(client for part in read for client in part.clients)
-    single: list[_Part] = []
-    for part in read:
+def _joinable(parts: Sequence[_Part], unaudited: dict[str, str]) -> list[_Part]:
+    """Return the parts that can be joined, and add the reason for each other part."""
+    counts = Counter(client for part in parts for client in part.clients)
+    unique: list[_Part] = []
+    for part in parts:
         if all(counts[client] == 1 for client in part.clients):
-            single.append(part)
+            unique.append(part)
         else:
             unaudited[part.name] = "another node sent a part of the same client"
-    # Ties go to the first form in alphabetical order, independent of the order of replies.
-    forms = Counter(part.form for part in single)
-    usual = max(sorted(forms), key=forms.__getitem__, default="")
-    for part in single:
-        if part.form != usual:
-            unaudited[part.name] = f"its samples are {part.form}, and most others are {usual}"
-    return [part for part in single if part.form == usual]
+    # Ties go to the first form in alphabetical order, so that the order of replies does not matter.
+    forms = Counter(part.form for part in unique)
+    most_common = max(sorted(forms), key=forms.__getitem__, default="")
+    for part in unique:
+        if part.form != most_common:
+            unaudited[part.name] = f"its samples are {part.form}, and most others are {most_common}"
+    return [part for part in unique if part.form == most_common]

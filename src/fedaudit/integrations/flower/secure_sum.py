@@ -1,4 +1,7 @@
-"""Recording behind Flower's secure aggregation (older interface), which reveals a sum only."""
+"""Recording of rounds with Flower's secure aggregation, which reveals only a sum.
+
+Secure aggregation is part of Flower's older interface.
+"""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -11,7 +14,7 @@ from flwr.server.strategy import Strategy
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import delegated, warn_of_errors
-from fedaudit.integrations.flower.ledger import Claims
+from fedaudit.integrations.flower.ledger import TWO_NODES, Claims
 from fedaudit.integrations.flower.messages import PARTITION, client_in
 from fedaudit.live.clients import ClientRef
 from fedaudit.live.recorder import Recorder
@@ -20,10 +23,11 @@ Fitted: TypeAlias = list[tuple[ClientProxy, FitRes]]
 
 
 class SumRecordingStrategy(Strategy):
-    """Strategy for ``SecAggPlusWorkflow`` that records the sum.
+    """Strategy for ``SecAggPlusWorkflow`` that records the sum of the uploads.
 
-    The workflow passes the weighted mean, which the protocol reveals, as every client's parameters.
-    Clients need :func:`identity_mod` after ``secaggplus_mod`` in the list of mods.
+    The protocol reveals the weighted mean of the uploads, which the workflow passes to the strategy
+    as the parameters of every client. Clients need :func:`identity_mod` after ``secaggplus_mod`` in
+    the list of mods.
     """
 
     def __init__(self, inner: Strategy, recorder: Recorder) -> None:
@@ -38,7 +42,7 @@ class SumRecordingStrategy(Strategy):
         """
         if recorder.recording.view != "sum":
             raise BadInput(
-                "secure aggregation reveals a sum and no upload, and this recorder has the view "
+                "secure aggregation reveals only a sum of uploads, and this recorder has the view "
                 f"{recorder.recording.view!r}; create it with view='sum'"
             )
         self.inner, self.recorder = inner, recorder
@@ -54,12 +58,12 @@ class SumRecordingStrategy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Note which client is sent the model."""
-        chosen = self.inner.configure_fit(server_round, parameters, client_manager)
+        """Store the model, and the clients to which it is sent."""
+        instructions = self.inner.configure_fit(server_round, parameters, client_manager)
         with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
-            self._asked, self._sent = tuple(proxy.cid for proxy, _ in chosen), []
+            self._asked, self._sent = tuple(proxy.cid for proxy, _ in instructions), []
             self._sent = list(parameters_to_ndarrays(parameters))
-        return chosen
+        return instructions
 
     def aggregate_fit(
         self,
@@ -67,7 +71,7 @@ class SumRecordingStrategy(Strategy):
         results: Fitted,
         failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Pass the mean to the recorder."""
+        """Pass the mean of the uploads to the recorder."""
         with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
             self._record(server_round, results)
         for _, result in results:
@@ -76,21 +80,20 @@ class SumRecordingStrategy(Strategy):
         return self.inner.aggregate_fit(server_round, results, list(failures))
 
     def _record(self, index: int, results: Fitted) -> None:
-        doubted = dict[str, str]()
+        faults = dict[str, str]()
         for proxy, result in results:
             client = client_in(result.metrics.get(PARTITION))
-            doubt = "" if client is None else self._claims.hear(proxy.cid, client, index)
-            if doubt:
-                doubted[proxy.cid] = doubt
-        names = {n: c for n, c in self._claims.clients.items() if n not in doubted}
+            if client is not None and (error := self._claims.check(proxy.cid, client, index)):
+                faults[proxy.cid] = error
+        names = {cid: c for cid, c in self._claims.clients.items() if cid not in faults}
         senders = [names[proxy.cid] for proxy, _ in results if proxy.cid in names]
         asked_clients = {names[cid] for cid in self._asked if cid in names}
         unnamed = sum(cid not in names for cid in self._asked)
-        fault = next(iter(doubted.values()), "") or self._fault(results, senders)
+        fault = next(iter(faults.values()), "") or self._fault(results, senders)
         mean = list[np.ndarray]()
         try:
             mean = [] if fault else list(parameters_to_ndarrays(results[0][1].parameters))
-        # Any error: an audit must not stop the training that it observes.
+        # Catch any error: an audit must not stop the training that it observes.
         except Exception as error:
             fault = f"the sum cannot be read: {error}"
         if fault:
@@ -98,7 +101,7 @@ class SumRecordingStrategy(Strategy):
                 index, fault, asked=asked_clients, answered={*senders}, unnamed=unnamed
             )
             return
-        # The mean stands in for every upload, so that their weighted mean is correct.
+        # Every client's upload is replaced by the mean, so that the uploads have this mean.
         self.recorder.round(
             index,
             sent=self._sent,
@@ -111,13 +114,11 @@ class SumRecordingStrategy(Strategy):
         if not results:
             return "no client answered"
         if len({id(result.parameters) for _, result in results}) > 1:
-            return "clients' parameters differ, so they are not a sum from secure aggregation"
+            return "clients' parameters differ, so they do not come from secure aggregation"
         if len(senders) < len(results):
             return (
                 f"{len(results) - len(senders)} of {len(results)} replies do not name their "
                 "client; add identity_mod to the mods of the ClientApp, after secaggplus_mod"
             )
-        twice = sorted({client for client in senders if senders.count(client) > 1})
-        if twice:
-            return f"several nodes claim to be client {twice[0]}; give each a partition-id"
-        return ""
+        repeated = sorted({client for client in senders if senders.count(client) > 1})
+        return TWO_NODES.format(client=repeated[0]) if repeated else ""

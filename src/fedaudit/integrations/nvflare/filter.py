@@ -1,4 +1,4 @@
-"""Recording filter for NVFlare's server, and the adapter of filters for check-dp."""
+"""Recording filter for NVFlare's server, and an adapter to check filters by check-dp."""
 
 import threading
 import warnings
@@ -22,7 +22,14 @@ from fedaudit.core.errors import BadInput
 from fedaudit.filters.claim import Arrays as Update
 from fedaudit.filters.claim import Claim
 from fedaudit.integrations.common import training_metrics, warn
-from fedaudit.integrations.nvflare.ledger import Arrays, Makes, NvflareLedger, Upload, made, name_of
+from fedaudit.integrations.nvflare.ledger import (
+    Arrays,
+    NvflareLedger,
+    RecorderFactory,
+    Upload,
+    create_recorder,
+    factory_name,
+)
 from fedaudit.live.clients import ClientRef
 from fedaudit.results.text import log_line
 
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def round_of(task: Shareable) -> int:
-    """Return the round that a task is of, from 1; NVFlare counts from 0."""
+    """Return the round of a task, counted from 1; NVFlare counts from 0."""
     number = task.get_header(AppConstants.CURRENT_ROUND)
     if not isinstance(number, int) or number < 0:
         raise BadInput(
@@ -42,7 +49,7 @@ def round_of(task: Shareable) -> int:
 
 
 def error_in(result: Shareable) -> str:
-    """Return the error that a result reports; empty for none."""
+    """Return the error code of a result; empty without an error."""
     code = result.get_return_code()
     return "" if code in (None, ReturnCode.OK) else str(code)
 
@@ -51,7 +58,7 @@ def model_in(task: Shareable) -> Arrays:
     """Return the model that a site is sent."""
     dxo = _dxo(task)
     if dxo.data_kind != DataKind.WEIGHTS:
-        raise BadInput(f"it is {_named(dxo)}; a recorder needs the whole model ({_WHOLE})")
+        raise BadInput(f"it is {_kind(dxo)}; a recorder needs the whole model ({_WHOLE})")
     return _arrays(dxo)
 
 
@@ -59,13 +66,13 @@ def upload_in(result: Shareable) -> Upload:
     """Return the upload of a site: a model or a difference."""
     dxo = _dxo(result)
     if dxo.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
-        raise BadInput(f"it is {_named(dxo)}; a recorder reads {_WHOLE} and {_DIFFERENCE}")
+        raise BadInput(f"it is {_kind(dxo)}; a recorder reads {_WHOLE} and {_DIFFERENCE}")
     is_difference = dxo.data_kind == DataKind.WEIGHT_DIFF
     return Upload(_arrays(dxo), is_difference, _weight(dxo), _reported(dxo))
 
 
-_HEAVIEST = 1e300
-"""Whole numbers beyond it may be none that a float holds."""
+_MAX_WEIGHT = 1e300
+"""Largest weight; larger whole numbers may be beyond the range of floats."""
 
 _WHOLE, _DIFFERENCE = DataKind.WEIGHTS.value, DataKind.WEIGHT_DIFF.value
 
@@ -74,18 +81,18 @@ def _dxo(content: Shareable) -> DXO:
     try:
         return from_shareable(content)
     except (ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"it carries no DXO ({error})") from error
+        raise BadInput(f"it has no DXO ({error})") from error
 
 
 def _arrays(dxo: DXO) -> Arrays:
     processed = dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM)
     if processed:
         raise BadInput(
-            f"its arrays are {processed}; a recorder reads plain ones, so add it after the filter "
-            "that undoes this, if the server has one"
+            f"its arrays are {processed}; a recorder reads plain arrays, so add it after the "
+            "server's filter that restores them"
         )
     if not isinstance(dxo.data, dict) or not dxo.data:
-        raise BadInput(f"it is {_named(dxo)} without arrays")
+        raise BadInput(f"it is {_kind(dxo)} without arrays")
     return dxo.data
 
 
@@ -93,7 +100,7 @@ def _weight(dxo: DXO) -> float:
     weight = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     # NVFlare counts an invalid weight as 1.
-    return float(weight) if is_number and 0 < weight <= _HEAVIEST else 1.0
+    return float(weight) if is_number and 0 < weight <= _MAX_WEIGHT else 1.0
 
 
 def _reported(dxo: DXO) -> dict[str, float]:
@@ -103,7 +110,7 @@ def _reported(dxo: DXO) -> dict[str, float]:
     return training_metrics(metrics, bare=False) if isinstance(metrics, Mapping) else {}
 
 
-def _named(dxo: DXO) -> str:
+def _kind(dxo: DXO) -> str:
     return f"data of the kind {getattr(dxo.data_kind, 'value', dxo.data_kind)}"
 
 
@@ -115,72 +122,76 @@ class RecordingFilter(Filter):
     :func:`fedaudit.record`. Uploads are recorded as they arrive at the filter: add it after filters
     that decrypt and before filters that add noise.
 
-    A job describes a filter by its arguments, and the server's process creates it from them. The
-    recorder is made there when the run starts; a run without a recorder stops.
+    A job contains only the arguments of a filter, from which the server's process creates the
+    filter. The recorder is created in that process when the run starts. If this fails, the run
+    stops.
     """
 
     def __init__(
         self,
-        recorder: Makes | str,
+        recorder: RecorderFactory | str,
         folder: Path | str,
         sites: Mapping[str, ClientRef] | None = None,
         task: str = "train",
         reads_metrics: bool = True,
     ) -> None:
-        """Describe a recording.
+        """Store the arguments; the recorder is created when the run starts.
 
         Args:
-            recorder: Function that makes the recorder for a folder, in a module that the server can
-                import, or its name as ``module:function``.
+            recorder: Function that creates the recorder for a folder, in a module that the server
+                can import, or its name as ``module:function``.
             folder: Folder of the recording on the server.
             sites: The client of each site, by the site's name. By default the client of the same
-                name if audited clients have names, else of the number at the name's end.
+                name if audited clients have names, else the number at the end of the site's name.
             task: Name of the task in which sites train.
-            reads_metrics: Whether training metrics of sites are compared with the recorder's own
-                figures. Turn it off if filters of sites add noise or clip.
+            reads_metrics: Whether training metrics of sites are compared with the recorder's
+                values. Pass False if filters of sites add noise or clip.
 
         Raises:
             BadInput: The function cannot be found by name.
         """
         super().__init__()
-        # The job's description is read from attributes of the names of arguments.
-        self.recorder, self.folder = name_of(recorder), str(Path(folder).absolute())
+        # NVFlare reads the arguments from attributes with the same names.
+        self.recorder, self.folder = factory_name(recorder), str(Path(folder).absolute())
         self.sites = None if sites is None else dict(sites)
         self.task, self.reads_metrics = task, reads_metrics
         self._ledger: NvflareLedger | None = None
         self._lock: threading.RLock | None = None
 
     def get_job_target_type(self) -> str:
-        """Return the server, the only target."""
+        """Return the server, the only target of this filter."""
         return str(JobTargetType.SERVER)
 
     def add_to_fed_job(self, job: "FedJob", ctx: "JobCtx", **kwargs: object) -> None:
         """Add the filter to a job, without fedaudit's own files.
 
         Raises:
-            BadInput: It is added as another kind of filter, or for other tasks.
+            BadInput: The filter is added as another kind of filter, or for other tasks.
         """
         tasks = kwargs.get("tasks") or [self.task]
         if kwargs.get("filter_type") != FilterType.TASK_RESULT:
             raise BadInput("a RecordingFilter is added with add_server_input_filter")
         if not isinstance(tasks, list) or not {self.task, "*"} & set(tasks):
-            raise BadInput(f"a RecordingFilter of the task {self.task!r} is added for {tasks}")
+            raise BadInput(
+                f"a RecordingFilter of the task {self.task!r} is added for the tasks {tasks}; add "
+                f"it for tasks=[{self.task!r}]"
+            )
         job.set_app_packages([*job.job.app_packages, "fedaudit"])
         super().add_to_fed_job(job, ctx, **{**kwargs, "tasks": tasks})
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Note a site's result, and return it unchanged."""
+        """Record a site's result, and return it unchanged."""
         if fl_ctx.get_prop(FLContextKey.TASK_NAME) == self.task:
-            self._do(fl_ctx, lambda ledger: _hear(ledger, shareable, fl_ctx))
+            self._do(fl_ctx, lambda ledger: _add_result(ledger, shareable, fl_ctx))
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Start and end the recording; note models of sites and of rounds."""
+        """Start and end the recording; record models that sites are sent, and global models."""
         if event_type == EventType.START_RUN:
             self._start(fl_ctx)
         elif event_type == EventType.AFTER_TASK_DATA_FILTER:
             if fl_ctx.get_prop(FLContextKey.TASK_NAME) == self.task:
-                self._do(fl_ctx, lambda ledger: _ask(ledger, fl_ctx))
+                self._do(fl_ctx, lambda ledger: _add_task(ledger, fl_ctx))
         elif event_type == AppEventType.AFTER_SHAREABLE_TO_LEARNABLE:
             self._do(fl_ctx, lambda ledger: _end_round(ledger, fl_ctx))
         elif event_type == EventType.ABOUT_TO_END_RUN:
@@ -190,18 +201,18 @@ class RecordingFilter(Filter):
         self._lock = threading.RLock()
         try:
             self._ledger = NvflareLedger(
-                made(self.recorder, Path(self.folder)),
+                create_recorder(self.recorder, Path(self.folder)),
                 self.sites,
                 reads_metrics=self.reads_metrics,
             )
-        # Any error: training has not begun, and the user wants a recording.
+        # Stop the run at any error: training has not begun, and the user wants a recording.
         except Exception as error:
             text = log_line(f"fedaudit: the run cannot be recorded: {error}")
             self.system_panic(text, fl_ctx)
 
     def _end(self, ledger: NvflareLedger) -> None:
         self._ledger = None
-        if not ledger.begun:
+        if not ledger.has_begun:
             warn(
                 f"no site was sent a task {self.task!r}, so nothing is recorded; set task= to the "
                 "name of the training task",
@@ -209,21 +220,21 @@ class RecordingFilter(Filter):
             )
         ledger.end()
 
-    def _do(self, fl_ctx: FLContext, act: Callable[[NvflareLedger], None]) -> None:
-        """Run one action at a time, since sites have their own threads."""
+    def _do(self, fl_ctx: FLContext, action: Callable[[NvflareLedger], None]) -> None:
+        """Run an action under a lock, since NVFlare handles each site in its own thread."""
         ledger, lock = self._ledger, self._lock
         if ledger is None or lock is None:
             return
         failure: Exception | None = None
-        # Warnings go to NVFlare's log, where operators of a server look for them.
-        with lock, warnings.catch_warnings(record=True) as told:
+        # Write warnings to NVFlare's log, where operators of a server look for them.
+        with lock, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                act(ledger)
-            # Any error: an audit must not stop the training that it observes.
+                action(ledger)
+            # Catch any error: an audit must not stop the training that it observes.
             except Exception as error:
                 failure = error
-        for warning in told:
+        for warning in caught:
             self.log_warning(fl_ctx, log_line(str(warning.message)))
         if failure is not None and ledger.strict:
             self.system_panic(log_line(f"fedaudit: {failure}"), fl_ctx)
@@ -231,35 +242,31 @@ class RecordingFilter(Filter):
             self.log_error(fl_ctx, log_line(f"fedaudit: {failure}"))
 
 
-def _ask(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
+def _add_task(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     task: Shareable = fl_ctx.get_prop(FLContextKey.TASK_DATA)
     site = str(fl_ctx.get_peer_context().get_identity_name())
-    number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+    task_id = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+    model, fault = None, ""
     index = round_of(task)
     try:
         model = model_in(task)
-    # Any error is reported with the name of the site.
+    # Catch any error, to report it with the name of the site.
     except Exception as error:
-        ledger.ask(index, number, site, None, fault=f"what {site} was sent cannot be read: {error}")
-    else:
-        ledger.ask(index, number, site, model)
+        fault = f"the model sent to {site} cannot be read: {error}"
+    ledger.add_task(index, task_id, site, model, fault=fault)
 
 
-def _hear(ledger: NvflareLedger, result: Shareable, fl_ctx: FLContext) -> None:
-    number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
-    error = error_in(result)
-    if error:
-        ledger.lose(number, error)
-    elif not ledger.reads_uploads:
-        ledger.hear(number, None)
-    else:
-        try:
-            upload = upload_in(result)
-        # Any error is reported with the name of the site, which has replied.
-        except Exception as unread:
-            ledger.hear(number, None, fault=str(unread))
-        else:
-            ledger.hear(number, upload)
+def _add_result(ledger: NvflareLedger, result: Shareable, fl_ctx: FLContext) -> None:
+    task_id, upload, fault = str(fl_ctx.get_prop(FLContextKey.TASK_ID)), None, ""
+    if error_code := error_in(result):
+        ledger.add_error(task_id, error_code)
+        return
+    try:
+        upload = upload_in(result) if ledger.reads_uploads else None
+    # Catch any error, to report it with the name of the site, which has replied.
+    except Exception as error:
+        fault = str(error)
+    ledger.add_result(task_id, upload, fault=fault)
 
 
 def _end_round(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
@@ -268,8 +275,8 @@ def _end_round(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     ledger.close(weights or None)
 
 
-class _Filtered:
-    """A site's result filter, called with weight differences."""
+class _FilterFunction:
+    """Function that passes an update through a site's result filter."""
 
     def __init__(self, filter: Filter) -> None:
         self._filter = filter
@@ -277,13 +284,13 @@ class _Filtered:
     def __call__(self, update: Update) -> tuple[Update, dict[str, object]]:
         meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
         result = DXO(DataKind.WEIGHT_DIFF, data=dict(update), meta=dict(meta))
-        sent = from_shareable(self._filter.process(result.to_shareable(), FLContext()))
-        if not isinstance(sent.data, dict):
-            raise BadInput("the filter sends no weights")
-        arrays = {name: np.asarray(value) for name, value in sent.data.items()}
-        return arrays, {str(name): value for name, value in (sent.meta or {}).items()}
+        filtered = from_shareable(self._filter.process(result.to_shareable(), FLContext()))
+        if not isinstance(filtered.data, dict):
+            raise BadInput("the filter returns no weights")
+        arrays = {name: np.asarray(value) for name, value in filtered.data.items()}
+        return arrays, {str(name): value for name, value in (filtered.meta or {}).items()}
 
 
 def filtered(filter: object, claim: Claim) -> object:
-    """Return a site's result filter as a function; the claim is not used."""
-    return _Filtered(cast(Filter, filter))
+    """Return a site's result filter as a function of updates, for check-dp; ignore the claim."""
+    return _FilterFunction(cast(Filter, filter))

@@ -1,4 +1,4 @@
-"""Guard of an NVFlare site: a filter of its tasks and results."""
+"""Guard of an NVFlare site: a filter that withholds results that leak."""
 
 import atexit
 from collections.abc import Mapping
@@ -23,38 +23,40 @@ from fedaudit.live.weights import Array
 from fedaudit.results.text import log_line
 
 Withheld: TypeAlias = Literal["error", "empty"]
-"""Reply in the place of a withheld result; see :class:`GuardFilter`."""
+"""Reply instead of a withheld result; see :class:`GuardFilter`."""
 
 _RECEIVED = "fedaudit.guard.received"
+"""Property of the context with the round and the model of a task."""
 _HEADERS = (AppConstants.START_ROUND, AppConstants.CURRENT_ROUND, AppConstants.NUM_ROUNDS)
 _CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 
 
 class GuardFilter(Filter):
-    """Filter of a site that lets only those results leave that its guard sends.
+    """Filter of a site that sends only results that pass the checks of a guard.
 
-    A site's administrator lists it twice in the site's ``local/privacy.json``: among
-    ``task_data_filters``, where it notes the model that the site is sent, and among
-    ``task_result_filters``. The guard follows the site's policy file, and reads nothing from a job
-    but models and the number of the round.
+    A site's administrator lists the filter twice in the site's ``local/privacy.json``: among
+    ``task_data_filters``, where it stores the model that the site is sent, and among
+    ``task_result_filters``, where it checks the result. The guard follows the site's policy file.
+    From a job it reads only models and the number of the round.
 
-    Results of every task are checked. What is no model, or cannot be measured, is withheld. A
-    result that leaves has its arrays, the number of training steps and, if the policy allows them,
-    metrics; all other fields are dropped. Filters of the job act afterwards.
+    Results of every task are checked. A result that has no model, or cannot be measured, is
+    withheld. A result that is sent has its arrays, the number of training steps and, if the policy
+    allows them, metrics. All other fields are dropped. Filters of the job act after the guard.
     """
 
     def __init__(self, policy: str, withheld: Withheld = "empty") -> None:
-        """Describe the guard; it is opened with the first result of a job.
+        """Store the arguments; a guard is opened at the first result of a job.
 
         Args:
-            policy: Path of the site's policy; see :class:`fedaudit.guard.site.SitePolicy`. "{site}"
-                in it is replaced by the site's name, for a simulation of several sites.
-            withheld: Reply in the place of a withheld result: an "empty" model, which FedAvg and
-                ScatterAndGather leave out of the average, or an "error" (EMPTY_RESULT), which ends
-                their job if fewer sites than required remain.
+            policy: Path of the site's policy file; see :class:`fedaudit.guard.site.SitePolicy`. In
+                the path, "{site}" is replaced by the site's name, for a simulation of several
+                sites.
+            withheld: Reply instead of a withheld result: an "empty" model, without which FedAvg and
+                ScatterAndGather average, or an "error" (EMPTY_RESULT), which ends their job if
+                fewer sites than required remain.
 
         Raises:
-            BadInput: ``withheld`` is something else.
+            BadInput: ``withheld`` has another value.
         """
         super().__init__()
         if withheld not in get_args(Withheld):
@@ -63,35 +65,35 @@ class GuardFilter(Filter):
         self._guards: dict[str, Guard] = {}
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Note the model of a task, or return what may leave of a result."""
+        """Store the model of a task, or return the checked content of a result."""
         chain = self.get_prop(FilterContextKey.CHAIN_TYPE)
         if chain == FilterChainType.TASK_DATA_CHAIN:
-            self._note(shareable, fl_ctx)
+            self._store_task(shareable, fl_ctx)
             return shareable
         try:
-            leaving = self._checked(shareable, fl_ctx)
-        # Any error: a result that cannot be checked must not leave.
+            checked = self._checked(shareable, fl_ctx)
+        # Withhold a result at any error: a result that cannot be checked must not be sent.
         except Exception as error:
             reason = str(error) if isinstance(error, BadInput) else type(error).__name__
             self.log_error(fl_ctx, log_line(f"fedaudit: a result is withheld: {reason}"))
-            leaving = None
-        return self._reply(shareable) if leaving is None else leaving
+            checked = None
+        return self._withheld_reply(shareable) if checked is None else checked
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Close the guard at the end of a run, if a job lists the filter."""
         if event_type == EventType.END_RUN:
             self._close()
 
-    def _note(self, task: Shareable, fl_ctx: FLContext) -> None:
-        """Keep a copy of the model that the site is sent, until the result of the task."""
+    def _store_task(self, task: Shareable, fl_ctx: FLContext) -> None:
+        """Store a copy of the model that the site is sent, until the result is checked."""
         fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
-        # A task without a model has a result without one, or its result is withheld.
+        # Without a model, the result is withheld unless it has only metrics.
         with suppress(Exception):
             received = round_of(task), copied(model_in(task), "the model sent")
             fl_ctx.set_prop(_RECEIVED, received, private=True, sticky=False)
 
     def _checked(self, result: Shareable, fl_ctx: FLContext) -> Shareable | None:
-        """Return what may leave of a result, without fields that were not checked."""
+        """Return the content to send; None if the result is withheld."""
         if error := error_in(result):
             return make_reply(error if error in _CODES else ReturnCode.EXECUTION_EXCEPTION)
         dxo, allows_metrics = from_shareable(result), read_site_policy(self._path(fl_ctx)).metrics
@@ -100,26 +102,26 @@ class GuardFilter(Filter):
         received = fl_ctx.get_prop(_RECEIVED)
         if received is None:
             raise BadInput(
-                "the model of its task is unknown; list the filter among task_data_filters too"
+                "the model of its task is unknown; also list the filter in task_data_filters"
             )
         number, model = received
         upload = upload_in(result)
         arrays: Mapping[str, Array] = upload.arrays
-        leaving = self._guard(fl_ctx).check(
+        checked = self._guard(fl_ctx).check(
             number, sent=model, upload=arrays, is_update=upload.difference
         )
-        if leaving is None:
+        if checked is None:
             return None
         meta: dict[str, object] = {MetaKey.NUM_STEPS_CURRENT_ROUND: upload.weight}
         reported = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
         if allows_metrics and reported is not None:
             meta[MetaKey.INITIAL_METRICS] = numbers_in(reported)
-        return _shareable(DXO(dxo.data_kind, data=leaving, meta=meta), result)
+        return _shareable(DXO(dxo.data_kind, data=checked, meta=meta), result)
 
     def _guard(self, fl_ctx: FLContext) -> Guard:
         job = str(fl_ctx.get_job_id())
         if job not in self._guards:
-            # Filters of a site are not notified of the end of a job, whose process then exits.
+            # A site's filters receive no event at the end of a job, but the job's process exits.
             atexit.register(self._close)
             self._guards[job] = site_guard(
                 self._path(fl_ctx),
@@ -138,18 +140,18 @@ class GuardFilter(Filter):
             with suppress(Exception):
                 guard.close()
 
-    def _reply(self, result: Shareable) -> Shareable:
-        """Return the reply in the place of a withheld result."""
+    def _withheld_reply(self, result: Shareable) -> Shareable:
+        """Return the reply that is sent instead of a withheld result."""
         if self.withheld == "error":
             return make_reply(ReturnCode.EMPTY_RESULT)
         return _shareable(DXO(DataKind.WEIGHTS, data={}), result)
 
 
 def _shareable(dxo: DXO, result: Shareable) -> Shareable:
-    """Return a result with this content and the round of another."""
-    leaving: Shareable = dxo.to_shareable()
+    """Return a result with new content, and with the round numbers of the original."""
+    reply: Shareable = dxo.to_shareable()
     for name in _HEADERS:
         value = result.get_header(name)
         if isinstance(value, int):
-            leaving.set_header(name, value)
-    return leaving
+            reply.set_header(name, value)
+    return reply

@@ -1,4 +1,4 @@
-"""Ledger of a round of NVFlare: tasks and results, passed to a recorder at its end."""
+"""Ledger of a round of NVFlare: collects tasks and results until the round is recorded."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -20,8 +20,9 @@ from fedaudit.live.weights import Array, tensor_of
 Arrays: TypeAlias = Mapping[str, Array]
 
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,15})\Z")
-Makes = Callable[[Path], Recorder]
-_NAMED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+RecorderFactory = Callable[[Path], Recorder]
+"""Function that creates the recorder for a folder."""
+_FACTORY_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class Upload(NamedTuple):
@@ -29,7 +30,7 @@ class Upload(NamedTuple):
 
     Attributes:
         arrays: Arrays by name.
-        difference: Whether they are a difference from the model that was sent.
+        difference: Whether the arrays are the difference from the model that was sent.
         weight: Weight in the average that the site reports; 1 by default.
         reported: Training loss and accuracy that the site reports.
     """
@@ -41,7 +42,9 @@ class Upload(NamedTuple):
 
 
 @dataclass
-class _Page(OpenRound[str]):
+class _OpenRound(OpenRound[str]):
+    """Results of the round in progress, with the site and the sent model of each task."""
+
     sites: dict[str, str] = field(default_factory=dict)
     sent: dict[str, Arrays] = field(default_factory=dict)
 
@@ -49,7 +52,8 @@ class _Page(OpenRound[str]):
 class NvflareLedger:
     """Ledger of one round at a time.
 
-    The ledger never stops training: the recorder warns of faults, and raises only if it is strict.
+    The ledger never stops training: the recorder warns of faults, and raises errors only if it is
+    strict.
     """
 
     def __init__(
@@ -61,8 +65,8 @@ class NvflareLedger:
     ) -> None:
         self._recorder, self._sites = recorder, sites
         self._reads_metrics = reads_metrics
-        self._page: _Page | None = None
-        self._begun = False
+        self._round: _OpenRound | None = None
+        self._has_begun = False
 
     @property
     def strict(self) -> bool:
@@ -70,87 +74,89 @@ class NvflareLedger:
         return self._recorder.strict
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """True if a site was sent a task."""
-        return self._begun
+        return self._has_begun
 
     @property
     def reads_uploads(self) -> bool:
         """True if the adversary sees uploads."""
         return self._recorder.sees_uploads
 
-    def ask(
+    def add_task(
         self, index: int, task: str, site: str, model: Arrays | None, *, fault: str = ""
     ) -> None:
-        """Note that a site is sent its task, or why that cannot be read.
+        """Add a task with the model that a site is sent, or the fault if it cannot be read.
 
-        Another round that is still open is ended first. Each site has its own task number.
+        Another round that is still open is ended first.
         """
-        if self._page is not None and self._page.index != index:
+        if self._round is not None and self._round.index != index:
             self.close(None if fault else model)
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            self._has_begun = True
             self._recorder.begin_at(index, "a run of NVFlare")
-        page = self._page = self._page or _Page(index)
-        page.sites[task] = site
+        round = self._round = self._round or _OpenRound(index)
+        round.sites[task] = site
         if model is None or fault:
-            page.excluded[task] = fault or "it was sent no model"
+            round.excluded[task] = fault or "it was sent no model"
             return
         try:
-            page.sent[task] = _once(model, page.sent)
+            round.sent[task] = _shared_copy(model, round.sent)
         except ValueError as error:
-            page.excluded[task] = f"what it was sent cannot be read: {error}"
+            round.excluded[task] = f"the model sent to it cannot be read: {error}"
 
-    def hear(self, task: str, upload: Upload | None, *, fault: str = "") -> None:
-        """Note a task's result, or why it cannot be read; ignore those of earlier rounds."""
-        page = self._page
-        if page is None or task not in page.sites or task in page.answered:
+    def add_result(self, task: str, upload: Upload | None, *, fault: str = "") -> None:
+        """Add the result of a task, or the fault; results of earlier rounds are ignored."""
+        round = self._round
+        if round is None or task not in round.sites or task in round.answered:
             return
-        page.answered.add(task)
-        page.lost.pop(task, None)
+        round.answered.add(task)
+        round.lost.pop(task, None)
         if upload is not None and self.reads_uploads:
+            sent = round.sent.get(task)
             try:
-                model = page.uploads[task] = _whole(upload, page.sent.get(task))
-                refuse_not_finite(model, lambda: page.sent.get(task))
-                page.weights[task] = upload.weight
-                page.reported[task] = upload.reported if self._reads_metrics else {}
-            # Any error: an audit must not stop the training that it observes.
+                model = round.uploads[task] = _trained_model(upload, sent)
+                refuse_not_finite(model, lambda: sent)
+                round.weights[task] = upload.weight
+                round.reported[task] = upload.reported if self._reads_metrics else {}
+            # Catch any error: an audit must not stop the training that it observes.
             except Exception as error:
                 fault = str(error)
         if fault:
-            page.excluded.setdefault(task, f"its upload cannot be read: {fault}")
+            round.excluded.setdefault(task, f"its upload cannot be read: {fault}")
 
-    def lose(self, task: str, reason: str) -> None:
-        """Note that a task ended in an error."""
-        page = self._page
-        if page is not None and task in page.sites and task not in page.answered:
-            page.lost[task] = reason
+    def add_error(self, task: str, reason: str) -> None:
+        """Add the error in which a task ended."""
+        round = self._round
+        if round is not None and task in round.sites and task not in round.answered:
+            round.lost[task] = reason
 
     def close(self, after: Arrays | None = None) -> None:
-        """End the round; ``after`` is the model that it ended with, if known."""
-        page, self._page = self._page, None
-        if page is None:
+        """End the round; ``after`` is the global model after the round, if it is known."""
+        round, self._round = self._round, None
+        if round is None:
             return
-        clients, unknown = self._clients(page)
-        chosen, excluded = _sorted(page, clients)
-        fault = self._fault(page)
+        clients, note = self._clients(round)
+        chosen, excluded = _choose(round, clients)
+        fault = _fault(round)
         if self.reads_uploads and not chosen:
             reasons = (f"client {client}: {why}" for client, why in excluded.items())
-            fault = fault or next(reasons, unknown)
-        models: dict[ClientRef, Arrays] = {c: page.sent[task] for c, task in chosen.items()}
+            fault = fault or next(reasons, note)
+        models: dict[ClientRef, Arrays] = {c: round.sent[task] for c, task in chosen.items()}
         if not self.reads_uploads:
-            models = dict(zip([0], page.sent.values(), strict=False))
-        page.tell(
+            # In a view without uploads, client 0 stands for all clients.
+            models = dict(zip([0], round.sent.values(), strict=False))
+        round.pass_to(
             self._recorder,
-            page.index,
-            page.sites,
+            round.index,
+            round.sites,
             clients,
             chosen,
             models,
             after=after,
             fault=fault,
             excluded=excluded,
-            note=unknown,
+            note=note,
         )
 
     def end(self) -> None:
@@ -160,11 +166,12 @@ class NvflareLedger:
         finally:
             self._recorder.close()
 
-    def _clients(self, page: _Page) -> tuple[dict[str, ClientRef], str]:
+    def _clients(self, round: _OpenRound) -> tuple[dict[str, ClientRef], str]:
+        """Return the client of each task, and the first error of a site without a client."""
         clients: dict[str, ClientRef] = {}
         fault = ""
         targets = self._recorder.recording.targets
-        for task, site in page.sites.items():
+        for task, site in round.sites.items():
             try:
                 client = client_of(site, self._sites, targets)
                 refuse_mixed_references([client], targets)
@@ -173,34 +180,36 @@ class NvflareLedger:
                 fault = fault or str(error)
         return clients, fault
 
-    def _fault(self, page: _Page) -> str:
-        if not page.sent:
-            return next(iter(page.excluded.values()), "no model was sent")
-        if not page.answered:
-            reasons = sorted({reason for reason in page.lost.values() if reason})
-            errors = f" ({len(page.lost)} errors, such as {reasons[0]!r})" if reasons else ""
-            return f"no site answered{errors}"
-        return ""
+
+def _fault(round: _OpenRound) -> str:
+    if not round.sent:
+        return next(iter(round.excluded.values()), "no model was sent")
+    if not round.answered:
+        reasons = sorted({reason for reason in round.lost.values() if reason})
+        errors = f" ({len(round.lost)} errors, such as {reasons[0]!r})" if reasons else ""
+        return f"no site answered{errors}"
+    return ""
 
 
-def _sorted(
-    page: _Page, clients: Mapping[str, ClientRef]
+def _choose(
+    round: _OpenRound, clients: Mapping[str, ClientRef]
 ) -> tuple[dict[ClientRef, str], dict[ClientRef, str]]:
+    """Return the task of each client to measure, and the faults of other clients."""
     sites: dict[ClientRef, set[str]] = {}
     for task, client in clients.items():
-        sites.setdefault(client, set()).add(page.sites[task])
+        sites.setdefault(client, set()).add(round.sites[task])
     tasks, excluded = dict[ClientRef, str](), dict[ClientRef, str]()
     for task, client in clients.items():
-        if task not in page.answered:
+        if task not in round.answered:
             continue
         if len(sites[client]) > 1:
             excluded[client] = (
                 f"several sites are client {client}: {', '.join(sorted(sites[client]))}; give each "
                 "its own number or name with sites={name: client}"
             )
-        elif task in page.excluded:
-            excluded[client] = page.excluded[task]
-        elif task in page.uploads:
+        elif task in round.excluded:
+            excluded[client] = round.excluded[task]
+        elif task in round.uploads:
             tasks[client] = task
     return {c: task for c, task in tasks.items() if c not in excluded}, excluded
 
@@ -210,12 +219,12 @@ def client_of(
 ) -> ClientRef:
     """Return the client of a site.
 
-    Without ``sites``, a site is the client of its name where audited clients have names, and
-    otherwise that of the number its name ends with.
+    Without ``sites``, the client has the name of the site if audited clients have names. Otherwise
+    it has the number at the end of the site's name.
     """
     if sites is not None:
         if site not in sites:
-            raise BadInput(f"{site!r} is not among the sites that were given: {', '.join(sites)}")
+            raise BadInput(f"{site!r} is not in sites, which has {', '.join(sites)}; add it")
         return sites[site]
     if site and any(map(is_of_name, audited)):
         return site
@@ -228,8 +237,8 @@ def client_of(
     return int(match[1])
 
 
-def _whole(upload: Upload, sent: Arrays | None) -> Arrays:
-    """Return a copy of the model after training, as others may change arrays in place."""
+def _trained_model(upload: Upload, sent: Arrays | None) -> Arrays:
+    """Return a copy of the model after training, since other code may change arrays in place."""
     if not upload.difference:
         return {name: _copy(name, value) for name, value in upload.arrays.items()}
     if sent is None:
@@ -237,27 +246,27 @@ def _whole(upload: Upload, sent: Arrays | None) -> Arrays:
     unknown = sorted(upload.arrays.keys() - sent.keys())
     if unknown:
         raise ValueError(f"it is a difference that has {unknown[0]!r}, which was not sent")
-    changed: dict[str, Array] = {}
-    for name, base in sent.items():
-        # Parameters that are missing in a difference have not changed.
-        value = _copy(name, upload.arrays[name]) if name in upload.arrays else None
-        if value is not None and tuple(value.shape) != tuple(base.shape):
+    # Parameters that are missing in a difference have not changed.
+    trained: dict[str, Array] = {**sent}
+    for name, array in upload.arrays.items():
+        base, change = sent[name], _copy(name, array)
+        if tuple(change.shape) != tuple(base.shape):
             raise ValueError(
-                f"it has {name!r} of shape {tuple(value.shape)}, and {tuple(base.shape)} was sent"
+                f"it has {name!r} of shape {tuple(change.shape)}, and {tuple(base.shape)} was sent"
             )
-        changed[name] = base if value is None else tensor_of(base, name) + tensor_of(value, name)
-    return changed
+        trained[name] = tensor_of(base, name) + tensor_of(change, name)
+    return trained
 
 
-def _once(model: Arrays, others: Mapping[str, Arrays]) -> Arrays:
-    """Return a copy of the model, shared between sites that were sent the same."""
+def _shared_copy(model: Arrays, others: Mapping[str, Arrays]) -> Arrays:
+    """Return a copy of the model; sites that were sent the same model share one copy."""
     for other in others.values():
-        if _same(model, other):
+        if _are_equal(model, other):
             return other
     return {name: _copy(name, value) for name, value in model.items()}
 
 
-def _same(left: Arrays, right: Arrays) -> bool:
+def _are_equal(left: Arrays, right: Arrays) -> bool:
     return left.keys() == right.keys() and all(
         isinstance(value, type(right[name])) and np.array_equal(value, right[name])
         for name, value in left.items()
@@ -269,16 +278,16 @@ def _copy(name: str, value: object) -> Array:
         return value.detach().clone()
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
-    raise ValueError(f"{name!r} is not an array, but of the type {type(value).__name__}")
+    raise ValueError(f"{name!r} is not an array, but {type_of(value)}")
 
 
-def name_of(makes: Makes | str) -> str:
-    """Return a function's name as ``module:function``; raise if it cannot be imported by it."""
-    if isinstance(makes, str):
-        name = makes
+def factory_name(factory: RecorderFactory | str) -> str:
+    """Return a function's name as ``module:function``; raise if this name cannot be imported."""
+    if isinstance(factory, str):
+        name = factory
     else:
-        name = f"{getattr(makes, '__module__', '')}:{getattr(makes, '__qualname__', '')}"
-    if not _NAMED.fullmatch(name) or name.startswith("__main__:"):
+        name = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', '')}"
+    if not _FACTORY_NAME.fullmatch(name) or name.startswith("__main__:"):
         raise BadInput(
             f"the recorder is created in the server's process, which cannot find {name!r}; give a "
             'function of a module (not of the script itself), or its name as "module:function"'
@@ -286,22 +295,22 @@ def name_of(makes: Makes | str) -> str:
     return name
 
 
-def made(name: str, folder: Path) -> Recorder:
-    """Return the recorder that a function, given by name, makes for a folder."""
-    module, _, function = name_of(name).partition(":")
+def create_recorder(name: str, folder: Path) -> Recorder:
+    """Import a factory by its name, and return its recorder for a folder."""
+    module, _, function = factory_name(name).partition(":")
     try:
-        makes = getattr(import_module(module), function)
+        factory = getattr(import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise BadInput(
             f"{name!r} is not found in the server's process ({error}); add its file to the job "
             "with add_server_file"
         ) from error
-    recorder: object = makes(folder)
+    recorder: object = factory(folder)
     if not isinstance(recorder, Recorder):
         raise BadInput(f"{name!r} returns {type_of(recorder)}; return a fedaudit recorder")
     if recorder.uploads != "models":
         raise BadInput(
-            f"{name!r} returns a recorder of {recorder.uploads}; omit uploads, since differences "
-            "are added to the model that was sent"
+            f"{name!r} returns a recorder with uploads={recorder.uploads!r}; omit uploads, since "
+            "differences are added to the sent model before they are recorded"
         )
     return recorder
