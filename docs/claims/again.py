@@ -88,7 +88,6 @@ def _records(claim: Claim) -> Iterator[tuple[str, str]]:
 
 
 def seconds_of(study: str, variant: str) -> float:
-    """Return the seconds that a committed record took; 0 if unknown."""
     values = (rows(study, variant) or {}).get(SECONDS)
     return values[None][None].value if values else 0.0
 
@@ -138,7 +137,6 @@ def _changed(study: str, ending: str) -> list[str]:
 
 
 def fedaudit(words: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     return subprocess.run([sys.executable, "-m", "fedaudit", *words], check=False).returncode
 
 
@@ -181,7 +179,6 @@ def compared(unit: Unit) -> str:
 
 
 def _distance(before: Value, now: Value | None) -> float:
-    """Return the largest difference of value and limits; infinite if one is missing."""
     if now is None:
         return math.inf
     ends = (before.value, before.low, before.high), (now.value, now.low, now.high)

@@ -246,7 +246,6 @@ def _combined(
     other: float,
     theirs: tuple[float, float],
 ) -> tuple[float, float]:
-    """Return limits of the difference of two independent figures."""
     low = gap - math.hypot(first - its[0], theirs[1] - other)
     return low, gap + math.hypot(its[1] - first, other - theirs[0])
 

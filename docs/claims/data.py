@@ -213,7 +213,6 @@ def read_toml(path: Path, kind: type[Stated]) -> Stated:
 
 @cache
 def regimes() -> dict[str, Regime]:
-    """Return all regimes by name."""
     return read_toml(CLAIMS / "regimes.toml", dict[str, Regime])
 
 
@@ -237,7 +236,6 @@ def papers() -> list[Paper]:
 
 
 def named(study: str, variant: str) -> str:
-    """Return the name of a variant's folder and record."""
     return f"{study}-{variant}" if variant else study
 
 
@@ -248,5 +246,4 @@ def variant_of(regime: Regime, term: Term) -> str:
 
 
 def is_of_games(study: str) -> bool:
-    """Return whether the record of a folder is of security games."""
     return any(regime.study == study and regime.kind == "games" for regime in regimes().values())

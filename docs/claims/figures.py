@@ -83,7 +83,6 @@ OF_A_MACHINE = ("seconds", "seconds_ratio")
 
 
 def path_of(study: str, variant: str) -> Path:
-    """Return the path of a committed record."""
     return RECORDS / study / f"{named(study, variant)}.json"
 
 
@@ -175,13 +174,11 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
 
 @cache
 def defenses_of(path: Path) -> str:
-    """Return the defense of a committed record, with chained ones."""
     defense = DefenseSection.model_validate(read_record(path).config["defense"])
     return "+".join([defense.name, *(part.name for part in defense.chain)])
 
 
 def _points(study: str, variant: str, key: FigureName) -> dict[int, tuple[float, float]]:
-    """Return membership advantage and error of each seed."""
     figures = rows(study, variant)
     assert figures is not None
     errors = figures[FigureName("test_accuracy")]
@@ -193,7 +190,6 @@ def _points(study: str, variant: str, key: FigureName) -> dict[int, tuple[float,
 
 
 def _of_games(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]:
-    """Yield the figures of games, with points in place of attacks."""
     yield SECONDS, None, Value.without_limits(record.environment.seconds or 0.0)
     for point in record.games:
         for figure, value in _of_point(point):
@@ -335,8 +331,6 @@ def of_loss(lines: list[Trajectory]) -> Iterator[tuple[FigureName, Value]]:
 
 
 def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[tuple[str, Value]]:
-    """Yield the figures of a source attack in one run."""
-
     def share(rate: float) -> Value:
         limits = clopper_pearson(round(rate * run.samples), run.samples)
         return Value(rate, *limits, SHARES, cancels=True)

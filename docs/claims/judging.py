@@ -110,7 +110,6 @@ class ClaimResult(NamedTuple):
 
     @property
     def counted(self) -> list[RegimeResult]:
-        """Return the regimes that count."""
         return [first for first in self.held if first.counts]
 
 
@@ -137,7 +136,6 @@ def compared(name: str, test: Test, other: Term) -> PartResult:
 
 
 def judged(part: PartResult) -> PartResult:
-    """Return a comparison with the verdict of its interval."""
     gap = part.gap
     if gap is None or gap.low is None or gap.high is None:
         return part._replace(verdict="open")
@@ -194,7 +192,6 @@ def beyond(part: PartResult, verdict: Verdict) -> float:
 
 
 def _widths(distance: float, width: float) -> float:
-    """Return a distance in widths; infinite for a width of 0."""
     return distance / width if width > 1e-9 else math.copysign(math.inf, distance)
 
 
@@ -210,7 +207,6 @@ def _tail(gap: Figure, widths: float) -> float:
 
 
 def held(claim: Claim, name: str, reading: Reading = "these runs") -> RegimeResult:
-    """Judge a claim in a regime."""
     parts = [compared(name, test, other) for test in claim.tests for other in test.others]
     if reading == "further runs":
         parts = [over_further_runs(part) for part in parts]
@@ -276,7 +272,6 @@ def _read(paper: Paper, reading: Reading) -> list[ClaimResult]:
 
 
 def needed_regimes(claim: Claim) -> int:
-    """Return the number of regimes that must decide a claim alike."""
     return 2 if claim.tier == 1 else 1
 
 
@@ -366,7 +361,6 @@ def scale_words(result: ClaimResult, paper: Scale) -> str:
 
 
 def against_in(result: ClaimResult) -> list[str]:
-    """Return the regimes that count in which a claim does not hold."""
     return [
         regime_result.regime
         for regime_result in result.counted

@@ -55,7 +55,6 @@ PAIRS = TypeAdapter(list[Pair])
 
 @cache
 def pairs(study: str) -> Sequence[Pair]:
-    """Return the paired differences of a study."""
     path = TAKEN / f"{study}.json"
     return PAIRS.validate_json(path.read_bytes()) if path.is_file() else ()
 

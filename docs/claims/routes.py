@@ -69,12 +69,10 @@ class Route(NamedTuple):
 
     @property
     def hours(self) -> float:
-        """Return the core hours of all steps."""
         return sum(step.hours for step in self.steps)
 
     @property
     def times(self) -> float:
-        """Return the largest factor of all steps."""
         return max(step.times for step in self.steps)
 
 
@@ -171,7 +169,6 @@ def times_to(part: PartResult, verdict: Verdict, p_value: float) -> float:
 
 
 def _records(part: PartResult) -> Iterator[tuple[str, str, str]]:
-    """Yield the records, and points of games, of a comparison."""
     regime = regimes()[part.regime]
     for term in (part.test.one, part.other):
         if term.value is None:
@@ -194,7 +191,6 @@ def _hours(study: str, variant: str, point: str) -> float:
 
 
 def hours_spent(study: str) -> float:
-    """Return the hours that all records of a study took."""
     paths = (RECORDS / study).glob(f"{study}*.json")
     variants = [path.stem.removeprefix(study).removeprefix("-") for path in paths]
     return sum(seconds_of(study, variant) for variant in variants) / 3600
