@@ -41,7 +41,7 @@ SAID: dict[str, str] = {
 
 
 class Step(NamedTuple):
-    """Additional runs or samples of one regime that give a verdict there.
+    """Additional runs or samples of a regime that would give a verdict in it.
 
     Attributes:
         regime: Name of the regime.
@@ -118,7 +118,7 @@ def _cheapest_of(counted: Sequence[RegimeResult], verdict: Verdict, p_value: flo
 
 
 def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | None:
-    """Return what a verdict in a regime takes at a p-value; None if no number of runs gives it."""
+    """Return the step to a verdict in a regime; None if no number of runs leads to it."""
     parts = [part for part in result.parts if part.gap is not None]
     if verdict == "contradicted":
         # One comparison refutes a claim; choosing it among several shares the error.
@@ -147,8 +147,7 @@ def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | No
 def times_to(part: PartResult, verdict: Verdict, p_value: float) -> float:
     """Return the factor of runs or samples that would give a verdict if the figure stays the same.
 
-    Limits shrink with the square root of the factor. It is infinite if the figure lies on another
-    side.
+    Infinite if the figure contradicts the verdict.
     """
     gap = part.gap
     assert gap is not None
@@ -207,13 +206,10 @@ def _lacks_limits(part: PartResult) -> bool:
 
 
 def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
-    """Describe where a claim is decided, or what would decide an open one.
+    """Describe where a claim is decided, or what would decide an open claim.
 
-    Args:
-        result: The claim.
-        share: The p-value below which it would be decided.
-        tested: Number of tested claims of its paper.
-        scale: Scale of regimes that are smaller than the paper.
+    ``share`` is the p-value below which the claim would be decided, ``tested`` the number of tested
+    claims of its paper, and ``scale`` the scale of regimes that are smaller than the paper.
     """
     claim, counted = result.claim, result.counted
     if claim.not_run:
@@ -354,7 +350,7 @@ def _round_up(times: float) -> str:
 
 
 def _rests_on(part: PartResult) -> str:
-    """Return the unit of which more would narrow the interval."""
+    """Return the unit that determines the width of the interval."""
     figure = part.test.one.figure or part.test.figure
     if regimes()[part.regime].kind == "games":
         games = {"epochs": "targets", "uncertified": "targets", "spread_auc": "copies"}
