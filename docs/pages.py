@@ -177,7 +177,9 @@ def _has_more(entry: CatalogueEntry) -> bool:
 
 def _details(entry: CatalogueEntry, *, title: str) -> str:
     doc = entry.doc
-    blocks = [f"### {title}", doc.first, *doc.rest]
+    # A section with nothing but settings does not repeat the description in the table above it.
+    has_text = entry.kind == "rule" or bool(doc.rest or doc.differs)
+    blocks = [f"### {title}", *([doc.first] if has_text else []), *doc.rest]
     settings = entry.settings or [Option(name, "", text) for name, text in doc.attributes.items()]
     if settings and entry.kind in ("rule", "signal"):
         # Each attack that uses them lists their defaults.
