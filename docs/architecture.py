@@ -108,7 +108,6 @@ WIDTH, GAP, EDGE, TOP = 300, 16, 20, 44
 
 
 def diagram() -> str:
-    """Return the diagram as SVG."""
     wide = 2 * EDGE + 3 * WIDTH + 2 * GAP
     tops = [TOP]
     for boxes in LAYERS:

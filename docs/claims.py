@@ -26,7 +26,6 @@ from fedaudit.core.files import write_whole
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true")

@@ -90,7 +90,6 @@ def _outdated_notebooks(
 
 
 def _without_build_paths(app: Sphinx, doctree: nodes.document) -> None:
-    """Name the files of diffs relative to the project."""
     root = f"{Path(app.srcdir).parent}/"
     for block in doctree.findall(nodes.literal_block):
         if root in block.astext():

@@ -105,12 +105,10 @@ class Rung(NamedTuple):
 
     @property
     def train(self) -> float:
-        """Return the training accuracy of the last global model."""
         return fmean(e.number for e in self.record.where(metric=TRAIN_ACCURACY))
 
     @property
     def test(self) -> float:
-        """Return the test accuracy of the last global model."""
         return fmean(e.number for e in self.record.where(metric=TEST_ACCURACY))
 
     def of(self, *path: str) -> float:
@@ -129,14 +127,12 @@ class Rung(NamedTuple):
 
     @property
     def steps(self) -> float:
-        """Return the local steps of a round."""
         return math.ceil(self.samples / self.of("training", "batch_size")) * self.of(
             "training", "epochs"
         )
 
     @property
     def parameters(self) -> float:
-        """Return the number of parameters of the model."""
         shape, classes = SHAPES[self.study]
         model = self.record.config["model"]
         assert isinstance(model, dict)
@@ -242,12 +238,10 @@ Measure = Callable[[Rung], float]
 
 
 def of_uploads(rung: Rung) -> float:
-    """Return the AUC of the strongest attack on uploads."""
     return rung.best.value
 
 
 def of_final(rung: Rung) -> float:
-    """Return the AUC of the attack on the final model."""
     return rung.final.value
 
 
@@ -276,7 +270,6 @@ def left_out(axis: Axis, made_from: Sequence[Rung], measure: Measure) -> list[fl
 def errors_on(
     axis: Axis, made_from: Sequence[Rung], checked_on: Sequence[Rung], measure: Measure
 ) -> list[float]:
-    """Return the errors of predicted AUCs on data sets for checking."""
     predict = fitted(axis, made_from, measure)
     return [measure(rung) - predict(rung) for rung in checked_on]
 
@@ -304,7 +297,6 @@ def _predicted(line: ProbitLine, axis: Axis, rung: Rung) -> float:
 def picture(
     made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: ProbitLine, final: ProbitLine
 ) -> str:
-    """Return the ladder as an SVG picture."""
     # Narrow, to be legible on a phone.
     with mpl.rc_context({"svg.hashsalt": "ladder", "font.size": 11}):
         return _drawn(made_from, checked_on, uploads, final)
@@ -427,7 +419,6 @@ def _change(before: Rung, after: Rung) -> tuple[tuple[float, float], Change] | N
 
 
 def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
-    """Return the page."""
     uploads, final = rule(RULE, made_from, of_uploads), rule(FINAL_RULE, made_from, of_final)
     parts = [
         INTRODUCTION,
@@ -696,7 +687,6 @@ def _rate(rung: Rung, metric: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Return every generated file by its path."""
     made_from, checked_on = rungs(MADE_FROM), rungs(CHECKED_ON)
     uploads, final = rule(RULE, made_from, of_uploads), rule(FINAL_RULE, made_from, of_final)
     table = {
@@ -723,7 +713,6 @@ def generated() -> dict[Path, str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     files = generated()
     if list(words) == ["--check"]:
         stale = [

@@ -58,7 +58,6 @@ def dead_links(folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print dead links; return 1 if there are any."""
     lines = list(dead_links(Path(sys.argv[1]).resolve()))
     print("\n".join(lines) or "no dead links", file=sys.stderr if lines else sys.stdout)
     return bool(lines)

@@ -100,7 +100,6 @@ def _section(name: str, model: type[BaseModel]) -> str:
 
 
 def _kind(field: FieldInfo) -> str:
-    """Describe a type and its limits."""
     limits = [
         f"{sign} {getattr(limit, name):g}"
         for metadata in field.metadata
@@ -142,7 +141,6 @@ def _default(field: FieldInfo) -> str:
 
 
 def catalogue_markdown() -> str:
-    """Return the page of the catalogue."""
     intro = (
         "Look up each attack, defense, algorithm, partition and data source of a study file. "
         "`fedaudit list` prints these tables and `fedaudit explain NAME` prints one entry."
@@ -179,7 +177,9 @@ def _has_more(entry: CatalogueEntry) -> bool:
 
 def _details(entry: CatalogueEntry, *, title: str) -> str:
     doc = entry.doc
-    blocks = [f"### {title}", doc.first, *doc.rest]
+    # A section with nothing but settings does not repeat the description in the table above it.
+    has_text = entry.kind == "rule" or bool(doc.rest or doc.differs)
+    blocks = [f"### {title}", *([doc.first] if has_text else []), *doc.rest]
     settings = entry.settings or [Option(name, "", text) for name, text in doc.attributes.items()]
     if settings and entry.kind in ("rule", "signal"):
         # Each attack that uses them lists their defaults.
@@ -199,7 +199,6 @@ def _code(text: str) -> str:
 
 
 def _grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
@@ -209,7 +208,6 @@ def _cell(text: str) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each page by file name."""
     return {"catalogue.md": catalogue_markdown(), "settings.md": settings_page()}
 
 

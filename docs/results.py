@@ -80,7 +80,6 @@ class Games(NamedTuple):
 
     @property
     def about(self) -> str:
-        """Return what it is about in one sentence."""
         return str(self.record.config.get("about", ""))
 
 
@@ -93,7 +92,6 @@ class Panel(NamedTuple):
 
 
 def studies() -> list[Study | Games]:
-    """Return all folders of `results/made.toml` in its order."""
     entries = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
     return [
         _study(name, entry["command"], entry.get("note", "")) for name, entry in entries.items()
@@ -190,7 +188,6 @@ def _section(study: Study) -> str:
 
 
 def _games(study: Games) -> str:
-    """Return the tables of points of security games, as in the report."""
     tables = [points_table(study.record, in_rounds=in_rounds) for in_rounds in (False, True)]
     parts = (
         f"# {study.name}",
@@ -219,7 +216,6 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _controls(study: Study) -> str:
-    """Count the controls that passed, and name the others."""
     done = [
         (name, control)
         for name, record in study.records.items()
@@ -269,7 +265,6 @@ def _panels(study: Study) -> list[Panel]:
 
 
 def _shown(record: Record) -> list[Estimate]:
-    """Return the figures over all seeds, or those of a single seed."""
     alone = len(record.seeds) == 1
     return [f for f in record.findings if f.seed is None or alone]
 
@@ -297,7 +292,6 @@ def _table(study: Study, panel: Panel) -> str:
 
 
 def _sources(study: Study) -> str:
-    """Return the table of source inference with the level of label distributions."""
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
     levels_made = [source for r in study.records.values() for source in source_attacks(r)]
     older = (
@@ -383,7 +377,6 @@ CLUSTERS = (
 
 
 def _clusters(study: Study) -> str:
-    """Return the tables of clustered learning: IFCA-MIR's Tables 1 and 2, and its figures."""
     clients = {len(run.clients) for r in study.records.values() for run in r.clusters}
     title = (
         "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on "

@@ -1,4 +1,4 @@
-"""Repetition of the runs behind rows of the page, compared with the committed records."""
+"""Repeat the runs of claims, and compare them with the committed records."""
 
 import math
 import shlex
@@ -88,7 +88,6 @@ def _records(claim: Claim) -> Iterator[tuple[str, str]]:
 
 
 def seconds_of(study: str, variant: str) -> float:
-    """Return the seconds that a committed record took; 0 if unknown."""
     values = (rows(study, variant) or {}).get(SECONDS)
     return values[None][None].value if values else 0.0
 
@@ -125,7 +124,7 @@ def _study(name: str) -> dict[str, Any]:
 
 
 def _changed(study: str, ending: str) -> list[str]:
-    """Return the settings that `results/made.toml` changes for a file or folder."""
+    """Return the changed settings in the commands of `results/made.toml`."""
     studies = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
     lines = studies[study]["command"].replace("\\\n", " ").replace(";", "\n").splitlines()
     commands = [shlex.split(line) for line in lines]
@@ -138,17 +137,11 @@ def _changed(study: str, ending: str) -> list[str]:
 
 
 def fedaudit(words: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
     return subprocess.run([sys.executable, "-m", "fedaudit", *words], check=False).returncode
 
 
 def run_units(units: Sequence[Unit], run: Callable[[Sequence[str]], int] = fedaudit) -> int:
-    """Make and compare all missing records. Return 1 if any failed.
-
-    Args:
-        units: Records in an order in which each depends on earlier ones only.
-        run: Function that runs a command and returns its exit code.
-    """
+    """Create and compare all missing records, in this order. Return 1 if any failed."""
     failed = []
     for place, unit in enumerate(units, 1):
         print(f"\n{unit.name} ({place} of {len(units)})", flush=True)
@@ -168,7 +161,7 @@ def run_units(units: Sequence[Unit], run: Callable[[Sequence[str]], int] = fedau
 
 
 def compared(unit: Unit) -> str:
-    """Return the distances of figures and limits from the committed ones, by kind of figure."""
+    """Describe how far figures and limits are from the committed ones, by kind of figure."""
     now, before = (rows_at(path) for path in (unit.made, unit.committed))
     apart: dict[str, list[float]] = {}
     for key, by_seed in before.items():
@@ -181,7 +174,6 @@ def compared(unit: Unit) -> str:
 
 
 def _distance(before: Value, now: Value | None) -> float:
-    """Return the largest difference of value and limits; infinite if one is missing."""
     if now is None:
         return math.inf
     ends = (before.value, before.low, before.high), (now.value, now.low, now.high)

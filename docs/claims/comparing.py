@@ -21,7 +21,7 @@ LEAST = {
     "clusters": (0.6, 0.55),
     "games": (0.7, 0.65),
 }
-"""Figure and lower limit from which a regime leaks, by the question of its adversary."""
+"""Smallest figure, and smallest lower limit, of a regime that leaks, by topic."""
 GROUPS = ("majority", "minority", "everybody")
 """Groups of clients; the last one if a federation has no groups."""
 BY_STUDENT = "Student's t over runs"
@@ -79,7 +79,7 @@ def _is_over_targets(regime: Regime, test: Test, term: Term) -> bool:
 
 
 def gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
-    """Return the difference to another term: paired by sample, by seed, or from separate limits."""
+    """Return the difference of two terms: paired by sample or seed, or from separate limits."""
     gap = _gap_of(regime, test, other)
     if gap is None or gap.low is None or gap.high is None or gap.further is None:
         return gap
@@ -123,10 +123,10 @@ def _gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
 
 
 def _fits(figure: str, values: Values) -> bool:
-    """Return whether limits by Student's t lie within the range of the figure.
+    """Return whether Student's t limits lie within the range of the figure.
 
-    For rates and counts near 0, limits outside the range would be right in three quarters of cases
-    (docs/decisions/0015-two-regimes-and-one-error.md); those within it hold at their level.
+    For rates and counts near 0, limits outside the range contain the truth in only three quarters
+    of cases (docs/decisions/0015-two-regimes-and-one-error.md).
     """
     by_seed = [by_target[None].value for seed, by_target in values.items() if seed is not None]
     limits = further_runs_interval(by_seed)
@@ -212,7 +212,7 @@ def _both(low: float | None, high: float | None) -> tuple[float, float] | None:
 
 
 def _settled(figure: Figure) -> Figure:
-    """Use the limits for further runs if there are none for these, as for counts of clients."""
+    """Use the limits for further runs if there are none for these runs, as for counts."""
     if figure.low is not None or figure.further is None:
         return figure
     low, high = figure.further
@@ -246,7 +246,6 @@ def _combined(
     other: float,
     theirs: tuple[float, float],
 ) -> tuple[float, float]:
-    """Return limits of the difference of two independent figures."""
     low = gap - math.hypot(first - its[0], theirs[1] - other)
     return low, gap + math.hypot(its[1] - first, other - theirs[0])
 
@@ -289,13 +288,13 @@ def _signed(pair: Pair, direction: Direction) -> Limited[float]:
 
 @cache
 def leaks(name: str) -> bool:
-    """Return whether the regime leaks, by the undefended attack that was chosen in advance."""
+    """Return whether the undefended attack of the regime shows a leak."""
     figure, (value, low) = leak_of(name), LEAST[regimes()[name].kind]
     return figure is not None and figure.value >= value and (figure.low or 0.0) >= low
 
 
 def leak_of(name: str) -> Figure | None:
-    """Return the figure of that attack; for clustered learning the risk of the riskiest model."""
+    """Return the figure that decides whether a regime leaks; None if it is unknown."""
     regime = regimes()[name]
     if regime.kind == "clusters":
         test = Test(figure=MODEL_RISK, one=Term(), others=[])

@@ -26,12 +26,10 @@ class Scale(Part):
     """Sizes by which a regime is compared with a paper; None if not applicable.
 
     Attributes:
-        clients: Number of clients.
         samples: Samples of each client.
-        rounds: Rounds of training.
         records: Samples of all clients together.
         copies: In games, noisy copies of the target on which the server trains.
-        others: In games, other records on which it trains.
+        others: In games, other records on which the server trains.
         test_accuracy: Accuracy of the undefended model, in [0, 1]; shown, not compared.
     """
 
@@ -44,12 +42,12 @@ class Scale(Part):
     test_accuracy: float | None = None
 
     def smaller_than(self, other: "Scale") -> bool:
-        """Return whether any size that both have is below the other's."""
+        """Return whether a size that both scales have is smaller than in the other scale."""
         both = [(getattr(self, name), getattr(other, name)) for name in SIZES]
         return any(mine < theirs for mine, theirs in both if None not in (mine, theirs))
 
     def words(self, other: "Scale") -> str:
-        """Return the sizes that both have, such as "10 clients x 300 samples, 24 rounds"."""
+        """Describe the sizes that both scales have: "10 clients x 300 samples, 24 rounds"."""
         has = {name for name in SIZES if None not in (getattr(self, name), getattr(other, name))}
         parts = []
         if "clients" in has or "samples" in has:
@@ -77,17 +75,15 @@ class Regime(Part):
 
     Attributes:
         study: Folder of records.
-        title: Data, network and sizes for the table. Names in braces are settings, or names that
-            :mod:`docs.claims.titles` fills in.
-        kind: Question of the adversary, which determines when the regime leaks.
+        title: Title for the table; :mod:`docs.claims.titles` fills in the names in braces.
+        kind: Topic of the regime, which determines when it leaks.
         leak: Undefended attack, chosen in advance, that decides whether the regime leaks.
-        against: Non-members for this attack; "unseen" if the visible model was trained on all
-            clients' samples.
+        against: Non-members for this attack.
         base: Undefended variant; empty for the study itself.
         hours: Planned hours for all records of the study; None if an earlier regime of the same
-            study has them.
+            study states them.
         contrast: Whether the regime serves as an example without a leak.
-        called: Names of variants in the claims, with their names in this study.
+        called: Names of variants in this study, by their names in the claims.
     """
 
     study: str
@@ -105,14 +101,13 @@ class Term(Part):
     """Side of a comparison: a figure of a variant, or a number.
 
     Attributes:
-        study: Folder of records, if not the regime's.
-        variant: Variant of the regime's study; None for its base; for hypervolumes a defense.
-        attack: Attack of the figure, if any; for games the label of a point, or a sign of the
-            detector.
-        attacks: Several attacks whose mean is meant, instead of one.
+        study: Folder of records; the regime's study if empty.
+        variant: Variant of the study; None for the base; for hypervolumes, a defense.
+        attack: Attack; for games, the label of a point or an indicator of the detector.
+        attacks: Attacks whose mean is used, instead of a single one.
         target: Audited client; the first of the study by default.
-        group: Group of clients for figures of clustered learning; for a detector, the server.
-        figure: Figure, if not that of the test.
+        group: Group of clients for clustered learning; for a detector, the server.
+        figure: Figure; that of the test if empty.
         value: Number instead of a figure.
     """
 
@@ -130,12 +125,12 @@ class Test(Part):
     """Comparison: the difference of two terms, compared with a margin.
 
     Attributes:
-        figure: Figure of a record; :mod:`docs.claims.figures` lists all.
-        contrast: Contrast of figures about membership.
+        figure: Figure of a record, as in :class:`docs.claims.figures.FigureName`.
+        contrast: Contrast of membership figures.
         one: Term that the claim is about.
-        others: Terms with which it is compared, one at a time.
-        direction: Claimed position of ``one``.
-        margin: Least claimed difference in the unit of the figure; for "near" the largest.
+        others: Terms with which ``one`` is compared, separately.
+        direction: Claimed position of ``one`` relative to the others.
+        margin: Smallest claimed difference; for "near", the largest.
     """
 
     figure: str = "auc"
@@ -152,18 +147,16 @@ class Claim(Part):
     Attributes:
         id: Name for links and commands.
         says: The claim in our words.
-        where: Table, figure or section.
+        where: Table, figure or section of the paper.
         theirs: Figures of the paper.
-        regimes: Names of the regimes in which it is tested.
         tests: Comparisons that must all hold.
-        leaks: Whether it needs a regime that leaks: claims about attacks or defenses against
-            them, not about accuracy, cost or convergence.
-        tier: 1 if it needs two regimes; 2 if one suffices: ablations, and claims about one data
-            set or one form of a method.
-        not_run: Reason why it has no test.
-        note: Remark.
-        scale: Scale of the paper for this claim, if it differs from the main tables; an empty one
-            if the claim does not depend on scale.
+        leaks: Whether the claim needs a regime that leaks: claims about attacks or defenses, not
+            about accuracy, cost or convergence.
+        tier: 1 if the claim needs two regimes, 2 if it needs one: ablations, and claims about one
+            data set or one form of a method.
+        not_run: Reason why the claim has no test.
+        scale: Scale of the paper for this claim; empty if the claim does not depend on scale, None
+            if it has the scale of the main tables.
     """
 
     id: str
@@ -180,14 +173,7 @@ class Claim(Part):
 
 
 class Paper(Part):
-    """Claims of one paper.
-
-    Attributes:
-        name: Short name.
-        title: Title of the paper.
-        scale: Scale of its main tables.
-        claim: Claims.
-    """
+    """Claims of one paper, and the scale of its main tables."""
 
     name: str
     title: str
@@ -213,7 +199,6 @@ def read_toml(path: Path, kind: type[Stated]) -> Stated:
 
 @cache
 def regimes() -> dict[str, Regime]:
-    """Return all regimes by name."""
     return read_toml(CLAIMS / "regimes.toml", dict[str, Regime])
 
 
@@ -237,16 +222,14 @@ def papers() -> list[Paper]:
 
 
 def named(study: str, variant: str) -> str:
-    """Return the name of a variant's folder and record."""
     return f"{study}-{variant}" if variant else study
 
 
 def variant_of(regime: Regime, term: Term) -> str:
-    """Return the variant of a term by its name in the regime's study."""
+    """Return the name that a term's variant has in the regime's study."""
     name = regime.base if term.variant is None else term.variant
     return name if term.study else regime.called.get(name, name)
 
 
 def is_of_games(study: str) -> bool:
-    """Return whether the record of a folder is of security games."""
     return any(regime.study == study and regime.kind == "games" for regime in regimes().values())

@@ -52,21 +52,18 @@ class FigureName(NamedTuple):
     """Name of a figure of a record.
 
     Attributes:
-        figure: "auc", "tpr@0.001", "test_accuracy", "train_accuracy", "generalisation_gap";
-            "loss_gap@0.6", the mean loss of non-members minus that of members after this share of
-            the rounds; for clients with a defense, compared with the others of the same run,
-            "seconds_ratio" (of training) and "uses_ratio" (of the median sample); of sources
-            "success", "excess", "over_label_baseline", "best_round", "least_round",
-            "overfitting", "named_after_membership" (of all samples, those that an attack calls
-            members, at 10 % false positives, and names the owner of); a figure of clustered
-            learning, or "last change of accuracy" of a group's model; of games "adv", "tpr",
-            "tnr", "held_out", "epochs", "spread_auc" (of one target's neuron), "uncertified"
-            (share of targets whose printed certificate fails with more than 1e-8), "games" and
-            "targets" of a point, and "detector_auc"; "seconds" that a record took. Of several
-            records together "hypervolume" (`hypervolumes`).
-        attack: Attack of the catalogue; a point of games, or a sign of the detector.
-        contrast: Contrast of figures about membership.
-        target: Their audited client.
+        figure: Metric of an estimate, or one of these: "loss_gap@0.6", the mean loss of
+            non-members minus that of members after this fraction of the rounds; "seconds_ratio"
+            and "uses_ratio", training time and uses of the median sample of clients with a
+            defense, relative to the other clients of the run; "named_after_membership", the
+            fraction of samples that an adversary calls members at 10 % false positives and whose
+            owner it then names; "last change of accuracy" of a group's model; "uncertified", the
+            fraction of targets whose certificate fails with a probability above 1e-8;
+            "hypervolume" of several records; and the figures that :func:`rows_at` derives from
+            games and source attacks.
+        attack: Attack of the catalogue; a point of games, or an indicator of the detector.
+        contrast: Contrast of membership figures.
+        target: Audited client of membership figures.
         group: Group of clients; for a detector, the server.
     """
 
@@ -83,13 +80,12 @@ OF_A_MACHINE = ("seconds", "seconds_ratio")
 
 
 def path_of(study: str, variant: str) -> Path:
-    """Return the path of a committed record."""
     return RECORDS / study / f"{named(study, variant)}.json"
 
 
 @cache
 def rows(study: str, variant: str) -> Mapping[FigureName, Values] | None:
-    """Return all figures of a committed record by seed; None without such a record."""
+    """Return all figures of a committed record by seed; None if there is no such record."""
     path = path_of(study, variant)
     return rows_at(path) if path.is_file() else None
 
@@ -103,7 +99,7 @@ def has_older_levels(study: str, variant: str) -> bool:
 
 
 def rows_at(path: Path) -> Mapping[FigureName, Values]:
-    """Return all figures of a record by seed; None is the key of figures over its runs."""
+    """Return all figures of a record by seed; the key None means over all seeds."""
     found: dict[FigureName, dict[int | None, Value]] = {}
     record = read_record(path)
     for key, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
@@ -113,12 +109,7 @@ def rows_at(path: Path) -> Mapping[FigureName, Values]:
 
 @cache
 def directions(study: str, variant: str) -> Directions:
-    """Return the direction of each attack by its figures in an undefended committed record.
-
-    Args:
-        study: Folder of records.
-        variant: The undefended one.
-    """
+    """Return the direction of each attack in an undefended committed record."""
     path = path_of(study, variant)
     return directions_of(mark_doubts(read_record(path)).findings) if path.is_file() else {}
 
@@ -128,12 +119,7 @@ def counted(
 ) -> dict[str, Direction]:
     """Return the attacks that enter an average, with their directions.
 
-    Args:
-        base: Study and variant of the undefended record that decides.
-        attacks: Named by the claim.
-        contrast: Of the figure.
-        metric: Likewise.
-        target: Likewise.
+    The undefended record ``base`` (study and variant) decides.
     """
     all_directions = directions(*base)
     selected = {
@@ -144,17 +130,10 @@ def counted(
 
 @cache
 def hypervolumes(study: str, family: str, attack: str, contrast: str, target: int) -> Values | None:
-    """Return the hypervolume over all strengths of a defense, by seed.
+    """Return the hypervolume over all strengths of a defense, by seed; None without records.
 
-    Args:
-        study: Folder of records, of which each has another strength; that of no defense counts too.
-        family: The defense's name; with what is chained to it "augmentation+data-sampling".
-        attack: By whose AUC the leak is.
-        contrast: Of that AUC.
-        target: Likewise.
-
-    Returns:
-        None where no record has that defense.
+    The points are the records of the study with this defense (``family``), such as
+    "augmentation+data-sampling", and the undefended record.
     """
     by_defense: dict[str, list[str]] = {}
     for path in sorted((RECORDS / study).glob("*.json")):
@@ -175,13 +154,11 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
 
 @cache
 def defenses_of(path: Path) -> str:
-    """Return the defense of a committed record, with chained ones."""
     defense = DefenseSection.model_validate(read_record(path).config["defense"])
     return "+".join([defense.name, *(part.name for part in defense.chain)])
 
 
 def _points(study: str, variant: str, key: FigureName) -> dict[int, tuple[float, float]]:
-    """Return membership advantage and error of each seed."""
     figures = rows(study, variant)
     assert figures is not None
     errors = figures[FigureName("test_accuracy")]
@@ -193,7 +170,6 @@ def _points(study: str, variant: str, key: FigureName) -> dict[int, tuple[float,
 
 
 def _of_games(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]:
-    """Yield the figures of games, with points in place of attacks."""
     yield SECONDS, None, Value.without_limits(record.environment.seconds or 0.0)
     for point in record.games:
         for figure, value in _of_point(point):
@@ -230,7 +206,7 @@ def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
 
 
 def apart(spread: Spread) -> Value:
-    """Return the AUC of a neuron's binned values for the target's copies and other records."""
+    """Return the AUC with which a neuron's values separate target copies from other records."""
     bins = np.arange(len(spread.of_target))
     of_target, of_others = (np.repeat(bins, n) for n in (spread.of_target, spread.of_others))
     interval = auc_interval(
@@ -286,7 +262,7 @@ def _of_record(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]
 
 
 def of_convergence(result: ClusterResult) -> Iterator[tuple[FigureName, Value]]:
-    """Yield each group's gain of accuracy between the last two measured rounds."""
+    """Yield the change of each group's accuracy between the last two measured rounds."""
     last = result.rounds[-2:]
     for group, model in models_of_groups(result).items():
         accuracies = [] if model is None else [state.models[model].accuracy for state in last]
@@ -335,8 +311,6 @@ def of_loss(lines: list[Trajectory]) -> Iterator[tuple[FigureName, Value]]:
 
 
 def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[tuple[str, Value]]:
-    """Yield the figures of a source attack in one run."""
-
     def share(rate: float) -> Value:
         limits = clopper_pearson(round(rate * run.samples), run.samples)
         return Value(rate, *limits, SHARES, cancels=True)

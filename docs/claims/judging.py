@@ -1,4 +1,4 @@
-"""Verdicts of a comparison, of a claim in a regime, and of all claims of a paper.
+"""Verdicts on a comparison, on a claim in a regime, and on all claims of a paper.
 
 `docs/decisions/0015-two-regimes-and-one-error.md` gives the reasons for the rules.
 """
@@ -110,7 +110,6 @@ class ClaimResult(NamedTuple):
 
     @property
     def counted(self) -> list[RegimeResult]:
-        """Return the regimes that count."""
         return [first for first in self.held if first.counts]
 
 
@@ -118,7 +117,7 @@ class ClaimResult(NamedTuple):
 
 
 def compared(name: str, test: Test, other: Term) -> PartResult:
-    """Judge a comparison in a regime, by its interval alone."""
+    """Judge a comparison in a regime by its interval."""
     regime = regimes()[name]
     first, against = figure_of(regime, test, test.one), figure_of(regime, test, other)
     for term, figure in ((test.one, first), (other, against)):
@@ -137,7 +136,6 @@ def compared(name: str, test: Test, other: Term) -> PartResult:
 
 
 def judged(part: PartResult) -> PartResult:
-    """Return a comparison with the verdict of its interval."""
     gap = part.gap
     if gap is None or gap.low is None or gap.high is None:
         return part._replace(verdict="open")
@@ -145,7 +143,7 @@ def judged(part: PartResult) -> PartResult:
 
 
 def over_further_runs(part: PartResult) -> PartResult:
-    """Return a comparison judged by its interval for further runs; not run if that is unknown."""
+    """Judge a comparison by its interval for further runs; "not run" if there is none."""
     if part.gap is None or part.gap.further is None:
         return part._replace(verdict="not run", gap=None)
     low, high = part.gap.further
@@ -155,7 +153,7 @@ def over_further_runs(part: PartResult) -> PartResult:
 
 
 def verdict_of(test: Test, low: float, high: float) -> Verdict:
-    """Return the verdict of an interval: beyond the margin, within it, or on the other side."""
+    """Return the verdict of an interval beyond, within or opposite to the margin."""
     margin = test.margin
     if test.direction == "near":
         if -margin <= low and high <= margin:
@@ -171,9 +169,9 @@ def verdict_of(test: Test, low: float, high: float) -> Verdict:
 
 
 def beyond(part: PartResult, verdict: Verdict) -> float:
-    """Return by how many widths of its limits a figure exceeds what a verdict excludes.
+    """Return the distance of a figure from the values that contradict a verdict.
 
-    It is negative if the figure lies on the other side.
+    The unit is the width between figure and limit. Negative if the figure contradicts the verdict.
     """
     gap = part.gap
     assert gap is not None
@@ -194,12 +192,11 @@ def beyond(part: PartResult, verdict: Verdict) -> float:
 
 
 def _widths(distance: float, width: float) -> float:
-    """Return a distance in widths; infinite for a width of 0."""
     return distance / width if width > 1e-9 else math.copysign(math.inf, distance)
 
 
 def _tail(gap: Figure, widths: float) -> float:
-    """Return the two-sided p-value of a figure so many limits' widths away."""
+    """Return the two-sided p-value of a distance in widths."""
     if gap.method == BY_STUDENT and gap.seeds > 1:
         degrees = gap.seeds - 1
         return float(2 * stdtr(degrees, -stdtrit(degrees, 1 - ERROR / 2) * widths))
@@ -210,7 +207,6 @@ def _tail(gap: Figure, widths: float) -> float:
 
 
 def held(claim: Claim, name: str, reading: Reading = "these runs") -> RegimeResult:
-    """Judge a claim in a regime."""
     parts = [compared(name, test, other) for test in claim.tests for other in test.others]
     if reading == "further runs":
         parts = [over_further_runs(part) for part in parts]
@@ -218,9 +214,9 @@ def held(claim: Claim, name: str, reading: Reading = "these runs") -> RegimeResu
 
 
 def together(parts: Sequence[PartResult], *, leaking: bool) -> RegimeResult:
-    """Combine the comparisons of a regime: all must hold, and one on the other side refutes.
+    """Combine the comparisons of a regime: all must hold, and one opposite result refutes.
 
-    The refuting one is chosen among several, so they share its error.
+    The refuting comparison is chosen among several, so its p-value is corrected.
     """
     name = parts[0].regime
     run = [part for part in parts if part.verdict != "not run"]
@@ -245,7 +241,7 @@ def together(parts: Sequence[PartResult], *, leaking: bool) -> RegimeResult:
 
 
 def seeds_of(part: PartResult) -> int:
-    """Return the number of seeds of a comparison; enough if it compares constants only."""
+    """Return the number of seeds of a comparison; sufficient for comparisons of constants."""
     seeds = part.gap.seeds if part.gap else 0
     return seeds or FEWEST_SEEDS
 
@@ -254,7 +250,7 @@ def seeds_of(part: PartResult) -> int:
 
 
 def decided(paper: Paper) -> list[ClaimResult]:
-    """Judge all claims of a paper. The tested ones share one error."""
+    """Judge all claims of a paper with one error for all tested claims."""
     these = _read(paper, "these runs")
     further = _read(paper, "further runs")
     return [
@@ -276,18 +272,11 @@ def _read(paper: Paper, reading: Reading) -> list[ClaimResult]:
 
 
 def needed_regimes(claim: Claim) -> int:
-    """Return the number of regimes that must decide a claim alike."""
     return 2 if claim.tier == 1 else 1
 
 
 def alone(claim: Claim, regime_results: Sequence[RegimeResult]) -> ClaimResult:
-    """Return the verdict of a claim and its p-value before correction over its paper.
-
-    A claim of tier 1 is confirmed if it holds in at least two of the regimes that count, one of
-    tier 2 in at least one, and if no regime decides otherwise; "no difference" likewise. It is
-    contradicted in as many, if it holds in none. If regimes decide differently, it depends on
-    the regime.
-    """
+    """Return the verdict of a claim, by the rules of the page, before correction over its paper."""
     if claim.not_run:
         return ClaimResult(claim, "not run", ())
     counted = [result for result in regime_results if result.counts]
@@ -315,23 +304,19 @@ def alone(claim: Claim, regime_results: Sequence[RegimeResult]) -> ClaimResult:
 
 
 def partial(p_values: Sequence[float], among: int, least: int) -> float:
-    """Return the p-value of a verdict that holds in at least a number of all regimes.
+    """Return the p-value of "the verdict holds in at least ``least`` of ``among`` regimes".
 
-    Args:
-        p_values: Those of the regimes that have the verdict; all others have 1.
-        among: Number of regimes that count.
-        least: Number of regimes in which it must hold, in [1, among].
+    ``p_values`` are those of the regimes with the verdict; the other regimes have 1.
 
     Source: Benjamini and Heller, Screening for partial conjunction hypotheses, 2008, with Simes'
-        test of the largest p-values, which holds for regimes that are independent or depend on
-        each other positively.
+        test of the largest p-values (regimes independent or positively dependent).
     """
     ordered, tested = sorted(p_values)[least - 1 :], among - least + 1
     return min(1.0, *(tested / place * p_value for place, p_value in enumerate(ordered, 1)))
 
 
 def corrected(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
-    """Correct with Holm's procedure over all tested claims, including open ones."""
+    """Correct verdicts by Holm's procedure over all tested claims, including open ones."""
     adjusted = holm([result.p_value for result in claims], alpha=ERROR).adjusted
     return [
         result._replace(
@@ -355,7 +340,7 @@ def at_scale(result: ClaimResult, paper: Scale) -> Verdict:
 
 
 def scale_words(result: ClaimResult, paper: Scale) -> str:
-    """Return the scale at which a claim was not found, with the paper's; otherwise empty."""
+    """Describe the scale at which a claim was not found, and the paper's; empty otherwise."""
     if result.verdict != "not found at this scale":
         return ""
     theirs = result.claim.scale if result.claim.scale is not None else paper
@@ -366,7 +351,6 @@ def scale_words(result: ClaimResult, paper: Scale) -> str:
 
 
 def against_in(result: ClaimResult) -> list[str]:
-    """Return the regimes that count in which a claim does not hold."""
     return [
         regime_result.regime
         for regime_result in result.counted

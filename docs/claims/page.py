@@ -1,7 +1,7 @@
 """Markdown page of the claims."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import ndiff
 
 from docs.claims.comparing import BY_STUDENT, Figure, counts, leak_of, leaks, over_runs
@@ -29,35 +29,56 @@ _MOST_SHOWN = 12
 """Largest number of differing lines, and the length of each."""
 _LONGEST = 160
 
+MEANINGS = (
+    (
+        "confirmed",
+        "The 95 % interval of the difference lies on the claimed side of the margin in at least "
+        "two regimes that count (in one for ablations), and no regime decides otherwise.",
+    ),
+    ("no difference", "The interval lies within the margin in as many regimes."),
+    (
+        "contradicted",
+        "The interval lies on the opposite side in as many regimes, and the claim holds in none.",
+    ),
+    (
+        "not found at this scale",
+        "The claim would be contradicted, but our regimes are smaller than the paper's. The scales "
+        "are stated.",
+    ),
+    ("depends on the regime", "The claim holds in one regime and fails in another."),
+    ("open", "None of the above. The cheapest way to decide the claim is stated."),
+    ("not run", "The reason is stated."),
+)
+LEAKS = (
+    (
+        "membership",
+        "an undefended attack, chosen in advance, has an AUC of 0.7 or more (lower limit 0.65)",
+    ),
+    (
+        "source inference",
+        "an undefended attack names the owner ten points more often than label distributions "
+        "explain",
+    ),
+    ("clustered learning", "the measured risk of a model is 60 % or more"),
+    (
+        "active membership inference",
+        "the server is right in 70 % of games without randomisation",
+    ),
+)
 INTRODUCTION = """# Claims of the papers
 
 Look up which claims of papers about membership and source inference hold in our records. A claim
 compares two figures, such as the AUCs of two attacks, with a *margin*: the smallest difference that
 counts. A *regime* is a data set, a network and the training settings with which we tested claims.
 `python docs/claims.py` computes all verdicts from the claims (`claims/*.toml`) and the records
-(`results/`), and generates this page. A test checks that the page is up to date. The verdicts
-are:
+(`results/`), and generates this page. A test checks that the page is up to date.
 
-- **confirmed**: The 95 % interval of the difference lies on the claimed side of the margin in at
-  least two regimes that count (in one for ablations), and no regime decides otherwise.
-- **no difference**: The interval lies within the margin in as many regimes.
-- **contradicted**: The interval lies on the opposite side in as many regimes, and the claim holds
-  in none.
-- **not found at this scale**: The claim would be contradicted, but our regimes are smaller than
-  the paper's. The scales are stated.
-- **depends on the regime**: The claim holds in one regime and fails in another.
-- **open**: None of the above. The cheapest way to decide the claim is stated.
-- **not run**: The reason is stated.
+{verdicts}
 
 A regime counts if it has two seeds or more. A claim about an attack or a defense also needs a
 regime that *leaks*. The condition depends on the topic of the claim:
 
-- membership: An undefended attack, chosen in advance, has an AUC of 0.7 or more (lower limit
-  0.65).
-- source inference: An undefended attack names the owner ten points more often than label
-  distributions explain.
-- clustered learning: The measured risk of a model is 60 % or more.
-- active membership inference: Without randomisation, the server is right in 70 % of games.
+{leaks}
 
 The [leak ladder](ladder.md) shows when federations begin to leak. A mean of several attacks covers
 the attacks whose AUC differs from chance level without a defense
@@ -91,10 +112,12 @@ core and needs no data. `--again fedmia-fig5-rounds` takes a minute and a half (
 
 
 def page() -> str:
-    """Return the page."""
     judged_papers = [(paper, decided(paper)) for paper in papers()]
     parts = [
-        INTRODUCTION.rstrip(),
+        INTRODUCTION.rstrip().format(
+            verdicts=_table(["verdict", "condition"], MEANINGS),
+            leaks=_table(["topic of the claim", "the regime leaks if"], LEAKS),
+        ),
         _tally(judged_papers),
         _readings(judged_papers),
         _prices(judged_papers),
@@ -276,7 +299,6 @@ _OLDER_LEVELS = (
 
 
 def _rests_on_older_levels(result: ClaimResult) -> bool:
-    """Return whether a comparison uses records with the earlier level of label distributions."""
     return any(
         has_older_levels(term.study or regimes()[part.regime].study, variant)
         for regime_result in result.held
@@ -359,7 +381,6 @@ def _side(part: PartResult, term: Term) -> str:
 
 
 def _both(figure: Figure) -> str:
-    """Return a figure with both intervals."""
     text = _shown(figure)
     if figure.further is None or figure.method == BY_STUDENT:
         return text
@@ -382,6 +403,10 @@ def _shown(figure: Figure) -> str:
 def _number(value: float) -> str:
     digits = 3 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:.{digits}f}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join([_row(head), _row(["---"] * len(head)), *map(_row, rows)])
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -23,18 +23,9 @@ class Side(Part):
 
 
 class Pair(Part):
-    """Paired difference of AUCs.
+    """Mean of the paired differences of two AUCs over seeds, with limits for these runs.
 
-    Attributes:
-        one: First side.
-        other: Side that is subtracted, on the same samples.
-        target: Audited client of both.
-        seeds: Paired runs.
-        value: The mean difference over these runs.
-        low: Lower limit for these runs.
-        high: Upper limit.
-        further_low: Lower limit for further runs, from five seeds on.
-        further_high: Upper limit for further runs.
+    ``further_low`` and ``further_high`` are the limits for further runs, from five seeds on.
     """
 
     one: Side
@@ -55,7 +46,6 @@ PAIRS = TypeAdapter(list[Pair])
 
 @cache
 def pairs(study: str) -> Sequence[Pair]:
-    """Return the paired differences of a study."""
     path = TAKEN / f"{study}.json"
     return PAIRS.validate_json(path.read_bytes()) if path.is_file() else ()
 
@@ -101,9 +91,7 @@ def _of_attacks(tests: Sequence[Test]) -> Iterator[tuple[Term, Term, Test]]:
 def take_pairs(runs: Path, study: str) -> int:
     """Write the paired differences that claims need from a study, and return their number.
 
-    Args:
-        runs: Folder with a folder for each variant.
-        study: Name of the study.
+    ``runs`` contains a folder for each variant.
 
     Raises:
         BadInput: No run has scores, or no claim needs pairs of them.

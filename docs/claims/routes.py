@@ -41,7 +41,7 @@ SAID: dict[str, str] = {
 
 
 class Step(NamedTuple):
-    """Additional runs or samples of one regime that give a verdict there.
+    """Additional runs or samples of a regime that would give a verdict in it.
 
     Attributes:
         regime: Name of the regime.
@@ -69,12 +69,10 @@ class Route(NamedTuple):
 
     @property
     def hours(self) -> float:
-        """Return the core hours of all steps."""
         return sum(step.hours for step in self.steps)
 
     @property
     def times(self) -> float:
-        """Return the largest factor of all steps."""
         return max(step.times for step in self.steps)
 
 
@@ -120,7 +118,7 @@ def _cheapest_of(counted: Sequence[RegimeResult], verdict: Verdict, p_value: flo
 
 
 def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | None:
-    """Return what a verdict in a regime takes at a p-value; None if no number of runs gives it."""
+    """Return the step to a verdict in a regime; None if no number of runs leads to it."""
     parts = [part for part in result.parts if part.gap is not None]
     if verdict == "contradicted":
         # One comparison refutes a claim; choosing it among several shares the error.
@@ -149,8 +147,7 @@ def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | No
 def times_to(part: PartResult, verdict: Verdict, p_value: float) -> float:
     """Return the factor of runs or samples that would give a verdict if the figure stays the same.
 
-    Limits shrink with the square root of the factor. It is infinite if the figure lies on another
-    side.
+    Infinite if the figure contradicts the verdict.
     """
     gap = part.gap
     assert gap is not None
@@ -171,7 +168,6 @@ def times_to(part: PartResult, verdict: Verdict, p_value: float) -> float:
 
 
 def _records(part: PartResult) -> Iterator[tuple[str, str, str]]:
-    """Yield the records, and points of games, of a comparison."""
     regime = regimes()[part.regime]
     for term in (part.test.one, part.other):
         if term.value is None:
@@ -194,7 +190,6 @@ def _hours(study: str, variant: str, point: str) -> float:
 
 
 def hours_spent(study: str) -> float:
-    """Return the hours that all records of a study took."""
     paths = (RECORDS / study).glob(f"{study}*.json")
     variants = [path.stem.removeprefix(study).removeprefix("-") for path in paths]
     return sum(seconds_of(study, variant) for variant in variants) / 3600
@@ -211,13 +206,10 @@ def _lacks_limits(part: PartResult) -> bool:
 
 
 def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
-    """Describe where a claim is decided, or what would decide an open one.
+    """Describe where a claim is decided, or what would decide an open claim.
 
-    Args:
-        result: The claim.
-        share: The p-value below which it would be decided.
-        tested: Number of tested claims of its paper.
-        scale: Scale of regimes that are smaller than the paper.
+    ``share`` is the p-value below which the claim would be decided, ``tested`` the number of tested
+    claims of its paper, and ``scale`` the scale of regimes that are smaller than the paper.
     """
     claim, counted = result.claim, result.counted
     if claim.not_run:
@@ -358,7 +350,7 @@ def _round_up(times: float) -> str:
 
 
 def _rests_on(part: PartResult) -> str:
-    """Return the unit of which more would narrow the interval."""
+    """Return the unit that determines the width of the interval."""
     figure = part.test.one.figure or part.test.figure
     if regimes()[part.regime].kind == "games":
         games = {"epochs": "targets", "uncertified": "targets", "spread_auc": "copies"}
