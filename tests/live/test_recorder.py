@@ -502,7 +502,7 @@ def test_the_command_attacks_a_recording(
     usual: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("attack", usual, "--out", tmp_path, *AS_QUICK) == 0
-    assert "controls hold" in capsys.readouterr().out
+    assert "controls passed" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
     assert "Known settings of the recording" in page
     assert "fedaudit run study.toml" not in page

@@ -102,8 +102,8 @@ def test_advice_requires_all_four_ladder_attacks() -> None:
 def test_the_final_view_is_compared_with_the_generalisation_gap() -> None:
     view = changed(record().view, name="final")
     found = must(advice(federation(view=view, auc=0.6)))
-    assert "The final model is 11.0% better" in found.place
-    assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} at this gap" in found.place
+    assert "of the final model is 11.0% higher" in found.place
+    assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} on the ladder" in found.place
 
 
 def test_next_steps_start_with_the_cheapest_effective_change() -> None:

@@ -69,7 +69,7 @@ def test_predictive_value_uses_the_largest_upper_limit_rounded_up() -> None:
     assert "(20.0%: fedmia-2 v. unseen)" in answers.flagged(two).more
     odd = rate(0.3, attack="odd", method="lowest and highest")
     assert answers.flagged(found(rate(0.2), odd)).more.endswith(
-        "an assumption. Without such a limit, in part or whole: odd."
+        "an assumption. Some or all figures of these have no such limit: odd."
     )
 
 
@@ -90,7 +90,7 @@ def test_a_tpr_refused_for_few_samples_is_inconclusive() -> None:
     ]
     said = answers.flagged(found(auc(0.4, 0.6), *refused))
     assert said.kind == "inconclusive"
-    assert said.more == "TPR at 1% FPR: 2 figures not given. More non-members are needed."
+    assert said.more == "TPR at 1% FPR: 2 figures not computed. More non-members are needed."
 
 
 def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
@@ -99,7 +99,7 @@ def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
     assert said.text == verdict(two).headline + "."
     assert said.more == (
         "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members; 2 seeds. "
-        "A policy’s verdict is in a pack’s verdict.json."
+        "The verdict of a policy is in the file verdict.json of an evidence pack."
     )
     games = played(point(right=60))
     assert answers.conclusion(games).text.startswith(game_verdict(games).first.headline)
@@ -148,13 +148,13 @@ def test_a_mean_alone_is_not_called_the_worst_of_its_models() -> None:
     runs = [auc(0.4, 0.7, seed=seed, method=range_) for seed in (1, 2)]
     said = answers.bound_on_success(found(auc(0.45, 0.577, seed=None), *runs))
     assert "over seeds" in said.text
-    assert "Without such a limit, in part or whole: fedmia-2" in said.more
+    assert "Some or all figures of these have no such limit: fedmia-2" in said.more
 
 
 def test_controls_are_counted_by_kind_and_missing_ones_are_listed() -> None:
     ran = [control("permuted members"), control("permuted members"), control("untrained model")]
     said = answers.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
-    assert said.text == "3 of 4 controls hold, 1 without a result"
+    assert said.text == "3 of 4 controls passed, 1 without a result"
     assert said.more == (
         "Run: permuted members and untrained model. Not run: blind classifier and planted leak."
     )
@@ -162,7 +162,7 @@ def test_controls_are_counted_by_kind_and_missing_ones_are_listed() -> None:
 
 def test_the_strongest_reference_attack_is_reported() -> None:
     said = answers.references(found(auc(0.4, 0.6, attack="rmia"), auc(0.5, 0.6, attack="loss")))
-    assert said.text == "Yes: largest AUC 0.500 (95% interval 0.400–0.600), rmia"
+    assert said.text == "Yes; their largest AUC is 0.500 (95% interval 0.400–0.600), rmia"
 
 
 def test_the_bound_is_the_largest_upper_confidence_limit() -> None:
@@ -188,11 +188,11 @@ def test_attacks_without_an_upper_limit_are_listed_with_the_bound() -> None:
     one = changed(one, attacks=[*one.attacks, refused])
     said = answers.bound_on_success(one)
     assert said.text.startswith("AUC at most 0.600 ")
-    assert "Without such a limit, in part or whole: odd, blank and ami." in said.more
+    assert "Some or all figures of these have no such limit: odd, blank and ami." in said.more
 
 
 def test_the_released_model_counts_as_tested_only_in_the_final_view() -> None:
-    alone = "The released model alone was not tested."
+    alone = "No adversary that sees only the released model was tested."
     assert alone in answers.caveats(found(auc(0.4, 0.6)))
     assert alone not in answers.caveats(found(auc(0.4, 0.6, view="final")))
 
@@ -228,7 +228,7 @@ def test_a_claimed_epsilon_is_stated_with_unit_adjacency_and_delta() -> None:
         "accountant, delta 1e-05."
     )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
-    assert "adjacency: as the unit states" in answers.claimed_epsilon(found(local)).more
+    assert "adjacency: as stated for the unit" in answers.claimed_epsilon(found(local)).more
     whole = epsilon(FORMAL_EPSILON, 8.0, note="unit: a client's whole contribution to each upload")
     assert (
         "whether a client takes part is not covered" in answers.claimed_epsilon(found(whole)).more
@@ -245,8 +245,8 @@ def test_without_noise_no_epsilon_is_claimed() -> None:
 @pytest.mark.parametrize(
     ("measured", "ends"),
     [
-        (1.9, "2.000 claimed is not refuted, which proves nothing"),
-        (2.1, "2.000 claimed is refuted"),
+        (1.9, "The claimed 2.000 is not refuted, which proves nothing"),
+        (2.1, "The claimed 2.000 is refuted"),
     ],
 )
 def test_the_empirical_epsilon_is_compared_with_the_claim(measured: float, ends: str) -> None:
@@ -265,7 +265,7 @@ def test_the_empirical_epsilon_is_compared_with_the_claim(measured: float, ends:
         f"ε 2.000 (claimed, with canary clients, as audited; {observer})"
     )
     assert answers.residual(of).text.endswith(
-        f"ne client's whole contribution: epsilon at least {measured:.3f}; {ends}"
+        f"ne client's whole contribution: epsilon at least {measured:.3f}; t{ends[1:]}"
     )
 
 
@@ -274,7 +274,7 @@ def test_a_gaussian_bound_refutes_a_claim_only_under_its_assumption() -> None:
     one = found(gauss, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
     (bounds,) = shown_bounds(one)
     assert bounds.refutes
-    assert "3.000 if the mechanism is Gaussian; 2.000 claimed is refuted" in bounds.sentence
+    assert "3.000 if the mechanism is Gaussian; the claimed 2.000 is refuted" in bounds.sentence
     assert "3.000 if the mechanism is Gaussian" in answers.measured_epsilon(one).text
 
 
@@ -282,7 +282,7 @@ def test_a_refuted_claim_is_shown_although_its_control_failed() -> None:
     figures = [epsilon(CLIENT_EPSILON, 3.0), epsilon(CLAIMED_CLIENT_EPSILON, 2.0)]
     refuted = found(auc(0.4, 0.6), *figures, controls=[control("claimed epsilon", passed=False)])
     assert verdict(refuted).status == "control failed"
-    assert "2.000 claimed is refuted" in verdict(refuted).headline
+    assert "the claimed 2.000 is refuted" in verdict(refuted).headline
     blind = found(auc(0.4, 0.6), *figures, controls=[control("blind classifier", passed=False)])
     assert "at least 3.000" not in verdict(blind).headline
 
@@ -299,7 +299,7 @@ def test_games_answer_the_malicious_server_clause() -> None:
     assert "60.0%" in said.text
     assert "95% interval" in said.text
     assert answers.claimed_epsilon(games).text == "ε 3.000 claimed for one record, delta 0"
-    assert "the actual one is 668" in answers.claimed_epsilon(games).more
+    assert "the actual ε is 668" in answers.claimed_epsilon(games).more
     assert "one record, against a server that tampers" in answers.measured_epsilon(games).text
     assert asked("membership of a record", games).kind == "not tested"
     assert asked("malicious server", found(auc(0.4, 0.6))).kind == "not tested"
@@ -408,8 +408,8 @@ def test_names_in_records_are_shortened_and_escaped() -> None:
 @pytest.mark.parametrize(
     ("measured", "said"),
     [
-        (1.5, "epsilon at least 1.500; 2.000 claimed is not refuted, which proves nothing"),
-        (2.5, "epsilon at least 2.500; 2.000 claimed is refuted"),
+        (1.5, "epsilon at least 1.500; the claimed 2.000 is not refuted, which proves nothing"),
+        (2.5, "epsilon at least 2.500; the claimed 2.000 is refuted"),
     ],
 )
 def test_the_verdict_compares_the_canary_bound_with_the_claim(measured: float, said: str) -> None:
@@ -440,7 +440,7 @@ def test_the_claim_without_canaries_is_given_as_deployed() -> None:
     assert "ε 2.000 (claimed, with canary clients, as audited;" in claimed
     measured = changed(one, estimates=[*one.estimates, epsilon(CLIENT_EPSILON, 1.0)])
     risk = answers.residual(measured).text
-    assert "2.000 claimed (without canary clients, as deployed, 3.000) is not refuted" in risk
+    assert "the claimed 2.000 (without canary clients, as deployed, 3.000) is not refuted" in risk
 
 
 def test_a_partly_missing_limit_is_attributed_to_its_seed() -> None:
@@ -448,7 +448,7 @@ def test_a_partly_missing_limit_is_attributed_to_its_seed() -> None:
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
     one = found(*given, *rates)
     assert "13.9% of members are found (fedmia-2 v. unseen, seed 1)" in answers.residual(one).text
-    assert "in part or whole: fedmia-2" in answers.flagged(one).more
+    assert "have no such limit: fedmia-2" in answers.flagged(one).more
 
 
 def test_a_bound_at_the_ceiling_of_its_test_is_labelled() -> None:
@@ -471,7 +471,7 @@ def test_a_person_audit_claims_no_sample_level_epsilon() -> None:
     person = changed(auc(0.6, 0.8), unit="person")
     one = found(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
     said = asked("people with several records", one)
-    assert said.text.startswith("Of people, each with all of their samples. Strongest attack, AUC")
+    assert said.text.startswith("These figures are for people, each with all of their samples. ")
     assert "0.700" in said.text
     assert "none is stated for a person" in said.more
 
@@ -486,9 +486,9 @@ def test_the_deletion_clause_uses_the_model_after_unlearning() -> None:
     assert "adversary with both models 0.87" in said.text
     assert ": not forgotten (" in asked("deletion", there).text
     assert verdict(gone).headline.endswith(
-        "These figures are of the model before deletion; verdict after it: forgotten"
+        "These figures are for the model before deletion; verdict after deletion: forgotten"
     )
-    assert answers.caveats(gone).startswith("Figures are of the model before deletion.")
+    assert answers.caveats(gone).startswith("The figures are for the model before deletion.")
 
 
 def test_a_malicious_client_is_reported_with_its_attack() -> None:

@@ -60,9 +60,9 @@ def test_notes_replace_identifiers_of_the_program_by_words() -> None:
         SMALL.findings[0], note="no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"
     )
     assert cleaned(figure).note == (
-        "no other clients' samples; it needs the model sent out, how training changed that model, "
-        "MY_UPDATE"
+        "no other clients' samples; it needs the global model, each client's update of the global "
+        "model, MY_UPDATE"
     )
     page = report_html(record(details=False))
     assert "CHOOSES_MODEL" not in page
-    assert "the choice of the model sent out is missing" in page
+    assert "control over the model that clients receive is missing" in page

@@ -69,7 +69,7 @@ def test_a_comparison_prints_names_that_all_records_share(
 ) -> None:
     figures = [*three(0.8, significant=True), auc(0.6, 0.5, 0.7, attack="b", target=2)]
     records = [of_clients(*figures), of_clients(*figures, names=names)]
-    assert f"on {client} alone" in words(comparison_html(compare_records(records), records))
+    assert f"only on {client}" in words(comparison_html(compare_records(records), records))
 
 
 def test_the_bars_of_a_single_client_need_no_name() -> None:
@@ -165,7 +165,7 @@ def test_a_leaking_client_is_reported_next_to_the_pooled_estimate(
     every = pooled(over_all, over_all - 0.03, over_all + 0.03, significant=shown)
     headline = verdict(of_clients(*three(0.9, significant=True), every)).headline
     assert said in headline
-    assert headline.endswith("for hospital-a alone")
+    assert headline.endswith("for hospital-a separately")
 
 
 def test_clients_too_small_for_a_verdict_are_mentioned() -> None:
@@ -175,7 +175,7 @@ def test_clients_too_small_for_a_verdict_are_mentioned() -> None:
     ]
     headline = verdict(of_clients(*three(), *over_all)).headline
     assert headline.startswith("No leak shown")
-    assert "single clients are too small to be judged alone" in headline
+    assert "single clients have too few samples for a separate verdict" in headline
 
 
 def test_only_small_clients_are_called_too_small() -> None:
@@ -186,7 +186,7 @@ def test_only_small_clients_are_called_too_small() -> None:
     small = auc(0.5, 0.3, 0.7, target=1, significant=False)
     every = pooled(0.5, 0.49, 0.51, significant=False)
     headline = verdict(of_clients(*large, small, every)).headline
-    assert "hospital-b is too small to be judged alone" in headline
+    assert "hospital-b has too few samples for a separate verdict" in headline
 
 
 def test_the_label_baseline_is_shown_with_the_estimate() -> None:
@@ -196,7 +196,7 @@ def test_the_label_baseline_is_shown_with_the_estimate() -> None:
 
 @pytest.mark.parametrize("target", [0, None])
 def test_contrasts_without_a_fair_draw_are_marked(target: int | None) -> None:
-    mark = "no fair draw: differences between clients may be part of it"
+    mark = "no fair draw: may include differences between clients"
     unfair = auc(0.65, 0.62, 0.68, target=target, fair=False, within="class", significant=True)
     record = only(unfair)
     page = words(report_html(record))
@@ -208,7 +208,7 @@ def test_unfair_contrasts_are_marked_in_the_table_of_all_figures() -> None:
     fair = auc(0.65, 0.62, 0.68, target=0, significant=True)
     unfair = auc(0.8, 0.7, 0.9, target=0, contrast="other_client", fair=False, within="class")
     page = words(report_html(only(fair, unfair)))
-    assert "no fair draw: differences between clients may be part of it" in page
+    assert "no fair draw: may include differences between clients" in page
 
 
 def test_fair_contrasts_are_not_marked() -> None:

@@ -108,7 +108,7 @@ def test_scaled_down_shadows_are_noted() -> None:
         ModelState(clients=2, risk=0.7, estimated=0.71, samples=400, shadow_samples=400),
     )
     text = words(report_html(record))
-    assert "trained on 5,000 for 42,500 samples, and small training sets overstate" in text
+    assert "trained on 5,000 instead of 42,500 samples, and small training sets overstate" in text
 
 
 def test_violations_are_shown_with_their_number_by_chance() -> None:

@@ -80,9 +80,9 @@ def test_a_mean_over_some_clients_names_them_and_stays_in_its_block() -> None:
     (table,) = attack_tables(compare_records(records))["unseen"]
     assert [text for text, _ in headings(table)] == ["no defense", "gradient-noise (sigma 0.1)"]
     plain, defended = (row[1] for row in table.rows)
-    assert "on client 0 alone" in plain.detail.split("\n")
-    assert "on client 0 alone" in defended.detail.split("\n")
-    assert "alone" not in table.rows[0][3].detail
+    assert "only on client 0" in plain.detail.split("\n")
+    assert "only on client 0" in defended.detail.split("\n")
+    assert "only on" not in table.rows[0][3].detail
     assert plain.mark == ""
     assert dict(table.notes)[defended.mark] == "over 1 of 2 runs: the others lack it"
 
@@ -236,7 +236,7 @@ def test_a_failed_control_leaves_no_best_trade_off() -> None:
     result = compare_records(records)
     answer = first_of_comparison(result, records, [verdict(item) for item in records])
     assert (answer.look, answer.status, answer.numbers) == ("control failed", "control failed", ())
-    assert answer.headline == "A control failed: no trade-off is concluded"
+    assert answer.headline == "A control failed, so no trade-off can be concluded"
     page = comparison_html(result, records)
     assert "best trade-off: " not in page
     assert "Low and to the left is good" not in page

@@ -13,6 +13,7 @@ from fedaudit.gate.policy import Policy
 from fedaudit.metrics.unlearning import verdict_words
 from fedaudit.pack.packing import clauses_json
 from fedaudit.report.advice import advice
+from fedaudit.report.deciding.caveats import controls_line
 from fedaudit.report.evidence import main_figures, marker_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
@@ -23,7 +24,6 @@ from fedaudit.report.unlearning import (
     unlearning_section,
     unlearning_tile,
 )
-from fedaudit.report.verdict import controls_line
 from fedaudit.report.wording import cleaned, client_name
 from fedaudit.results.ladder import ladder
 from fedaudit.results.record import ControlResult, Record
@@ -142,7 +142,7 @@ def test_canary_records_are_labelled_and_their_epsilon_is_shown_first() -> None:
     assert "epsilon at least 1.400" in first.headline
     assert any(tile.label == "One canary sample, epsilon at least" for tile in first.numbers)
     assert "whose data" not in answer.meaning
-    assert "Of canary samples, not of people" in clauses_json(audit)
+    assert "These figures are for canary samples, not for people" in clauses_json(audit)
 
 
 def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
@@ -152,7 +152,7 @@ def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
     )
     first = first_screen(audit, verdict(audit))
     assert first.status == "leak shown"
-    start = "Leak shown; size between trace and strong; best estimate 10.6%"
+    start = "A leak is shown; its size is between trace and strong; best estimate 10.6%"
     assert first.headline.startswith(start)
     assert "slightly better" not in words(report_html(audit))
     assert marker_of(main_figures(audit)[1]).word == "trace to strong"
@@ -369,16 +369,16 @@ def test_missing_measurements_make_the_verdict_inconclusive(
 
 def test_a_control_that_was_not_run_gives_no_check_mark() -> None:
     audit = record()
-    assert controls_line([audit]) == "3 of 4 controls hold, 1 without a result"
+    assert controls_line([audit]) == "3 of 4 controls passed, 1 without a result"
     text = printed(audit)
-    assert "? 3 of 4 controls hold, 1 without a result" in text
+    assert "? 3 of 4 controls passed, 1 without a result" in text
     assert "✓" not in text
 
 
 def test_the_headline_excludes_unfair_contrasts_if_fair_ones_exist() -> None:
     fair = auc(0.5, 0.48, 0.52, significant=False)
     unfair = auc(0.8, 0.78, 0.82, contrast="other_client", significant=True, fair=False)
-    caveat = "Differences between clients"
+    caveat = "may include differences between clients"
     both, alone = only(fair, unfair), only(unfair)
     assert main_figures(both) == [fair]
     assert caveat not in verdict(both).headline
@@ -419,7 +419,7 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     assert must(deletion_result(audit)).verdict == "forgotten"
     answer = texts(audit)
     assert all(WITHHELD not in text for text in answer.values())
-    assert "verdict after it: forgotten" in answer["headline"]
+    assert "verdict after deletion: forgotten" in answer["headline"]
 
 
 @pytest.mark.parametrize("verdict", [CANNOT_TELL, UNTOLD])
@@ -564,7 +564,7 @@ def test_a_failed_control_of_one_attack_keeps_leaks_of_others() -> None:
     audit = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
     answer = verdict(audit)
     assert answer.status == "clear leak", "by attack a: figures of b are not relied on"
-    assert "Not relied on, because a control failed: b" in answer.headline
+    assert "Figures not relied on, because a control failed: b" in answer.headline
     terminal = printed(audit)
     assert "✗" in terminal
     assert "peer updates (b; client 2)" in terminal
@@ -599,7 +599,7 @@ def test_a_failed_control_that_can_only_hide_leaks_keeps_them(control: str) -> N
     audit = two_attacks(control, first=(0.65, 0.61, 0.69), target=0)
     answer = verdict(audit)
     assert answer.status == "strong leak"
-    assert "Perhaps too low, because a control failed: client 0" in answer.headline
+    assert "Figures perhaps too low, because a control failed: client 0" in answer.headline
     assert evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.FAIL
 
 

@@ -1,7 +1,7 @@
 import pytest
 
+from fedaudit.report.deciding.caveats import range_headline
 from fedaudit.report.evidence import marker_of, size_of, size_phrase, size_reached
-from fedaudit.report.verdict import range_headline
 from fedaudit.report.wording import interval_text
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
@@ -35,7 +35,7 @@ def test_leak_sizes_follow_their_thresholds(value: float, metric: str, word: str
 def test_a_mark_takes_both_the_corrected_test_and_the_interval() -> None:
     assert marker_of(figure(significant=True)) == ("▲ ", "clear", "clear")
     assert marker_of(figure(significant=False)) == ("", "", "")
-    assert marker_of(figure(significant=True, low=0.49)) == ("△ ", "", "size open")
+    assert marker_of(figure(significant=True, low=0.49)) == ("△ ", "", "size unknown")
     assert marker_of(figure(value=None, significant=None)) == ("", "", "")
 
 

@@ -119,15 +119,15 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
 def test_an_actual_epsilon_above_the_claim_is_reported_with_its_factor() -> None:
     said = game_verdict(ALL)
     assert said.claims == (
-        "bitrand claims ε 3 to 5 and by its own probabilities gives ε 668 for one record, 134 to "
-        "223 times as much.",
-        "bitrand, shared mask claims ε 3 and gives no epsilon at all: all records of a batch get "
+        "bitrand claims ε 3 to 5 but has an actual ε of 668 for one record, by its own "
+        "probabilities: 134 to 223 times as much.",
+        "bitrand, shared mask claims ε 3 but has no finite ε: all records of a batch get "
         "the same noise, so one record reveals the noise on the others.",
-        "ome claims ε 1 and by its own probabilities gives ε 35,342 for one record, 35,342 times "
-        "as much.",
+        "ome claims ε 1 but has an actual ε of 35,342 for one record, by its own "
+        "probabilities: 35,342 times as much.",
     )
     tile = next(tile for tile in game_tiles(ALL) if tile.label.startswith("Actual epsilon"))
-    assert (tile.value, tile.tone) == ("35,342 ×", "alarm")
+    assert (tile.value, tile.tone) == ("35,342 times", "alarm")
     assert game_verdict(played(NONE, HONEST)).claims == ()
 
 
@@ -440,9 +440,9 @@ def test_point_labels_include_the_threshold_and_a_lost_sign() -> None:
     ]
     assert [one.family for one in shown_points([usual, *others])] == [
         "bitrand",
-        "bitrand, zero as trained",
+        "bitrand, threshold as trained",
         "bitrand, sign lost",
-        "bitrand, zero as trained, sign lost",
+        "bitrand, threshold as trained, sign lost",
     ]
 
 

@@ -81,7 +81,7 @@ def test_round_points_are_labelled_by_defense_and_server() -> None:
         "in rounds, dp-sgd, clip 1, noise 2, 10 rounds",
         "in rounds, dp-sgd, clip 1, noise 2, 4 neurons, 10 rounds",
         "in rounds, dp-sgd, clip 1, noise 2, 4 neurons, batch 100",
-        "in rounds, no defense, sum of 10, others’ neuron dead",
+        "in rounds, no defense, sum of 10, others get a model with dead neurons",
     ]
     assert shown_points(ONLY.games)[0].name == "no defense"
 
@@ -100,7 +100,7 @@ def test_the_bound_from_noise_is_next_to_every_success_rate() -> None:
     allowed = [percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
     most = column(table, "At most")
     assert most == ["no bound", allowed[0], allowed[1], allowed[1], allowed[0], "no bound"]
-    assert column(table, "Noise leaves")[1] == percent(gaussian_success(0.15))
+    assert column(table, "Expected")[1] == percent(gaussian_success(0.15))
 
 
 def test_rows_show_the_maximum_success_under_noise() -> None:
@@ -124,8 +124,8 @@ def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
         "Server guesses correctly, weakest defense",
         "Server guesses correctly, no defense",
     ]
-    assert "the plan of one server" in " ".join(said.limits)
-    assert "the plan of one server" not in " ".join(game_verdict(played()).limits)
+    assert "the success of one kind of server" in " ".join(said.limits)
+    assert "the success of one kind of server" not in " ".join(game_verdict(played()).limits)
 
 
 def test_games_in_rounds_have_no_actual_epsilon_to_rely_on() -> None:

@@ -55,7 +55,7 @@ def test_a_strong_leak_is_reported_with_its_tpr_and_limits() -> None:
 
 def test_the_verdict_lists_effective_defenses() -> None:
     said = verdict(record(defenses=(("none", 1.0), ("dp-sgd", 0.0)), details=False))
-    assert "Found with no defense, not found with dp-sgd." in said.meaning
+    assert "The leak is shown with no defense, but not with dp-sgd." in said.meaning
 
 
 def test_no_leak_shown_is_never_called_a_proof() -> None:
@@ -73,7 +73,7 @@ def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
     said = verdict(none_found(size=30))
     assert said.status == "inconclusive"
     assert "not a sign of safety" in said.meaning
-    assert "TPR at 0.1% FPR: 9 figures not given. More non-members are needed." in said.open
+    assert "TPR at 0.1% FPR: 9 figures not computed. More non-members are needed." in said.open
     assert "needs 970 more" in words(report_html(none_found(size=30)))
 
 
@@ -99,7 +99,7 @@ def test_an_auc_below_one_half_is_not_mirrored() -> None:
     said = said_of(auc(0.3, 0.25, 0.35), rate(0.0, 0.0, 0.02))
     assert said.status == "inconclusive", "a score with the wrong sign hides a leak"
     assert "wrong sign" in said.headline
-    assert any("scores are not inverted" in point for point in said.open)
+    assert any("sign of a score is not inverted" in point for point in said.open)
 
 
 def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
@@ -110,8 +110,8 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
             for contrast in ("unseen", "mixed", "other_client")
         )
     )
-    (point,) = [point for point in said.open if "scores are not inverted" in point]
-    assert point.startswith("In 6 figures members score below non-members.")
+    (point,) = [point for point in said.open if "sign of a score is not inverted" in point]
+    assert point.startswith("In 6 figures, members score below non-members.")
 
 
 def test_the_strongest_estimate_is_reported_with_its_client() -> None:
@@ -146,7 +146,7 @@ def test_a_significant_tpr_without_lower_limit_is_a_trace() -> None:
         rate(0.3, None, 0.5, significant=True, metric="tpr@0.001", method="exact 95%"),
     )
     assert said.status == "trace of a leak"
-    assert "size between trace and strong; best estimate 30.0%" in said.headline
+    assert "size is between trace and strong; best estimate 30.0%" in said.headline
 
 
 def test_limits_at_the_used_threshold_are_not_relied_on() -> None:
@@ -178,9 +178,7 @@ def test_no_leak_shown_requires_low_upper_limits() -> None:
 def test_no_leak_shown_states_the_upper_limits() -> None:
     chance = auc(0.5, 0.48, 0.52, significant=False)
     said = said_of(chance, rate(0.01, 0.005, 0.02, significant=False))
-    assert (
-        "What could still be hidden: AUC up to 0.520 and TPR at 1% FPR up to 2.0%" in said.meaning
-    )
+    assert "limits is still possible: AUC up to 0.520 and TPR at 1% FPR up to 2.0%" in said.meaning
     assert "This audit did not measure TPR below 1% FPR." in said.meaning
 
 
@@ -199,7 +197,7 @@ def test_refused_estimates_of_one_metric_are_summarised() -> None:
 
     given = [refused("unseen", 852), refused("mixed", 1701), refused("other_client", 849)]
     points = said_of(*given, *given).open
-    assert points[0] == "TPR at 0.1% FPR: 6 figures not given. More non-members are needed."
+    assert points[0] == "TPR at 0.1% FPR: 6 figures not computed. More non-members are needed."
     page = words(report_html(only(*given)))
     assert all(f"needs {more} more" in page for more in ("852", "1,701", "849"))
 
@@ -211,7 +209,7 @@ def test_refused_means_are_summarised_with_a_range() -> None:
         return estimate(where, value=None, note=f"{note}{more} more non-members")
 
     points = said_of(refused(0, 746), refused(1, 637)).open
-    assert points[0] == "TPR at 0.1% FPR: 2 figures not given. More non-members are needed."
+    assert points[0] == "TPR at 0.1% FPR: 2 figures not computed. More non-members are needed."
     page = words(report_html(only(refused(0, 746), refused(1, 637))))
     assert "needs 746 more" in page
     assert "needs 637 more" in page
@@ -272,8 +270,10 @@ def test_an_estimate_insignificant_after_correction_is_labelled() -> None:
             auc(0.52, 0.45, 0.60, tests=estimates.tests_of(significant=False)),
         )
     ]
-    assert details[0].startswith("not shown above guessing after correction for multiple testing")
-    assert details[1].startswith("not shown above guessing · ")
+    assert details[0].startswith(
+        "not shown to be above guessing after correction for multiple testing"
+    )
+    assert details[1].startswith("not shown to be above guessing · ")
 
 
 def test_missing_rounds_are_the_reason_of_an_inconclusive_verdict() -> None:

@@ -80,7 +80,7 @@ def test_chance_level_success_with_a_narrow_interval_is_no_leak_shown() -> None:
     said = verdict(with_sources(found(right=120, each=120, **BY_CHANCE)))  # type: ignore[arg-type]
     assert said.status == "no leak shown"
     assert said.headline.startswith("No leak of sources shown: the attacks that were run are not")
-    assert "the client is identified for up to 11.9% of samples" in said.meaning
+    assert "the client is identified for 11.9% of samples" in said.meaning
     assert "not a proof" in said.meaning
 
 
@@ -125,7 +125,7 @@ def test_agreeing_seeds_have_a_verdict_from_run_limits() -> None:
 def test_leaks_found_only_by_the_test_have_an_unknown_size() -> None:
     record = with_sources(found(seed=1, right=11), found(seed=2, right=17))
     assert column(source_table(record), "Attack success rate") == ["△ 11.7%"]
-    assert details(source_table(record), "Attack success rate")[0].startswith("size open")
+    assert details(source_table(record), "Attack success rate")[0].startswith("size unknown")
     said = verdict(record)
     assert "more seeds" in said.meaning
 
@@ -148,6 +148,16 @@ def test_the_headline_gives_membership_before_sources() -> None:
     assert first == "Strong leakage: members can be distinguished from non-members"
     assert second == "Source inference shows a smaller leak than membership attacks"
     assert "which client a training sample is from?" in both.audited
+
+
+def test_the_second_of_two_leaks_of_one_size_does_not_repeat_the_size() -> None:
+    strong = found(right=110)
+    said = verdict(with_sources(strong, membership=True))
+    assert [status for _, status in said.topics] == ["strong leak", "strong leak"]
+    assert said.headline == (
+        "Strong leakage: members can be distinguished from non-members. Attacks identify the "
+        "client of a sample far more often than label distributions explain"
+    )
 
 
 def test_the_verdict_is_at_least_as_severe_as_source_inference() -> None:

@@ -62,19 +62,19 @@ KINDS = {
         "Client 9, undefended: strong leak",
         "| 0.859 | a strong leak · 0.845–0.871 · Sequence model (seqmia) · v. unseen",
         "cofedmid (clients = [0, 1, 2, 3, 4], m_max = 15",
-        "200 of 200 controls hold",
+        "200 of 200 controls passed",
     ),
     "canaries-mnist/canaries-mnist-count-100": (
         "whether a given canary sample was in the training data of client 0?",
         "epsilon at least 1.192",
-        "One canary sample, epsilon at least | 1.192 | 10.9 proven is not refuted",
+        "One canary sample, epsilon at least | 1.192 | the proven 10.9 is not refuted",
         "at most 1.192 could be shown",
         "Ordinary samples, which leak less",
     ),
     "client-dp-mnist/client-dp-mnist-canaries-20": (
         "How much can the model reveal of the whole contribution of one client?",
         "One client's whole contribution, epsilon at least | 1.435 | if the mechanism is Gaussian",
-        "2.572 claimed (without canary clients, as deployed, 2.855) is not refuted",
+        "the claimed 2.572 (without canary clients, as deployed, 2.855) is not refuted",
     ),
     "secure-sum-mnist/secure-sum-mnist-clients-20-noise-1": (
         "How well does the sum of one round hide the update of one client?",
@@ -83,7 +83,7 @@ KINDS = {
     ),
     "unlearning-location30/unlearning-location30-ascent-far": (
         "After samples were deleted from the model: does it still reveal them?",
-        "These figures are of the model before deletion; verdict after it: not forgotten.**",
+        "These figures are for the model before deletion; verdict after deletion: not forgotten.**",
         "not forgotten | Relative likelihood (rmia), AUC before 0.846 (",
     ),
     "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (
@@ -222,7 +222,7 @@ def test_a_lower_bound_below_its_ceiling_proves_nothing() -> None:
     made = found(auc(0.48, 0.52), bound(1.2))
     document = summary_markdown(made, outcome(made, DEFAULT_POLICY))
     assert "– not refuted" in document
-    assert "does not show that the limit is kept" in document
+    assert "which does not show that it is kept" in document
 
 
 def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
@@ -245,10 +245,10 @@ def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
 def test_rates_without_policy_rule_are_listed_as_not_judged() -> None:
     made = found(auc(0.48, 0.52), tpr(20))
     said = section(made, "What the policy says", outcome(made)).items
-    assert "Not judged: TPR at few false alarms (no tpr in [membership])." in said
+    assert "Not judged: TPR at low FPR (no tpr in [membership])." in said
     asking = POLICY.replace("auc = 0.6", 'auc = 0.6\ntpr = { "0.01" = 0.05 }')
     asked = section(made, "What the policy says", outcome(made, asking)).items
-    assert not any("few false alarms" in one for one in asked)
+    assert not any("low FPR" in one for one in asked)
 
 
 @pytest.mark.parametrize("owner", ["", "data protection office"])
@@ -263,7 +263,7 @@ def test_a_policy_is_shown_with_its_owner_file_and_digest(owner: str) -> None:
 
 def test_unmeasured_rounds_and_missing_controls_are_listed_as_untested() -> None:
     items = section(kept("cofedmid-location30/cofedmid-location30-cofedmid-half"), TITLES[5]).items
-    assert "What clients sent in 20 of 30 rounds, which were not measured." in items
+    assert "Uploads in 20 of 30 rounds, which were not measured." in items
     assert "Controls that were not run: blind classifier and planted leak." in items
 
 

@@ -127,7 +127,7 @@ def test_a_name_that_is_markup_stays_text() -> None:
 
 
 def test_a_mark_without_a_place_is_refused() -> None:
-    with pytest.raises(ValueError, match="nan where a number belongs"):
+    with pytest.raises(ValueError, match="must be finite, got nan"):
         drawn(panel(Point(float("nan"), 1, MARK, "")))
 
 

@@ -116,8 +116,8 @@ def test_footnotes_keep_their_letter_and_continue_after_z() -> None:
         ("no leak shown", "No leak of sources shown: attacks fail", "Attacks fail"),
         (
             "leak shown",
-            "Leak shown; size between trace and strong",
-            "Size between trace and strong",
+            "A leak is shown; its size is between trace and strong",
+            "Its size is between trace and strong",
         ),
         ("control failed", "A control failed: do not rely on it", "Do not rely on it"),
         ("strong leak", "Client 0, defended: strong leakage", "Client 0, defended: strong leakage"),

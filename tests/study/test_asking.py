@@ -211,7 +211,7 @@ def test_a_rate_that_no_score_can_reach_is_not_answered_by_no_flag(
     line = ("ask", overfitted.folder, "--row", 0, "--false-alarm-rate", 0.001)
     assert exit_code(*line) == 0
     text = capsys.readouterr().out
-    assert "CANNOT BE TOLD: with 103 held-out samples" in text
+    assert "UNDECIDED: with only 103 held-out samples" in text
     assert "at least 999 are needed" in " ".join(text.split())
     answer = asked(overfitted, row=0, false_alarm_rate=0.001)
     assert answer.flagged is None

@@ -11,10 +11,10 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.evaluation.truth import mean_by, target_truth
 from fedaudit.plan.sections import Study
+from fedaudit.report.deciding.caveats import independence
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import attack_tables
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.verdict import independence
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.comparing import compare_records
@@ -159,7 +159,7 @@ def test_report_and_terminal_describe_people(carried: Carried) -> None:
     said, page = verdict(carried.record), report_html(carried.record)
     assert "people whose data were trained on can be distinguished from others" in said.headline
     assert "whether a given person's data were in the training data" in said.audited
-    assert "Their samples one by one" in page
+    assert "Single samples of these people" in page
     assert "Most exposed people" in page
     assert ">Person<" in page
 

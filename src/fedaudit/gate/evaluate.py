@@ -24,8 +24,8 @@ from fedaudit.gate.policy import Policy
 from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict, concluded, demand
+from fedaudit.report.deciding.caveats import client_list
 from fedaudit.report.grid import shortened
-from fedaudit.report.verdict import client_list
 from fedaudit.report.wording import (
     capital,
     cleaned,
@@ -157,7 +157,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
         if AUC in metrics and policy.membership.auc is None:
             questions.append("AUC (no auc in [membership])")
         if any(map(rate_of, metrics)) and not policy.membership.tpr:
-            questions.append("TPR at few false alarms (no tpr in [membership])")
+            questions.append("TPR at low FPR (no tpr in [membership])")
         unbounded = clients_without_bound(record, policy.membership)
         if policy.membership.epsilon is not None and unbounded:
             questions.append(

@@ -6,10 +6,7 @@ from typing import NamedTuple
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
-from fedaudit.report.evidence import Setting, labels_among, main_figures, setting_of
-from fedaudit.report.grid import shortened
-from fedaudit.report.sources import below_guessing, source_attacks
-from fedaudit.report.verdict import (
+from fedaudit.report.deciding.caveats import (
     WRONG_SIGN,
     client_list,
     coverage_gaps,
@@ -17,6 +14,9 @@ from fedaudit.report.verdict import (
     leaking_defenses,
     wrong_sign,
 )
+from fedaudit.report.evidence import Setting, labels_among, main_figures, setting_of
+from fedaudit.report.grid import shortened
+from fedaudit.report.sources import below_guessing, source_attacks
 from fedaudit.report.wording import client_name, defense_name, join_and, percent, plural, versus
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import control_name

@@ -51,8 +51,8 @@ from fedaudit.pack.packing import (
     made_with,
 )
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
+from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.grid import shortened
-from fedaudit.report.verdict import coverage_gaps
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 

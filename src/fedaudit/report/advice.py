@@ -1,33 +1,36 @@
-"""Comparison of a federation with the leak ladder, and changes that lowered leaks there."""
+"""Comparison of a federation with the leak ladder, and changes that reduced leaks on the ladder.
+
+The leak ladder is a series of federations that were measured once, from little to much leakage.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
+from fedaudit.report.deciding.caveats import unit_of
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.verdict import unit_of
 from fedaudit.report.wording import defense_name, interval, number, percent
 from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
 
 LEAST_LOWERED = 0.03
-"""Smallest decrease of an AUC by a change, and smallest distance below the federation's AUC, at
-which the change is suggested."""
+"""A change is suggested if it decreased an AUC by at least this much, and to at least this much
+below the AUC of the audited federation."""
 
 _USABLE = 0.2
 """Test accuracy below which a model is useless on the ladder's data, which have ten classes."""
 _CHEAP = 0.05  # largest loss of test accuracy of a change that is preferred to costlier changes
 _DEFENSES = ("clipping", "dp-sgd")
-_ONE_ALREADY = {"epochs": 1, "rounds": 1}
+_SMALLEST = {"epochs": 1, "rounds": 1}  # settings that cannot be reduced any further
 _FIXED = fixed_texts("ladder")
 _KINDS: Mapping[str, str] = _FIXED["changes"]
 
 
 class Advice(NamedTuple):
-    """Place of a federation on the leak ladder, changes that lowered leaks, and the best change."""
+    """Sentences on a federation's place on the ladder, changes that lowered leaks, and a step."""
 
     place: str
     lowered: tuple[str, ...]
@@ -35,9 +38,10 @@ class Advice(NamedTuple):
 
 
 def advice(record: Record) -> Advice | None:
-    """Compare a federation with the leak ladder; None if the ladder has no such federations.
+    """Compare a federation with the leak ladder; None if the ladder has no similar federations.
 
-    The ladder consists of classifiers with honest clients, audited by single samples.
+    All federations of the ladder train classifiers with honest clients, and single samples of
+    theirs were audited.
     """
     view, rungs = record.view.name, ladder.ladder()
     not_covered = (
@@ -61,7 +65,7 @@ def advice(record: Record) -> Advice | None:
     else:
         rule, gap = rungs.final, ladder.generalisation_gap(record)
         auc = next(iter(ladder.aucs(record, [ladder.FINAL_ATTACK], "unseen")), None)
-        distance = f"{percent(abs(gap or 0.0))} {'worse' if gap and gap < 0 else 'better'}"
+        distance = f"{percent(abs(gap or 0.0))} {'lower' if gap and gap < 0 else 'higher'}"
     if gap is None or auc is None or not rule.covers(gap):
         return None
     expected = rule.at(gap)
@@ -90,22 +94,22 @@ def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> st
     if auc.value > expected:
         partition = record.config.get("partition")
         is_iid = not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
-        caveat = " Clients of the ladder have equal label distributions, unlike here."
-        more = f"{measured}, more than in nine of ten federations there."
+        caveat = " Unlike here, all clients of a federation there have equal label distributions."
+        more = f"{measured}, more than in nine of ten federations of the ladder."
         return more if is_iid else more + caveat
-    defenses = [f", with {defense_name(name)}" for name in _in_force(record)[:1]]
+    defenses = [f", with {defense_name(name)}" for name in _defenses_used(record)[:1]]
     return f"{measured}, less than expected{''.join(defenses)}."
 
 
-def _in_force(record: Record) -> list[str]:
+def _defenses_used(record: Record) -> list[str]:
     return sorted({figure.defense for figure in record.where(topic="utility")} - {"none"})
 
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
-    """Return the applicable changes that lowered a leak on the ladder below this one."""
+    """Return the applicable changes after which a ladder federation leaked less than this one."""
     training = {kind: wording.setting(record, "training", kind) for kind in _KINDS}
-    excluded = {kind for kind in _KINDS if training[kind] == _ONE_ALREADY.get(kind, "")}
-    excluded |= set(_DEFENSES if _in_force(record) else ())
+    excluded = {kind for kind in _KINDS if training[kind] == _SMALLEST.get(kind, "")}
+    excluded |= set(_DEFENSES if _defenses_used(record) else ())
     return [
         change
         for change in changes
@@ -123,8 +127,8 @@ def _step(helpful: Sequence[Change]) -> str:
     best = max(cheap or helpful, key=lambda change: change.auc[0] - change.auc[1], default=None)
     if best is None:
         return ""
-    place = "in other federations (see the section “On the leak ladder”)"
-    return f"{_KINDS[best.kind]} lowered such a leak {place}: {_figures(best)}."
+    where = "in other federations (see the section “On the leak ladder”)"
+    return f"{_KINDS[best.kind]} lowered such a leak {where}: {_figures(best)}."
 
 
 def _figures(change: Change) -> str:

@@ -1,6 +1,6 @@
 """Questions that legal and technical assessments of a model ask, and a record's answers.
 
-Questions and documents are data (``templates/clauses.toml``).
+The file ``templates/clauses.toml`` has the questions and the documents that ask them.
 """
 
 import re
@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
+from fedaudit.report.deciding.caveats import controls_line, coverage_gaps, hardly_learned, unit_of
 from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.first import tiles_of
@@ -19,7 +20,6 @@ from fedaudit.report.sources import source_attacks, strongest_attack
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
 from fedaudit.report.text.verdict import audited, audited_samples, refusals, verdict
-from fedaudit.report.verdict import controls_line, coverage_gaps, hardly_learned, unit_of
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
@@ -30,9 +30,9 @@ Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "
 CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
 """The kinds of controls."""
 LEVEL = "95%"  # confidence of the limits that are compared
-MOST_NAMED = 6  # reasons and rows of an answer at most
-FPR = 0.01  # share of false alarms at which true-positive rates are asked for
-PRIORS = (0.5, 0.01)  # shares of members among the records that an adversary asks about
+MOST_NAMED = 6  # largest number of reasons or rows of an answer
+FPR = 0.01  # false-positive rate of the answers about true-positive rates
+PRIORS = (0.5, 0.01)  # fractions of members among the records that an adversary asks about
 NO_LIMIT = "No upper limit of a risk is known"
 _RATE = metric_names.tpr_at(FPR)
 _FIXED = fixed_texts("clauses")
@@ -41,13 +41,15 @@ CAVEAT: str = _FIXED["caveat"]  # first text of the file in a pack
 
 
 class Answer(NamedTuple):
-    """A record's answer to one question, in a line, and what it is based on.
+    """A record's answer to one question.
 
     Attributes:
-        kind: "figure" for numbers of this record, "stated" for other facts in it. "Inconclusive"
-            means too few samples or a failed control. "Not tested" means that fedaudit could test
-            it but did not; "not stated", that the record lacks the fact; "out of scope", that no
-            part of fedaudit tests it.
+        kind: "figure" for a number of this record, "stated" for other information in it.
+            "Inconclusive" means too few samples or a failed control. "Not tested" means that this
+            audit did not test it, although fedaudit can. "Not stated" means that the record does
+            not contain it. "Out of scope" means that fedaudit cannot test it.
+        text: The answer in one line.
+        more: What the answer is based on.
     """
 
     kind: Kind
@@ -59,7 +61,7 @@ Answering = Callable[[Record], Answer]
 
 
 class Source(NamedTuple):
-    """Document that asks a question, with the quoted clause or the reason for no quotation."""
+    """Document that asks a question; ``text`` is the quoted clause, or why none is quoted."""
 
     name: str
     date: str
@@ -67,7 +69,7 @@ class Source(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A question in short and in full, its sources, and the function that answers it."""
+    """A question as a short topic and in full, its sources, and the function that answers it."""
 
     topic: str
     question: str
@@ -136,8 +138,8 @@ def caveats(record: Record) -> str:
 
 
 def conclusion(record: Record) -> Answer:
-    """Return the record's own verdict, and how much was audited."""
-    basis = "A policy’s verdict is in a pack’s verdict.json."
+    """Return the record's verdict, and how many samples and seeds were audited."""
+    basis = "The verdict of a policy is in the file verdict.json of an evidence pack."
     if record.games:
         return Answer("stated", wording.sentence(game_verdict(record).first.headline), basis)
     audit = f"Audited: {audited_samples(record)}; {wording.plural(len(record.seeds), 'seed')}."
@@ -208,7 +210,7 @@ def _row(record: Record, defense: str) -> str:
 
 
 def references(record: Record) -> Answer:
-    """Return the largest AUC of attacks that compare with reference models."""
+    """Return the largest AUC of attacks that use reference models."""
     figures = [figure for figure in evidence.main_figures(record) if not figure.doubt]
     best = evidence.largest_figure(
         [f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)], AUC
@@ -216,7 +218,7 @@ def references(record: Record) -> Answer:
     if evidence.is_uninformative(record) or best is None:
         return _not_tested(fixed("answers.no_references"))
     size = wording.with_interval(best)
-    return Answer("figure", f"Yes: largest AUC {size}, {shortened(best.attack, 60)}")
+    return Answer("figure", f"Yes; their largest AUC is {size}, {shortened(best.attack, 60)}")
 
 
 def tester(record: Record) -> Answer:
@@ -229,7 +231,7 @@ def tester(record: Record) -> Answer:
 
 
 def claimed_epsilon(record: Record) -> Answer:
-    """Return the epsilons that are claimed or proven, with unit, adjacency and delta."""
+    """Return the claimed and proven epsilons, with unit, adjacency and delta."""
     games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
     if games:
         text = (
@@ -262,7 +264,7 @@ def _terms(claim: Estimate) -> str:
 
 
 def measured_epsilon(record: Record) -> Answer:
-    """Return the lower bounds on epsilon that attacks, canaries and games have shown."""
+    """Return the lower bounds on epsilon that attacks, canaries and games have measured."""
     nothing = fixed("answers.proves_nothing")
     if record.games:
         proven = wording.number(max(point.empirical_epsilon for point in record.games), -1)
@@ -274,7 +276,7 @@ def measured_epsilon(record: Record) -> Answer:
     lines = []
     for bound in bounds:
         others = [f"{other.text}." for other in bound.measured[1:]]
-        claim = wording.sentence(bound.against_claim) if bound.against_claim else ""
+        claim = wording.capital(f"{bound.against_claim}." * bool(bound.against_claim))
         line = f"{wording.capital(bound.unit)}: {shortened(bound.lead.method, 100)}."
         lines.append(wording.join(line, *others, claim, by=" "))
     text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
@@ -299,7 +301,7 @@ class _UpperLimit(NamedTuple):
 def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     """Return the largest 95% upper limit of a metric; None if there is none or a control failed.
 
-    It holds for the strongest attack at the confidence level of a single limit.
+    It is valid for the strongest attack, with the confidence of a single limit.
     """
     figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
     figures = [figure for figure in figures if figure.fair] or figures
@@ -313,16 +315,15 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     attack = f"{shortened(best.attack, 60)} {wording.versus(best.contrast)}"
     name = wording.join(attack, label, "mean over seeds" * mean, by=", ")
     bounded = {wording.attack_code(figure.attack) for figure in limited}
-    lacking = [figure.attack for figure in figures if not _has_limit(figure)]
-    lacking += [
+    unbounded = [figure.attack for figure in figures if not _has_limit(figure)]
+    unbounded += [
         wording.attack_name(row.name)
         for row in record.attacks
         if not row.infers_source and row.name not in bounded
     ]
-    names = [shortened(name, 60) for name in distinct(lacking)]
-    without = (
-        f" Without such a limit, in part or whole: {wording.join_some(names)}." if names else ""
-    )
+    names = [shortened(name, 60) for name in distinct(unbounded)]
+    without = f" Some or all figures of these have no such limit: {wording.join_some(names)}."
+    without *= bool(names)
     return _UpperLimit(evidence.upper_limit(best), name, without)
 
 
@@ -331,7 +332,7 @@ def _has_limit(figure: Estimate) -> bool:
 
 
 def bound_on_success(record: Record) -> Answer:
-    """Return an upper bound on success; no test can show that attacks only guess."""
+    """Return an upper limit of attack success, since no test can show that attacks only guess."""
     limit = _largest_limit(record, AUC)
     if limit is None:
         return _unbounded(record, AUC)
@@ -369,7 +370,8 @@ def _unbounded(record: Record, metric: str) -> Answer:
 def residual(record: Record) -> Answer:
     """Return the upper limits of the risks that remain if the model is deployed."""
     if evidence.is_uninformative(record):
-        return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
+        why = "It demonstrates a flawed evaluation."
+        return Answer("stated", "Nothing follows from this record", why)
     bounds = [bound.sentence for bound in shown_bounds(record)]
     texts = residual_risks(record) + [f"{text[:1].lower()}{text[1:]}" for text in bounds]
     text = wording.capital("; ".join(texts)) or NO_LIMIT
@@ -377,7 +379,7 @@ def residual(record: Record) -> Answer:
 
 
 def residual_risks(record: Record) -> list[str]:
-    """Return the largest upper limit of each risk in words; limits of 100% bound nothing."""
+    """Return a sentence on the upper limit of each risk; limits of 100% are omitted."""
     by_metric = {name: _largest_limit(record, m) for name, m in (("pairs", AUC), ("rate", _RATE))}
     limits = {name: (limit.value, limit.figure) for name, limit in by_metric.items() if limit}
     highs = [a.success.high for a in source_attacks(record) if a.success.high is not None]
@@ -403,7 +405,7 @@ ROWS = tuple(
 
 
 def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
-    """Return an introduction to the questions, and the topics by kind of answer."""
+    """Return an introduction to the questions, and the topics of unanswered ones by kind."""
     by_kind = grouped(ROWS, lambda row: row.answer(record).kind)
     sources = distinct(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
     topics = [

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedaudit.report import evidence, wording
+from fedaudit.report.deciding.caveats import clusters_doubted
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, name_cell, shortened
 from fedaudit.report.tables.cells import estimate_table, value_cell
-from fedaudit.report.verdict import clusters_doubted
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
     ESTIMATE_ERROR,
@@ -19,12 +19,12 @@ from fedaudit.results.estimate import (
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ALL_CLIENTS, ClusterResult, choices, groups_by_size
 
-FIGURES = fixed_texts("cluster_figures")  # names of figures, in the order of a table
+FIGURES = fixed_texts("cluster_figures")  # names of metrics, in the order of a table
 
 
 @dataclass(frozen=True)
 class Clustered:
-    """Results of an algorithm under a defense: its runs, and figures of one or all runs."""
+    """Results of an algorithm under a defense: its runs, and figures of single and of all runs."""
 
     algorithm: str
     defense: str
@@ -33,13 +33,13 @@ class Clustered:
 
     @cached_property
     def means(self) -> Mapping[tuple[str, str], Estimate]:
-        """Figures over all runs, by metric and group."""
+        """Means over all runs, by metric and group."""
         return {
             (figure.metric, figure.group): figure for figure in self.figures if figure.seed is None
         }
 
     def mean(self, metric: str, group: str = ALL_CLIENTS) -> Estimate | None:
-        """Return a figure over all runs; None if no run has it."""
+        """Return the mean of a metric over all runs; None if no run has the metric."""
         return self.means.get((metric, group))
 
 
@@ -77,14 +77,14 @@ def riskiest(study: Clustered) -> Estimate | None:
 
 
 def cluster_sentence(record: Record) -> str:
-    """Return the sentences of the section on clusters, which qualify its figures."""
+    """Return the introduction of the section on clusters, with caveats."""
     texts = [fixed("clusters.lead")]
     for study in clusterings(record):
         run = study.runs[0]
         if study.mean(ESTIMATE_ERROR) is None:
             texts.append(fixed("clusters.no_estimate"))
         if smaller := [
-            f"{model.shadow_samples:,} for {model.samples:,}"
+            f"{model.shadow_samples:,} instead of {model.samples:,}"
             for model in run.rounds[-1].models
             if 0 < model.shadow_samples < model.samples
         ]:
@@ -97,7 +97,7 @@ def cluster_sentence(record: Record) -> str:
 
 
 def cluster_headline(studies: Sequence[Clustered]) -> str:
-    """Return the number of violations as a headline."""
+    """Return a headline with the number of violations."""
     parts = []
     for study in studies:
         violations, floor = study.mean(VIOLATIONS), study.mean(CHANCE_VIOLATIONS)
@@ -114,7 +114,7 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
 
 
 def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
-    """Return the verdict on the models' risk alone."""
+    """Return the verdict on the models' risk."""
     risks = [mean for study in studies if (mean := riskiest(study))]
     lows = [2 * evidence.lower_limit(risk) - 1 for risk in risks]
     return evidence.status_between(lows, (2 * evidence.upper_limit(risk) - 1 for risk in risks))
@@ -123,15 +123,13 @@ def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Return what follows from the models' risk, and what does not."""
     size = evidence.max_size([s for study in studies if (s := risk_size(riskiest(study)))])
-    return (
-        fixed("clusters.leak", leak=evidence.leak_phrase(size))
-        if size
-        else fixed("clusters.no_leak")
+    return fixed(
+        f"clusters.{'leak' if size else 'no_leak'}", leak=evidence.leak_phrase(size or "weak")
     )
 
 
 def cluster_table(record: Record) -> Grid:
-    """Return every figure by group, and by study if there are several."""
+    """Return a table of all figures by group, and by study if there are several."""
     studies, notes, order = clusterings(record), Footnotes(), list(FIGURES)
     failed = clusters_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]
@@ -163,7 +161,7 @@ def cluster_table(record: Record) -> Grid:
     )
 
 
-_ON_ATTACKS = ("risk", "violations", "estimate")  # words in the names of attacks' metrics
+_ON_ATTACKS = ("risk", "violations", "estimate")  # words in names of metrics that use attacks
 
 
 def group_heading(group: str) -> str:

@@ -26,8 +26,8 @@ Status = Literal[
     "inconclusive",
     "no leak shown",
 ]
-"""Verdicts, the worst first. "Above guessing" is for source inference with a success that label
-distributions alone may explain."""
+"""Verdicts, the worst first. "Above guessing" is used if source inference has a success rate above
+guessing that label distributions alone may explain."""
 
 LEAKS: Mapping[Size, Status] = {
     "strong": "strong leak",
@@ -42,10 +42,12 @@ class Threshold(NamedTuple):
     """Smallest lower confidence limits at which a leak has a size.
 
     Attributes:
+        word: The size.
+        auc: Smallest limit of an AUC.
         percent_rate: Smallest limit of a TPR at an FPR above 0.1 % and up to 1 %.
         thousandth_rate: Smallest limit of a TPR at an FPR of up to 0.1 %.
-        share: Smallest limit of an excess over guessing or over label distributions, as a share of
-            the largest possible excess.
+        share: Smallest limit of an excess over guessing or over label distributions, as a fraction
+            of the largest possible excess.
     """
 
     word: Size
@@ -71,15 +73,15 @@ SIZES = (
     Threshold("strong", 0.7, 0.1, 0.05, 0.3),
 )
 """Sizes of a leak, smallest first. Any value above guessing is a "trace". AUCs of 0.55, 0.6 and 0.7
-correspond to a membership advantage of about 7, 14 and 29 % at the best threshold. The shares are
-the same advantages for source inference between two clients with equal label distributions."""
+correspond to a membership advantage of about 7, 14 and 29 % at the best threshold. The values of
+``share`` are these advantages for source inference between two clients with equal labels."""
 
 DOUBTFUL: tuple[Size, ...] = ("clear", "strong")
-"""Sizes at which an upper limit excludes the verdict "no leak shown"."""
+"""An upper limit of one of these sizes excludes the verdict "no leak shown"."""
 
 
 def size_reached(value: float, metric: str) -> Size | None:
-    """Return the largest size that a value reaches; None at or below guessing."""
+    """Return the largest size that a metric's value reaches; None at or below guessing."""
     reached: Size | None = None
     for threshold in SIZES:
         limit = threshold.of(metric)
@@ -89,26 +91,26 @@ def size_reached(value: float, metric: str) -> Size | None:
 
 
 def size_of_share(share: float) -> Size | None:
-    """Return the largest size that a share of the possible excess reaches."""
+    """Return the largest size that an excess reaches, as a fraction of the possible excess."""
     return max_size([size.word for size in SIZES if share >= size.share]) if share > 0 else None
 
 
 def status_between(lows: Iterable[float], highs: Iterable[float]) -> Status:
-    """Return the verdict on shares of the possible excess, by their lower and upper limits."""
+    """Return the verdict from lower and upper limits, as fractions of the possible excess."""
     sizes, highs = [size for share in lows if (size := size_of_share(share))], list(highs)
     if sizes:
         return LEAKS[max_size(sizes) or "trace"]
-    is_open = not highs or any(size_of_share(share) in DOUBTFUL for share in highs)
-    return "inconclusive" if is_open else "no leak shown"
+    undecided = not highs or any(size_of_share(share) in DOUBTFUL for share in highs)
+    return "inconclusive" if undecided else "no leak shown"
 
 
 def lower_limit(figure: Estimate) -> float:
-    """Return the lower limit, or else the value."""
+    """Return the lower limit, or the value if there is no limit."""
     return figure.number if figure.low is None else figure.low
 
 
 def upper_limit(figure: Estimate) -> float:
-    """Return the upper limit, or else 1."""
+    """Return the upper limit, or 1 if there is no limit."""
     return 1.0 if figure.high is None else figure.high
 
 
@@ -131,8 +133,8 @@ def size_of(figure: Estimate) -> Size | None:
     """Return the size of the leak that a figure above guessing shows, or None.
 
     The lower limit decides, since the largest of many values is biased upwards. Without an
-    interval, the value decides; a rate without an interval has no size. A rate can be above
-    guessing by its test, but have a small lower limit for lack of non-members. It is then a trace.
+    interval, the value decides, but a rate without an interval has no size. If a rate is above
+    guessing by its test but has a small lower limit for lack of non-members, it is a trace.
     """
     if not above_chance(figure) or figure.value is None:
         return None
@@ -147,7 +149,7 @@ def size_of(figure: Estimate) -> Size | None:
 def size_range(figure: Estimate) -> tuple[Size, Size] | None:
     """Return the sizes of both limits if the value is at least two sizes above the lower limit.
 
-    The smaller size alone would then hide the best estimate. Otherwise, return None.
+    Stating only the smaller size would then hide the best estimate. Otherwise, return None.
     """
     least, value = size_of(figure), figure.value
     by_value = None if value is None else size_reached(value, figure.metric)
@@ -177,10 +179,10 @@ def _size_rank(figure: Estimate) -> int:
 
 
 def leading_figures(figures: list[Estimate]) -> tuple[Estimate, ...]:
-    """Return the AUC and the rate that show the largest leak, for tile, headline and sentence.
+    """Return the AUC and the TPR that show the largest leak, for tile, headline and sentence.
 
-    Both are above guessing and have the largest lower limits. Of equal rates, the one at the lowest
-    FPR is taken. The figure with the larger size comes first.
+    Both are above guessing and have the largest lower limits. Among TPRs of equal size, the one at
+    the lowest FPR is returned. The figure with the larger size comes first.
     """
     above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
     best = {
@@ -207,8 +209,8 @@ class Marker(NamedTuple):
     word: str = ""
 
 
-DOUBTED = Marker("✗ ", "", "not relied on")  # mark of a figure that a failed control invalidates
-SIZE_OPEN = Marker("△ ", "", "size open")  # above guessing by the test, and not by the interval
+DOUBTED = Marker("✗ ", "", "not relied on")  # for a figure that a failed control invalidates
+SIZE_OPEN = Marker("△ ", "", "size unknown")  # above guessing by the test, but not by the interval
 
 
 def marker_of(figure: Estimate) -> Marker:
@@ -224,12 +226,12 @@ def marker_of(figure: Estimate) -> Marker:
 
 
 def tone_of(size: Size | None) -> Tone:
-    """Return the colour of a figure above guessing by its size."""
+    """Return the colour for a figure above guessing of this size."""
     return size if size and size != "trace" else "raised"
 
 
 class Setting(NamedTuple):
-    """Setting of a figure; a target or seed of None stands for all targets or seeds."""
+    """Setting of a figure; a target or seed of None means all targets or seeds."""
 
     defense: str
     view: str
@@ -262,7 +264,10 @@ def by_contrast(items: Iterable[WithContrast]) -> dict[str, list[WithContrast]]:
 
 
 def main_figures(record: Record) -> list[Estimate]:
-    """Return the attacks' figures for the main tables: figures on fair draws if there are any."""
+    """Return the attacks' figures for the main tables: only those on fair draws, if there are any.
+
+    In a fair draw, coins decide which of a client's samples are members.
+    """
     figures = most_summarised(record.findings)
     fair = [figure for figure in figures if figure.fair]
     return fair if any(figure.value is not None for figure in fair) else figures
@@ -271,11 +276,11 @@ def main_figures(record: Record) -> list[Estimate]:
 def most_summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
     """Return figures on membership, preferably means over seeds and figures of pooled clients.
 
-    ``headline`` selects AUCs and rates of attacks; otherwise, other figures such as epsilons.
+    If ``headline``, return AUCs and TPRs of attacks; otherwise, return other metrics, such as ε.
     """
     figures = list(figures)
     contrasts = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}
-    # With a single other kind of non-members, "mixed" repeats that kind.
+    # If there is only one other kind of non-members, "mixed" equals it.
     repeats = len(contrasts) == 2 and "mixed" in contrasts
     shown = [
         f
@@ -291,13 +296,13 @@ def _over_seeds_and_clients(figures: list[Estimate]) -> list[Estimate]:
     over_seeds = [figure for figure in figures if figure.seed is None] or figures
     over_clients = [figure for figure in over_seeds if figure.target is None]
     if any(figure.within == "client" for figure in over_clients):
-        # Pooled clients come first. Single clients follow, since one may leak far more than all.
+        # Pooled clients come first. Single clients follow, since one may leak far more than others.
         return over_clients + [figure for figure in over_seeds if figure.target is not None]
     return over_clients or over_seeds
 
 
 def pooled_figures(figures: Iterable[Estimate]) -> list[Estimate]:
-    """Return the figures over all audited clients, each client compared within its own draw."""
+    """Return the figures over all audited clients, with members compared within their client."""
     return [f for f in figures if f.target is None and f.within == "client"]
 
 
@@ -307,7 +312,7 @@ def setting_of(figure: Estimate) -> Setting:
 
 
 def setting_labels(settings: Iterable[Setting]) -> dict[Setting, str]:
-    """Return a label for each setting that names only the parts that differ."""
+    """Return a label for each setting, made of the parts that differ between settings."""
     names = {setting: _parts(setting) for setting in settings}
     varies = [len(set(values)) > 1 for values in zip(*names, strict=True)]
     return {s: shortened(" · ".join(compress(parts, varies)), 120) for s, parts in names.items()}
@@ -320,12 +325,12 @@ def _parts(setting: Setting) -> tuple[str, ...]:
 
 
 def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
-    """Return a distinguishing label for the setting of each figure; empty for one setting."""
+    """Return a label for each setting among figures; the label of a single setting is empty."""
     return setting_labels(map(setting_of, figures))
 
 
 def has_membership(record: Record) -> bool:
-    """Return True if a record has figures of membership attacks, or no other topic."""
+    """Return True if a record has figures of membership attacks, or has no other topic."""
     return bool(main_figures(record)) or not (record.sources or record.clusters)
 
 
@@ -336,19 +341,19 @@ def named_attacks(record: Record) -> Collection[str]:
 
 
 def attacks_tried(record: Record) -> int:
-    """Return the number of attacks that gave scores."""
+    """Return the number of attacks that computed scores."""
     return sum(row.status == "run" for row in record.attacks)
 
 
 def is_uninformative(record: Record) -> bool:
-    """Return True if a record only demonstrates a flaw; its figures are not about leakage."""
+    """Return True if a record demonstrates a flawed evaluation, so its figures show no leakage."""
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 
 def run_figure(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
-    """Return a metric's figure over all seeds, else of one seed; None if there is no figure.
+    """Return a metric's figure over all seeds, or else of one seed; None if there is none.
 
-    ``like`` restricts the choice to figures under the same defense as another figure.
+    If ``like`` is given, only figures under the same defense as this figure are considered.
     """
     figures = [
         figure
@@ -368,7 +373,7 @@ class Outcomes(NamedTuple):
 
 
 def outcomes_of(controls: Iterable[ControlResult]) -> Outcomes:
-    """Return controls by outcome."""
+    """Sort controls by outcome."""
     results = list(controls)
     ran = [control for control in results if control.passed is not None]
     failed = [control for control in ran if not control.passed]

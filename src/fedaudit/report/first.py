@@ -4,8 +4,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import clusters, evidence, sources, verdict, wording
+from fedaudit.report import clusters, evidence, sources, wording
 from fedaudit.report.advice import advice
+from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, limits_to_print
@@ -29,19 +30,21 @@ from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_a
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import UNLEARNING
 
-LOW = 6  # largest number of rows of a picture below which the next steps fit
+LOW = 6  # largest number of rows of a picture such that the next steps fit below it
 _STEPS = fixed_texts("steps")
 
 
 class FirstScreen(NamedTuple):
-    """The part of a report that a reader sees before scrolling or opening anything.
+    """What a reader of a report sees before scrolling or opening anything.
 
     Attributes:
         look: The verdict that decides the colour of the screen.
         status: The verdict in two or three words.
         warning: Why nothing follows from the figures; empty if the models learned.
         picture: Empty if no figure is relied on, or if the page has another picture instead.
-        sign: "✓" if all controls hold, "✗" if one failed, "?" if some have no result.
+        controls: The numbers of controls by outcome, in one line.
+        sign: "✓" if all controls passed, "✗" if one failed, "?" if some have no result.
+        next: Next steps, most important first.
         caveats: Sentences without which the headline would mislead.
     """
 
@@ -58,23 +61,23 @@ class FirstScreen(NamedTuple):
 
     @property
     def finding(self) -> str:
-        """Return the headline without the verdict, which is shown before it."""
+        """The headline without the verdict, which pages show before it."""
         return wording.without_verdict(self.headline, self.status)
 
     @property
     def caveat(self) -> str:
-        """Return the warning in one line; it is about other rows if an attack succeeds."""
+        """The warning in one line; it is about other rows if an attack succeeds."""
         return fixed(f"verdict.caveat.{'others' if self.look in LEAKS else 'all'}")
 
     @property
     def low(self) -> bool:
-        """Return True if the picture has so few rows that the steps fit below it."""
+        """True if the picture has so few rows that the next steps fit below it."""
         rows = max((len(forest.lines) for forest in self.picture), default=0)
         return bool(self.numbers) and 0 < rows <= LOW
 
 
 def first_screen(record: Record, conclusion: PlainVerdict) -> FirstScreen:
-    """Return the first screen of a record of a study or a recording."""
+    """Return the first screen for the record of a study or a recording."""
     return FirstScreen(
         conclusion.status,
         conclusion.badge,
@@ -82,15 +85,15 @@ def first_screen(record: Record, conclusion: PlainVerdict) -> FirstScreen:
         conclusion.warning,
         first_picture(record, topics=[topic for topic, _ in conclusion.topics]),
         _main_numbers(record, conclusion),
-        verdict.controls_line([record]),
-        verdict.controls_sign([record]),
+        caveats.controls_line([record]),
+        caveats.controls_sign([record]),
         next_steps(record, conclusion),
         (*idle_parts(record), *unanswered(record)),
     )
 
 
 def idle_parts(record: Record) -> tuple[str, ...]:
-    """Return a sentence for each defense that never acted, and for risks without effect."""
+    """Return a sentence for each defense, and for reported risks, that never had an effect."""
     sentences = []
     defended = [row for row in record.usage if row.defended and row.defense != NO_DEFENSE]
     for defense, rows in grouped(defended, lambda row: row.defense).items():
@@ -104,7 +107,7 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 
 
 def unanswered(record: Record) -> tuple[str, ...]:
-    """Return reasons why attacks that the study names have no figures."""
+    """Return a reason for each attack that the study names and that has no figures."""
     named = evidence.named_attacks(record)
     return tuple(
         f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"
@@ -116,9 +119,9 @@ def unanswered(record: Record) -> tuple[str, ...]:
 def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
     """Return the steps to take after a verdict, most important first."""
     situations, texts = [_situation(record, conclusion)], list[str]()
-    if situations[0].startswith("leak") and (place := advice(record)):
-        texts.append(place.step)
-    if conclusion.status == "inconclusive" and verdict.wrong_sign(evidence.main_figures(record)):
+    if situations[0].startswith("leak") and (suggestion := advice(record)):
+        texts.append(suggestion.step)
+    if conclusion.status == "inconclusive" and caveats.wrong_sign(evidence.main_figures(record)):
         situations.insert(0, "wrong sign")
     failed = evidence.outcomes_of(record.controls).failed
     if failed and conclusion.status in LEAKS and conclusion.status != "above guessing":
@@ -139,29 +142,29 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
     if after and not unusable and not conclusion.warning and after.verdict in _STEPS["situations"]:
         return after.verdict
     if status in LEAKS:
-        defended, *others = verdict.figures_by_side(record).values()
+        defended, *others = caveats.figures_by_side(record).values()
         if others and not any(map(above_chance, defended)):
             return "leak without the defense"
-        return "leak with a defense" if verdict.is_defended(record) else "leak"
+        return "leak with a defense" if caveats.is_defended(record) else "leak"
     if conclusion.warning and not unusable:
         return "not learned"
-    return "not measured" if status == "inconclusive" and verdict.coverage_gaps(record) else status
+    return "not measured" if status == "inconclusive" and caveats.coverage_gaps(record) else status
 
 
 def _main_numbers(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
     if not (tiles := tiles_of(record)):
         return ()
     worst = conclusion.topics[0][1]
-    # Leaks of other topics that are smaller than the verdict's appear in the full report only.
+    # Leaks on other topics that are smaller than the verdict's appear only in the full report.
     topics = [topic for topic, s in conclusion.topics if s == worst or s not in LEAKS]
     of_topics = [tile for topic in topics for tile in tiles[topic][: 2 if len(topics) == 1 else 1]]
-    # These numbers are the purpose of studies of canary clients or of unlearning.
+    # These numbers are the main result of studies of canary clients or of unlearning.
     special = [*tiles["epsilon"], *tiles["deletion"]]
     return (*of_topics[: max(2 - len(special), 0)], *special, *tiles["utility"])[:3]
 
 
 def tiles_of(record: Record) -> dict[str, list[Tile]]:
-    """Return the numbers of each topic, the most important first; see also is_uninformative."""
+    """Return the tiles of each topic, the most important first; none if uninformative."""
     if evidence.is_uninformative(record):
         return {}
     if record.games:
@@ -181,7 +184,7 @@ def _tile(label: str, value: str, *parts: str, tone: str = "") -> Tile:
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:
-    sides = verdict.figures_by_side(record)
+    sides = caveats.figures_by_side(record)
     if len(sides) == 1:
         return _membership_tiles(*sides.values())
     return [
@@ -206,7 +209,7 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
 
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
-    """Return the AUC and rate that show the largest leak, or else upper limits of a leak."""
+    """Return tiles of the AUC and TPR that show the largest leak, or else of upper limits."""
     trusted = without_doubts(figures)
     figures = trusted or figures
     leading = list(evidence.leading_figures(figures))
@@ -215,7 +218,7 @@ def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
         leading.append(highest)
     tiles = [_membership_tile(figure, figures) for figure in leading]
     if metrics <= {AUC} and (limits := upper_bounds(trusted, RATES)):
-        tiles.append(Tile("TPR at few false alarms", "none shown", f"upper limits: {limits}"))
+        tiles.append(Tile("TPR at low FPR", "not above guessing", f"upper limits: {limits}"))
     return tiles
 
 
@@ -245,7 +248,7 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
 
 def _not_above(figure: Estimate, guessing: str = "guessing") -> str:
     corrected = " after correction for multiple testing" * by_interval_alone(figure)
-    return f"not shown above {guessing}{corrected}"
+    return f"not shown to be above {guessing}{corrected}"
 
 
 def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
@@ -289,7 +292,7 @@ def _size_and_tone(size: evidence.Size | None, otherwise: str) -> tuple[str, str
 
 def _cluster_tiles(record: Record) -> list[Tile]:
     studies, rows = clusters.clusterings(record), list[tuple[str, Estimate, str, str, str]]()
-    if verdict.clusters_doubted(record):
+    if caveats.clusters_doubted(record):
         return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
     for study in studies:
         label = clusters.label_of(study, studies)
@@ -322,7 +325,7 @@ def _utility_tiles(record: Record) -> list[Tile]:
     if not results:
         return []
     first, defense = results[0], shortened(wording.defense_name(results[0].defense), 32)
-    # Whether clients of a recorded federation have a defense is not known.
+    # A recording does not reveal if clients use a defense.
     is_known = not record.watched or first.defense not in ("", NO_DEFENSE)
     name = wording.capital(first.metric.replace("_", " "))
     value = wording.format_value(fmean(figure.number for figure in results), first.metric)

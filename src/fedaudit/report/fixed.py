@@ -1,4 +1,4 @@
-"""Files of this package: templates, styles, scripts, and fixed texts as TOML."""
+"""Access to files of this package: templates, styles, scripts, and fixed texts in TOML."""
 
 import tomllib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 @cache
 def package_file(name: str) -> str:
-    """Return the text of a file next to the templates."""
+    """Return the text of a file in the folder of templates."""
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
@@ -36,7 +36,7 @@ def _texts() -> dict[str, Any]:
     for name in ("wording", "sections", "clauses", "policy", "steps", "summary"):
         parsed = tomllib.loads(package_file(f"{name}.toml"))
         sections = parsed if name in ("wording", "sections") else {name: parsed}
-        # "games" is in both files of several sections.
+        # Both of these files have a table "games".
         for section, entries in sections.items():
             texts[section] = {**texts.get(section, {}), **entries}
     return texts

@@ -1,4 +1,4 @@
-"""Data of tables, for the terminal and the HTML report."""
+"""Tables and tiles as data, and shortening of texts."""
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
@@ -16,8 +16,8 @@ class Cell:
 
     Attributes:
         detail: Smaller lines below the text, such as the interval.
-        tone: Name of the colour. The text must be clear without it.
-        mark: Letter of a footnote; empty without one.
+        tone: Name of the colour. The text must be clear without the colour.
+        mark: Letter of a footnote; empty if there is none.
         full: The full text if ``text`` is shortened.
     """
 
@@ -29,7 +29,7 @@ class Cell:
 
 
 class Heading(NamedTuple):
-    """Heading over several columns, with a smaller line below it."""
+    """Common heading of several columns, with a smaller line below it."""
 
     text: str
     span: int
@@ -47,7 +47,7 @@ class Column(NamedTuple):
 class Grid:
     """Table in which the first cell of each row is the row's heading.
 
-    The spans of ``headings`` add up to the number of columns. Notes are pairs (letter, text).
+    The spans of ``headings`` add up to the number of columns. ``notes`` has pairs (letter, text).
     """
 
     caption: str
@@ -60,7 +60,7 @@ class Grid:
 
 @dataclass
 class Footnotes:
-    """Letters for the notes of one table; equal notes get the same letter."""
+    """Footnotes of one table with their letters; equal notes get the same letter."""
 
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ def clean(text: str) -> str:
 
 @lru_cache(maxsize=256)  # the same few names appear in thousands of places
 def _on_one_line(text: str) -> str:
-    # Few characters are distinct, also of a long text.
+    # Even a long text has few distinct characters.
     controls = [char for char in set(text) if unicodedata.category(char)[0] == "C"]
     shown = dict.fromkeys(map(ord, controls), "\ufffd")
     return text.translate(shown | dict.fromkeys(map(ord, "\n\r\t\u2028\u2029"), " "))
@@ -95,7 +95,7 @@ def shortened(text: str, limit: int = 48) -> str:
 
 
 def shorten_middle(text: str, limit: int) -> str:
-    """Shorten clean text but keep the end, where names differ."""
+    """Return clean text cut in the middle, since names often differ at the end."""
     text = clean(text)
     if len(text) <= limit:
         return text
@@ -115,7 +115,7 @@ def name_cell(text: str, detail: str = "", *, limit: int = 48) -> Cell:
 EMPTY = Cell("–", tone="muted")  # placeholder for a missing value
 
 Header = str | tuple[str, str]
-"""Heading of a column, or a pair: heading over several columns, and the column's heading."""
+"""Heading of a column, or a pair: common heading of several columns, and the column's heading."""
 
 Content = Cell | str | None
 """Content of a cell; None is printed as a dash."""
@@ -142,35 +142,39 @@ def grid_of(
     """Return a table of rows, with all columns that occur in a row.
 
     Args:
-        caption: Caption.
-        rows: Rows; the first column is the row's heading.
-        words: Columns of text; all others except the first are right-aligned.
-        order: Columns that come first; columns below one heading become adjacent.
-        under: Smaller lines below headings over several columns.
+        caption: Caption of the table.
+        rows: Rows; the cell of the first column is the row's heading.
+        words: Columns of text. All other columns except the first are right-aligned.
+        order: Columns that come first; columns below one common heading become adjacent.
+        under: Smaller lines below common headings.
+        notes: Footnotes of the cells.
         remark: Sentences below the table.
     """
     cells = [{_column_key(name): as_cell(cell) for name, cell in row.items()} for row in rows]
-    used = dict.fromkeys(place for row in cells for place in row)
-    ordered = [place for place in dict.fromkeys((*map(_column_key, order), *used)) if place in used]
-    overs = dict.fromkeys(over for over, _ in ordered)
-    places = [place for over in overs for place in ordered if place[0] == over]
-    names = [shortened(name, 60) for _, name in places]
+    used = dict.fromkeys(key for row in cells for key in row)
+    ordered = [key for key in dict.fromkeys((*map(_column_key, order), *used)) if key in used]
+    commons = dict.fromkeys(common for common, _ in ordered)
+    keys = [key for common in commons for key in ordered if key[0] == common]
+    names = [shortened(name, 60) for _, name in keys]
     headings = [
-        Heading(shortened(over, 60), sum(p[0] == over for p in places), (under or {}).get(over, ""))
-        for over in overs
+        Heading(
+            shortened(text, 60), sum(key[0] == text for key in keys), (under or {}).get(text, "")
+        )
+        for text in commons
     ]
     return Grid(
         caption,
         tuple(Column(name, i > 0 and name not in words) for i, name in enumerate(names)),
-        tuple(tuple(row.get(place, EMPTY) for place in places) for row in cells),
-        tuple(headings) if any(overs) else (),
+        tuple(tuple(row.get(key, EMPTY) for key in keys) for row in cells),
+        tuple(headings) if any(commons) else (),
         notes.listed() if notes else (),
         remark.strip(),
     )
 
 
-def _column_key(place: Header) -> tuple[str, str]:
-    return ("", place) if isinstance(place, str) else place
+def _column_key(header: Header) -> tuple[str, str]:
+    """Return a pair: the common heading (empty without one) and the column's heading."""
+    return ("", header) if isinstance(header, str) else header
 
 
 def stack(*lines: str) -> str:
@@ -179,7 +183,7 @@ def stack(*lines: str) -> str:
 
 
 class Tile(NamedTuple):
-    """A number at the top of a report: its name, value, and what to compare it with."""
+    """A number at the top of a report: name, value, and details such as the interval."""
 
     label: str
     value: str
@@ -188,5 +192,5 @@ class Tile(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The number in one line of text."""
+        """The tile as one line of text."""
         return f"{self.label}: {self.value} ({self.detail})"

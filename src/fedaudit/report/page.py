@@ -1,4 +1,4 @@
-"""Reports and comparisons as self-contained HTML files, which load no other file."""
+"""Reports and comparisons as self-contained HTML files."""
 
 import base64
 import hashlib
@@ -31,20 +31,20 @@ from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 
-MOST_VERDICTS = 6  # largest number of compared records with a tile each; a table has all verdicts
+MOST_VERDICTS = 6  # largest number of compared records that get tiles; a table has all verdicts
 _MOST_PICTURE_BYTES, _MOST_PICTURE_PIXELS = 2**20, 2**22
-"""Largest file of pictures that is included; ten images of 32x32 take a twentieth of it."""
+"""Largest file of pictures that is included. Ten images of 32x32 need a twentieth of it."""
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 def write_report(record: Record, path: Path) -> None:
     """Write the report of a record as one self-contained HTML file.
 
-    Pictures of samples that are stored next to the path are included. The file opens offline. Its
-    content security policy forbids loading other files and running other scripts.
+    If a file of sample pictures lies next to the path, it is included. The report opens offline.
+    Its content security policy forbids loading other files and running other scripts.
 
     Raises:
-        BadInput: The path is not that of an HTML file, or is a folder.
+        BadInput: The path does not end in an HTML suffix, or is a folder.
     """
     write_page(path, report_html(record, _pictures(path.with_name(files.PICTURES_FILE))))
 
@@ -53,18 +53,17 @@ def write_comparison(comparison: Comparison, records: Sequence[Record], path: Pa
     """Write a comparison and its records as one self-contained HTML file.
 
     Raises:
-        BadInput: The path is not that of an HTML file, or is a folder.
+        BadInput: The path does not end in an HTML suffix, or is a folder.
     """
     write_page(path, comparison_html(comparison, records))
 
 
 def write_page(path: Path, document: str) -> None:
-    """Write a page atomically, readable by its owner only, since it can name exposed samples."""
+    """Write a page atomically; only the file's owner can read it, since it may name samples."""
     files.refuse_other_suffix(path, *files.PAGE_SUFFIXES, what="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
-            f"{shortened(str(path), 80)} is not a file, so no page can be written there; give the "
-            "name of a new file"
+            f"{shortened(str(path), 80)} exists but is not a file; choose another name for the page"
         )
     files.write_whole(path, document, private=True)
 
@@ -125,7 +124,7 @@ def _report(
 
 
 def sections_of(record: Record) -> list[Section]:
-    """Return the sections of a record's report: one for each topic with figures."""
+    """Return the sections of a record's report, one for each topic that has figures."""
     if record.kind == "games":
         from fedaudit.report.tables.games import game_sections
 
@@ -206,7 +205,7 @@ def _rendered(template: str, title: str, sections: Sequence[Section], **values: 
 
 @cache
 def templates() -> Environment:
-    """Return the templates of pages, which escape every text."""
+    """Return the templates of pages, which escape all texts."""
     environment = Environment(
         loader=PackageLoader("fedaudit.report"),
         autoescape=True,
@@ -225,7 +224,7 @@ def templates() -> Environment:
 
 
 def css_string(text: str) -> Markup:
-    """Return a text as a CSS string in which no character can end the string or the element."""
+    """Return a text as a CSS string that cannot end the string or the style element early."""
     return Markup('"{}"').format(
         Markup("").join(
             char if char.isascii() and char.isalnum() else f"\\{ord(char):06x}" for char in text

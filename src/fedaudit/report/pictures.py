@@ -1,4 +1,4 @@
-"""First picture of each kind of report: figures with limits, next to the chance level."""
+"""First picture of each kind of report: figures with limits, compared with the chance level."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +13,7 @@ from fedaudit.report.comparison.tradeoffs import (
     strongest_entry,
     tradeoffs,
 )
+from fedaudit.report.deciding.caveats import clusters_doubted, figures_by_side
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, client_label
 from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
@@ -40,7 +41,6 @@ from fedaudit.report.text.points import (
     shown_points,
 )
 from fedaudit.report.unlearning import WITHHELD, deletion_result
-from fedaudit.report.verdict import clusters_doubted, figures_by_side
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.estimate import (
     MODEL_ESTIMATE,
@@ -58,12 +58,12 @@ from fedaudit.results.unlearning import unlearning_rows
 
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
-    """Return the picture of a record's topics; empty if its figures say nothing about leakage."""
+    """Return the picture of a record's topics; empty if its figures show no leakage."""
     if evidence.is_uninformative(record):
         return ()
     builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}
     parts = [builders[topic](record) for topic in topics or builders]
-    # Pictures on deletion, canaries or a round's sum come first: they are such a study's purpose.
+    # Studies of deletion, canaries or a round's sum are about these figures, so they come first.
     return tuple(f for part in (_deletion(record), _epsilons(record), *parts) for f in part)
 
 
@@ -116,7 +116,7 @@ def _epsilons(record: Record) -> Picture:
 
 
 def _membership(record: Record) -> Picture:
-    """Return attacks by contrast; in partly defended runs, clients that leak most come first."""
+    """Return charts of attacks by contrast; in partly defended runs, the worse group is first."""
     picture: Picture = ()
     sides = figures_by_side(record).items()
     for side, every in sorted(sides, key=lambda item: -_largest_lower_limit(item[1])):
@@ -129,14 +129,14 @@ def _membership(record: Record) -> Picture:
 
 
 def _largest_lower_limit(figures: Sequence[Estimate]) -> float:
-    areas = (figure for figure in figures if figure.metric == AUC and not figure.doubt)
-    return max((figure.low or 0.0 for figure in areas), default=0.0)
+    aucs = (figure for figure in figures if figure.metric == AUC and not figure.doubt)
+    return max((figure.low or 0.0 for figure in aucs), default=0.0)
 
 
 def _drawn_rate(figures: Sequence[Estimate]) -> str:
-    """Return the TPR at the lowest FPR at which enough attacks have a figure; else at 1 %.
+    """Return the TPR at the lowest FPR for which enough attacks have a figure, or else at 1 %.
 
-    Enough is half of the attacks at the most frequent FPR.
+    Enough means at least half as many figures as the most frequent FPR has.
     """
     rates = [f.metric for f in figures if rate_of(f.metric) is not None]
     ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
@@ -154,9 +154,9 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
     tracks = {AUC: Axis("AUC", guess=0.5), rate: rate_track}
     drawn = [figure for figure in figures if figure.defense in looks and figure.metric in tracks]
-    # A metric without any value needs no track.
+    # A metric without values needs no track.
     tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
-    # Each client has its own row, since marks in a shared row would have no names.
+    # Each client has a separate row, since marks have no names.
     rows = evidence.grouped(drawn, lambda f: (f.attack, f.target if several else None))
     lead = next(iter(tracks), AUC)
 
@@ -187,7 +187,7 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
 def _membership_cell(
     figures: Sequence[Estimate], looks: Mapping[str, Style], labels: Mapping[evidence.Setting, str]
 ) -> TrackCell:
-    """Return an attack's figures as marks by defense; the text is the undefended figure."""
+    """Return the marks of an attack's figures by defense; the undefended figure is the text."""
     if not figures:
         return TrackCell()
     marks = []
@@ -260,16 +260,16 @@ def _clusters(record: Record) -> Picture:
 
 def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) -> Row | None:
     """Return the risk of a group's model, and the risks that clients accept; None without risk."""
-    risk, guess = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
+    risk, estimated = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
     if is_doubted:
-        risk, guess = risk.doubted(NOT_RELIED_ON), None
+        risk, estimated = risk.doubted(NOT_RELIED_ON), None
     label = wording.join(f"{wording.capital(shortened(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
-    if guess is not None:
-        text = f"{label}: estimated {wording.percent(guess.number)}"
-        marks.append(Mark(guess.number, None, None, BASELINE, text))
+    if estimated is not None:
+        text = f"{label}: estimated {wording.percent(estimated.number)}"
+        marks.append(Mark(estimated.number, None, None, BASELINE, text))
     accepted = _accepted(study, name, is_doubted=is_doubted)
     leak = None if is_doubted else risk_size(risk)
     cell = track_cell(risk, [*marks, *accepted], "▲ " * bool(leak))
@@ -281,16 +281,16 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
 
 
 def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
-    """Return marks for the risks that clients accept, compared with the risk of their model."""
+    """Return a mark for the risk that each client of a group accepts, styled by violation."""
     run = study.runs[0]
     group = run.group_names.index(name)
     model = models_of_groups(run)[group]
     of_group = None if model is None else run.rounds[-1].models[model]
-    inside = [place for place, other in enumerate(run.group) if other == group]
+    members = [index for index, other in enumerate(run.group) if other == group]
     marks = []
-    for place, used in zip(inside, models_used_by(run, group), strict=True):
-        limit = run.thresholds[place]
-        text = f"{wording.client_name(run.clients[place])} accepts {wording.percent(limit)}"
+    for index, used in zip(members, models_used_by(run, group), strict=True):
+        limit = run.thresholds[index]
+        text = f"{wording.client_name(run.clients[index])} accepts {wording.percent(limit)}"
         look = _ACCEPTS if used is None or used is of_group else _HAS_ANOTHER_MODEL
         if used is not None and used is not of_group and used.risk is not None:
             text += f" and chose a model of risk {wording.percent(used.risk)}"
@@ -301,7 +301,7 @@ def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
 
 
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return rows on membership, sources and clusters, for comparisons without a front."""
+    """Return charts on membership, sources and clusters for a comparison without a front."""
     labels = labels_of(comparison)
     by_row = [(label, attacks_of(comparison, row)) for row, label in enumerate(labels)]
     strongest = [
@@ -323,11 +323,11 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
     )
 
 
-COMPARED = "membership, row by row"  # label of the rows of a comparison on membership
+COMPARED = "membership, row by row"  # label of the chart on membership in a comparison
 
 
 def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return the strongest AUC and the test accuracy of every row; empty without AUCs."""
+    """Return a chart of each row's strongest AUC and test accuracy; empty without AUCs."""
     strongest = [
         entry
         for entry in comparison.entries
@@ -340,7 +340,7 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
     largest = max(strongest, key=lambda entry: entry.value or 0.0)
     contrast = falls[0].contrast if falls else largest.contrast
     accuracies = {entry.row: entry.figure for entry in comparison.on("utility", TEST_ACCURACY)}
-    # The undefended row uses the clients that defend, as in the front, if all rows share them.
+    # As in a front, the undefended row is about the defending clients if they are always the same.
     defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
     lines = []
@@ -369,10 +369,10 @@ _GAME_LOOKS = {
 
 
 def games_picture(record: Record) -> Picture:
-    """Return the first picture of games: a row per point, with its epsilon or rounds.
+    """Return the first picture of games: a row for each point, with its epsilon or rounds.
 
-    If there are too many points, only the first and last point of each family are drawn, or else
-    only the point of each family at which the server succeeds most.
+    If there are too many points, only the first and the last point of each family are drawn. If
+    these are still too many, only the point at which the server succeeds most is drawn.
     """
     groups = families(shown_points(record.games)).values()
     ends = [item for group in groups for item in (group[0], group[-1])[: len(group)]]

@@ -16,9 +16,9 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def study_file(config: Mapping[str, object]) -> str:
-    """Return the configuration of a study as TOML: a table for each section, all else inline.
+    """Return the settings of a study as TOML, with a table for each section.
 
-    Settings that are None are left out, since TOML has no null. A study then uses the defaults.
+    Settings that are None are omitted, since TOML has no null. A study then uses the defaults.
     """
     settings = {key: value for key, value in config.items() if value is not None}
     lines = [
@@ -59,16 +59,16 @@ def _escaped(char: str) -> str:
 
 
 _BUNDLED = ("diabetes", "digits", "synthetic")  # data sets that need no file
-MOST_SETTINGS = 500_000  # characters up to which the study file of games is printed in the page
+MOST_SETTINGS = 500_000  # largest length of a study file of games that a page prints
 _LONGEST_VALUE = 300
 _OF_A_SCRIPT = re.compile(r"__main__:|[^\s#]{1,80}#[0-9a-f]{8}$")
-"""Names of objects of a script or notebook, which no study file can recreate."""
+"""Matches names of objects of a script or notebook, which no study file can recreate."""
 
 
 class Recipe(NamedTuple):
     """Study file, command, data set and versions to reproduce a record; empty if unknown.
 
-    ``of_script`` means that the audit used objects of a script or notebook.
+    ``of_script`` is True if the audit used objects of a script or notebook.
     """
 
     study: str
@@ -79,17 +79,17 @@ class Recipe(NamedTuple):
 
 
 def reproducing(record: Record) -> Recipe:
-    """Return the steps to reproduce a record; games have a variant for each further point."""
+    """Return the steps to reproduce a record; the study file of games has a variant per point."""
     games = record.kind == "games"
     study = study_file(_with_points(record) if games else resolve_older_settings(record.config))
-    # Settings of a damaged record could make the page too large to open.
+    # The settings of a damaged record could make the page too large to open.
     study = "" if games and len(study) > MOST_SETTINGS else study
     name = setting(record, "data", "name")
     if any(map(_OF_A_SCRIPT.match, _texts(record.config))):
         return Recipe("", "", "", _environment(record), of_script=True)
-    needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
-    command = "fedaudit run study.toml" + " --data-dir FOLDER" * bool(needed)
-    return Recipe(study, command, needed, _environment(record))
+    data = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
+    command = "fedaudit run study.toml" + " --data-dir FOLDER" * bool(data)
+    return Recipe(study, command, data, _environment(record))
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _environment(record: Record) -> list[tuple[str, str]]:
     for name in ("commit", "device", "started"):
         rows[name.capitalize()] = shortened(getattr(environment, name), 80) or "not recorded"
     rows["Time taken"] = _duration(environment.seconds)
-    # Names of versions come from the record, and must not replace a row.
+    # Package names come from the record. In a dictionary, they could replace other rows.
     versions = environment.versions.items()
     return [*rows.items(), *((shortened(name, 60), shortened(v, 120)) for name, v in versions)]
 
@@ -136,7 +136,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _value(text: str) -> object:
-    """Return the value of a setting; the text itself if it is not a literal of a study."""
+    """Return the value that a text is the literal of, or else the text itself."""
     if text in ("inf", "-inf", "nan"):
         return float(text)
     try:

@@ -1,4 +1,4 @@
-"""Data of a section of a report."""
+"""Contents of a section of a report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

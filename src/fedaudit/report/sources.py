@@ -16,12 +16,12 @@ SAME_LABELS = "all with the label distribution of an audited client"  # samples 
 
 
 class SourceAttack(NamedTuple):
-    """Source attack under one defense and view: success rate over all runs, and baselines.
+    """Source attack under one defense and view: success rate over all runs, and its excesses.
 
     Attributes:
         excess: Success rate minus the level that label distributions explain.
         over_baseline: Success rate minus the label-distribution baseline.
-        on_fair_draw: Success rate on samples of a fair draw; None if the record has one draw only.
+        on_fair_draw: Success rate on samples of a fair draw; None if the record has only one draw.
     """
 
     success: Estimate
@@ -41,7 +41,7 @@ class SourceAttack(NamedTuple):
 
     @property
     def older_level(self) -> str:
-        """Remark if an earlier version computed the label level; else ""."""
+        """Remark if an earlier version computed the label level, or ""."""
         return OLDER_LEVEL if has_older_level(self.excess) else ""
 
     @property
@@ -56,7 +56,7 @@ class SourceAttack(NamedTuple):
 
     @property
     def share_beyond(self) -> float:
-        """Lower limit of the excess, as a share of the largest possible excess."""
+        """Lower limit of the excess, as a fraction of the largest possible excess."""
         return excess_share(evidence.lower_limit(self.excess), self.label_level)
 
 
@@ -75,7 +75,7 @@ def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
 
 
 def attacks_in(figures: Iterable[Estimate]) -> list[SourceAttack]:
-    """Return the source attacks to which figures belong."""
+    """Group figures by source attack."""
     by_attack = [
         {figure.against: figure for figure in same}
         for same in evidence.grouped(figures, _key).values()
@@ -102,7 +102,7 @@ def source_labels(attacks: Sequence[SourceAttack]) -> list[str]:
 
 
 def strongest_attack(attacks: Sequence[SourceAttack]) -> SourceAttack | None:
-    """Return the attack with the largest lower limit of the excess, or else of highest success."""
+    """Return the attack with the largest lower limit of the excess, or else the highest success."""
     above = [attack for attack in attacks if attack.above_labels]
     if above:
         return max(above, key=lambda attack: attack.share_beyond)
@@ -115,7 +115,7 @@ def excess_size(attack: SourceAttack) -> evidence.Size | None:
 
 
 def excess_share(excess: float, level: float) -> float:
-    """Return an excess over a level, as a share of the largest possible excess."""
+    """Return an excess over a level, as a fraction of the largest possible excess."""
     return excess / (1 - level) if level < 1 else 0.0
 
 
@@ -127,7 +127,7 @@ def source_marker(attack: SourceAttack) -> evidence.Marker:
         return evidence.SIZE_OPEN if attack.success.significant else evidence.Marker()
     size = excess_size(attack)
     if size is None:
-        return evidence.Marker("▷ ", "", "labels may be all")
+        return evidence.Marker("▷ ", "", "labels may explain it")
     return evidence.Marker("▲ ", evidence.tone_of(size), size)
 
 
@@ -135,26 +135,26 @@ SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headl
 
 
 def below_guessing(attacks: Sequence[SourceAttack]) -> list[SourceAttack]:
-    """Return attacks with success below guessing: their scores may be inverted."""
+    """Return attacks with a success rate below guessing: their scores may have the wrong sign."""
     return [attack for attack in attacks if evidence.upper_limit(attack.success) < attack.chance]
 
 
 def source_status(attacks: Sequence[SourceAttack]) -> evidence.Status:
-    """Return the verdict on sources alone."""
+    """Return the verdict on source inference."""
     size = evidence.max_size([size for attack in attacks if (size := excess_size(attack))])
     if size is not None:
         return evidence.LEAKS[size]
     if any(attack.above_guessing for attack in attacks):
         return "above guessing"
     # Compare with guessing instead of label distributions, so that "no leak shown" covers both.
-    # A significant test in one of several seeds leaves the question open.
-    shares = [excess_share(evidence.upper_limit(a.success) - a.chance, a.chance) for a in attacks]
-    is_open = any(attack.success.significant for attack in attacks) or below_guessing(attacks)
-    return "inconclusive" if is_open else evidence.status_between([], shares or [0.0])
+    # If the test is significant in one of several seeds, the verdict is inconclusive.
+    highs = [excess_share(evidence.upper_limit(a.success) - a.chance, a.chance) for a in attacks]
+    undecided = any(attack.success.significant for attack in attacks) or below_guessing(attacks)
+    return "inconclusive" if undecided else evidence.status_between([], highs or [0.0])
 
 
 def source_meaning(status: evidence.Status, attacks: Sequence[SourceAttack]) -> str:
-    """Return what follows from the verdict on sources, and what does not."""
+    """Return what follows from the verdict on source inference, and what does not."""
     meaning = fixed(f"source_meanings.{status}")
     if status != "no leak shown":
         return meaning
@@ -172,7 +172,7 @@ def source_question(record: Record) -> str:
 
 
 def source_sentence(record: Record) -> str:
-    """Return the question of the section on sources, with its caveats."""
+    """Return the introduction of the section on sources, with caveats."""
     attacks = source_attacks(record)
     texts = [fixed("sources.question", question=source_question(record))]
     if any(a.on_fair_draw is None and a.success.contrast == FAIR for a in attacks):
@@ -204,7 +204,7 @@ def source_table(record: Record) -> Grid:
         if figure is not None
     ]
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
-    share = wording.percent(alpha_of(record))
+    level = wording.percent(alpha_of(record))
     parts = [
         f"Intervals: {methods}.",
         fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
@@ -212,7 +212,7 @@ def source_table(record: Record) -> Grid:
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
         fixed("sources.signs"),
-        fixed(f"sources.test{'s' * (len(attacks) > 1)}", share=share, rows=len(attacks)),
+        fixed(f"sources.test{'s' * (len(attacks) > 1)}", level=level, rows=len(attacks)),
     ]
     return estimate_table(
         "Source inference",

@@ -1,7 +1,7 @@
 """Summary of an audit for archives: question, model, answer, and what was not tested.
 
-HTML and Markdown are two templates over the same sections. Verdict, numbers and controls equal
-those of the report.
+One template for HTML and one for Markdown print the same sections. Verdict, numbers and controls
+equal those of the report.
 """
 
 import re
@@ -15,6 +15,7 @@ from markupsafe import Markup
 from fedaudit.core.errors import BadInput
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
+from fedaudit.report.deciding.caveats import client_list, coverage_gaps, omissions
 from fedaudit.report.evidence import SIZES, attacks_tried, distinct, outcomes_of
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
@@ -27,7 +28,6 @@ from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import audited_samples, verdict
 from fedaudit.report.unlearning import WITHHELD
-from fedaudit.report.verdict import client_list, coverage_gaps, omissions
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
@@ -36,10 +36,10 @@ SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
 MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown files
 MARKDOWN_MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, by which an earlier summary is recognised."""
-MOST_LISTED = 14  # entries of a list or rows of a table at most; the report has the others
+MOST_LISTED = 14  # largest number of entries of a list or rows of a table; the report has all
 WITHDRAWN = ("void", "control failed")  # verdicts under which no figure counts
 POLICY_TITLE = "What the policy says"
-_LONG, _SHORT = 300, 80
+_LONG, _SHORT = 300, 80  # lengths at which texts and names are cut
 _FIXED = fixed_texts("summary")
 
 
@@ -52,7 +52,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a summary; both formats print its texts in the order of the fields."""
+    """Section of a summary; both formats print the fields in this order."""
 
     title: str
     badge: str = ""
@@ -83,20 +83,21 @@ def summary_html(record: Record, policy: Section | None = None, valid_until: str
 
     Args:
         record: A record of any kind.
-        policy: Outcome of a policy for it, of :func:`fedaudit.gate.outputs.policy_section`.
+        policy: Section on a policy's outcome for the record, as returned by
+            :func:`fedaudit.gate.outputs.policy_section`.
         valid_until: Last day on which the page may be relied on, such as "2027-06-30".
 
     Raises:
-        BadInput: The text is not a date, or the date is before the audit.
+        BadInput: ``valid_until`` is not a date, or a date before the audit.
     """
     summary = summary_of(record, policy, valid_until)
     return templates().get_template("summary.html.j2").render(summary=summary)
 
 
 def summary_markdown(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
-    """Return the summary as Markdown, as for ``$GITHUB_STEP_SUMMARY``: see :func:`summary_html`.
+    """Return the summary as Markdown, for example for ``$GITHUB_STEP_SUMMARY``.
 
-    Names in the record cannot start any markup.
+    Names in the record are escaped. The arguments are those of :func:`summary_html`.
     """
     summary = summary_of(record, policy, valid_until)
     form = templates().overlay(finalize=_in_markdown)
@@ -129,7 +130,7 @@ def _row(cells: Sequence[str]) -> Markup:
 
 
 def _paragraph(text: str) -> Markup:
-    """Escape a text at the start of a line, where more characters begin a list or heading."""
+    """Escape a text at the start of a line, where further characters begin a list or heading."""
     return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escape_markdown(text)))
 
 
@@ -140,12 +141,12 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
     if record.kind == "games":
         played = game_verdict(record)
         first, question, kind = played.first, played.played, "Security games"
-        meaning, unsettled = played.meaning, played.limits
+        meaning, undecided = played.meaning, played.limits
         warnings = (*played.contradictions, *played.claims)
     else:
         plain = verdict(record)
         first, question, kind = first_screen(record, plain), plain.audited, kind_of(record)
-        meaning, unsettled = plain.meaning, plain.open
+        meaning, undecided = plain.meaning, plain.open
         warnings = (plain.warning, *first.caveats)
     about = shortened(str(record.config.get("about") or ""), _LONG)
     described = (f"Described by its author as: “{about}”",) if about else ()
@@ -155,7 +156,7 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         _answer(record, first, meaning, warnings),
         policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
         _controls(record, first),
-        _untested(record, unsettled),
+        _untested(record, undecided),
         _verifying(record, is_judged=policy is not None),
     )
     terms = wording.glossary_entries(str(sections))
@@ -220,7 +221,7 @@ def _facts(record: Record) -> dict[str, str]:
     return facts
 
 
-_ZERO_IS_UNSET = ("first_class", "samples_per_client")
+_ZERO_IS_UNSET = ("first_class", "samples_per_client")  # settings that are unset if they are 0
 
 
 def settings_line(entry: object) -> str:
@@ -283,12 +284,12 @@ def _controls(record: Record, first: FirstScreen) -> Section:
     if grid.rows:
         rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
         table = Table(tuple(column.text for column in grid.columns), rows[:MOST_LISTED])
-    signs = {"✓": ("passed", "good"), "?": ("passed in part", "doubt")}
+    signs = {"✓": ("passed", "good"), "?": ("incomplete", "doubt")}
     badge, tone = signs.get(first.sign, ("failed", "alarm"))
     return Section(title, badge, tone, lead, table=table)
 
 
-def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
+def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
     items = [*record.untested, *_unmeasured(record), *omissions(record)]
     if record.kind == "games":
         items = [*_FIXED["untested_games"], *items]
@@ -304,9 +305,9 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
     excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
         "What was not tested",
-        lead="The answer does not cover these.",
+        lead="The answer above does not cover the following.",
         items=(*listed[:MOST_LISTED], *excess_note),
-        remarks=(scale, *(f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4])),
+        remarks=(scale, *(f"Undecided: {shortened(item, 2 * _LONG)}" for item in undecided[:4])),
     )
 
 
@@ -314,10 +315,10 @@ def _unmeasured(record: Record) -> Iterator[str]:
     coverage = record.coverage
     if coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
         skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"
-        yield f"What clients sent in {skipped}, which were not measured"
+        yield f"Uploads in {skipped}, which were not measured"
     yield coverage_gaps(record)
     if coverage and coverage.never_measured:
-        yield f"Never took part in a measured round: {client_list(coverage.never_measured)}"
+        yield f"Clients without a measured round: {client_list(coverage.never_measured)}"
     absent = _controls_not_run(record)
     if absent and record.kind != "games":
         yield f"Controls that were not run: {wording.join_and(absent)}"

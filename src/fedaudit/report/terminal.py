@@ -1,4 +1,4 @@
-"""Terminal output of a record or comparison: conclusion first, in 80 columns."""
+"""Terminal output of a record or a comparison: the conclusion first, in 80 columns."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from fedaudit.results.record import Record
 from fedaudit.results.text import one_line
 
 MOST_LINES = 28
-"""Largest number of lines of a conclusion; with the notes of a run, it must fit on 40 lines."""
+"""Largest number of lines of a conclusion, which must fit on 40 lines with the notes of a run."""
 WIDTH = 80  # largest number of columns, also on wider terminals
-_LEAST_ROWS = 3
-_NARROW = 60  # columns below which a row's figures are printed below its name
-_MOST_POINTS = 2
+_LEAST_ROWS = 3  # fewest rows with which a further chart is printed
+_NARROW = 60  # width below which a row's figures are printed below its name
+_MOST_WARNINGS = 2  # largest number of warnings about games
 
 
 def print_record(record: Record, console: Console | None = None, *, brief: bool = False) -> None:
-    """Print the conclusion of a record; a brief one has no rows of figures and no next steps."""
+    """Print the conclusion of a record; if ``brief``, without rows of figures and next steps."""
     record = printable(record)
     if record.kind == "games":
         # Not at the top: few records are of games.
@@ -35,7 +35,7 @@ def print_record(record: Record, console: Console | None = None, *, brief: bool 
         conclusion = game_verdict(record)
         first = conclusion.first
         fit = fit_warnings(shown_points(record.games))
-        warnings = (*conclusion.contradictions, *first.caveats, *fit)[:_MOST_POINTS]
+        warnings = (*conclusion.contradictions, *first.caveats, *fit)[:_MOST_WARNINGS]
         _print(first, first.picture, warnings, console)
         return
     first = first_screen(record, verdict(record))
@@ -56,7 +56,7 @@ def print_comparison(
 
 
 def width_of(console: Console) -> int:
-    """Return the width at which lines are wrapped; wrapping by the terminal would lose indents."""
+    """Return the width at which lines are wrapped; a terminal's own wrapping has no indents."""
     return max(min(WIDTH, console.width), 20)
 
 
@@ -101,10 +101,11 @@ def _details(first: FirstScreen, picture: Picture, width: int, room: int) -> lis
         lead = " " * 6 if index else "Next: "
         steps += textwrap.wrap(step, width, initial_indent=lead, subsequent_indent=" " * 6)
     free, lines = room - len(steps), list[str]()
-    for place, forest in enumerate(picture):
-        share = free // (len(picture) - place)
-        rows = list(_rows(forest, share - 3, width))
-        if share - 3 >= _LEAST_ROWS or not place:
+    for index, forest in enumerate(picture):
+        # A chart gets an equal part of the free lines; three are for its title and headings.
+        room_for_rows = free // (len(picture) - index) - 3
+        rows = list(_rows(forest, room_for_rows, width))
+        if room_for_rows >= _LEAST_ROWS or not index:
             lines += ["", *rows]
             free -= len(rows) + 1
     return lines + steps
@@ -142,7 +143,7 @@ def _row(label: str, texts: Sequence[str], wide: int, each: int) -> str:
 
 
 def _fitting(label: str, width: int) -> str:
-    """Return a row's label; in "client · attack" the client's name is shortened."""
+    """Return a row's label; if "client · attack" is too long, shorten the client's name."""
     client, dot, attack = label.rpartition(" · ")
     if len(label) <= width or not dot:
         return shortened(label, width)

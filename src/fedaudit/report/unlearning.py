@@ -1,19 +1,18 @@
 """Section on unlearning: how well attacks distinguish deleted samples from unseen samples.
 
-Three models are compared: before deletion, after deletion, and retrained without the deleted
-samples.
+Three models are compared: before deletion, after deletion, and retrained without these samples.
 """
 
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
 from fedaudit.report import wording
+from fedaudit.report.deciding.caveats import units_of
 from fedaudit.report.evidence import outcomes_of
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Content, Tile, name_cell
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
-from fedaudit.report.verdict import units_of
 from fedaudit.results import unlearning
 from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, NOT_RELIED_ON
@@ -31,15 +30,15 @@ class Deletion(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """Return the verdict as a sentence."""
+        """The verdict as a sentence."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
         words = verdict_text(self.verdict)
-        return f"These figures are of the model before deletion; verdict after it: {words}"
+        return f"These figures are for the model before deletion; verdict after deletion: {words}"
 
 
 def deletion_result(record: Record) -> Deletion | None:
-    """Return what a model reveals about deleted samples; None if the record has no deletion."""
+    """Return the verdict on deletion and its main figures; None if no samples were deleted."""
     rows = unlearning.unlearning_rows(record)
     if not rows:
         return None
@@ -49,14 +48,14 @@ def deletion_result(record: Record) -> Deletion | None:
 
 
 def deletion_verdict(record: Record, figures_verdict: str) -> str:
-    """Return the verdict of the figures after corrections for failed controls and broken models.
+    """Return the verdict of the figures, corrected for failed controls and destroyed models.
 
-    A model that no longer predicts is called destroyed: it reveals nothing about any sample.
+    A destroyed model predicts no better than guessing, so it reveals nothing about any sample.
     """
     verdict = figures_verdict or CANNOT_TELL
     failed = outcomes_of(record.controls).failed
     may_hide_leaks = all(result.control in HIDES_LEAKS for result in failed)
-    # These controls fail if AUCs may be too low, so the verdict "not forgotten" remains valid.
+    # If such a control fails, AUCs may be too low. The verdict "not forgotten" is still valid.
     if failed and not (verdict == NOT_FORGOTTEN and may_hide_leaks):
         return WITHHELD
     shows_change = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
@@ -64,7 +63,7 @@ def deletion_verdict(record: Record, figures_verdict: str) -> str:
 
 
 def verdict_text(verdict: str) -> str:
-    """Replace the verdict in a text after deletion by the words of a page."""
+    """Replace the name of a verdict in a text by the words that pages print."""
     for name, words in fixed_texts("deletion_verdicts").items():
         verdict = verdict.replace(name, words)
     return verdict
@@ -76,9 +75,9 @@ _EXCESS, _VERDICT = "After minus retrained", "Verdict"
 
 
 def unlearning_section(record: Record) -> Section | None:
-    """Return the section with the AUCs of each attack and the utility; None without unlearning."""
-    rows, after = unlearning.unlearning_rows(record), deletion_result(record)
-    if after is None:
+    """Return the section with each attack's AUCs and the utility; None without unlearning."""
+    rows, deletion = unlearning.unlearning_rows(record), deletion_result(record)
+    if deletion is None:
         return None
     several = len({row.after.target for row in rows}) > 1
     figures = record.where(topic=unlearning.UNLEARNING, seed=None)
@@ -95,7 +94,7 @@ def unlearning_section(record: Record) -> Section | None:
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
             return verdict_text(deletion_verdict(record, figure.note))
-        doubted = figure.attack and after.verdict == WITHHELD
+        doubted = figure.attack and deletion.verdict == WITHHELD
         return value_cell(figure.doubted(NOT_RELIED_ON) if doubted else figure, unbounded="")
 
     table = estimate_table(
@@ -107,15 +106,15 @@ def unlearning_section(record: Record) -> Section | None:
         order=(*(_HEADINGS[point] for point in _POINTS), _EXCESS, _VERDICT),
         remark=fixed("unlearning.remark"),
     )
-    return table_section("unlearning", "Unlearning", table, _sentence(record, after.verdict))
+    return table_section("unlearning", "Unlearning", table, _sentence(record, deletion.verdict))
 
 
 def unlearning_tile(record: Record) -> list[Tile]:
     """Return a tile with the verdict, and the AUCs of the strongest attack after unlearning."""
-    after = deletion_result(record)
-    if after is None:
+    deletion = deletion_result(record)
+    if deletion is None:
         return []
-    row, both_models = after.strongest, after.both_models
+    row, both_models = deletion.strongest, deletion.both_models
     points = dict(zip(_POINTS, (row.before, row.after, row.retrained), strict=True))
     aucs = ", ".join(f"{name} {_with_range(figure)}" for name, figure in points.items())
     detail = f"{row.after.attack}, AUC {aucs}; "
@@ -128,10 +127,10 @@ def unlearning_tile(record: Record) -> list[Tile]:
         if name in accuracies
     ]:
         detail += f"; test accuracy {', '.join(texts)}"
-    if after.verdict == WITHHELD:
+    if deletion.verdict == WITHHELD:
         detail = NOT_RELIED_ON
-    tone = "" if after.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", verdict_text(after.verdict), detail, tone)]
+    tone = "" if deletion.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
+    return [Tile(f"Unlearning by {_method(record)}", verdict_text(deletion.verdict), detail, tone)]
 
 
 def _with_range(figure: Estimate) -> str:

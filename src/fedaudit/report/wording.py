@@ -1,4 +1,4 @@
-"""Formatting of numbers, names and sentences, and records with text that is safe to print."""
+"""Formatting of numbers, names and sentences, and cleaning of records' texts before printing."""
 
 import math
 import re
@@ -26,7 +26,7 @@ Number = int | float
 
 
 def setting(record: BaseModel, *names: str) -> object:
-    """Return a setting of a record's study by its tables and name; None if it is not set."""
+    """Return a setting of a record's study by its tables and its name; None if it is not set."""
     value: object = getattr(record, "config", None)
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
@@ -48,17 +48,17 @@ def _with_plurals(term: str) -> str:
 
 
 def _round(value: float, digits: int, side: int) -> float:
-    # Float noise must not lift 0.646 to 0.647.
+    # Rounding errors must not raise 0.646 to 0.647.
     scaled = round(value * 10**digits, 6)
     return (math.ceil(scaled) if side > 0 else math.floor(scaled)) / 10**digits if side else value
 
 
-def percent(share: float, side: int = 0) -> str:
-    """Format a share in per cent: one decimal, two near the ends, none at exactly 0 or 100%.
+def percent(fraction: float, side: int = 0) -> str:
+    """Format a fraction in per cent: one decimal, two near 0 and 100 %, none at 0 and 100 %.
 
-    ``side`` 1 rounds up (for upper limits), -1 down (for lower limits), 0 to the nearest.
+    A ``side`` of 1 rounds up (for upper limits), -1 down (for lower limits), 0 to the nearest.
     """
-    value = 100 * share
+    value = 100 * fraction
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
     value = _round(value, digits, side)
     if value in (0, 100):
@@ -70,7 +70,7 @@ def percent(share: float, side: int = 0) -> str:
 
 
 def number(value: float, side: int = 0) -> str:
-    """Format a number that is not a share: three decimals below 10, one decimal from there on."""
+    """Format a number that is not a fraction: three decimals below 10, otherwise one decimal."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
@@ -94,12 +94,12 @@ def format_amount(value: float) -> str:
 
 
 def optional(value: float | None, text: Callable[[float], str] = percent) -> str | None:
-    """Format a value; None stays None, which a table prints as an empty cell."""
+    """Format a value, or return None, which tables print as a dash, for None."""
     return None if value is None else text(value)
 
 
 def format_value(value: float | None, metric: str, side: int = 0) -> str:
-    """Format a metric's value, in per cent if it is a share; return a dash for None."""
+    """Format a metric's value, in per cent if it is a fraction; return a dash for None."""
     if value is None:
         return MISSING
     if metric in COUNTS:
@@ -110,12 +110,12 @@ def format_value(value: float | None, metric: str, side: int = 0) -> str:
 
 
 def format_points(change: float, side: int = 0) -> str:
-    """Format a difference of shares in percentage points, with its sign."""
+    """Format a difference of two fractions in percentage points, with its sign."""
     return _signed(100 * change, 1, side)
 
 
 def signed(value: float, metric: str, side: int = 0) -> str:
-    """Format a difference of two values of a metric with its sign; shares in percentage points."""
+    """Format a difference of two values of a metric, with its sign; fractions in points."""
     if is_share(metric):
         return format_points(value, side)
     return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3, side)
@@ -143,7 +143,7 @@ def value_text(figure: Estimate) -> str:
 def interval(low: float | None, high: float | None, metric: str) -> str:
     """Format both limits, such as "0.918–0.944" or "38.0–44.5%"; return "" without limits.
 
-    The lower limit is rounded down and the upper limit up, so that the coverage does not decrease.
+    The lower limit is rounded down and the upper limit up, so that coverage does not decrease.
     """
     lower, upper = format_value(low, metric, -1), format_value(high, metric, 1)
     if low is None or high is None:
@@ -154,7 +154,7 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 
 def interval_text(figure: Estimate) -> str:
-    """Format a figure's interval; older rates only have an interval at a fixed threshold."""
+    """Format a figure's interval; rates of old records only have one for a fixed threshold."""
     limits = figure.at_threshold
     fixed_at = interval(limits.low, limits.high, figure.metric) if limits else ""
     at_threshold = f"{estimate.AT_THRESHOLD} {fixed_at}" if fixed_at else ""
@@ -162,7 +162,7 @@ def interval_text(figure: Estimate) -> str:
 
 
 def rate_texts(measured: Rate) -> tuple[str, str]:
-    """Format a rate of games, and its interval."""
+    """Format a rate in games, and its interval."""
     return percent(measured.value), interval(measured.low, measured.high, "accuracy")
 
 
@@ -176,7 +176,7 @@ def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
 
 
 def further_interval(figure: Estimate) -> str:
-    """Return "further runs 0.580–0.660": Student-t limits of the mean over seeds; else ""."""
+    """Format the limits of the mean over all seeds: "further runs 0.580–0.660"; "" without."""
     further = figure.further or Interval()
     if further.low is None or further.high is None:
         return ""
@@ -184,19 +184,19 @@ def further_interval(figure: Estimate) -> str:
 
 
 def interval_remark(further: Iterable[Interval | None]) -> str:
-    """Explain the intervals of a table's means over seeds; empty without such intervals."""
+    """Explain the intervals of a table's means over seeds; "" if it has no such intervals."""
     intervals = [interval for interval in further if interval is not None]
     if not intervals:
         return ""
     methods = "; ".join(list(dict.fromkeys(shortened(i.method, 80) for i in intervals))[:3])
-    text = " Intervals of means over seeds are for these runs; "
+    text = " Intervals of means over seeds are for these runs only"
     if all(interval.low is None for interval in intervals):
-        return f"{text}{methods}."
-    return f"{text}“further runs” are limits of the mean over all possible seeds ({methods})."
+        return f"{text}: {methods}."
+    return f"{text}; “further runs” are limits of the mean over all possible seeds ({methods})."
 
 
 def confidence_level(method: str) -> str:
-    """Return the confidence level in a method's text, such as "95%"; empty if it has no level."""
+    """Return the confidence level in a method's text, such as "95%", or "" without a level."""
     match = re.search(r"\d+(?:\.\d+)?\s?%", method)
     return match[0].replace(" ", "") if match else ""
 
@@ -221,11 +221,11 @@ def join_and(items: Sequence[str]) -> str:
     return ", ".join(items[:-1]) + " and " + items[-1]
 
 
-MOST_NAMED = 5  # largest number of items that a sentence names; the rest is counted
+MOST_NAMED = 5  # largest number of items that a sentence names; further items are counted
 
 
 def join_some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
-    """Join the first items and count the rest: "a, b and 3 more"."""
+    """Join the first items and the number of further items: "a, b and 3 more"."""
     excess = len(items) - limit
     return join_and([*items[:limit], f"{excess:,} {what}"] if excess > 0 else items)
 
@@ -236,18 +236,18 @@ def plural(amount: int, singular: str, plural: str = "") -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text that ends like a sentence; a full stop is added if necessary."""
+    """Return a text with a full stop at the end, unless it ends with a punctuation mark."""
     text = text.strip()
     return text if text.endswith((".", "!", "?", "…")) else text + "."
 
 
 def capital(text: str) -> str:
-    """Return a text with a capital letter in front."""
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def without_verdict(headline: str, status: str) -> str:
-    """Return a headline without the verdict at its start, which a badge next to it shows.
+    """Return a headline without the verdict at its start, since a badge next to it has the verdict.
 
     "Strong leakage: members can be distinguished" gives "Members can be distinguished".
     """
@@ -257,20 +257,20 @@ def without_verdict(headline: str, status: str) -> str:
     return capital(headline[start.end() :]) if start else headline
 
 
-NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
-"""Remark on a contrast whose members and non-members come from different draws."""
+NO_FAIR_DRAW = "no fair draw: may include differences between clients"
+"""Remark on a contrast whose members and non-members were not separated by coins."""
 
 _ATTACKS = fixed_texts("attacks")
 
 
 def attack_name(attack: str) -> str:
-    """Return the name of an attack with its catalogue name: "Loss over rounds (loss-series)"."""
+    """Return an attack's name with its catalogue name: "Loss over rounds (loss-series)"."""
     code, *remark = attack.split(", ", 1)  # a comparison appends "mirrored"
     return ", ".join([f"{_ATTACKS[code]} ({code})", *remark]) if code in _ATTACKS else attack
 
 
 def attack_code(name: str) -> str:
-    """Return the catalogue name of an attack; the inverse of :func:`attack_name`."""
+    """Return the catalogue name of an attack: the inverse of :func:`attack_name`."""
     code = name.rpartition("(")[2][:-1]
     return code if attack_name(code) == name else name
 
@@ -285,12 +285,12 @@ def contrast_name(contrast: str) -> str:
 
 
 def versus(contrast: str) -> str:
-    """Return the non-members with which members are compared: "v. unseen"."""
+    """Return the non-members that members are compared with, as in headings: "v. unseen"."""
     return f"v. {contrast_name(contrast).lower()}"
 
 
 def contrast_meaning(contrast: str, unit: str = "sample") -> str:
-    """Return the non-members of a contrast, samples or people, for running text."""
+    """Describe the non-members of a contrast, samples or people, for running text."""
     return _name_in(contrast, f"contrasts.{'person' if unit == 'person' else 'sample'}")
 
 
@@ -301,36 +301,36 @@ def contrast_order(contrast: str) -> tuple[int, str]:
 
 
 class UnknownDefense(str):
-    """Defense of a live recording: compares equal to "none", but is printed as unknown."""
+    """Defense of a live recording, which equals "none" but is printed as unknown."""
 
     __slots__ = ()
 
 
 def defense_name(defense: str) -> str:
-    """Return the name of a defense as a reader sees it."""
+    """Return the name of a defense for a reader."""
     if isinstance(defense, UnknownDefense):
         return "defense unknown"
     return "no defense" if defense in ("", NO_DEFENSE) else defense
 
 
 def sight_name(sight: str) -> str:
-    """Return the name of something that an adversary sees or an attack needs."""
+    """Describe what an adversary sees, or what an attack needs, by its identifier."""
     return _name_in(sight.lower(), "sights")
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
+    """Return a metric's name for a heading, such as "TPR at 0.1% FPR" for "tpr@0.001"."""
     rate = rate_of(metric)
     return _name_in(metric, "metrics") if rate is None else f"TPR at {100 * rate:g}% FPR"
 
 
 def is_share(metric: str) -> bool:
-    """Return True if a metric is a share and therefore printed in per cent."""
+    """Return True if a metric is a fraction (not an AUC), which is printed in per cent."""
     return range_of(metric) == (0.0, 1.0) and not metric.endswith(AUC)
 
 
 class NamedClient(int):
-    """Number of a client that has a name; it is printed as this name."""
+    """Number of a client that is printed as the client's name."""
 
     name: str
 
@@ -346,12 +346,12 @@ class NamedClient(int):
 
 
 def client_name(client: int, text: str = "client") -> str:
-    """Return a client's name, or its number after a text: "hospital-a", "client 3"."""
+    """Return a client's name, or else its number after a noun: "hospital-a", "client 3"."""
     return client.name if isinstance(client, NamedClient) else f"{text} {int(client)}"
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
-    """Return the clients of a recording or of a study that have names; texts are safe to show."""
+    """Return the clients of a record that have names, by number; names are shortened."""
     names = setting(record, "recording", "names")
     if not isinstance(names, dict):
         names = {row.client: row.name for row in getattr(record, "clients", ()) if row.name}
@@ -370,24 +370,24 @@ def _as_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
 
-LONGEST_NAME = 40  # characters of a client's name that are printed
+LONGEST_NAME = 40  # largest number of characters of a client's name that are printed
 
 
 Model = TypeVar("Model", bound=BaseModel)
 TextCleaner = Callable[[str], str]
 """Function that makes a text safe to print."""
 
-_NOT_CLEANED = "config"  # settings are printed as a study file, which escapes its texts itself
-_LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")  # fields of clients
+_NOT_CLEANED = "config"  # settings are printed as a study file, whose writer escapes texts
+_LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")  # fields with client numbers
 _NUMBERS = {float, int, bool, type(None)}
 """Types of most values of a record, which need no cleaning."""
 _DIGEST = re.compile(r"([^\s#\"]{1,100})(#[0-9a-f]{8})\b")
 
 
 def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
-    """Return a function that makes texts safe and leaves out the digests of custom objects.
+    """Return a function that makes texts safe and removes the digests of custom objects.
 
-    A digest stays if two objects of the records share a name.
+    A digest is not removed if two objects of the records have the same name.
     """
     texts, digests = set[str](), defaultdict[str, set[str]](set)
 
@@ -416,16 +416,17 @@ def cleaned(
 ) -> Model:
     """Return a record or comparison without control or direction characters in any text.
 
-    Every text of a record passes through this function before it is printed: a client's name must
-    not reverse the text next to it. Notes get words instead of the program's identifiers. Values
-    that a failed control invalidates are marked. Unchanged parts are not copied, to save time.
+    Every text of a record must pass through this function before it is printed: direction
+    characters in a client's name could reverse the text next to it. In notes, identifiers of the
+    program become words. Figures that a failed control invalidates are marked as doubtful.
+    Unchanged parts of a record are not copied, to save time.
 
     Args:
         model: The record or comparison.
         clean_text: Function that makes a text safe to print.
-        clients: Clients that have names; read from the record by default.
-        watched: Whether defenses are unknown; read from the record by default.
-        name_attacks: Whether attacks get the names of :func:`attack_name`.
+        clients: Clients that have names. By default, they are read from the record.
+        watched: Whether defenses are unknown. By default, it is read from the record.
+        name_attacks: Whether attacks are named as by :func:`attack_name`.
     """
     clients = client_names(model) if clients is None else clients
     watched = bool(getattr(model, "watched", False)) if watched is None else watched
@@ -434,14 +435,14 @@ def cleaned(
 
 
 def printable(record: Record) -> Record:
-    """Return a record whose texts are ready to print on a page or a terminal."""
+    """Return a record whose texts are safe to print on a page or a terminal."""
     return cleaned(record, without_digests([record]), name_attacks=True)
 
 
 def printable_comparison(
     comparison: Comparison, records: Sequence[Record]
 ) -> tuple[Comparison, list[Record]]:
-    """Return a comparison and its records with texts that are ready to print."""
+    """Return a comparison and its records with texts that are safe to print."""
     clean_text = without_digests([comparison, *records])
     watched = all(record.watched for record in records)
     names = [client_names(record) for record in records]
@@ -513,5 +514,5 @@ _NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
 
 def without_identifiers(note: str) -> str:
-    """Return a note with words instead of the program's identifiers."""
+    """Return a note in which words replace the program's identifiers."""
     return _NOTED.sub(lambda match: _IN_NOTES[match[1]], note)

@@ -1,1 +1,1 @@
-"""Records side by side in a report: trade-offs, tables and the first screen."""
+"""Report of a comparison of records: trade-offs, tables and the first screen."""

@@ -17,6 +17,7 @@ from fedaudit.report.comparison.tradeoffs import (
     largest_difference,
     tradeoffs,
 )
+from fedaudit.report.deciding.caveats import controls_line, controls_sign
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import DOUBTED
@@ -25,14 +26,13 @@ from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.verdict import controls_line, controls_sign
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Interval
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 
 LEAST_SPANS = {"leakage": 0.2, "error": 0.1}
-"""Smallest lengths of a front's axes, so that differences within the noise look small."""
+"""Smallest lengths of a front's axes, so that differences due to noise look small."""
 
 _UNDEFENDED = charts.Style(charts.GREY, "", charts.RESERVED)
 _BEST = charts.Style("var(--ink)", "", "star")
@@ -41,7 +41,7 @@ _BEST = charts.Style("var(--ink)", "", "star")
 def first_of_comparison(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
 ) -> FirstScreen:
-    """Return the first screen of a comparison, with its best trade-off in front."""
+    """Return the first screen of a comparison: its best trade-off, or why there is none."""
     failed = any(verdict.status == "void" for verdict in verdicts)
     failed = failed or any(evidence.outcomes_of(record.controls).failed for record in records)
     undefended = [
@@ -53,7 +53,7 @@ def first_of_comparison(
     plain: list[evidence.Status] = [verdict.status for verdict in undefended]
     nothing = bool(plain) and not any(status in LEAKS for status in plain)
     if compared:
-        # A front is about membership alone: it could not show a lower leak of sources.
+        # A front is only about membership: it could not show a lower leak of sources.
         topics = [dict(verdict.topics) for verdict in undefended]
         plain = [by_topic["membership"] for by_topic in topics if "membership" in by_topic]
         nothing = not any(
@@ -65,7 +65,7 @@ def first_of_comparison(
     look: evidence.Status = "inconclusive"
     if failed:
         look, status, row = "control failed", "control failed", None
-        text = "A control failed: no trade-off is concluded"
+        text = "A control failed, so no trade-off can be concluded"
         text = text if compared else _side_by_side(comparison, verdicts)
     elif nothing:
         worst = f"“{evidence.worst_status(plain)}”" if plain else ""
@@ -73,19 +73,21 @@ def first_of_comparison(
         if compared:
             reason = f"no membership attack is above guessing{f' ({worst})' if worst else ''}"
         status, row = "nothing to lower", None
-        text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
+        text = (
+            f"Without a defense {reason}: this comparison cannot show that a defense lowers a leak"
+        )
     elif not compared:
         status, difference = "side by side", largest_difference(comparison)
         text = wording.join(_side_by_side(comparison, verdicts), difference, by=". ")
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
-        text = f"{shortened(best.name, 80)}: {_bargain(best)}"
+        text = f"{shortened(best.name, 80)}: {_tradeoff_text(best)}"
     else:
         status = "no trade-off"
         text = "No defense is shown to lower the leakage to the strongest attack"
         if row is not None:
             text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
-            text = f"{text} {shortened(row.name, 80)}: {_bargain(row)}"
+            text = f"{text} {shortened(row.name, 80)}: {_tradeoff_text(row)}"
     sizes = {
         frozenset(
             (figure.n_members, figure.n_nonmembers) for figure in evidence.main_figures(record)
@@ -98,7 +100,7 @@ def first_of_comparison(
         status,
         text,
         "",
-        # A front is the picture itself.
+        # The chart of the front replaces this picture.
         () if _drawn_fronts(comparison) else comparison_picture(comparison, records),
         _numbers(row, comparison) if row else (),
         controls_line(records),
@@ -113,7 +115,7 @@ def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> s
     return f"{len(comparison.rows)} rows side by side; the worst verdict is “{worst}”"
 
 
-def _bargain(row: TradeOff) -> str:
+def _tradeoff_text(row: TradeOff) -> str:
     limits = ""
     if row.low is not None and row.high is not None:
         limits = f"{-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
@@ -125,7 +127,6 @@ def _bargain(row: TradeOff) -> str:
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
-    """Return tiles for leakage and accuracy of a row; the headline has the change of leakage."""
     count = len(tradeoffs(comparison))
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
@@ -187,7 +188,7 @@ def front_figure(
         f"best trade-off: {labels[best.row] if best else ''}": _BEST,
         NOT_RELIED_ON: DOUBTED,
     }
-    # A front needs no entry if all of its points have another style.
+    # A front whose points all have another style needs no entry.
     drawn = {point.look for choice in choices for point in choice.panels[0].points}
     keys = charts.legend({name: look for name, look in looks.items() if look in drawn})
     return charts.Figures("fronts", caption, tuple(choices), keys, "tall")
@@ -207,7 +208,7 @@ def _panel(
     rows: Mapping[int, charts.Style],
     labels: Sequence[str],
 ) -> charts.Panel:
-    """Return a panel of fronts; a row's own style precedes the style of its front."""
+    """Return a panel of fronts; the style of a row takes precedence over that of its front."""
     points = [
         charts.Point(
             point.error,

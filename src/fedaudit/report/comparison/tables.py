@@ -78,7 +78,7 @@ def comparison_sections(
 
 
 def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text: str) -> Section:
-    """Return the section of attacks; only the first contrast shows all of its tables at first."""
+    """Return the section on attacks; further tables of further contrasts start collapsed."""
     first, *others = list(tables.values()) or [[]]
     return Section(
         ident,
@@ -90,7 +90,7 @@ def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text:
 
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
-    """Return the rows of a comparison: defense, its users, settings that differ, and verdict."""
+    """Return a table of what is compared: defenses, their users, settings and verdicts."""
     names = distinct(name for row in comparison.rows for name in row.settings)
     rows: list[Cells] = []
     for row in comparison.rows:
@@ -107,7 +107,7 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
 
 
 def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) -> Grid | None:
-    """Return hypervolumes against the strongest attack; None without fronts."""
+    """Return a table of hypervolumes against the strongest attack; None without fronts."""
     fronts = [front for front in comparison.fronts if front.attack == STRONGEST_ATTACK]
     if not fronts:
         return None
@@ -129,13 +129,13 @@ def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) ->
 
 
 def front_order(front: Front) -> tuple[tuple[int, str], int]:
-    """Sort key of fronts: contrasts and metrics in the order of a report."""
+    """Return a sort key: contrasts and metrics in the order of a report."""
     metrics = [*metric_names.HEADLINE_METRICS, front.metric]
     return wording.contrast_order(front.contrast), metrics.index(front.metric)
 
 
 def leakage_name(metric: str) -> str:
-    """Return the name of a front's leakage, for an axis."""
+    """Return the name of a front's leakage axis."""
     if metric == metric_names.AUC:
         return "Membership advantage (2 AUC − 1)"
     return wording.metric_name(metric)
@@ -156,9 +156,9 @@ def attack_tables(
 ) -> dict[str, list[Grid]]:
     """Return tables of defenses by attacks for each contrast, one per metric with figures.
 
-    The first table has every attack. The others only have figures over several attacks, since all
-    figures of many attacks would take dozens of pages. ``part`` is "inside" for the defending
-    clients, and "outside" for the other clients. Without records, no figure is marked as doubtful.
+    The first table has every attack. The others only have figures over several attacks, since
+    tables of all attacks would take dozens of pages. ``part`` is "inside" for the defending clients
+    and "outside" for the other clients. Without records, no figure is marked as doubtful.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
     order = distinct((*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries)))
@@ -224,7 +224,7 @@ def _attack_table(
 
 
 def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[AttackEntry]:
-    """Return entries in blocks of the same clients, the undefended row on these clients first."""
+    """Sort entries into blocks about the same clients, with the undefended row first."""
     kind = (entries[0].contrast, entries[0].metric)
     references = grouped(
         (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
@@ -233,9 +233,9 @@ def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[A
     blocks: dict[tuple[int, tuple[int, ...]], list[AttackEntry]] = {}
     for entry in entries:
         row = comparison.rows[entry.row]
-        leads = row.base is None or row.family == NO_DEFENSE
-        place = (entry.row if leads or row.base is None else row.base, clients_of(entry))
-        blocks.setdefault(place, [] if leads else list(references.get(place, ()))).append(entry)
+        is_first = row.base is None or row.family == NO_DEFENSE
+        key = (entry.row if is_first or row.base is None else row.base, clients_of(entry))
+        blocks.setdefault(key, [] if is_first else list(references.get(key, ()))).append(entry)
     return [entry for block in blocks.values() for entry in block]
 
 
@@ -243,10 +243,10 @@ def _attack_cell(
     entry: AttackEntry, figure: Estimate, change: Difference | None, notes: Footnotes
 ) -> Cell | None:
     if entry.value is None:
-        return Cell(wording.MISSING, "not given", "muted", notes.mark(entry.note))
+        return Cell(wording.MISSING, "not computed", "muted", notes.mark(entry.note))
     lines = []
     if entry.clients and entry.targets != entry.clients:
-        lines.append(f"on {clients_text(entry.targets)} alone")
+        lines.append(f"only on {clients_text(entry.targets)}")
     if entry.attack == STRONGEST_ATTACK:
         lines.append(shortened(wording.join_and(entry.attacks), 60))
     lines += change_lines(change, entry.metric)
@@ -256,13 +256,12 @@ def _attack_cell(
 def _relied_on(
     entry: AttackEntry | FigureEntry, comparison: Comparison, doubted: Collection[int]
 ) -> Difference | None:
-    """Return the change of a figure; None if a failed control invalidates its row or base."""
+    """Return the change of a figure, or None if a failed control invalidates its row or base."""
     rows = (entry.row, comparison.rows[entry.row].base)
     return None if any(row in doubted for row in rows) else entry.change
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
-    """Return the methods of intervals, and the base of changes."""
     figures, changes = zip(*rows, strict=True)
     of_figures, of_changes = (
         distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
@@ -325,7 +324,7 @@ def attacks_of(comparison: Comparison, row: int) -> list[SourceAttack]:
 
 
 def source_comparison(comparison: Comparison) -> Grid | None:
-    """Return the success of each source attack, row by row; None if no record has any."""
+    """Return a table of the success of source attacks by row; None if no record has any."""
     attacks = {
         (row, attack.success.attack): attack
         for row in range(len(comparison.rows))
@@ -349,17 +348,17 @@ _FORMAL = (metric_names.FORMAL_EPSILON, metric_names.FORMAL_EPSILON_OF_A_ROUND)
 
 
 def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """Return proven, claimed and measured epsilons, row by row; None if no record has any."""
+    """Return a table of proven, claimed and measured epsilons by row; None if there are none."""
     headings = headings_of(comparison)
     figures = []
-    for place, row in enumerate(comparison.rows):
+    for index, row in enumerate(comparison.rows):
         for metric in _EPSILONS:
             same = [
                 figure
                 for figure in records[row.source].where(metric=metric)
                 if (figure.defense or NO_DEFENSE) == row.family
             ]
-            figures += [(place, min(same, key=lambda f: f.seed is not None))] if same else []
+            figures += [(index, min(same, key=lambda f: f.seed is not None))] if same else []
     if not figures:
         return None
     notes = distinct(
@@ -384,11 +383,11 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
 
 
 def cluster_comparison(comparison: Comparison) -> Grid | None:
-    """Return figures of clustered learning by group, a column for each row of the comparison."""
+    """Return a table of clustered learning by group, with a column for each compared row."""
     entries, labels = comparison.on("clusters"), labels_of(comparison)
     order = distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
 
-    def place(entry: FigureEntry) -> tuple[int, bool, str]:
+    def sort_key(entry: FigureEntry) -> tuple[int, bool, str]:
         group = entry.figure.group
         return order.index(entry.figure.metric), group != ALL_CLIENTS, group
 
@@ -396,7 +395,7 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
     return _figures_table(
         comparison,
         "Clustered learning",
-        sorted(entries, key=place),
+        sorted(entries, key=sort_key),
         rows=lambda entry: name_cell(
             FIGURES.get(entry.figure.metric, wording.capital(entry.figure.metric)),
             group_heading(entry.figure.group),
@@ -408,29 +407,29 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
 
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """Return use of data and cost of a defending client, compared with the base row."""
+    """Return a table of a defending client's use of data and costs; None without any."""
     headings, rows = headings_of(comparison), list[Cells]()
     usage = [
         [use for use in records[row.source].usage if use.defense == row.family]
         for row in comparison.rows
     ]
-    for place, parts in enumerate(usage):
-        defended = [use for use in parts if use.defended or use.defense == NO_DEFENSE]
+    for index, of_row in enumerate(usage):
+        defended = [use for use in of_row if use.defended or use.defense == NO_DEFENSE]
         if not defended:
             continue
-        base, clients = comparison.rows[place].base, {(use.seed, use.client) for use in defended}
+        base, clients = comparison.rows[index].base, {(use.seed, use.client) for use in defended}
         others = [] if base is None else usage[base]
         same = [use.seconds for use in others if (use.seed, use.client) in clients]
         seconds, samples = fmean(u.seconds for u in defended), sum(u.samples for u in defended)
         uses = sum(times * count for use in defended for times, count in enumerate(use.times_used))
-        # Share of a client's samples that it uses in a round in which it takes part.
-        shares = [count / use.samples for use in defended for count in use.distinct if count]
+        # Fraction of its samples that a client uses in a round in which it takes part.
+        used = [count / use.samples for use in defended for count in use.distinct if count]
         slower = f"{seconds / fmean(same):.2f} times" if same and fmean(same) else ""
-        extra = sum(use.extra_bytes for use in defended) / max(len(shares), 1)
+        extra = sum(use.extra_bytes for use in defended) / max(len(used), 1)
         rows.append(
             {
-                "Defense": headings[place],
-                "Samples used in a round": wording.percent(fmean(shares) if shares else 0.0),
+                "Defense": headings[index],
+                "Samples used in a round": wording.percent(fmean(used) if used else 0.0),
                 "Times a sample is used": wording.number(uses / max(samples, 1)),
                 "Extra bytes a round": f"{extra:,.0f}",
                 "Local time": Cell(f"{seconds:.3g} s", slower),

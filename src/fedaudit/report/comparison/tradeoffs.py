@@ -1,4 +1,4 @@
-"""Labels of a comparison's rows, cautions about them, and the best trade-off."""
+"""Labels of a comparison's rows, warnings about them, and the best trade-off."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
+from fedaudit.report.deciding.caveats import client_list
 from fedaudit.report.evidence import outcomes_of
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, name_cell, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.verdict import client_list
 from fedaudit.report.wording import NamedClient, defense_name
 from fedaudit.results import comparison as parts
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
@@ -19,15 +19,15 @@ from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4  # largest number of settings in a row's heading; the table has all
 MOST_LOST = 0.75
-"""A defense that loses at least this share of the accuracy above chance is never the best."""
+"""A defense that loses at least this fraction of the accuracy above chance is never the best."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 
 def labels_of(comparison: Comparison) -> list[str]:
     """Return a distinct label for each row: defense, its users, and settings that differ.
 
-    If two rows have the same label, the study's name precedes it. If the names are equal too, a
-    number follows.
+    If two rows have the same label, it is preceded by the study's name. If these are equal too, a
+    number is appended.
     """
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
     labels = []
@@ -53,7 +53,7 @@ def headings_of(comparison: Comparison) -> list[Cell]:
 
 
 def users_text(row: Row | Front) -> str:
-    """Return the users of a defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
+    """Describe the clients that use a defense: "pair: clients 0 and 1 of 10"; "" if unknown."""
     if row.family == NO_DEFENSE:
         return ""
     if row.coalition is None:
@@ -66,8 +66,8 @@ def users_text(row: Row | Front) -> str:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """Format settings: the last part of each name, preceded by its section if ambiguous."""
-    # Leave out settings that only other rows have.
+    """Format settings by the last part of their names, with the section if ambiguous."""
+    # Omit settings that only other rows have.
     present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
     short = {n: n.rpartition(".")[0 if n.endswith((".name", ".scheme")) else 2] for n in present}
     counts = Counter(short.values())
@@ -109,7 +109,7 @@ def estimate_of(
         high=entry.high,
         method=entry.method,
         further=entry.further,
-        # Without a test, or for the largest of several attacks, the interval proves no leak.
+        # An interval without a test, or of the largest of several attacks, does not show a leak.
         tests=tests_of(entry.by_test if entry.attack not in parts.OF_SEVERAL else False),
     )
     row = comparison.rows[entry.row]
@@ -123,7 +123,7 @@ def estimate_of(
 
 
 def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
-    """Return rows whose strongest attack has a figure that a failed control invalidates."""
+    """Return the rows whose strongest attack a failed control invalidates."""
     return {
         entry.row
         for entry in comparison.entries
@@ -141,7 +141,7 @@ def _joined(limit: int, *texts: str) -> str:
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """Return warnings about differences, other than sample sizes, that hinder a comparison."""
+    """Return warnings about differences (except sample sizes) that make rows incomparable."""
     names = [(shortened(record.name, 60), record) for record in records]
     failed = [name for name, record in names if outcomes_of(record.controls).failed]
     redrawn = [name for name, record in names if record.evaluation == "redraw"]
@@ -164,13 +164,13 @@ class TradeOff(NamedTuple):
     """Decrease of leakage by the defense of a row, and its cost in accuracy.
 
     Attributes:
-        leakage: Change of the strongest attack's membership advantage, as a share.
-        error: Change of the test error, as a share.
-        lost: Share of the undefended model's accuracy above guessing that this row lacks;
-            None if the undefended model is no better than guessing.
+        leakage: Change of the strongest attack's membership advantage.
+        error: Change of the test error.
+        lost: Fraction of the undefended model's accuracy above guessing that this row loses; None
+            if the undefended model is no better than guessing.
         undefended: Membership advantage without the defense.
-        low: Lower limit of the change of leakage; None if unknown.
-        high: Upper limit, over all attacks of the row; None if unknown.
+        low: Lower limit of ``leakage``; None if unknown.
+        high: Upper limit of ``leakage`` over all attacks of the row; None if unknown.
     """
 
     row: int
@@ -191,13 +191,13 @@ class TradeOff(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """True if leakage falls by more than accuracy, and over a quarter of accuracy is kept."""
+        """True if leakage falls by more than accuracy, which keeps over a quarter."""
         keeps = self.lost is not None and self.lost < MOST_LOST
         return self.lowers and keeps and self.cost < 0
 
     @property
     def cost(self) -> float:
-        """Share of the accuracy above guessing that is lost, minus the decrease of leakage."""
+        """Fraction of the accuracy above guessing that is lost, minus the decrease of leakage."""
         return self.leakage + (1.0 if self.lost is None else self.lost)
 
 
@@ -205,8 +205,8 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     """Return the row with the lowest cost among rows with more benefit than cost, or None.
 
     The benefit is the decrease of the strongest attack's membership advantage (2 AUC - 1). The cost
-    is the lost share of the undefended model's accuracy above guessing. Giving both the same weight
-    is a convention of this report.
+    is the fraction of the undefended model's accuracy above guessing that is lost. Equal weights of
+    both are a convention of this report.
     """
     return cheapest([row for row in tradeoffs(comparison) if row.pays])
 
@@ -219,8 +219,7 @@ def cheapest(rows: Sequence[TradeOff]) -> TradeOff | None:
 def tradeoffs(comparison: Comparison) -> list[TradeOff]:
     """Compare every defended row with its undefended row, for the contrast that leaks most.
 
-    Rows are omitted if their undefended row has no attack above chance, since there is no leak to
-    lower.
+    Rows whose undefended row has no attack above chance are omitted: there is no leak to lower.
     """
     fronts = [
         front
@@ -264,7 +263,7 @@ def strongest_entry(
 ) -> AttackEntry | None:
     """Return the AUC of a row's strongest attack on the defended clients, or None.
 
-    For an undefended row, it is the AUC on ``clients`` if the row has one.
+    For an undefended row, it is the AUC on ``clients``, if the row has such an AUC.
     """
     entries = [
         entry
@@ -283,7 +282,7 @@ def _limits(
 ) -> tuple[float | None, float | None]:
     """Return limits of the change of the strongest attack's advantage; None if unknown.
 
-    The upper limit covers every attack of the row, like the limit of the strongest attack.
+    The upper limit is for all attacks of the row, as is that of the strongest attack.
     """
     entry = strongest_entry(comparison, row, contrast)
     change = entry.change if entry else None
@@ -307,9 +306,9 @@ def largest_difference(comparison: Comparison) -> str:
     if not changes:
         return ""
     change, row, base, contrast = max(changes, key=lambda item: abs(item[0].value))
-    # Leave out parts that both labels share, so that the difference is visible.
+    # Omit parts that both labels have, so that the difference is visible.
     labels = labels_of(comparison)
-    pair = [labels[place].split(" · ") for place in (row, base)]
+    pair = [labels[index].split(" · ") for index in (row, base)]
     name, other = (
         shortened(" · ".join([part for part in label if part not in other_label] or label), 60)
         for label, other_label in (pair, pair[::-1])

@@ -1,1 +1,1 @@
-"""Decisions about a record that its headline, tiles, pictures, terminal and gate share."""
+"""Decisions about a record that headline, tiles, pictures, terminal output and gate share."""

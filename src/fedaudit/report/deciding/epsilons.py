@@ -1,4 +1,4 @@
-"""Measured lower bounds on epsilon, with unit, observer and the claim that they test."""
+"""Measured lower bounds on epsilon, with their unit, adversary and the claim that they test."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,22 +6,22 @@ from typing import Any, NamedTuple
 
 from fedaudit.core import metric_names
 from fedaudit.report import evidence, wording
+from fedaudit.report.deciding.caveats import unit_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
 from fedaudit.results.record import Record
 
 
 class Measured(NamedTuple):
-    """A lower bound, and the assumption under which it is valid (empty without assumption)."""
+    """A lower bound, and the assumption under which it is valid; empty if it needs none."""
 
     bound: Estimate
     assumes: str = ""
 
     @property
     def text(self) -> str:
-        """Return "2.120 if the mechanism is Gaussian"."""
+        """The bound with its assumption, such as "2.120 if the mechanism is Gaussian"."""
         return f"{wording.number(self.bound.number, -1)} {self.assumes or 'without an assumption'}"
 
 
@@ -29,12 +29,13 @@ class EpsilonBounds(NamedTuple):
     """Lower bounds on the epsilon of one unit.
 
     Attributes:
-        unit: Unit of privacy, such as one sample; neighbouring data sets differ in it.
+        unit: Unit of privacy, such as one sample, in which neighbouring data sets differ.
+        observer: The adversary against which the bounds were measured.
         measured: The bounds, the leading one first.
-        claim: The epsilon that the audited training claims; None without one.
-        word: "proven" or "claimed"; empty if nothing could claim an epsilon.
+        claim: The epsilon that the audited training claims; None if it claims none.
+        word: "proven" or "claimed"; empty for units for which no training claims an epsilon.
         deployed: The epsilon that is claimed without canary clients; None if there is none.
-        is_ordinary: True for ordinary samples, which no headline is about.
+        is_ordinary: True for ordinary samples, whose bounds headlines do not mention.
     """
 
     unit: str
@@ -47,12 +48,12 @@ class EpsilonBounds(NamedTuple):
 
     @property
     def lead(self) -> Estimate:
-        """Bound that is compared with the claim, and that is printed if space allows only one."""
+        """The bound that is compared with the claim, and the one that short texts print."""
         return self.measured[0].bound
 
     @property
     def at_least(self) -> str:
-        """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
+        """The leading bound in words: "epsilon at least 2.120 if the mechanism is Gaussian"."""
         highest = self.lead.ceiling
         at_ceiling = bool(highest) and self.lead.number >= (highest or 0.0) * (1 - 1e-9)
         ceiling = ", the most this test can show" * at_ceiling
@@ -66,7 +67,7 @@ class EpsilonBounds(NamedTuple):
 
     @property
     def against_claim(self) -> str:
-        """Return "2.000 claimed is refuted"; empty if nothing could claim an epsilon."""
+        """The outcome: "the claimed 2.000 is refuted"; empty if no training claims an epsilon."""
         if self.claim is None:
             return f"none is {self.word}" if self.word else ""
         outcome = "refuted" if self.refutes else "not refuted, which proves nothing"
@@ -74,13 +75,13 @@ class EpsilonBounds(NamedTuple):
         if self.deployed is not None:
             without = wording.number(self.deployed.number)
             deployed = f" (without canary clients, as deployed, {without})"
-        return f"{wording.number(self.claim.number)} {self.word}{deployed} is {outcome}"
+        return f"the {self.word} {wording.number(self.claim.number)}{deployed} is {outcome}"
 
     @property
     def sentence(self) -> str:
-        """The sentence of a headline."""
+        """The sentence for a headline."""
         others = ""
-        # The numbers below have the other bounds. Only next to a 0 they would be missed.
+        # Tiles show the other bounds. The headline adds them only if a bound is 0.
         if self.measured[1:] and not all(measured.bound.number for measured in self.measured):
             others = f" ({'; '.join(measured.text for measured in self.measured[1:])})"
         joint = "; " if self.claim is not None else ", and "
@@ -89,7 +90,7 @@ class EpsilonBounds(NamedTuple):
 
 
 def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
-    """Return the lower bounds of a record by unit: one sample, one client, one round's sum."""
+    """Return a record's lower bounds by unit: one sample, one client, or one round's sum."""
     if evidence.is_uninformative(record):
         return []
     of_run = partial(evidence.run_figure, record)
@@ -118,7 +119,7 @@ def _bounds(kind: str, measured: Sequence[Measured], *claims: Any) -> EpsilonBou
 
 
 def shown_bounds(record: Record) -> list[EpsilonBounds]:
-    """Return the lower bounds for headline and numbers, without bounds for ordinary samples."""
+    """Return the lower bounds for headline and tiles, which omit bounds for ordinary samples."""
     return [bounds for bounds in epsilon_bounds(record) if not bounds.is_ordinary]
 
 
@@ -126,7 +127,6 @@ _CLAIM_CONTROL = "claimed epsilon"  # control that fails if a measured bound ref
 
 
 def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str) -> list[Measured]:
-    """Return a record's reliable bounds in the order of the fixed texts."""
     metrics = fixed_texts(f"epsilons.{kind}.metrics").items()
     bounds = [
         Measured(bound, assumes)

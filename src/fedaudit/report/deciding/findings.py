@@ -1,13 +1,15 @@
-"""Findings of a record: the verdict on each topic, for all outputs."""
+"""Findings of a record: the verdict on each topic with its sentences."""
 
 from typing import NamedTuple, get_args
 
-from fedaudit.report import evidence, verdict
+from fedaudit.report import evidence
 from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clusterings
+from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.sources import SOURCE_HEADLINES, source_attacks, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
+from fedaudit.report.wording import without_verdict
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
@@ -38,7 +40,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
         studies = clusterings(record)
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
         topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
-    if verdict.hardly_learned(record):
+    if caveats.hardly_learned(record):
         # "No leak" is not a result if the model has barely learned.
         topics = [
             f if f.status in LEAKS else _fixed("unlearned", "inconclusive", f.topic) for f in topics
@@ -53,11 +55,11 @@ def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Fin
 
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
-    """Return the verdict on membership; in a partly defended run, the worst clients decide."""
-    sides = list(verdict.figures_by_side(record).values())
+    """Return the verdict on membership; in a partly defended run, that of the worse group."""
+    sides = list(caveats.figures_by_side(record).values())
     statuses = [member_status(record, figures) for figures in sides]
     status = evidence.worst_status(statuses)
-    ranged = status == "trace of a leak" and any(map(verdict.range_headline, sides))
+    ranged = status == "trace of a leak" and any(map(caveats.range_headline, sides))
     return Finding(
         "membership",
         status,
@@ -68,21 +70,21 @@ def _on_membership(record: Record, *, alone: bool) -> Finding:
 
 
 def reliable_findings(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings that can be relied on, or one finding that says why none can.
+    """Return the findings that can be relied on, or one finding with the reason why none can.
 
-    If a control failed, only leaks in figures of other attacks or clients remain.
+    If a control failed, only leaks remain that other attacks or clients show.
     """
     if evidence.is_uninformative(record):
         return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
     if not evidence.outcomes_of(record.controls).failed:
         return every
-    doubted = "clusters" if verdict.clusters_doubted(record) else ""
+    doubted = "clusters" if caveats.clusters_doubted(record) else ""
     leaks = [f for f in every if f.status in LEAKS and f.topic != doubted]
     return tuple(leaks) or (_fixed("failed", "control failed"),)
 
 
 def headlines(every: tuple[Finding, ...]) -> list[str]:
-    """Return a sentence for each finding; only the worst finding names the size of a leak."""
+    """Return a sentence for each finding; only that of the worst finding has the size of a leak."""
     front = every[0]
     texts = []
     for finding in every:
@@ -94,5 +96,7 @@ def headlines(every: tuple[Finding, ...]) -> list[str]:
         elif finding.status in LEAKAGE and finding.status != front.status:
             smaller, larger = fixed_texts("smaller_leak"), fixed_texts("larger_leak")
             text = f"{smaller[finding.topic]} {larger[front.topic]}"
+        elif finding.status in LEAKAGE and finding is not front:
+            text = without_verdict(text, finding.status)
         texts.append(text)
     return texts

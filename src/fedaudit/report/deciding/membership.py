@@ -1,34 +1,34 @@
-"""Decisions on membership: size of the leak, and clients that a sentence names."""
+"""Decisions on membership: size of the leak, and clients that sentences name."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, wording
-from fedaudit.report.verdict import client_list, coverage_gaps, wrong_sign
+from fedaudit.report.deciding.caveats import client_list, coverage_gaps, wrong_sign
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone, without_doubts
 from fedaudit.results.record import Record
 
 
 def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
-    """Return the verdict on membership by the main figures that can be relied on."""
+    """Return the verdict on membership from figures."""
     above = [figure for figure in figures if above_chance(figure)]
     if above:
         sizes = [size for figure in above if (size := evidence.size_of(figure))]
         return evidence.LEAKS[evidence.max_size(sizes) or "trace"]
     if wrong_sign(figures) or coverage_gaps(record):
         return "inconclusive"
-    # Clients that are too small to be judged alone are judged together.
-    judged = evidence.pooled_figures(figures) or figures
-    return "no leak shown" if excludes_clear_leak(record, judged) else "inconclusive"
+    # Clients with too few samples for a separate verdict are evaluated together.
+    evaluated = evidence.pooled_figures(figures) or figures
+    return "no leak shown" if excludes_clear_leak(record, evaluated) else "inconclusive"
 
 
 def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
-    """Return True if the upper limits of all AUCs and rates exclude more than a weak leak.
+    """Return True if the upper limits of all AUCs and TPRs exclude a leak above "weak".
 
-    Every contrast must have an AUC and a TPR at a low FPR, since only the TPR shows a leak of a
-    few samples.
+    Every contrast must have an AUC and a TPR at a low FPR, since a leak of only a few samples is
+    visible in the TPR but not in the AUC.
     """
     if not figures or any(by_test_alone(figure) for figure in figures):
         return False
@@ -48,7 +48,7 @@ def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
 def upper_limit_over_runs(
     figure: Estimate, runs: Mapping[Hashable, list[Estimate]]
 ) -> float | None:
-    """Return a figure's upper limit; a mean without limit has the largest limit of its runs."""
+    """Return a figure's upper limit; for a mean without a limit, the largest one of its runs."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
     limits = [run.high for run in runs.get(_subject(figure), [])]
@@ -68,7 +68,7 @@ def audited_clients(figures: Iterable[Estimate]) -> list[int]:
 
 
 def are_several(figures: Sequence[Estimate]) -> bool:
-    """Return True if figures have several targets; pooled clients count as a target."""
+    """Return True if figures have several targets; the pooled clients count as one target."""
     return len({figure.target for figure in figures}) > 1
 
 
@@ -89,7 +89,7 @@ class Limit(NamedTuple):
 
 
 def limits_to_print(figures: Sequence[Estimate], metric: str) -> list[Limit]:
-    """Return the upper limit of pooled clients, then the largest upper limit of a client."""
+    """Return the upper limit of pooled clients, then the largest one of single clients."""
     limited = [f for f in figures if f.metric == metric and f.high is not None]
     pooled = [figure for figure in limited if figure.target is None]
     single = [figure for figure in limited if figure.target is not None]
@@ -100,14 +100,14 @@ def limits_to_print(figures: Sequence[Estimate], metric: str) -> list[Limit]:
 def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
     """Return the AUC to print if none is above chance, preferably the AUC of pooled clients.
 
-    The largest AUC of many small clients is large by chance.
+    The largest AUC of many clients with few samples each is large by chance.
     """
     over_all = evidence.largest_figure(evidence.pooled_figures(figures), AUC)
     return over_all or evidence.largest_figure(figures, AUC)
 
 
 def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
-    """Return the sentence on the clients of a headline's figures; empty for a single client."""
+    """Return the sentence that names the clients of a headline's figures; "" for one client."""
     clients = audited_clients(figures)
     if len(clients) < 2:
         return ""
@@ -126,21 +126,21 @@ def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
     together = f"{pooled_over(record)(attack)}, each compared with its own held-out samples"
     if above:
         start = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
-        return f"{start} for {client_list(above)} alone"
-    outcome = "Shown" if by_all else "Judged"
+        return f"{start} for {client_list(above)} separately"
+    outcome = "Shown" if by_all else "Evaluated"
     by_client = evidence.grouped(single, lambda figure: figure.target)
     small = [client for client in clients if not excludes_clear_leak(record, by_client[client])]
     if not small:
         return f"{outcome} {together}"
     names = "single clients" if small == clients else client_list(small)
-    verb = "are" if len(small) > 1 else "is"
-    return f"{outcome} {together}; {names} {verb} too small to be judged alone"
+    verb = "have" if len(small) > 1 else "has"
+    return f"{outcome} {together}; {names} {verb} too few samples for a separate verdict"
 
 
 def pooled_over(record: Record) -> Callable[[str], str]:
     """Return a function that describes the clients of an attack's pooled figure: "over 2 of 3 ...".
 
-    Pooled figures leave out clients that took part in too few measured rounds.
+    Pooled figures omit clients that took part in too few measured rounds.
     """
     figures = [figure for figure in record.findings if figure.attack]
     by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)

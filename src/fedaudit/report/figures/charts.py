@@ -11,7 +11,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Interval
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")
-"""Okabe and Ito's hues, each with a contrast of at least 3:1 on the light and the dark card."""
+"""Okabe and Ito's hues, changed to a contrast of at least 3:1 on light and dark backgrounds."""
 
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
 MARKS = {
@@ -23,15 +23,15 @@ MARKS = {
     "star": '<path d="M0-5.4l1.5 3.4 3.7.4-2.8 2.5.8 3.6-3.2-1.9-3.2 1.9.8-3.6-2.8-2.5 3.7-.4z"/>',
     "cross": '<path d="M-1.6-4.4h3.2v2.8h2.8v3.2h-2.8v2.8h-3.2v-2.8h-2.8v-3.2h2.8z"/>',
 }
-"""Symbols around the origin, eight units wide. They are constants and thus safe as markup."""
+"""SVG symbols around the origin, about eight units wide. As constants, they are safe as markup."""
 
-MUTED = "#8A939E"  # further lines, since only a few colours can be distinguished
-RESERVED = "cross"  # symbol that only "no defense" has
-GREY = "#7A7A7A"  # guessing, baselines and limits
+MUTED = "#8A939E"  # for further lines, since only a few colours can be distinguished
+RESERVED = "cross"  # symbol of "no defense", which nothing else uses
+GREY = "#7A7A7A"  # for guessing, baselines and limits
 
 
 class Style(NamedTuple):
-    """Colour, dash of a line and symbol of a mark; a symbol that ends in "-open" is hollow."""
+    """Colour, line dash and symbol of a mark; a symbol whose name ends in "-open" is hollow."""
 
     color: str
     dash: str = ""
@@ -72,7 +72,7 @@ def legend(looks: Mapping[str, Style], limit: int = 80) -> tuple[LegendEntry, ..
 
 
 class Placed(NamedTuple):
-    """A mark and lines (x1, y1, x2, y2) at shares of a panel from its upper left corner."""
+    """A mark and line segments (x1, y1, x2, y2) in fractions of a panel, from the upper left."""
 
     text: str
     look: Style
@@ -85,7 +85,7 @@ class Placed(NamedTuple):
 class Axis(NamedTuple):
     """An axis with title, ends and ticks; the ends of a logarithmic axis are exponents of ten.
 
-    ``form`` is "%" for shares, and ``guess`` is the chance level.
+    ``form`` is "%" for fractions, and ``guess`` is the chance level.
     """
 
     title: str
@@ -97,18 +97,18 @@ class Axis(NamedTuple):
     guess: float | None = None
 
     def at(self, value: float) -> float:
-        """Return the place of a value as a share of the axis."""
-        place = math.log10(max(value, 1e-300)) if self.log else value
-        return (place - self.low) / ((self.high - self.low) or 1.0)
+        """Return the position of a value, as a fraction of the axis."""
+        scaled = math.log10(max(value, 1e-300)) if self.log else value
+        return (scaled - self.low) / ((self.high - self.low) or 1.0)
 
-    def share(self, value: float) -> float:
-        """Return the place of a value; values outside of the axis are moved to the nearer end."""
+    def clipped(self, value: float) -> float:
+        """Return the position of a value; values outside are moved to the nearer end."""
         return min(max(self.at(value), 0.0), 1.0)
 
-    def places(self) -> list[tuple[float, str]]:
-        """Return the places and texts of the ticks between the ends."""
-        places = [(self.at(value), text) for value, text in self.ticks]
-        return [(place, text) for place, text in places if -1e-9 <= place <= 1 + 1e-9]
+    def tick_positions(self) -> list[tuple[float, str]]:
+        """Return the positions and texts of the ticks between the ends."""
+        positions = [(self.at(value), text) for value, text in self.ticks]
+        return [(position, text) for position, text in positions if -1e-9 <= position <= 1 + 1e-9]
 
 
 class Curve(NamedTuple):
@@ -121,9 +121,9 @@ class Curve(NamedTuple):
 
     def path(self, x: Axis, y: Axis) -> str:
         """Return the line as an SVG path in a box of 1,000 by 1,000."""
-        shares = [(x.at(across), 1 - y.at(up)) for across, up in zip(self.x, self.y, strict=True)]
-        spots = [" ".join(f"{1000 * s:.1f}".removesuffix(".0") for s in spot) for spot in shares]
-        return "M" + "L".join(spot for spot, _ in groupby(spots))
+        points = [(x.at(across), 1 - y.at(up)) for across, up in zip(self.x, self.y, strict=True)]
+        texts = [" ".join(f"{1000 * c:.1f}".removesuffix(".0") for c in point) for point in points]
+        return "M" + "L".join(text for text, _ in groupby(texts))
 
 
 class Point(NamedTuple):
@@ -137,7 +137,7 @@ class Point(NamedTuple):
     y_limits: Interval | None = None
 
     def placed(self, x: Axis, y: Axis) -> Placed:
-        """Return the mark at its place between two axes."""
+        """Return the mark at its position between two axes."""
         across, up = x.at(self.x), 1 - y.at(self.y)
         (left, right), (low, high) = (
             [axis.at(value if end is None else end) for end in (limits.low, limits.high)]
@@ -164,19 +164,19 @@ class Panel(NamedTuple):
     @property
     def left_margin(self) -> int:
         """Approximate width of the vertical axis's texts, in pixels."""
-        longest = max((len(text) for _, text in self.y.places()), default=0)
+        longest = max((len(text) for _, text in self.y.tick_positions()), default=0)
         return round(30 + 6.4 * min(longest, 24))
 
 
 class Choice(NamedTuple):
-    """The panels of one setting."""
+    """The panels of one setting that a reader can select."""
 
     label: str
     panels: tuple[Panel, ...]
 
 
 class Figures(NamedTuple):
-    """A figure of the report with choices to select; the first choice is drawn at first."""
+    """A chart with choices to select; at first, the first choice is drawn."""
 
     ident: str
     caption: str
@@ -186,12 +186,12 @@ class Figures(NamedTuple):
 
 
 def ticks(low: float, high: float, count: int, form: str = "") -> tuple[tuple[float, str], ...]:
-    """Return about ``count`` ticks between two ends with their texts; form "%" is for shares."""
+    """Return about ``count`` ticks between two ends with texts; form "%" is for fractions."""
     step = tick_step(high - low, count)
     scale = 100 if form == "%" else 1
     decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    values = [place * step for place in range(first, last + 1)]
+    values = [multiple * step for multiple in range(first, last + 1)]
     # Adding zero turns a negative zero into a positive one.
     texts = [f"{round(value * scale, decimals) + 0.0:,.{decimals}f}{form}" for value in values]
     return tuple(zip(values, (text.replace("-", "−") for text in texts), strict=True))
@@ -204,8 +204,8 @@ def tick_step(span: float, count: int) -> float:
     return next(unit * size for size in (1, 2, 5, 10) if unit * size >= rough * (1 - 1e-9))
 
 
-def percent(share: float) -> str:
-    """Return a share in per cent for an attribute of SVG."""
-    if not math.isfinite(share):
-        raise ValueError(f"a figure has {share!r} where a number belongs")
-    return f"{100 * share:.2f}".rstrip("0").rstrip(".")
+def percent(fraction: float) -> str:
+    """Format a fraction in per cent for an SVG attribute."""
+    if not math.isfinite(fraction):
+        raise ValueError(f"a position in a chart must be finite, got {fraction!r}")
+    return f"{100 * fraction:.2f}".rstrip("0").rstrip(".")

@@ -1,6 +1,6 @@
-"""Interval charts with a row per attack, model or point.
+"""Interval charts (forest plots) with a row for each attack, model or point.
 
-A page draws the rows as its first picture, and a terminal prints them as a table.
+A page draws them as its first picture. A terminal prints them as tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ MOST_LINES = 20  # largest number of rows of a picture; the tables have the othe
 
 
 def hollow(look: charts.Style) -> charts.Style:
-    """Return the style of a figure that a failed control invalidates: an outlined symbol."""
+    """Return the style of a figure that a failed control invalidates: a hollow grey symbol."""
     return charts.Style(charts.GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 
 class Mark(NamedTuple):
-    """A figure in a track: value, limits, style, text and size."""
+    """Mark of a figure in a track: value, limits, style, tooltip and size."""
 
     value: float
     low: float | None
@@ -42,17 +42,17 @@ class Mark(NamedTuple):
 
 
 class TrackCell(NamedTuple):
-    """Figures of a row in a track: marks (the first is on top), and the main figure as text."""
+    """Cell of a row in a track: marks (the first is on top), and the main figure as text."""
 
     marks: tuple[Mark, ...] = ()
     value: str = wording.MISSING
     limits: str = ""
 
     def placed(self, track: charts.Axis) -> list[charts.Placed]:
-        """Return the marks at their places in drawing order.
+        """Return the marks at their positions, in drawing order.
 
-        Up to four main marks of a row are drawn below each other. Baselines lie behind them. Small
-        marks lie in the lower part, where they cannot hide a main mark.
+        Up to four main marks are drawn below each other, and baselines behind them. Small marks are
+        drawn near the lower edge, where they cannot hide a main mark.
         """
         main = [mark for mark in self.marks if mark.look != BASELINE and mark.size >= 9]
         room = 0.6 if any(mark.size < 9 for mark in self.marks) else 1.0
@@ -61,18 +61,18 @@ class TrackCell(NamedTuple):
             has_lane = mark in main and len(main) < 5
             up = room * (main.index(mark) + 0.5) / len(main) if has_lane else room / 2
             up = up if mark.size >= 9 else 0.8
-            middle = track.share(mark.value)
+            middle = track.clipped(mark.value)
             low, high = middle, middle
             if mark.low is not None or mark.high is not None:
-                low = 0.0 if mark.low is None else track.share(mark.low)
-                high = 1.0 if mark.high is None else track.share(mark.high)
+                low = 0.0 if mark.low is None else track.clipped(mark.low)
+                high = 1.0 if mark.high is None else track.clipped(mark.high)
             ends = ((low, up, high, up),)
             placed.append(charts.Placed(mark.text, mark.look, mark.size, middle, up, ends))
         return placed
 
 
 class Row(NamedTuple):
-    """A row: label, figures in each track, and tone and band of the first track."""
+    """A row: label, a cell for each track, and the tone and the shaded band of the first track."""
 
     label: str
     cells: tuple[TrackCell, ...]
@@ -119,7 +119,7 @@ def build_forest(
     lines: Sequence[Row],
     looks: Mapping[str, charts.Style] | None = None,
 ) -> Picture:
-    """Return a chart of the first rows with a legend; tracks get the length that marks need."""
+    """Return a chart of the first rows with a legend; axes are extended to contain all marks."""
     drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
     if not drawn:
         return ()
@@ -127,7 +127,7 @@ def build_forest(
         rows = wording.plural(hidden, "more row is", "more rows are")
         caption += f" {rows} in the tables."
     by_track = [
-        [mark for line in drawn for mark in line.cells[place].marks] for place in range(len(tracks))
+        [mark for line in drawn for mark in line.cells[index].marks] for index in range(len(tracks))
     ]
     keys = _keys(looks or {}, {mark.look for marks in by_track for mark in marks})
     fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
@@ -151,10 +151,7 @@ def _keys(
 
 
 def _fitted(track: charts.Axis, marks: Sequence[Mark]) -> charts.Axis:
-    """Return a track with ends and ticks.
-
-    A track with chance level 0.5 starts slightly below it; tracks of other shares start at 0.
-    """
+    """Return a track with ends and ticks, from 0 or from slightly below a chance level of 0.5."""
     ends = [end for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
     low, high, smallest, largest = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])
     if track.guess == 0.5:

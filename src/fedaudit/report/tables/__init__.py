@@ -1,1 +1,1 @@
-"""Tables as data, which the terminal and the page both draw."""
+"""Tables as data, which terminal and page print."""

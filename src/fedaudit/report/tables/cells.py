@@ -33,14 +33,14 @@ def estimate_table(
 
     ``rows`` and ``columns`` return the headings of a figure, and ``cell`` its cell. If several
     figures belong to one cell, the first is shown. ``first`` is the heading of the first column.
-    The other arguments are those of :func:`tabled`.
+    The other arguments are those of :func:`grid_of`.
     """
     lines: dict[Cell, dict[Header, Content]] = {}
     for estimate in estimates:
         heading = as_cell(rows(estimate))
-        line, place = lines.setdefault(heading, {first: heading}), columns(estimate)
-        if place not in line:
-            line[place] = cell(estimate)
+        line, column = lines.setdefault(heading, {first: heading}), columns(estimate)
+        if column not in line:
+            line[column] = cell(estimate)
     order = (first, *order)
     return grid_of(caption, lines.values(), order=order, under=under, notes=notes, remark=remark)
 
@@ -54,8 +54,8 @@ def value_cell(
 ) -> Cell | None:
     """Return the cell of a figure: value, size, interval, and limits of the mean over seeds.
 
-    A figure that a failed control invalidates is marked. The result is None without a figure. The
-    text ``unbounded`` replaces a missing interval.
+    A figure that a failed control invalidates is marked. The text ``unbounded`` replaces a missing
+    interval. If there is no figure, the result is None.
     """
     if figure is None:
         return None
@@ -67,7 +67,7 @@ def value_cell(
 def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
     """Return lines with a change, its limits for these runs, and limits of the mean over seeds.
 
-    A star marks an interval that excludes 0: the interval for these runs, if there is one.
+    A star means that the interval for these runs (or else the other one) excludes 0.
     """
     if change is None:
         return ()

@@ -1,4 +1,4 @@
-"""Tables of security games: points, certificates, and signs that a client can check."""
+"""Tables of security games: points, certificates, and signs of a planted neuron."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from fedaudit.results.record import Record
 
 
 def game_sections(record: Record) -> list[Section]:
-    """Return the sections of games: points by sign and in rounds, certificates, detection."""
+    """Return the sections on games: points by sign, points in rounds, certificates, detection."""
     sections = [
         table_section(ident, title, table, fixed(f"games.{ident}"))
         for ident, title, table in (
@@ -41,7 +41,7 @@ def game_sections(record: Record) -> list[Section]:
 
 
 def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
-    """Return the figures of all points by sign, or else in rounds; None without such points."""
+    """Return the figures of all points by sign (or in rounds); None without such points."""
     every = points.shown_points(record.games)
     items = [item for item in every if bool(item.point.rounds) == in_rounds]
     if not items:
@@ -117,7 +117,7 @@ def _row(point: PointPlayed) -> Cells:
     return {
         ("Success rate", "Adv"): _rate(point.success, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): ceiling,
-        ("Success rate", "Noise leaves"): optional(point.figure(games.EXPECTED_SUCCESS)),
+        ("Success rate", "Expected"): optional(point.figure(games.EXPECTED_SUCCESS)),
         ("ε of one record", "Claimed ε"): optional(point.claimed_epsilon, points.format_epsilon),
         ("ε of one record", "Actual ε"): None if in_rounds else _actual(point),
         ("ε of one record", "Lower bound"): None if in_rounds else _proven(point),
@@ -153,7 +153,7 @@ _MOST_SERVERS = 6
 
 
 def detector_table(detection: Detection) -> Grid:
-    """Return a row for each sign: how well it separates planted from honest models."""
+    """Return a table of the signs: how well each distinguishes planted from honest models."""
     servers = _servers(detection)
     columns = {games.SIGN_AUC: "AUC", games.DETECTED: "Found", games.FALSE_ALARMS: "False alarms"}
     right = {_server(name): optional(detection.success(name)) for name in servers}
@@ -181,7 +181,7 @@ def detector_table(detection: Detection) -> Grid:
 
 
 def detector_words(detection: Detection) -> list[str]:
-    """Return, for each kind of server, the signs that identify nearly all of its models."""
+    """Return a sentence for each server: the signs that identify nearly all of its models."""
     sentences = []
     for server in _servers(detection):
         aucs = {
@@ -207,7 +207,6 @@ def _sign_cell(item: Estimate) -> Cell:
 
 
 def _sign(name: str) -> tuple[str, str]:
-    """Return the name of a sign, and what it measures."""
     heading, _, detail = fixed_texts("signs").get(name, shortened(name)).partition(": ")
     return heading, detail
 

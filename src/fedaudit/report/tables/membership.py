@@ -1,4 +1,4 @@
-"""The section on membership inference: attacks by contrast and class, ROC curves, samples."""
+"""The section on membership inference: attacks, classes, ROC curves and exposed samples."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,6 +7,7 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report import evidence, wording
+from fedaudit.report.deciding.caveats import independence
 from fedaudit.report.evidence import (
     Setting,
     by_contrast,
@@ -21,16 +22,13 @@ from fedaudit.report.grid import Cell, Cells, Footnotes, Grid, grid_of, name_cel
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.report.text.verdict import needs_more
-from fedaudit.report.verdict import independence
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Curve, Record
 
 MOST_SAMPLES = 20  # largest number of exposed samples in the table; the record has all
-MOST_NAMED = 3
-"""Largest number of attacks that are named for each exposed sample, next to their total."""
-_MOST_COLOURED = 4
-"""Largest number of coloured curves. Eight cannot be distinguished at rates of 1 % and below."""
+MOST_NAMED = 3  # largest number of attacks that are named for each exposed sample
+_MOST_COLOURED = 4  # more coloured curves cannot be distinguished at FPRs of 1 % and below
 
 
 def membership_section(record: Record) -> Section | None:
@@ -47,10 +45,10 @@ def membership_section(record: Record) -> Section | None:
 
 
 def attack_tables(record: Record) -> list[Grid]:
-    """Return AUC and TPR by attack and contrast, with one table per defense and view.
+    """Return tables of AUC and TPR by attack and contrast, one for each defense and view.
 
     Figures over seeds replace figures of single seeds. Each of several clients has its own rows. If
-    people are the units, tables of their single samples follow.
+    people are the units, tables of single samples follow.
     """
     figures = evidence.most_summarised(record.findings)
     tables = _by_setting("Attacks by contrast", figures)
@@ -58,7 +56,7 @@ def attack_tables(record: Record) -> list[Grid]:
         remark = wording.join(tables[0].remark, signs_of(figures), independence(record), by=" ")
         tables[0] = replace(tables[0], remark=remark)
     single = evidence.most_summarised(record.of_single_samples)
-    return tables + _by_setting("Their samples one by one", single)
+    return tables + _by_setting("Single samples of these people", single)
 
 
 def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
@@ -70,7 +68,7 @@ def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
 
 
 def other_figures_table(record: Record) -> Grid | None:
-    """Return figures of other metrics (epsilon, balanced accuracy); None without such figures."""
+    """Return a table of other metrics, such as epsilon or balanced accuracy; None without any."""
     figures = evidence.most_summarised(record.findings, headline=False)
     labels = setting_labels(map(_setting_of_all, figures))
     return _figures_table("Other figures", figures, labels) if figures else None
@@ -83,7 +81,7 @@ def _setting_of_all(figure: Estimate) -> Setting:
 def _figures_table(
     caption: str, figures: list[Estimate], labels: Mapping[Setting, str] | None = None
 ) -> Grid:
-    """Return figures with a row for each client and attack, and columns by contrast and metric."""
+    """Return a table with a row for each client and attack, and columns by contrast and metric."""
     notes = Footnotes()
     several = len({figure.target for figure in figures if figure.attack}) > 1
     metrics = distinct((*HEADLINE_METRICS, *(figure.metric for figure in figures)))
@@ -96,21 +94,21 @@ def _figures_table(
             metrics.index(figure.metric),
         ),
     )
-    # Print sample sizes once: below the contrasts, or below the names of several clients.
+    # Sample sizes are printed once: below contrasts, or below names if there are several clients.
     sizes = {
         row: _sizes(same) if several else ""
         for row, same in grouped(ordered, lambda figure: (figure.attack, figure.target)).items()
     }
 
     def contrast(figure: Estimate) -> str:
-        return wording.contrast_name(figure.contrast) if figure.attack else "The run itself"
+        return wording.contrast_name(figure.contrast) if figure.attack else "Without an attack"
 
     def heading(figure: Estimate) -> Cell:
         client = "pooled clients" if figure.target is None else wording.client_name(figure.target)
         name = f"{client} · {figure.attack}" if several and figure.attack else figure.attack
         label = labels[_setting_of_all(figure)] if labels else ""
         detail = stack(label, sizes[figure.attack, figure.target])
-        return name_cell(name or "The run", detail, limit=80)
+        return name_cell(name or "Training run", detail, limit=80)
 
     return estimate_table(
         caption,
@@ -128,7 +126,7 @@ def _figures_table(
 
 
 def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
-    """Return a figure with its interval and counts, and the sign and size of a leak.
+    """Return the cell of a figure: sign, value, size of the leak, interval and counts.
 
     The figure's note becomes a footnote in ``notes``, unless the cell has the counts of a rate.
     """
@@ -138,7 +136,7 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     is_explained = counts or figure.note.startswith("mean over")
     mark = notes.mark("" if is_explained else figure.note)
     if figure.value is None:
-        return Cell(wording.MISSING, "not given", "muted", mark)
+        return Cell(wording.MISSING, "not computed", "muted", mark)
     ceiling, labels = figure.ceiling, figure.labels_alone
     lines = (
         counts,
@@ -149,7 +147,7 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
 
 
 def _counts(figure: Estimate) -> str:
-    """Return the counts of the rate of a single run; "" for other figures."""
+    """Return the counts of a rate in a single run; "" for other figures."""
     value, fpr = figure.value, figure.realised_fpr
     if value is None or fpr is None or rate_of(figure.metric) is None:
         return ""
@@ -179,7 +177,7 @@ _WITHIN = {"client": "each client's members with its own held-out samples", "cla
 
 
 def signs_of(figures: Sequence[Estimate]) -> str:
-    """Explain the signs and words in tables of attacks."""
+    """Explain the signs and the words for sizes in tables of attacks."""
     is_open_below = any(figure.low is None and figure.high is not None for figure in figures)
     return fixed("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
 
@@ -189,7 +187,6 @@ def _short_name(metric: str) -> str:
 
 
 def _methods(figures: Iterable[Estimate]) -> str:
-    """Return the methods of intervals, each with its metrics."""
     by_method = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
     texts = [
         f"{wording.join_and(distinct(_short_name(figure.metric) for figure in same))} by {method}"
@@ -199,7 +196,7 @@ def _methods(figures: Iterable[Estimate]) -> str:
 
 
 def classes_table(record: Record) -> Grid | None:
-    """Return the AUC of every class; None if the record has none."""
+    """Return a table of AUCs by class; None if the record has none."""
     groups = [group for group in record.groups if group.by == "class"]
     if not groups:
         return None
@@ -221,13 +218,13 @@ def classes_table(record: Record) -> Grid | None:
         rows=heading,
         columns=lambda figure: f"Class {figure.group}",
         cell=cell,
-        remark="Not corrected for the number of classes."
-        + " –: too few members or non-members, whose numbers are below it." * missing,
+        remark="Intervals are not corrected for the number of classes."
+        + " –: too few members or non-members; the numbers are below the dash." * missing,
     )
 
 
 def exposed_table(record: Record) -> Grid | None:
-    """Return members by the number of successful attacks that list them; None without any."""
+    """Return a table of members by the number of successful attacks that rank them highest."""
     leaking = filter(above_chance, evidence.main_figures(record))
     above = {(figure.attack, figure.defense, figure.target) for figure in leaking}
     listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
@@ -238,7 +235,7 @@ def exposed_table(record: Record) -> Grid | None:
     ranked = []
     for same in grouped(listed, lambda row: (row.defense, row.target, row.sample)).values():
         best = max(same, key=lambda row: row.above_nonmembers)
-        attacks, share = distinct(row.attack for row in same), 1 - best.above_nonmembers
+        attacks, above = distinct(row.attack for row in same), 1 - best.above_nonmembers
         total = len({row.attack for row in attacks_by_defense[best.defense]})
         names = wording.join_some(list(map(shortened, attacks)), MOST_NAMED)
         label = labels[Setting(best.defense, "", best.target, None)]
@@ -246,17 +243,16 @@ def exposed_table(record: Record) -> Grid | None:
             wording.capital(best.unit): Cell(str(best.sample), label),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(f"{len(attacks)} of {total}", names),
-            "Non-members as high or higher": wording.percent(share),
+            "Non-members as high or higher": wording.percent(above),
         }
-        ranked.append(((-len(attacks), share, best.sample), filled))
+        ranked.append(((-len(attacks), above, best.sample), filled))
     ranked.sort(key=lambda pair: pair[0])
     hidden = len(ranked) - MOST_SAMPLES
     return grid_of(
         "Most exposed samples" if record.unit == "sample" else "Most exposed people",
         [filled for _, filled in ranked[:MOST_SAMPLES]],
         words=("Class", "Attacks that list it"),
-        remark=fixed("members.exposed")
-        + f" The record lists {wording.plural(hidden, 'further one')}." * (hidden > 0),
+        remark=fixed("members.exposed") + f" The record lists {hidden:,} more." * (hidden > 0),
     )
 
 
@@ -269,8 +265,7 @@ _TICKS = tuple((10.0**exponent, f"{10.0 ** (exponent + 2):g}%") for exponent in 
 def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     """Return the ROC curves of all attacks, a panel for each contrast, with logarithmic axes.
 
-    The strongest attacks have colours. The others are grey, since more than a few curves cannot be
-    distinguished at low FPRs.
+    Only the strongest attacks have colours, since many curves cannot be distinguished.
     """
     if not curves:
         return None

@@ -1,4 +1,4 @@
-"""Tables next to the figures: controls, utility, clients."""
+"""Tables of controls, utility and clients."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -15,7 +15,7 @@ from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Reco
 
 
 def run_sections(record: Record) -> list[Section | None]:
-    """Return the sections on controls, utility and clients; None for what a record lacks."""
+    """Return the sections on controls, utility and clients; None for a section without data."""
     no_controls = Section("controls", "Controls", ["No controls were run."])
     return [
         table_section("controls", "Controls", controls_table(record))
@@ -31,7 +31,7 @@ _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     False: ("✗ failed", "alarm"),
     None: ("– not run", "muted"),
 }
-MOST_FAILED = 12  # largest number of failed controls of one kind that are listed
+MOST_FAILED = 12  # largest number of listed failed controls of one kind
 
 
 def controls_table(record: Record) -> Grid:
@@ -45,7 +45,7 @@ def controls_table(record: Record) -> Grid:
 
 def _controls_row(kind: str, results: list[ControlResult], checks: Outcomes) -> Cells:
     text, tone = _PASSED[not checks.failed if checks.ran else None]
-    # Values of a kind are different quantities if the controls expect different results.
+    # Controls of one kind with different expectations measure different quantities.
     valued = [result for result in checks.ran if result.value is not None]
     values = [
         _QUANTITIES.get(kind, "")
@@ -67,7 +67,7 @@ def _controls_row(kind: str, results: list[ControlResult], checks: Outcomes) -> 
     }
 
 
-_QUANTITIES = {"retrained federation": "p-value "}  # values that are not AUCs or shares
+_QUANTITIES = {"retrained federation": "p-value "}  # for values that are not AUCs or rates
 
 
 def _failure(result: ControlResult) -> str:
@@ -83,7 +83,7 @@ def _failure(result: ControlResult) -> str:
 
 
 def utility_table(record: Record) -> Grid | None:
-    """Return the utility of the trained models under each defense; a mean over several seeds."""
+    """Return the utility of the trained models under each defense, as means over seeds."""
     figures, names = record.where(topic="utility"), fixed_texts("utility")
     figures = [figure for figure in figures if figure.metric in names] or figures
     if not figures:
@@ -91,7 +91,7 @@ def utility_table(record: Record) -> Grid | None:
     methods = distinct(figure.method for figure in figures if figure.method)
     by_column = grouped(figures, lambda figure: (figure.defense, figure.metric))
     has_means = len(by_column) < len(figures)
-    of_means = "; of a mean, the lowest and highest seed" * has_means
+    of_means = "; for a mean, the range from the lowest to the highest seed" * has_means
     return estimate_table(
         "Utility",
         figures,
@@ -122,11 +122,11 @@ def clients_table(record: Record) -> Grid | None:
 
 def _client_row(name: str, row: ClientRow | OtherClients) -> Cells:
     counts, largest = row.class_counts, max(row.class_counts, default=0)
-    share = wording.percent(largest / sum(counts)) if largest else ""
+    percentage = wording.percent(largest / sum(counts)) if largest else ""
     return {
         "Client": name,
         "Samples": f"{row.samples:,}",
         "Audited": None if row.audited is None else f"{row.audited:,}",
         "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}",
-        "Largest class": f"{share} (class {counts.index(largest)})" if largest else None,
+        "Largest class": f"{percentage} (class {counts.index(largest)})" if largest else None,
     }

@@ -1,4 +1,4 @@
-"""Sentences on security games: verdict, first screen, contradictions and limits."""
+"""Sentences on security games: verdict, first screen, contradictions and limitations."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from fedaudit.report.pictures import games_picture
 from fedaudit.report.text import points
 from fedaudit.results.record import Record
 
-MOST_CLAIMS = 2  # mechanisms with a wrong claimed epsilon that are named below the headline
+MOST_CLAIMS = 2  # largest number of wrong claims of mechanisms below the headline
 MOST_NAMED = 8  # largest number of sentences of one kind; the tables have the others
 
 
 class GameVerdict(NamedTuple):
-    """First screen of a report of games, and sentences for its other parts."""
+    """First screen of a report of games, and sentences; ``limits`` is what games cannot show."""
 
     first: FirstScreen
     played: str
@@ -66,7 +66,7 @@ def game_verdict(record: Record) -> GameVerdict:
 
 
 def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
-    """Return a line and a sign on claims and bounds, which games have instead of controls."""
+    """Return a line and a sign about claims and bounds, which replace controls in games."""
     claiming = sum(item.point.claimed_epsilon is not None for item in items)
     bounded = sum(
         item.point.rounds is not None and item.point.largest_success < 1 for item in items
@@ -101,7 +101,8 @@ def _headline(
     if not protected:
         text = f"The server is right in {_success(points.most_successful(unprotected))} of games"
         return f"{text} without a {protection}; guessing is right in 50%"
-    # The status is about protected clients, and so is the headline; a tile has the others.
+    # Status and headline are about protected clients. A tile has the unprotected ones.
+    # The weakest protection is that at which the server succeeds most.
     weakest, strongest = points.most_successful(protected), points.strongest_protection(protected)
     text = f"With {weakest.name} the server is right in {_success(weakest)} of games"
     if strongest and weakest.point.success.low > strongest.point.success.high:
@@ -127,7 +128,7 @@ def _played(items: Sequence[points.ShownPoint]) -> str:
 
 
 def _contradiction(item: points.ShownPoint) -> str:
-    """Explain why a point's success contradicts an epsilon or a bound."""
+    """Explain which epsilon or bound a point's success contradicts."""
     point, kind = item.point, "claim"
     if point.rounds is not None:
         kind = "noise"
@@ -154,13 +155,14 @@ def _claims(items: Sequence[points.ShownPoint]) -> list[str]:
         claimed = _range([point.claimed_epsilon for point in far])
         if any(point.actual_epsilon is None for point in far):
             why = "shared_mask" if far[0].shared_mask else "probabilities"
-            gives = f"gives no epsilon at all: {fixed(f'games.unbounded.{why}')}"
+            actual = f"has no finite ε: {fixed(f'games.unbounded.{why}')}"
         else:
-            actual = _range([point.actual_epsilon for point in far])
-            gives = f"by its own probabilities gives ε {actual} for one record"
+            epsilons = _range([point.actual_epsilon for point in far])
+            actual = f"has an actual ε of {epsilons} for one record, by its own probabilities"
             if ratios := [value for p in far if (value := points.epsilon_ratio(p)) is not None]:
-                gives += f", {wording.format_range(ratios, text=points.format_ratio)} times as much"
-        sentences.append(f"{shortened(name, 80)} claims ε {claimed} and {gives}.")
+                times = wording.format_range(ratios, text=points.format_ratio)
+                actual += f": {times} times as much"
+        sentences.append(f"{shortened(name, 80)} claims ε {claimed} but {actual}.")
     return sentences
 
 
@@ -171,7 +173,7 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 def fit_warnings(items: Sequence[points.ShownPoint]) -> list[str]:
-    """Return warnings about points where a low success is no sign of protection."""
+    """Return warnings about points at which a low success is no sign of protection."""
     by_problem = evidence.grouped(items, lambda item: points.fit_problem(item.point))
     return [
         fixed(

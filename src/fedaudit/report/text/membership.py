@@ -1,7 +1,8 @@
 """Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import verdict, wording
+from fedaudit.report import wording
+from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import (
     are_several,
@@ -16,13 +17,13 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
-LEAKAGE = fixed_texts("membership.leakage")  # beginnings of headlines by verdict
-RATES = ("tpr@0.01", "tpr@0.001")  # rates at few false alarms
+LEAKAGE = fixed_texts("membership.leakage")  # beginning of a headline by verdict
+RATES = ("tpr@0.01", "tpr@0.001")  # true-positive rates at low false-positive rates
 
 
 def member_headline(record: Record, status: Status, *, alone: bool) -> str:
     """Return the headline on membership with its caveats; ``alone`` if it is the only topic."""
-    sides = verdict.figures_by_side(record)
+    sides = caveats.figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
@@ -31,15 +32,15 @@ def member_headline(record: Record, status: Status, *, alone: bool) -> str:
         text += f". {wording.capital(names[1])}: {other}"
     figures = main_figures(record)
     unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))
-    people = verdict.people_caveat(record)
+    people = caveats.people_caveat(record)
     return wording.join(text, scope_sentence(record, front), unfair, people, by=". ")
 
 
 def _headline(record: Record, status: Status, front: list[Estimate], *, alone: bool) -> str:
     if status in LEAKAGE:
-        distinguished = fixed(f"membership.distinguished.{verdict.unit_of(record)}")
+        distinguished = fixed(f"membership.distinguished.{caveats.unit_of(record)}")
         better = fixed_texts("membership.better").get(status, "")
-        return verdict.range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
+        return caveats.range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
     if status == "no leak shown":
         topic = "" if alone else " of membership"
         return f"No leak{topic} shown: {fixed('membership.guessing')}"
@@ -48,25 +49,25 @@ def _headline(record: Record, status: Status, front: list[Estimate], *, alone: b
 
 
 def _reason(record: Record, figures: list[Estimate]) -> str:
-    if verdict.wrong_sign(figures):
+    if caveats.wrong_sign(figures):
         return "wrong sign"
-    if verdict.coverage_gaps(record):
+    if caveats.coverage_gaps(record):
         return "not measured"
     of_clients = any(bounds.unit.startswith("one client") for bounds in shown_bounds(record))
     return "samples" if of_clients else "small"
 
 
 def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> str:
-    """Return what follows from a verdict, and what does not."""
+    """Return what follows from the verdict on membership, and what does not."""
     texts, key = fixed_texts("membership.meaning"), str(status)
     if status in LEAKAGE:
-        if verdict.unit_of(record) == "canary sample":
+        if caveats.unit_of(record) == "canary sample":
             key = "canary sample"
-        elif status == "trace of a leak" and verdict.range_headline(figures):
+        elif status == "trace of a leak" and caveats.range_headline(figures):
             key = "range"
     elif status == "inconclusive" and (reason := _reason(record, figures)) in texts:
         key = reason
-    parts = [texts[key].format(units=verdict.units_of(record))]
+    parts = [texts[key].format(units=caveats.units_of(record))]
     if status in LEAKAGE:
         parts += [_affected(figures), _may_be_larger(figures)]
     elif status == "no leak shown":
@@ -78,10 +79,10 @@ def _affected(figures: list[Estimate]) -> str:
     affected = {wording.defense_name(figure.defense) for figure in figures if above_chance(figure)}
     names = distinct(wording.defense_name(figure.defense) for figure in figures)
     leaking = wording.join_some([shortened(name, 60) for name in names if name in affected])
-    spared = wording.join_some([shortened(name, 60) for name in names if name not in affected])
+    others = wording.join_some([shortened(name, 60) for name in names if name not in affected])
     if len(names) < 2:
         return ""
-    return f"Found with {leaking}{f', not found with {spared}' if spared else ''}."
+    return f"The leak is shown with {leaking}{f', but not with {others}' if others else ''}."
 
 
 def _may_be_larger(figures: list[Estimate]) -> str:
@@ -91,11 +92,11 @@ def _may_be_larger(figures: list[Estimate]) -> str:
     largest = max_size([size for size in highs if size])
     if least is None or largest is None or largest == least:
         return ""
-    return f"The size is by the lower limits; the upper limits allow a {largest} leak."
+    return f"The size is that of the lower limits; the upper limits allow a {largest} leak."
 
 
 def _hidden(record: Record, figures: list[Estimate]) -> str:
-    """Return the leaks that "no leak shown" does not rule out."""
+    """Describe the leaks that the verdict "no leak shown" does not rule out."""
     texts = fixed_texts("membership.hidden")
     planted = any(c.control == "planted leak" and c.passed for c in record.controls)
     rates = [f.value for f in figures if f.metric == "tpr@0.001"]
@@ -107,7 +108,7 @@ def _hidden(record: Record, figures: list[Estimate]) -> str:
 
 
 def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATES)) -> str:
-    """Return the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
+    """Format the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
 
     With several clients, each limit names its client, and pooled clients come first.
     """

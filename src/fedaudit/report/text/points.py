@@ -1,6 +1,6 @@
 """Points of security games: names, families, and interpretation of their figures.
 
-A point is a configuration (mechanism or defense, epsilon, rounds) at which a game was played.
+A point is a configuration (mechanism or defense, epsilon, rounds) at which games were played.
 """
 
 import math
@@ -17,10 +17,10 @@ from fedaudit.results.record import Record
 
 NO_MECHANISM = "none"
 
-FAR_ABOVE = 2.0  # smallest ratio of actual and claimed epsilon that counts as far above
+FAR_ABOVE = 2.0  # an actual epsilon is "far above" a claimed one if it exceeds it by this factor
 _POOR_FIT = 0.9  # training AUC below which a neuron does not separate even its training rows
 MEMORISED = 0.25
-"""Smallest difference of training and held-out AUC at which training rows count as memorised."""
+"""A neuron has memorised its training rows if its training AUC exceeds the held-out AUC by this."""
 _ONE_SIDE = 0.025  # error probability of one limit of a 95% interval
 _NAMED_SEPARATELY = {
     "mechanism.name",
@@ -31,9 +31,9 @@ _NAMED_SEPARATELY = {
 
 
 class ShownPoint(NamedTuple):
-    """A configuration at which a game was played, its family, and its name.
+    """A configuration at which games were played, its family, and its name.
 
-    Configurations of a family differ only in epsilon or the number of rounds.
+    Configurations of a family differ only in epsilon or in the number of rounds.
     """
 
     point: PointPlayed
@@ -42,13 +42,13 @@ class ShownPoint(NamedTuple):
 
 
 Families = dict[str, list[ShownPoint]]
-"""Points of a line in a figure, by the name of the line."""
+"""Points by the name of their family."""
 
 
 def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     """Name points by the settings that differ between them."""
-    # Games are played on gradient signs, behind a local DP mechanism, or in simulated FL rounds,
-    # behind a defense.
+    # Games are played either on gradient signs, where a local DP mechanism protects the client, or
+    # in simulated rounds, where a defense does.
     on_signs = [point for point in points if point.rounds is None]
     varying = {
         mechanism: _varying(same)
@@ -104,21 +104,21 @@ def defense_words(rounds: InRounds) -> str:
 
 
 def plan_words(rounds: InRounds) -> str:
-    """Describe how the server deviates from FedAvg.
+    """Describe the planted neurons, and the sum of clients that the server sees.
 
-    It can plant copies of a neuron, scale first-layer weights, or see only a sum of clients.
+    The server can plant copies of a neuron and scale its first-layer weights.
     """
     total = f"sum of {rounds.clients:,}, {fixed(f'games.others.{rounds.others}')}"
     return join(
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
-        "louder" * (rounds.louder != 1),
+        "scaled first layer" * (rounds.louder != 1),
         total * (rounds.clients > 1),
         by=", ",
     )
 
 
 def families(items: Sequence[ShownPoint]) -> Families:
-    """Return points by family in the record's order, each family sorted by epsilon or rounds."""
+    """Group points by family, in the record's order; sort each family by epsilon or rounds."""
     by_name = grouped(items, lambda item: item.family)
     return {name: sorted(members, key=_x_value) for name, members in by_name.items()}
 
@@ -135,28 +135,28 @@ def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[S
 
 
 def protection_word(record: Record) -> str:
-    """Return the word for the protection: "mechanism" on signs, "defense" in rounds."""
+    """Return the noun for the protection: "mechanism" for signs, "defense" for rounds."""
     kinds = {"mechanism" if point.rounds is None else "defense" for point in record.games}
     return " or ".join(sorted(kinds, reverse=True))
 
 
 def most_successful(items: Sequence[ShownPoint]) -> ShownPoint:
-    """Return the point with the highest lower limit of the success rate, as for the verdict."""
+    """Return the point with the highest lower limit of the success rate."""
     return max(items, key=lambda item: (item.point.success.low, item.point.success.value))
 
 
 def strongest_protection(protected: Sequence[ShownPoint]) -> ShownPoint | None:
-    """Return the worst point of the strongest protection.
+    """Return the worst point of the strongest protection, or None if there is only one protection.
 
-    The protection of the highest success is left out. Among the other protections, the strongest is
-    the one whose worst point leaks least. If points have the same epsilon or number of rounds as
-    the highest success, only these are compared.
+    The protection at which the server succeeds most is the weakest and is left out. Among the
+    others, the strongest is the one whose worst point leaks least. Points with the same epsilon or
+    number of rounds as the weakest protection's worst point are preferred.
     """
-    best = most_successful(protected)
+    weakest = most_successful(protected)
     others = [
-        item for item in protected if protection_name(item.point) != protection_name(best.point)
+        item for item in protected if protection_name(item.point) != protection_name(weakest.point)
     ]
-    others = [item for item in others if _x_value(item) == _x_value(best)] or others
+    others = [item for item in others if _x_value(item) == _x_value(weakest)] or others
     worst = map(most_successful, grouped(others, lambda item: protection_name(item.point)).values())
     return min(
         worst, key=lambda item: (item.point.success.high, item.point.success.value), default=None
@@ -164,7 +164,7 @@ def strongest_protection(protected: Sequence[ShownPoint]) -> ShownPoint | None:
 
 
 def _x_value(item: ShownPoint) -> float:
-    """Return the value on the x-axis within a family: epsilon or the number of rounds."""
+    """Return the value by which points of a family are sorted: epsilon or number of rounds."""
     if item.point.rounds is not None:
         return float(item.point.rounds.averaged)
     claimed = item.point.claimed_epsilon
@@ -179,7 +179,7 @@ def format_epsilon(value: float) -> str:
 
 
 def epsilon_ratio(point: PointPlayed) -> float | None:
-    """Return the actual divided by the claimed epsilon; None if one is unknown."""
+    """Return the actual epsilon divided by the claimed one; None if one of them is unknown."""
     if point.actual_epsilon is None or not point.claimed_epsilon:
         return None
     return point.actual_epsilon / point.claimed_epsilon
@@ -191,13 +191,13 @@ def format_ratio(value: float) -> str:
 
 
 def far_above(point: PointPlayed) -> bool:
-    """Return True if the actual epsilon is unbounded or far above the claimed epsilon."""
+    """Return True if the actual epsilon is infinite or far above the claimed epsilon."""
     claimed, actual = point.claimed_epsilon, point.actual_epsilon
     return claimed is not None and (actual is None or actual > FAR_ABOVE * claimed)
 
 
 def exceeds_bound(point: PointPlayed) -> bool:
-    """Return True if the success exceeds the upper bound that actual epsilon or noise implies."""
+    """Return True if the success exceeds the bound that the actual epsilon or the noise implies."""
     if point.rounds is not None:
         return point.success.low > point.largest_success + 1e-9
     actual = point.actual_epsilon
@@ -216,7 +216,7 @@ def largest_empirical_epsilon(point: PointPlayed) -> float:
 
 
 def fit_problem(point: PointPlayed) -> str:
-    """Return "poor" or "memorised" if a low success can be due to the fit; else ""."""
+    """Return "poor" or "memorised" if a low success can be due to the neuron's fit, or else ""."""
     fit, held_out = point.figure(FIT), point.figure(HELD_OUT)
     if fit is None:
         return ""
@@ -241,17 +241,14 @@ def game_tiles(record: Record) -> list[Tile]:
     claiming = [item for item in items if item.point.claimed_epsilon is not None]
     if wrong := sum(item.point.refuted for item in claiming):
         share = f"{wrong:,} of {len(claiming):,}"
-        detail = "points whose success refutes the epsilon that they claim"
+        detail = "points at which the server’s success refutes the claimed epsilon"
         tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
     if ratios := [(value, p) for p in claiming if (value := epsilon_ratio(p.point)) is not None]:
         above, item = max(ratios, key=lambda pair: pair[0])
-        detail = (
-            f"{item.name}: the actual one is {format_epsilon(item.point.actual_epsilon or 0.0)}"
-        )
+        detail = f"{item.name}: the actual ε is {format_epsilon(item.point.actual_epsilon or 0.0)}"
         tone = "alarm" * far_above(item.point)
-        tiles.append(
-            Tile("Actual epsilon over the claimed one", f"{format_ratio(above)} ×", detail, tone)
-        )
+        ratio = f"{format_ratio(above)} times"
+        tiles.append(Tile("Actual epsilon, relative to the claimed one", ratio, detail, tone))
     return tiles
 
 

@@ -1,4 +1,4 @@
-"""The verdict on a record in plain words."""
+"""The verdict on a record in sentences."""
 
 import re
 from collections import Counter
@@ -7,13 +7,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.findings import findings, headlines, reliable_findings
-from fedaudit.report.deciding.membership import audited_clients
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shortened
-from fedaudit.report.unlearning import deletion_result
-from fedaudit.report.verdict import (
+from fedaudit.report.deciding.caveats import (
     client_list,
     coverage_gaps,
     failed_control_notes,
@@ -23,13 +17,19 @@ from fedaudit.report.verdict import (
     unit_of,
     units_of,
 )
+from fedaudit.report.deciding.epsilons import shown_bounds
+from fedaudit.report.deciding.findings import findings, headlines, reliable_findings
+from fedaudit.report.deciding.membership import audited_clients
+from fedaudit.report.fixed import fixed
+from fedaudit.report.grid import shortened
+from fedaudit.report.unlearning import deletion_result
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import AttackRow, Record
 from fedaudit.results.unlearning import unlearning_rows
 
-MOST_WARNED = 3  # rows near guessing that a warning names
-_FATES = {"refused": " was refused", "failed": " failed"}
+MOST_WARNED = 3  # largest number of rows near guessing that a warning names
+_ENDED = {"refused": " was refused", "failed": " failed"}
 _NEEDS = re.compile(
     r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
     r"inconclusive: needs ([\d,]+) more non-members"
@@ -41,9 +41,11 @@ class PlainVerdict(NamedTuple):
 
     Attributes:
         badge: The verdict in two or three words.
-        topics: "membership", "sources" and "clusters" with the verdict on each, the worst first.
+        topics: The verdict on each topic ("membership", "sources", "clusters"), the worst first.
         warning: Why nothing follows from the figures; empty if the models learned.
-        open: Questions that the audit could not settle.
+        audited: What was audited, and the adversary.
+        meaning: What follows from the verdict, and what does not.
+        open: What the audit could not decide.
     """
 
     status: evidence.Status
@@ -57,21 +59,21 @@ class PlainVerdict(NamedTuple):
 
     @property
     def finding(self) -> str:
-        """Return the headline without the verdict, which is shown before it."""
+        """The headline without the verdict, which pages show before it."""
         return wording.without_verdict(self.headline, self.status)
 
 
 def verdict(record: Record) -> PlainVerdict:
-    """Return the verdict on a record, computed from its figures and controls alone."""
+    """Return the verdict on a record, which depends only on its figures and controls."""
     record = wording.cleaned(record)
     topics = findings(record)
-    relied_on, after = reliable_findings(record, topics), deletion_result(record)
+    relied_on, deletion = reliable_findings(record, topics), deletion_result(record)
     sentences = [
         *headlines(relied_on),
         *failed_control_notes(record, relied_on[0].status),
         coverage_gaps(record),
         *omissions(record),
-        after.headline if after and not evidence.is_uninformative(record) else "",
+        deletion.headline if deletion and not evidence.is_uninformative(record) else "",
         *(bounds.sentence for bounds in shown_bounds(record)),
     ]
     return PlainVerdict(
@@ -87,7 +89,7 @@ def verdict(record: Record) -> PlainVerdict:
 
 
 def learning_warning(record: Record) -> str:
-    """Return a warning about rows with a training accuracy near guessing; else ""."""
+    """Return a warning about rows with a training accuracy near guessing, or ""."""
     rows = hardly_learned(record)
     if not rows:
         return ""
@@ -125,7 +127,7 @@ def audited(record: Record) -> str:
 
 
 def audited_samples(record: Record) -> str:
-    """Return the audited clients with the sizes of their members and non-members."""
+    """Describe the audited clients with their numbers of members and non-members."""
     aucs = [f for f in record.findings if f.metric == AUC and f.seed is not None and f.n_members]
     figures = [figure for figure in aucs if figure.contrast != "mixed"]
     if not figures:
@@ -163,27 +165,27 @@ def questions(record: Record) -> list[str]:
 
 
 def needs_more(figure: Estimate) -> str:
-    """Return how many more non-members a missing figure needs; "" for other reasons."""
+    """Return how many more non-members a missing figure needs, or "" for other reasons."""
     match = _NEEDS.fullmatch(figure.note)
     return match[1] if match else ""
 
 
 def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
-    """Return the questions that the main figures leave open."""
+    """Return sentences on figures and attacks from which nothing could be concluded."""
     points = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
     named = evidence.named_attacks(record)
-    unnamed = [row for row in record.attacks if row.status == "refused" and row.name not in named]
-    folded = unnamed if len(unnamed) > 1 else []
+    defaults = [row for row in record.attacks if row.status == "refused" and row.name not in named]
+    together = defaults if len(defaults) > 1 else []
     points += [
-        f"{shortened(wording.attack_name(row.name), 80)}{_FATES.get(row.status, '')}: {_why(row)}"
+        f"{shortened(wording.attack_name(row.name), 80)}{_ENDED.get(row.status, '')}: {_why(row)}"
         for row in record.attacks
-        if row not in folded and (row.status != "run" or row.note or row.uncovered)
+        if row not in together and (row.status != "run" or row.note or row.uncovered)
     ]
-    if folded:
-        names = wording.join_some([shortened(wording.attack_name(row.name), 80) for row in folded])
-        reasons = " ".join(evidence.distinct(map(_why, folded))[:MOST_WARNED])
+    if together:
+        names = wording.join_some([shortened(wording.attack_name(r.name), 80) for r in together])
+        reasons = " ".join(evidence.distinct(map(_why, together))[:MOST_WARNED])
         points.append(fixed("verdict.refused", names=names, reasons=reasons))
     if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
         points.append(fixed("verdict.below", figures=wording.plural(below, "figure")))
@@ -191,14 +193,14 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 
 def refusals(figures: Iterable[Estimate]) -> list[str]:
-    """Return a text for each metric and each reason why figures are missing."""
+    """Return a sentence for each metric and each reason why figures are missing."""
     refused = Counter[tuple[str, str]]()
     for figure in figures:
         if figure.value is None:
             few = "More non-members are needed" * bool(needs_more(figure))
             refused[wording.metric_name(figure.metric), few or _reason(figure.note)] += 1
     return [
-        f"{metric}: {wording.plural(count, 'figure')} not given. {wording.sentence(reason)}"
+        f"{metric}: {wording.plural(count, 'figure')} not computed. {wording.sentence(reason)}"
         for (metric, reason), count in refused.items()
     ]
 

@@ -55,7 +55,7 @@ def _summary(answer: AnswerFields) -> Iterator[str]:
         enough = ceil(len(answer.runs) / answer.false_alarm_rate) - 1
         most = max(run.nonmembers for run in answer.runs)
         yield (
-            f"CANNOT BE TOLD: with {most} {_nonmembers(answer)}, no score could be flagged at a "
+            f"UNDECIDED: with only {most} {_nonmembers(answer)}, no score can be flagged at a "
             f"false-alarm rate of {rate}; at least {enough} are needed."
         )
     elif answer.flagged:

@@ -29,7 +29,7 @@ from fedaudit.evaluation.sample_scores import (
     read_scores,
     refuse_scores_of_another_record,
 )
-from fedaudit.report.verdict import WRONG_SIGN, people_caveat, wrong_sign
+from fedaudit.report.deciding.caveats import WRONG_SIGN, people_caveat, wrong_sign
 from fedaudit.report.wording import client_name, client_names
 from fedaudit.results.answer import AnswerFields, Contrast
 from fedaudit.results.guessing import HIDES_LEAKS, control_name, mark_doubts

@@ -1,4 +1,4 @@
-"""Decisions about a record that headlines, tiles, terminal, gate and clauses share."""
+"""Units, clients, controls and caveats of a record, in the words that all outputs share."""
 
 from collections.abc import Sequence
 from math import exp, log
@@ -28,7 +28,7 @@ def units_of(record: Record) -> str:
 
 
 def client_list(clients: Sequence[int]) -> str:
-    """Return clients in words: "clients 0 and 9", "hospital-a", or only "12 clients" for many."""
+    """Format clients: "clients 0 and 9", "hospital-a", or only their number, as in "12 clients"."""
     if len(clients) > wording.MOST_NAMED:
         return wording.plural(len(clients), "client")
     if any(isinstance(client, wording.NamedClient) for client in clients):
@@ -37,9 +37,9 @@ def client_list(clients: Sequence[int]) -> str:
 
 
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
-    """Return the main figures of defended and undefended clients, by words for these clients.
+    """Return the main figures of defended and of undefended clients, by a description of the group.
 
-    If not both kinds of clients were audited, all figures have the key "".
+    If only one of the two groups was audited, the only key is "", with all figures.
     """
     figures = evidence.main_figures(record)
     usage = [row for row in record.usage if row.defense != NO_DEFENSE]
@@ -63,20 +63,20 @@ def is_defended(record: Record) -> bool:
 
 
 def run_defenses(record: Record) -> list[str]:
-    """Return the defense of every run of source inference and of clustered learning."""
+    """Return the defense of each source-inference run and each clustered-learning run."""
     return [run.defense for run in record.sources] + [run.defense for run in record.clusters]
 
 
 def hardly_learned(
     record: Record, least: float = guessing.LEAST_LEARNED
 ) -> list[guessing.NearGuessing]:
-    """Return rows with an accuracy near guessing and without a successful attack."""
+    """Return the rows whose training accuracy is near guessing and that no attack succeeds on."""
     leaking = leaking_defenses(record)
     return [row for row in guessing.near_guessing(record, least) if row.defense not in leaking]
 
 
 def leaking_defenses(record: Record) -> set[str]:
-    """Return the defenses, or "none", under which some attack is above chance."""
+    """Return the defenses (or "none") under which at least one attack is above chance."""
     figures = [*evidence.main_figures(record), *record.where(topic="source", against="")]
     above = {figure.defense for figure in figures if guessing.above_chance(figure)}
     risky = {
@@ -96,8 +96,8 @@ def clusters_doubted(record: Record) -> bool:
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
     """Return AUCs whose interval lies below 0.5: the score may have the wrong sign.
 
-    Limits are widened for the number of AUCs. Otherwise, one of forty 95 % intervals at chance
-    level would lie below 0.5.
+    Intervals are widened for the number of AUCs. Otherwise, one of forty 95 % intervals of attacks
+    at chance level would lie below 0.5.
     """
     aucs = [f for f in figures if f.metric == AUC and f.value is not None and f.high is not None]
     return [figure for figure in aucs if _widened_upper_limit(figure, len(aucs)) < 0.5]
@@ -109,8 +109,8 @@ def _widened_upper_limit(figure: Estimate, count: int) -> float:
         return high
     # Intervals of AUCs are symmetric on the logit scale.
     widened = NormalDist().inv_cdf(0.025 / count) / NormalDist().inv_cdf(0.025)
-    logits = [log(share / (1 - share)) for share in (value, high)]
-    # Below -700, the exponential would overflow; the AUC is 0 to all digits there.
+    logits = [log(auc / (1 - auc)) for auc in (value, high)]
+    # Below a logit of -700 the exponential would overflow; the AUC is 0 to all digits there.
     return 1 / (1 + exp(-max(logits[0] + widened * (logits[1] - logits[0]), -700.0)))
 
 
@@ -118,9 +118,9 @@ WRONG_SIGN = fixed("membership.inconclusive.wrong sign")
 
 
 def coverage_gaps(record: Record) -> str:
-    """Return a text on rounds and uploads that were not measured; empty if all were measured.
+    """Return a text on rounds and uploads that were not measured, or "" if all were measured.
 
-    Clients that never took part sent no upload, so they are not listed.
+    Clients that never took part are not listed, since they sent no upload.
     """
     coverage = record.coverage
     if coverage is None:
@@ -142,7 +142,7 @@ def coverage_gaps(record: Record) -> str:
 
 
 def omissions(record: Record) -> list[str]:
-    """Return texts on clients that were left out by choice, and on a recorder left open."""
+    """Return texts on clients that were not attacked by choice, and on a recorder left open."""
     coverage, texts = record.coverage, []
     if coverage is not None and coverage.unattacked:
         texts.append(f"Not attacked, by choice: {client_list(coverage.unattacked)}")
@@ -160,10 +160,10 @@ def people_caveat(record: Record) -> str:
 def independence(record: Record) -> str:
     """Return the independence assumption of a record's intervals and tests.
 
-    Empty if people are the units, or if each person has a single sample.
+    The text is empty if people are the units, or if each person has a single sample.
     """
     if caveat := people_caveat(record):
-        return f"{wording.sentence(caveat)} Tests err more often as well."
+        return f"{wording.sentence(caveat)} Tests are wrong more often as well."
     if record.unit == "person" or wording.setting(record, "data", "options", "subject"):
         return ""
     hint = " " + fixed("verdict.audit_people")
@@ -179,7 +179,7 @@ def controls_line(records: Sequence[Record]) -> str:
     total = len(checks.ran) + checks.not_run
     if not total:
         return "No control was run"
-    line = f"{checks.passed} of {total} controls hold"
+    line = f"{checks.passed} of {total} controls passed"
     line += f", {checks.not_run} without a result" * bool(checks.not_run)
     failed = evidence.distinct(map(_control_name, checks.failed))
     return f"{line}; failed: {wording.join_some(failed, MOST_FAILED)}" if failed else line
@@ -191,7 +191,7 @@ def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
         return []
     failed, texts = evidence.outcomes_of(record.controls).failed, []
     by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
-    for effect, hides in (("Not relied on", False), ("Perhaps too low", True)):
+    for effect, hides in (("Figures not relied on", False), ("Figures perhaps too low", True)):
         subjects = (
             _control_subject(c) or shortened(c.control, 40) for c in by_effect.get(hides, ())
         )
@@ -218,7 +218,7 @@ def controls_sign(records: Sequence[Record]) -> str:
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:
-    """Return the headline of a leak whose size is uncertain; else ""."""
+    """Return the headline of a leak whose size is uncertain, or "" if there is no such leak."""
     above = [figure for figure in figures if guessing.above_chance(figure)]
     if evidence.max_size([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
         return ""
@@ -228,4 +228,4 @@ def range_headline(figures: Sequence[Estimate]) -> str:
     best, (least, most) = max(wide, key=lambda pair: pair[0].number)
     metric, attack = wording.metric_name(best.metric), shortened(best.attack, 60)
     estimate = f"{wording.value_text(best)} ({metric}, {attack})"
-    return f"Leak shown; size between {least} and {most}; best estimate {estimate}"
+    return f"A leak is shown; its size is between {least} and {most}; best estimate {estimate}"
