@@ -1,6 +1,8 @@
 """Guard of a Flower node: a client mod that lets only those replies leave that its guard sends."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedaudit.core.errors import BadInput
 from fedaudit.guard.arrays import Arrays, copied
+from fedaudit.guard.guard import Guard
 from fedaudit.guard.site import SitePolicy, read_site_policy, site_guard
 from fedaudit.integrations.common import numbers_in, warn
 from fedaudit.integrations.flower.messages import (
@@ -52,11 +55,14 @@ def guard_mod(message: Message, context: Context, call_next: ClientAppCallable) 
     """
     try:
         # Copied before training, which may change the arrays in place.
-        training = _training(message)
-        reply = call_next(message, context)
-        if reply.has_error():
-            return Message(Error(reply.error.code, "the ClientApp failed"), reply_to=message)
-        content = _leaving(reply, training, context)
+        training, path = _training(message), _policy_path(context)
+        with _opened(training, path, context) as guard:
+            if guard is not None and training is not None and read_site_policy(path).prepare:
+                guard.prepare(sent=training.model)
+            reply = call_next(message, context)
+            if reply.has_error():
+                return Message(Error(reply.error.code, "the ClientApp failed"), reply_to=message)
+            content = _leaving(reply, training, guard, read_site_policy(path))
     # Any error, also of the ClientApp, whose text would be sent to the server.
     except Exception as error:
         reason = str(error) if isinstance(error, BadInput) else type(error).__name__
@@ -76,21 +82,30 @@ def _training(message: Message) -> _Training | None:
     return _Training(number, copied(arrays_of(record), "the model sent"))
 
 
-def _leaving(reply: Message, training: _Training | None, context: Context) -> RecordDict | None:
+@contextmanager
+def _opened(training: _Training | None, path: str, context: Context) -> Iterator[Guard | None]:
+    """Open the guard of a run; yield None for a message without a model."""
+    if training is None:
+        yield None
+        return
+    with site_guard(path, f"run-{context.run_id}") as guard:
+        yield guard
+
+
+def _leaving(
+    reply: Message, training: _Training | None, guard: Guard | None, policy: SitePolicy
+) -> RecordDict | None:
     """Return the content that may leave; None if it is withheld."""
-    path = _policy_path(context)
-    policy, record = read_site_policy(path), record_of(reply)
+    record = record_of(reply)
     if record is None and policy.metrics and len(reply.content.metric_records) == 1:
         return RecordDict({**_metrics(reply, policy)})
-    if record is None or training is None:
+    if record is None or training is None or guard is None:
         raise BadInput(
             "it has no model, or the message had none with a round, so that nothing can be measured"
         )
     if len(reply.content.metric_records) != 1:
         raise BadInput("it has not one record of metrics; the older interface is not supported")
-    with site_guard(path, f"run-{context.run_id}") as guard:
-        arrays = arrays_of(record)
-        leaving = guard.check(training.round, sent=training.model, upload=arrays)
+    leaving = guard.check(training.round, sent=training.model, upload=arrays_of(record))
     if leaving is None:
         return None
     values = leaving.values() if isinstance(leaving, dict) else leaving

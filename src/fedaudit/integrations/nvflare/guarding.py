@@ -3,7 +3,8 @@
 import atexit
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Literal, TypeAlias, get_args
+from threading import Lock
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
@@ -26,6 +27,19 @@ Withheld: TypeAlias = Literal["error", "empty"]
 """Reply in the place of a withheld result; see :class:`GuardFilter`."""
 
 _RECEIVED = "fedaudit.guard.received"
+
+
+class _Run(NamedTuple):
+    """Run of a job at a site."""
+
+    site: str
+    policy: str
+    job: str
+
+
+_guards: dict[_Run, Guard] = {}
+"""Open guards of this process. The two filters of a site share one."""
+_opening = Lock()
 _HEADERS = (AppConstants.START_ROUND, AppConstants.CURRENT_ROUND, AppConstants.NUM_ROUNDS)
 _CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 
@@ -44,7 +58,7 @@ class GuardFilter(Filter):
     """
 
     def __init__(self, policy: str, withheld: Withheld = "empty") -> None:
-        """Describe the guard; it is opened with the first result of a job.
+        """Describe the guard; it is opened with the first model of a job.
 
         Args:
             policy: Path of the site's policy; see :class:`fedaudit.guard.site.SitePolicy`. "{site}"
@@ -60,7 +74,7 @@ class GuardFilter(Filter):
         if withheld not in get_args(Withheld):
             raise BadInput(f"withheld is {withheld!r}; give 'empty' or 'error'")
         self.policy, self.withheld = policy, withheld
-        self._guards: dict[str, Guard] = {}
+        self._runs = set[_Run]()
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Note the model of a task, or return what may leave of a result."""
@@ -83,12 +97,14 @@ class GuardFilter(Filter):
             self._close()
 
     def _note(self, task: Shareable, fl_ctx: FLContext) -> None:
-        """Keep a copy of the model that the site is sent, until the result of the task."""
+        """Keep a copy of the model that the site is sent, and start to measure it."""
         fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
         # A task without a model has a result without one, or its result is withheld.
         with suppress(Exception):
-            received = round_of(task), copied(model_in(task), "the model sent")
-            fl_ctx.set_prop(_RECEIVED, received, private=True, sticky=False)
+            number, model = round_of(task), copied(model_in(task), "the model sent")
+            fl_ctx.set_prop(_RECEIVED, (number, model), private=True, sticky=False)
+            if read_site_policy(self._path(fl_ctx)).prepare:
+                self._guard(fl_ctx).prepare(sent=model)
 
     def _checked(self, result: Shareable, fl_ctx: FLContext) -> Shareable | None:
         """Return what may leave of a result, without fields that were not checked."""
@@ -117,24 +133,28 @@ class GuardFilter(Filter):
         return _shareable(DXO(dxo.data_kind, data=leaving, meta=meta), result)
 
     def _guard(self, fl_ctx: FLContext) -> Guard:
-        job = str(fl_ctx.get_job_id())
-        if job not in self._guards:
-            # Filters of a site are not notified of the end of a job, whose process then exits.
-            atexit.register(self._close)
-            self._guards[job] = site_guard(
-                self._path(fl_ctx),
-                job,
-                log=lambda line: self.log_info(fl_ctx, f"fedaudit: {line}"),
-            )
-        return self._guards[job]
+        path = self._path(fl_ctx)
+        run = _Run(str(fl_ctx.get_identity_name()), path, str(fl_ctx.get_job_id()))
+        with _opening:
+            if run not in _guards:
+                _guards[run] = site_guard(
+                    path, run.job, log=lambda line: self.log_info(fl_ctx, f"fedaudit: {line}")
+                )
+            if run not in self._runs:
+                # Filters of a site are not notified of the end of a job, whose process then exits.
+                atexit.register(self._close)
+                self._runs.add(run)
+            return _guards[run]
 
     def _path(self, fl_ctx: FLContext) -> str:
         return self.policy.replace("{site}", str(fl_ctx.get_identity_name()))
 
     def _close(self) -> None:
         atexit.unregister(self._close)
-        guards, self._guards = self._guards, {}
-        for guard in guards.values():
+        with _opening:
+            runs, self._runs = self._runs, set()
+            guards = [_guards.pop(run) for run in runs if run in _guards]
+        for guard in guards:
             with suppress(Exception):
                 guard.close()
 
