@@ -19,6 +19,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.guard.decisions import read_decisions
 from fedaudit.integrations.flower import guard_mod, identity_mod
+from fedaudit.live.ahead import Ahead
+from fedaudit.observe.round import Round
 from tests.guard.client import honest, initial, memorising
 from tests.guard.test_site import POLICY, site
 from tests.integrations.federation import StubGrid
@@ -89,6 +91,40 @@ def test_only_measured_arrays_and_the_number_of_examples_leave(sites: Path) -> N
     (reply,) = replies(grid)
     assert {*reply.content} == {"arrays", "metrics"}
     assert {**reply.content.metric_records["metrics"]} == {"num-examples": 10.0}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_model_of_a_message_is_measured_while_the_node_trains(
+    allowed: bool, sites: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (sites / "0" / "guard.toml").open("a") as policy:
+        policy.write(f"prepare = {str(allowed).lower()}\n")
+    used, begin = list[bool](), Ahead._begin
+
+    def watched(self: Ahead, seen: Round) -> Any:
+        elsewhere = begin(self, seen)
+        used.append(bool(elsewhere))
+        return elsewhere
+
+    monkeypatch.setattr(Ahead, "_begin", watched)
+    grid = StubGrid(app(), nodes=1)
+    run_of_one(grid)
+    assert not replies(grid)[0].has_error()
+    assert used == [True] * allowed
+
+
+def test_a_node_with_an_invalid_policy_does_not_train(sites: Path) -> None:
+    (sites / "0" / "guard.toml").write_text("limit = 5")
+    found = ClientApp(mods=[guard_mod, identity_mod])
+
+    @found.train()
+    def train(message: Message, context: Context) -> Message:
+        raise AssertionError("it trains")
+
+    grid = StubGrid(found, nodes=1)
+    with pytest.warns(RuntimeWarning, match="a reply is withheld: .*limit"):
+        run_of_one(grid)
+    assert replies(grid)[0].error.reason == WITHHELD
 
 
 def run_of_one(grid: StubGrid) -> None:

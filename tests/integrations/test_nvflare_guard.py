@@ -24,6 +24,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.guard.decisions import read_decisions
 from fedaudit.integrations.nvflare import GuardFilter
 from fedaudit.integrations.nvflare.guarding import Withheld
+from fedaudit.live.ahead import Ahead
+from fedaudit.observe.round import Round
 from tests.guard.client import State, honest, initial, memorising
 from tests.guard.test_site import POLICY, site
 
@@ -143,7 +145,8 @@ def test_an_error_of_the_site_leaves_without_its_content(tmp_path: Path) -> None
         left = there.task(0, initial(), result)
         assert left.get_return_code() == expected
         assert "secret" not in left
-    assert there.log == []
+    there.close()
+    assert not any("withheld" in line for line in there.log)
 
 
 def test_other_keys_and_headers_of_a_result_are_dropped(tmp_path: Path) -> None:
@@ -192,6 +195,49 @@ def test_an_invalid_policy_withholds_every_result(policy: str, tmp_path: Path) -
     left = there.task(0, initial(), message(DataKind.WEIGHTS, honest()))
     assert left.get_return_code() == ReturnCode.EMPTY_RESULT
     assert "a result is withheld" in there.log[-1]
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each check used a second process."""
+    used = list[bool]()
+    begin = Ahead._begin
+
+    def watched(self: Ahead, seen: Round) -> Any:
+        elsewhere = begin(self, seen)
+        used.append(bool(elsewhere))
+        return elsewhere
+
+    monkeypatch.setattr(Ahead, "_begin", watched)
+    return used
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_model_of_a_task_is_measured_while_the_site_trains(
+    allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = prepared(monkeypatch)
+    there = Site(tmp_path, f"{POLICY}prepare = {str(allowed).lower()}\n")
+    for round, sent in ((0, initial()), (1, honest())):
+        left = there.task(round, sent, message(DataKind.WEIGHTS, honest()))
+        assert from_shareable(left).data
+    there.close()
+    assert used == [True, True] * allowed
+
+
+def test_two_sites_of_a_process_have_two_guards(tmp_path: Path) -> None:
+    sites = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        sites.append(Site(tmp_path / name))
+    for there in sites:
+        left = there.task(0, initial(), message(DataKind.WEIGHTS, honest()))
+        assert from_shareable(left).data
+    sites[0].close()
+    left = sites[1].task(1, honest(), message(DataKind.WEIGHTS, honest()))
+    assert from_shareable(left).data
+    sites[1].close()
+    for name, rounds in (("a", 1), ("b", 2)):
+        assert len(read_decisions(tmp_path / name / "guards" / "job-1")) == rounds
 
 
 def test_settings_of_a_job_are_not_read(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ class SitePolicy(GuardPolicy):
         not_uploaded: See :func:`fedaudit.record`.
         workers: Threads for the gradient signals; a GPU takes one.
         device: Where models are run, such as "cuda".
+        prepare: Whether a second process measures the received model while the client trains; see
+            :meth:`fedaudit.Guard.prepare`.
         metrics: Whether numbers that a job calls metrics may leave, which no guard measures.
     """
 
@@ -49,6 +51,7 @@ class SitePolicy(GuardPolicy):
     not_uploaded: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field()] = ()
     workers: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
     device: Annotated[str, Field(max_length=20)] = "cpu"
+    prepare: Annotated[bool, Field(strict=True)] = True
     metrics: Annotated[bool, Field(strict=True)] = False
 
 

@@ -1,6 +1,8 @@
 """Guard of a Flower node: a client mod that withholds replies that leak."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedaudit.core.errors import BadInput
 from fedaudit.guard.arrays import Arrays, copied
+from fedaudit.guard.guard import Guard
 from fedaudit.guard.site import SitePolicy, read_site_policy, site_guard
 from fedaudit.integrations.common import numbers_in, warn
 from fedaudit.integrations.flower.messages import (
@@ -53,11 +56,14 @@ def guard_mod(message: Message, context: Context, call_next: ClientAppCallable) 
     """
     try:
         # Copy the model before training, which may change the arrays in place.
-        request = _request(message)
-        reply = call_next(message, context)
-        if reply.has_error():
-            return Message(Error(reply.error.code, "the ClientApp failed"), reply_to=message)
-        content = _checked_content(reply, request, context)
+        request, path = _request(message), _policy_path(context)
+        with _opened(request, path, context) as guard:
+            if guard is not None and request is not None and read_site_policy(path).prepare:
+                guard.prepare(sent=request.model)
+            reply = call_next(message, context)
+            if reply.has_error():
+                return Message(Error(reply.error.code, "the ClientApp failed"), reply_to=message)
+            content = _checked_content(reply, request, guard, read_site_policy(path))
     # Catch any error, including errors of the ClientApp: their text would be sent to the server.
     except Exception as error:
         reason = str(error) if isinstance(error, BadInput) else type(error).__name__
@@ -78,15 +84,24 @@ def _request(message: Message) -> _Request | None:
     return _Request(number, copied(arrays_of(record), "the model sent"))
 
 
+@contextmanager
+def _opened(request: _Request | None, path: str, context: Context) -> Iterator[Guard | None]:
+    """Open the guard of a run; yield None for a message without a model."""
+    if request is None:
+        yield None
+        return
+    with site_guard(path, f"run-{context.run_id}") as guard:
+        yield guard
+
+
 def _checked_content(
-    reply: Message, request: _Request | None, context: Context
+    reply: Message, request: _Request | None, guard: Guard | None, policy: SitePolicy
 ) -> RecordDict | None:
     """Return the content to send; None if the reply is withheld."""
-    path = _policy_path(context)
-    policy, record = read_site_policy(path), record_of(reply)
+    record = record_of(reply)
     if record is None and policy.metrics and len(reply.content.metric_records) == 1:
         return RecordDict({**_metrics(reply, policy)})
-    if record is None or request is None:
+    if record is None or request is None or guard is None:
         raise BadInput(
             "it cannot be measured, since it has no model, or its message has no model or round"
         )
@@ -95,8 +110,7 @@ def _checked_content(
             f"it has {n_records} records of metrics instead of one; the older interface is not "
             "supported"
         )
-    with site_guard(path, f"run-{context.run_id}") as guard:
-        checked = guard.check(request.round, sent=request.model, upload=arrays_of(record))
+    checked = guard.check(request.round, sent=request.model, upload=arrays_of(record))
     if checked is None:
         return None
     values = checked.values() if isinstance(checked, dict) else checked

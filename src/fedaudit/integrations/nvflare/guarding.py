@@ -3,7 +3,8 @@
 import atexit
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Literal, TypeAlias, get_args
+from threading import Lock
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
@@ -27,6 +28,19 @@ Withheld: TypeAlias = Literal["error", "empty"]
 
 _RECEIVED = "fedaudit.guard.received"
 """Property of the context with the round and the model of a task."""
+
+
+class _Run(NamedTuple):
+    """Run of a job at a site."""
+
+    site: str
+    policy: str
+    job: str
+
+
+_guards: dict[_Run, Guard] = {}
+"""Open guards of this process. The two filters of a site share one."""
+_opening = Lock()
 _HEADERS = (AppConstants.START_ROUND, AppConstants.CURRENT_ROUND, AppConstants.NUM_ROUNDS)
 _CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 
@@ -45,7 +59,7 @@ class GuardFilter(Filter):
     """
 
     def __init__(self, policy: str, withheld: Withheld = "empty") -> None:
-        """Store the arguments; a guard is opened at the first result of a job.
+        """Store the arguments; a guard is opened with the first model of a job.
 
         Args:
             policy: Path of the site's policy file; see :class:`fedaudit.guard.site.SitePolicy`. In
@@ -62,7 +76,7 @@ class GuardFilter(Filter):
         if withheld not in get_args(Withheld):
             raise BadInput(f"withheld is {withheld!r}; give 'empty' or 'error'")
         self.policy, self.withheld = policy, withheld
-        self._guards: dict[str, Guard] = {}
+        self._runs = set[_Run]()
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Store the model of a task, or return the checked content of a result."""
@@ -85,12 +99,14 @@ class GuardFilter(Filter):
             self._close()
 
     def _store_task(self, task: Shareable, fl_ctx: FLContext) -> None:
-        """Store a copy of the model that the site is sent, until the result is checked."""
+        """Store a copy of the model that the site is sent, and start to measure it."""
         fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
         # Without a model, the result is withheld unless it has only metrics.
         with suppress(Exception):
-            received = round_of(task), copied(model_in(task), "the model sent")
-            fl_ctx.set_prop(_RECEIVED, received, private=True, sticky=False)
+            number, model = round_of(task), copied(model_in(task), "the model sent")
+            fl_ctx.set_prop(_RECEIVED, (number, model), private=True, sticky=False)
+            if read_site_policy(self._path(fl_ctx)).prepare:
+                self._guard(fl_ctx).prepare(sent=model)
 
     def _checked(self, result: Shareable, fl_ctx: FLContext) -> Shareable | None:
         """Return the content to send; None if the result is withheld."""
@@ -119,24 +135,28 @@ class GuardFilter(Filter):
         return _shareable(DXO(dxo.data_kind, data=checked, meta=meta), result)
 
     def _guard(self, fl_ctx: FLContext) -> Guard:
-        job = str(fl_ctx.get_job_id())
-        if job not in self._guards:
-            # A site's filters receive no event at the end of a job, but the job's process exits.
-            atexit.register(self._close)
-            self._guards[job] = site_guard(
-                self._path(fl_ctx),
-                job,
-                log=lambda line: self.log_info(fl_ctx, f"fedaudit: {line}"),
-            )
-        return self._guards[job]
+        path = self._path(fl_ctx)
+        run = _Run(str(fl_ctx.get_identity_name()), path, str(fl_ctx.get_job_id()))
+        with _opening:
+            if run not in _guards:
+                _guards[run] = site_guard(
+                    path, run.job, log=lambda line: self.log_info(fl_ctx, f"fedaudit: {line}")
+                )
+            if run not in self._runs:
+                # Filters of a site are not notified of the end of a job, whose process then exits.
+                atexit.register(self._close)
+                self._runs.add(run)
+            return _guards[run]
 
     def _path(self, fl_ctx: FLContext) -> str:
         return self.policy.replace("{site}", str(fl_ctx.get_identity_name()))
 
     def _close(self) -> None:
         atexit.unregister(self._close)
-        guards, self._guards = self._guards, {}
-        for guard in guards.values():
+        with _opening:
+            runs, self._runs = self._runs, set()
+            guards = [_guards.pop(run) for run in runs if run in _guards]
+        for guard in guards:
             with suppress(Exception):
                 guard.close()
 
