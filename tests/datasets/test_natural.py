@@ -15,6 +15,7 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.plan.dealing import dealt, shifted_groups
 from fedaudit.plan.named import partition_of
 from fedaudit.plan.sections import Study
+from fedaudit.study.front.federation import plan_of
 from tests.datasets.tables import patients, written
 
 NATURAL: dict[str, Any] = {"scheme": "natural", "clients": 3}
@@ -164,3 +165,29 @@ def test_quotas_are_the_counts_of_each_client_alone() -> None:
         fa.partitions.Natural(5000).quotas(
             np.ones(10_000, dtype=np.int64), 5000, rng=np.random.default_rng(0)
         )
+
+
+def test_targets_may_be_named_as_in_the_data(tmp_path: Path) -> None:
+    columns = patients(900)
+    columns["hospital"] = [f"clinic {'BCA'[row % 3]}" for row in range(900)]
+    data = fa.datasets.csv(written(tmp_path, columns), label="readmitted", client="hospital")
+    training = fa.Training(rounds=1)
+    federation = fa.Federation(
+        data, clients=fa.partitions.Natural(3), model="mlp", training=training
+    )
+    options = {"attacks": ["blackbox-loss"], "audit": fa.Audit(samples=60)}
+    named = fa.audit(federation, targets="clinic C", out=tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert {figure.target for figure in named.record.findings} == {2}
+    scores = named.scores(target="clinic C").scores
+    assert np.array_equal(scores, named.scores(target=2).scores)
+    assert np.array_equal(scores, named.scores(target="client 2").scores)
+    with pytest.raises(
+        BadInput, match="no audited client named 'clinic A'; did you mean 'clinic C'"
+    ):
+        named.scores(target="clinic A")
+    by_number = plan_of(federation, targets=["client 2", 0], name="x").study
+    assert by_number.audit.targets == (2, 0)
+    with pytest.raises(BadInput, match="no client named 'clinic D'; did you mean 'clinic"):
+        plan_of(federation, targets=["clinic D"], name="x")
+    with pytest.raises(BadInput, match="'diabetes' names no clients; give its number"):
+        plan_of(fa.Federation("diabetes"), targets="clinic A", name="x")

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
@@ -18,6 +20,7 @@ from fedaudit.datasets.dataset import Dataset, select_classes
 from fedaudit.datasets.draws.audit_set import Deal, shadow_deal
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID
+from fedaudit.study.front.references import data_reference
 
 DATA = load("synthetic", seed=1, samples=4000, people=200, dimensions=5, classes=3)
 assert DATA.subject is not None
@@ -135,7 +138,7 @@ def test_data_without_people_and_extra_samples_are_refused() -> None:
         "seed": 0,
         "unit": "person",
     }
-    with pytest.raises(BadInput, match=r"data\.options\.subject"):
+    with pytest.raises(BadInput, match=r"data\.options\.person"):
         draw(replace(DATA, subject=None), **given)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="single samples"):
         draw(DATA, **given, extra_unseen=5)  # type: ignore[arg-type]
@@ -187,20 +190,22 @@ def of(dataset: Dataset, row: int) -> int:
     return int(dataset.subject[at])
 
 
-def test_a_file_names_the_person_of_each_sample(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["person", "subject"])
+def test_a_file_names_the_person_of_each_sample(setting: str, tmp_path: Path) -> None:
     write(tmp_path, x=X, y=Y, patient=NAMES)
-    found = load("d", data_dir=tmp_path, seed=3, subject="patient", standardise=False)
+    people: dict[str, Any] = {setting: "patient"}
+    found = load("d", data_dir=tmp_path, seed=3, standardise=False, **people)
     assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
     again = np.concatenate([X[:1], X])
     write(tmp_path, x=again, y=np.concatenate([Y[:1], Y]), patient=np.concatenate([["p0"], NAMES]))
-    told = load("d", data_dir=tmp_path, seed=3, subject="patient", standardise=False, distinct=True)
+    told = load("d", data_dir=tmp_path, seed=3, person="patient", standardise=False, distinct=True)
     assert [of(told, row) for row in range(60)] == [i // 6 for i in range(60)]
 
 
 def test_a_file_with_a_test_part_names_people_twice(tmp_path: Path) -> None:
     parts = {"x_train": X[:40], "y_train": Y[:40], "x_test": X[40:], "y_test": Y[40:]}
     write(tmp_path, **parts, who_train=NAMES[:40], who_test=NAMES[40:])
-    found = load("d", data_dir=tmp_path, seed=0, subject="who", standardise=False)
+    found = load("d", data_dir=tmp_path, seed=0, person="who", standardise=False)
     assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
 
 
@@ -218,16 +223,29 @@ def test_person_arrays_of_wrong_length_raise(
 ) -> None:
     write(tmp_path, x=X, y=Y, **arrays)
     with pytest.raises(BadInput, match=told):
-        load("d", data_dir=tmp_path, seed=0, subject="patient")
+        load("d", data_dir=tmp_path, seed=0, person="patient")
 
 
 def test_arrays_in_memory_have_people_with_and_without_a_test_part() -> None:
-    found = samples(X, Y, subject=NAMES)(seed=2)
+    found = samples(X, Y, person=NAMES)(seed=2)
     assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
     found = samples(X[:40], Y[:40], X[40:], Y[40:], subject=list(NAMES))(seed=2)
     assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
     with pytest.raises(BadInput, match="60 samples and people of shape"):
-        samples(X[:40], Y[:40], X[40:], Y[40:], subject=NAMES[:40])
+        samples(X[:40], Y[:40], X[40:], Y[40:], person=NAMES[:40])
+
+
+def test_person_and_subject_are_one_setting_and_one_argument(tmp_path: Path) -> None:
+    write(tmp_path, x=X, y=Y, patient=NAMES)
+    with pytest.raises(BadInput, match="two names of one setting; give person only"):
+        load("d", data_dir=tmp_path, person="patient", subject="patient")
+    with pytest.raises(BadInput, match="two names of one argument; give person only"):
+        samples(X, Y, person=NAMES, subject=NAMES)
+    # Studies keep their identity, whichever name they use.
+    assert fa.datasets.npz("d", subject="patient").part().options == {"subject": "patient"}
+    by_name = [samples(X, Y, person=NAMES), samples(X, Y, subject=NAMES)]
+    first, second = (data_reference(source)[0].name for source in by_name)
+    assert first == second
 
 
 def test_person_names_of_object_type_are_read_as_text() -> None:

@@ -347,18 +347,24 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "after-the-fact"
 
 
 @pytest.mark.parametrize(
-    ("name", "out"),
+    ("name", "out", "packages"),
     [
-        ("checkpoints", "saved/recording"),
-        ("scikit_learn", "scikit-learn"),
-        ("boosted_trees", "boosted-trees"),
+        ("checkpoints", "saved/recording", ()),
+        ("scikit_learn", "scikit-learn", ()),
+        ("boosted_trees", "boosted-trees", ("xgboost",)),
+        ("jax_flax", "jax", ("jax", "flax", "optax")),
+        ("tensorflow_keras", "tensorflow", ("tensorflow", "keras")),
     ],
 )
 def test_the_examples_write_recordings_that_can_be_attacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, out: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    out: str,
+    packages: tuple[str, ...],
 ) -> None:
-    if name == "boosted_trees":
-        pytest.importorskip("xgboost")
+    for package in packages:
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     example = runpy.run_path(str(EXAMPLES / f"{name}.py"))
     example["main"].__globals__["ROUNDS"] = 2

@@ -242,7 +242,7 @@ def test_a_client_that_leaves_is_measured_until_then(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_omitted_audited_clients_are_listed_and_no_gate_passes(tmp_path: Path) -> None:
     folder = told(tmp_path, [[0, 1, 2]] * 2, clients=3)
-    one = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=[1])
+    one = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=["client 1"])
     assert one.coverage is not None
     assert one.coverage.unattacked == [0, 2]
     assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(one).headline

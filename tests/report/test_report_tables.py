@@ -284,7 +284,7 @@ def test_only_the_first_table_states_the_independence_of_samples() -> None:
     assert others
     expected = "Intervals and tests assume that audited samples are independent of each other."
     assert expected in first.remark
-    assert "audit people (data.options.subject" in first.remark
+    assert "audit people (data.options.person" in first.remark
     assert not any(expected in other.remark for other in others)
 
 
@@ -294,5 +294,5 @@ def test_a_recording_is_not_advised_to_change_settings() -> None:
 
 
 def test_people_with_one_sample_each_need_no_note_on_independence() -> None:
-    named = changed(only(), config={"data": {"options": {"subject": "patient"}}})
+    named = changed(only(), config={"data": {"options": {"person": "patient"}}})
     assert independence(named) == ""

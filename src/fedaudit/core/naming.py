@@ -5,13 +5,14 @@ study file states the same settings next to the name. This module imports neithe
 pydantic.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, unknown_name
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -137,3 +138,37 @@ def members_of(members: object) -> tuple[int, ...]:
     if any(type(client) is not int or client < 0 for client in clients):
         raise BadInput(f"members must be a list of client numbers such as [0, 1], got {members!r}")
     return clients
+
+
+_NUMBERED = re.compile(r"(?:client )?([0-9]{1,15})")
+
+
+def number_of_client(
+    client: int | str,
+    names: Mapping[int, str],
+    clients: Collection[int] | None = None,
+    *,
+    kind: str = "client",
+) -> int:
+    """Return the number of a client.
+
+    Args:
+        client: Its number; or its name, or "client 3" or "3", as reports print it.
+        names: Names by number.
+        clients: Numbers of the clients that may be meant; any if None.
+        kind: Kind of client, for the message.
+
+    Raises:
+        BadInput: No client has the name or number.
+    """
+    number: int | None = None
+    if isinstance(client, str):
+        numbered = _NUMBERED.fullmatch(client.strip())
+        by_name = {name: number for number, name in names.items()}
+        number = by_name.get(client, int(numbered[1]) if numbered else None)
+    else:
+        number = client
+    if number is None or (clients is not None and number not in clients):
+        known = names if clients is None else clients
+        raise unknown_name(kind, str(client), [names.get(n, f"client {n}") for n in known])
+    return number

@@ -483,6 +483,7 @@ def samples(
     name: str = "samples",
     test_share: ProperShare = 0.2,
     standardise: bool = False,
+    person: object = None,
     subject: object = None,
 ) -> InMemory:
     """Return a data set of arrays, tensors, tables or lists.
@@ -497,12 +498,13 @@ def samples(
         test_share: Share of each class that is drawn for testing, in (0, 1).
         standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
             part.
-        subject: Name or number of the person that each sample is from, for ``unit="person"``:
+        person: Name or number of the person that each sample is from, for ``unit="person"``:
             people of ``x``, then people of ``x_test``.
+        subject: Another name of ``person``.
 
     Raises:
-        BadInput: Samples, labels and people differ in number, or a test part has only features or
-            only labels.
+        BadInput: Samples, labels and people differ in number, a test part has only features or only
+            labels, or ``person`` and ``subject`` are given.
 
     Examples:
         >>> import fedaudit as fa
@@ -513,11 +515,14 @@ def samples(
     if (x_test is None) != (y_test is None):
         raise BadInput("a test part has features and labels; give x_test and y_test, or neither")
     test = None if x_test is None else Samples(x_test, y_test)
-    people = None if subject is None else _array_of(subject)
+    if person is not None and subject is not None:
+        raise BadInput("person and subject are two names of one argument; give person only")
+    person = subject if person is None else person
+    people = None if person is None else _array_of(person)
     count = len(train) + (0 if test is None else len(test))
     if people is not None and people.shape != (count,):
         raise BadInput(
-            f"there are {count} samples and people of shape {people.shape}; give subject one name "
+            f"there are {count} samples and people of shape {people.shape}; give person one name "
             "or number per sample: people of x, then people of x_test"
         )
     return InMemory(

@@ -84,6 +84,13 @@ def _load_all_classes(
     return _load_custom(name, data_dir, seed, options) if source is None else source.read(seed)
 
 
+def client_names_of(
+    name: str, data_dir: Path | None, options: Mapping[str, DataSetting]
+) -> tuple[str, ...]:
+    """Return the names of the clients that a data set names, in the order of their numbers."""
+    return _load_all_classes(name, data_dir, 0, options).client_names
+
+
 def _source(
     name: str, data_dir: Path | None, options: Mapping[str, DataSetting]
 ) -> DataSource | None:

@@ -144,6 +144,20 @@ class Dataset:
             )
 
 
+def person_setting(person: str, subject: str) -> str:
+    """Return the setting ``person``, of which ``subject`` is another name.
+
+    Raises:
+        BadInput: Both are set.
+    """
+    if person and subject:
+        raise BadInput(
+            f"person ({person!r}) and subject ({subject!r}) are two names of one setting; give "
+            "person only"
+        )
+    return person or subject
+
+
 def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Dataset:
     """Return the data set with the name or number of each sample's person, by sample id.
 

@@ -259,7 +259,11 @@ def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Se
 def _targets(contents: _Contents, clients: Collection[ClientRef]) -> tuple[ClientId, ...]:
     """Return the audited clients to attack; raise if a client is not audited."""
     audited = contents.recording.targets
-    numbers = {number_of(client): client for client in clients}
+    # Reports print clients without names as "client 3".
+    printed = {f"client {client}": client for client in audited}
+    numbers = {
+        printed[client] if client in printed else number_of(client): client for client in clients
+    }
     for number, client in numbers.items():
         if number not in audited:
             raise BadInput(

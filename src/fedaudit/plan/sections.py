@@ -200,7 +200,7 @@ class AuditSection(Section):
         unit: Unit of membership. With "sample", a fair draw decides about every sample separately.
             With "person", it decides about all samples of a person together, and a person's score
             is the mean over their samples. Data must then name the person of each sample
-            (``data.options.subject``, or ``person`` of a table).
+            (``data.options.person``).
         samples: Number of audited samples of each target, or of people if ``unit`` is "person". A
             fair draw decides their owners. Aliases of this key: ``fair``, ``people``.
         clients_per_person: Number of clients among which the samples of a participating person are

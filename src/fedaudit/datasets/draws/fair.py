@@ -464,7 +464,7 @@ def _check_people(
     if dataset.subject is None:
         raise BadInput(
             f"people are audited, but {dataset.name!r} does not state the person of each sample; "
-            f"set {setting('data.options.subject')} (person of a table), or leave audit.unit at "
+            f"set {setting('data.options.person')}, or leave audit.unit at "
             '"sample"'
         )
     if not 1 <= clients_per_person < clients:

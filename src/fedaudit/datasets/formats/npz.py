@@ -37,7 +37,7 @@ from fedaudit.datasets.arrays import (
     scaled_columns,
     split_arrays,
 )
-from fedaudit.datasets.dataset import DataFile, Dataset, with_subjects
+from fedaudit.datasets.dataset import DataFile, Dataset, person_setting, with_subjects
 
 _MAX_EMPTY_ROWS = 2**24
 _MAX_ARRAYS = 1000
@@ -73,9 +73,10 @@ class npz(DataFile):
         tokenizer: "minilm" if ``x`` contains texts as bytes, padded with zeros: features are their
             tokens, at most ``longest`` per text (64 if ``longest`` is 0).
         group: Column that divides people into groups, for coded tables; empty for none.
-        subject: Array of the person (patient, author, device) that each sample of ``x`` is from, by
+        person: Array of the person (patient, author, device) that each sample of ``x`` is from, by
             number or name. A file with a test part has it twice, with ``_train`` and ``_test``
             after its name. Empty if it is unknown.
+        subject: Another name of ``person``.
 
     Examples:
         >>> import fedaudit as fa
@@ -95,6 +96,7 @@ class npz(DataFile):
     longest: Count = 0
     tokenizer: Literal["", "minilm"] = ""
     group: str = ""
+    person: str = ""
     subject: str = ""
 
     def read(self, seed: int) -> Dataset:
@@ -104,6 +106,7 @@ class npz(DataFile):
             Damaged: The file is truncated or not an ``.npz`` file.
             BadInput: Arrays are missing or unusable.
         """
+        person = person_setting(self.person, self.subject)
         stored = read_npz(self.file)
         if self.tokenizer:
             longest = self.longest or 64
@@ -115,9 +118,9 @@ class npz(DataFile):
             stored["x"] = stored["x"][:, : self.longest]
         arrays, positions = self._split(stored, seed)
         dataset = self._dataset(arrays, stored)
-        if not self.subject:
+        if not person:
             return dataset
-        return with_subjects(dataset, self._people(stored, positions))
+        return with_subjects(dataset, self._people(person, stored, positions))
 
     def _dataset(self, arrays: Arrays, stored: Mapping[str, AnyArray]) -> Dataset:
         path = self.file
@@ -174,11 +177,14 @@ class npz(DataFile):
         )
 
     def _people(
-        self, stored: Mapping[str, AnyArray], positions: Int[ndarray, " samples"] | None
+        self,
+        person: str,
+        stored: Mapping[str, AnyArray],
+        positions: Int[ndarray, " samples"] | None,
     ) -> Shaped[ndarray, " samples"]:
         """Return the person of each sample of both parts."""
-        subject, is_split = self.subject, positions is not None
-        names = [subject] if is_split else [f"{subject}_train", f"{subject}_test"]
+        has_no_parts = positions is not None
+        names = [person] if has_no_parts else [f"{person}_train", f"{person}_test"]
         missing = [name for name in names if name not in stored]
         if missing:
             raise unknown_name("array of people", missing[0], stored)

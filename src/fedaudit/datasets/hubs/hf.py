@@ -21,7 +21,7 @@ from fedaudit.core.files import open_regular, refuse_oversized, resolved
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
-from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
+from fedaudit.datasets.dataset import Dataset, DataSource, person_setting, with_subjects
 from fedaudit.datasets.formats.images import (
     Encoded,
     Pictures,
@@ -157,23 +157,14 @@ class hf(TableSource, DataSource):
                 "'train'"
             )
         used = ["train", *[part for part in ("test", "validation") if part in parts][:1]]
-        return source._replace(parts={part: parts[part] for part in used}), self._with_person()
+        person = person_setting(self.person, self.subject)
+        settings = replace(self, person=person, subject="")
+        return source._replace(parts={part: parts[part] for part in used}), settings
 
     def _is_table(self, source: Source) -> bool:
         has_pictures = any(name in source.parts["train"] for name in _PICTURE_COLUMNS)
         is_list = not isinstance(self.features, str)
         return not self.tokenizer and (is_list or not (self.features or has_pictures))
-
-    def _with_person(self) -> "hf":
-        """Return the settings with ``person``, whichever of its two names is used."""
-        if not self.subject:
-            return self
-        if self.person:
-            raise BadInput(
-                f"person ({self.person!r}) and subject ({self.subject!r}) are two names of one "
-                "setting; give person only"
-            )
-        return replace(self, person=self.subject, subject="")
 
     def _refuse_others(self, kind: str, names: Collection[str]) -> None:
         """Raise if a setting is changed that does not apply to a kind of features."""

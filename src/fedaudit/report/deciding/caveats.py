@@ -164,7 +164,10 @@ def independence(record: Record) -> str:
     """
     if caveat := people_caveat(record):
         return f"{wording.sentence(caveat)} Tests are wrong more often as well."
-    if record.unit == "person" or wording.setting(record, "data", "options", "subject"):
+    names_people = any(
+        wording.setting(record, "data", "options", name) for name in ("person", "subject")
+    )
+    if record.unit == "person" or names_people:
         return ""
     hint = " " + fixed("verdict.audit_people")
     return fixed("verdict.independent") + hint * (not record.watched)

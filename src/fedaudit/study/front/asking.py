@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, FedauditError, option, unknown_name
 from fedaudit.core.files import MANIFEST_FILE, SCORES_FILE
+from fedaudit.core.naming import number_of_client
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.formats.single import SingleSample, read_sample
 from fedaudit.evaluation.asking import (
@@ -214,8 +215,6 @@ def _scores_of_target(record: Record, stored: Scores, question: Question) -> _Ta
     """Return the scores of the target that the question is about."""
     targets = sorted({target for _, target in stored})
     names = client_names(record)
-    targets_by_name = {str(target): target for target in targets}
-    targets_by_name |= {str(names[target]): target for target in targets if target in names}
     target = question.target
     if target is None and len(targets) != 1:
         listed = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
@@ -223,14 +222,20 @@ def _scores_of_target(record: Record, stored: Scores, question: Question) -> _Ta
             f"{len(targets)} clients were audited ({listed}), but a question is about one; give "
             f"{option('target')}"
         )
-    if target is not None and str(target) not in targets_by_name:
-        raise unknown_name("audited client", str(target), targets_by_name)
-    chosen = targets[0] if target is None else targets_by_name[str(target)]
+    chosen = targets[0] if target is None else audited_client(record, target, targets)
     seeds = sorted(seed for seed, client in stored if client == chosen)
     if question.seed is not None and question.seed not in seeds:
         raise unknown_name("run", f"seed {question.seed}", [f"seed {seed}" for seed in seeds])
     asked_seeds = seeds if question.seed is None else [question.seed]
     return _Tables(chosen, {seed: stored[seed, chosen] for seed in asked_seeds})
+
+
+def audited_client(
+    record: Record, target: ClientId | str, targets: Collection[ClientId]
+) -> ClientId:
+    """Return the number of an audited client by number or name, as reports print it."""
+    names = {number: str(name) for number, name in client_names(record).items()}
+    return number_of_client(target, names, targets, kind="audited client")
 
 
 class _LocatedUnits(NamedTuple):

@@ -183,7 +183,7 @@ class Run:
         self,
         attack: str | None = None,
         *,
-        target: ClientId | None = None,
+        target: ClientId | str | None = None,
         seed: int | None = None,
     ) -> Scores:
         """Return the scores of a membership attack.
@@ -191,7 +191,7 @@ class Run:
         Args:
             attack: Name of the attack in the record, with or without the part after ``#``. It may
                 be left out if the audit has a single attack.
-            target: Client under audit; may be left out if there is only one.
+            target: Client under audit, by number or name; may be left out if there is only one.
             seed: Seed of the run; may be left out if there is only one.
 
         Raises:
@@ -201,8 +201,12 @@ class Run:
         refuse_unfit("attack of Run.scores", attack, str | None, None)
         stored = read_scores(self.folder / SCORES_FILE)
         seed = _choose("seed", seed, {seed for seed, _ in stored})
-        target = _choose("target", target, {target for _, target in stored})
-        ids, origin, by_attack = stored[seed, target]
+        targets = {target for _, target in stored}
+        if isinstance(target, str):
+            from fedaudit.study.front.asking import audited_client
+
+            target = audited_client(self.record, target, targets)
+        ids, origin, by_attack = stored[seed, _choose("target", target, targets)]
         if attack is None:
             name = _choose("attack", attack, by_attack)
         else:
@@ -397,7 +401,7 @@ def audit(
     federation: Federation | Games,
     *,
     attacks: AttacksLike = (),
-    targets: int | Sequence[int] | None = None,
+    targets: int | str | Sequence[int | str] | None = None,
     seeds: int | Sequence[int] = (1,),
     out: Path | str | None = None,
     audit: Audit | None = None,
@@ -421,8 +425,8 @@ def audit(
         attacks: One attack or several: names such as "fedmia-2", or objects of
             :mod:`fedaudit.attacks`; or a dictionary from names to attacks, or from catalogue names
             to dictionaries of settings. By default the set of attacks that ``fedaudit run`` uses.
-        targets: Number of the client under audit, or several numbers; client 0 unless ``audit``
-            sets others.
+        targets: Client under audit by number or by its name in the data, or several clients; client
+            0 unless ``audit`` sets others.
         seeds: Seed, or several seeds, with one run each.
         out: Folder of runs and record; by default a folder in ``runs`` that is named after the
             settings.

@@ -17,11 +17,13 @@ from fedaudit.algorithms import FederatedAlgorithm
 from fedaudit.attacks import Attack
 from fedaudit.core.arguments import Count, Range, dataclass, refuse_unfit
 from fedaudit.core.errors import BadInput, called_by, setting, type_of
-from fedaudit.core.importing import RegisteredObject
-from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart
+from fedaudit.core.importing import RegisteredObject, with_registered
+from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart, number_of_client
+from fedaudit.core.objects import PartReference
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
 from fedaudit.datasets.arrays import InMemory
+from fedaudit.datasets.catalog import client_names_of
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.tables.dataframe import dataframe
 from fedaudit.engines.base import Counted
@@ -305,7 +307,7 @@ def plan_of(
     federation: Federation,
     *,
     attacks: AttacksLike = (),
-    targets: int | Sequence[int] | None = None,
+    targets: int | str | Sequence[int | str] | None = None,
     seeds: int | Sequence[int] = (1,),
     audit: Audit | None = None,
     figures: Figures | None = None,
@@ -329,6 +331,7 @@ def plan_of(
     objects: dict[str, RegisteredObject] = {}
     register = registering(objects)
     data, folder = data_reference(federation.data)
+    data_settings = register(data)
     values = {
         **section_settings(
             audit=audit,
@@ -339,7 +342,9 @@ def plan_of(
     }
     audit_values = values.setdefault("audit", {})
     if targets is not None:
-        audit_values["targets"] = _merged_targets(audit, whole_numbers("targets", targets))
+        with with_registered(objects):
+            numbers = _target_numbers(targets, data, options.data_dir or folder)
+        audit_values["targets"] = _merged_targets(audit, numbers)
     if options.view is not None:
         audit_values["view"] = register(reference("view", options.view))["name"]
     metrics = [register(reference("metric", metric))["name"] for metric in listed(options.metrics)]
@@ -354,7 +359,7 @@ def plan_of(
             "about": options.about,
             "seeds": whole_numbers("seeds", seeds),
             "data": {
-                **register(data),
+                **data_settings,
                 "classes": whole_numbers("classes", federation.classes),
                 "first_class": federation.first_class,
             },
@@ -370,6 +375,24 @@ def plan_of(
         source="the audit",
     )
     return AuditPlan(study, objects, folder)
+
+
+def _target_numbers(
+    targets: object, data: PartReference, data_dir: Path | str | None
+) -> list[object]:
+    """Return the numbers of clients, of which some may be named as in the data."""
+    values = [targets] if isinstance(targets, str) else whole_numbers("targets", targets)
+    named = [v for v in values if isinstance(v, str) and not v.removeprefix("client ").isdecimal()]
+    names: dict[int, str] = {}
+    if named:
+        folder = None if data_dir is None else Path(data_dir)
+        names = dict(enumerate(client_names_of(data.name, folder, data.options)))
+    if named and not names:
+        raise BadInput(
+            f"targets names the client {named[0]!r}, but the data set {data.name!r} names no "
+            "clients; give its number"
+        )
+    return [number_of_client(v, names) if isinstance(v, str) else v for v in values]
 
 
 def _merged_targets(audit: Audit | None, targets: list[object]) -> list[object]:
