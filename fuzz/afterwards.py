@@ -4,13 +4,13 @@ import io
 import zipfile
 
 import torch
-from fedaudit.live.checkpoint_files import read_checkpoint
-from fedaudit.live.table_columns import columns_of
-from fedaudit.live.table_layout import audit_of, layout_of
-from fedaudit.live.table_references import references_of
-from fedaudit.live.table_signals import signals_of
 from torch import nn
 
+from fedaudit.live.checkpoints.files import read_checkpoint
+from fedaudit.live.tables.columns import columns_of
+from fedaudit.live.tables.layout import audit_of, layout_of
+from fedaudit.live.tables.references import references_of
+from fedaudit.live.tables.signals import signals_of
 from fuzz.target import file
 
 TABLE = b"""round,client,sample,owner,label,loss,confidence,cosine

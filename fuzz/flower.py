@@ -62,8 +62,8 @@ def reply(content: bytes) -> None:
     vars(came.metadata)["_reply_to_message_id"] = "1"
     listening = Listening()
     ledger = FlowerLedger(listening, weighted_by="num-examples", reads_metrics=True)
-    ledger.ask(1, [sent])
-    ledger.hear([came])
+    ledger.add_messages(1, [sent])
+    ledger.add_replies([came])
     ledger.close()
     if listening.refusal is not None:
         raise listening.refusal

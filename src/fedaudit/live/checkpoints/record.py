@@ -266,7 +266,7 @@ def _record(
     audited: Collection[ClientId],
 ) -> None:
     """Record a round, or log why it is missing."""
-    index, missing, note = planned.index, planned.missing, ""
+    index, missing, note = planned.number, planned.missing, ""
     after = models.weights(models.after[index]) if index in models.after else None
     sent = after if planned.sent is None else models.weights(planned.sent)
     uploads = models.uploads(index) if recorder.sees_uploads and not missing else {}

@@ -116,12 +116,12 @@ class PlannedRound(NamedTuple):
     """One round to record.
 
     Attributes:
-        index: Number of the round.
+        number: Number of the round.
         sent: Model that clients were sent; None if it is not saved.
         missing: Reason why the round cannot be measured; empty if it can.
     """
 
-    index: int
+    number: int
     sent: Path | Weights | None
     missing: str = ""
 
