@@ -124,10 +124,10 @@ class Site:
     def _cpu(self, variant: Variant) -> float:
         """Return the CPU seconds of this process and the guard's second one so far."""
         guard = self._guards.get(variant)
-        second = guard._recorder._measuring._ahead if guard is not None else None
-        if second is None or not second._pid:
+        preparing = guard._recorder._measuring._preparing if guard is not None else None
+        if preparing is None or not preparing._process.pid:
             return process_time()
-        fields = Path(f"/proc/{second._pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{preparing._process.pid}/stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
         return process_time() + ticks / os.sysconf("SC_CLK_TCK")
 

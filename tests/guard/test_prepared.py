@@ -13,26 +13,31 @@ import torch
 
 from fedaudit.guard.decisions import Decision
 from fedaudit.guard.guard import Guard
-from fedaudit.live import ahead, measuring
-from fedaudit.live.ahead import Ahead
-from fedaudit.live.forking import has_ended
+from fedaudit.live import forking, measuring
+from fedaudit.live.forking import DetachedProcess, has_ended
+from fedaudit.live.preparing import PreparingProcess
 from fedaudit.observe.measurements import stored_in
+from fedaudit.signals.measure import measure_round
 from fedaudit.signals.updates import GradientCosine
 from tests.guard.client import guard, honest, initial, memorising, network, noisy
 
 GRADIENTS = {"gradient-cosine", "projection-residual"}
 
 
-def process_of(opened: Guard) -> Ahead:
-    process = opened._recorder._measuring._ahead
-    assert process is not None
-    return process
+def preparing_of(opened: Guard) -> PreparingProcess:
+    preparing = opened._recorder._measuring._preparing
+    assert preparing is not None
+    return preparing
+
+
+def process_of(opened: Guard) -> DetachedProcess:
+    return preparing_of(opened)._process
 
 
 def measured_here(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """The signals of each measurement in this process."""
     names = list[set[str]]()
-    measure = measuring.measure_round
+    measure = measure_round
 
     def watched(round: Any, signals: Any, samples: Any, **settings: Any) -> Any:
         names.append({each.name for each in signals})
@@ -91,17 +96,17 @@ def no_model(opened: Guard) -> None:
 
 def killed(opened: Guard) -> None:
     opened.prepare(sent=initial())
-    os.kill(process_of(opened)._pid, signal.SIGKILL)
+    os.kill(process_of(opened).pid, signal.SIGKILL)
 
 
 def stopped(opened: Guard) -> None:
     opened.prepare(sent=initial())
-    os.kill(process_of(opened)._pid, signal.SIGSTOP)
+    os.kill(process_of(opened).pid, signal.SIGSTOP)
 
 
 def failing(opened: Guard) -> None:
     opened.prepare(sent=initial())
-    process_of(opened)._send("nonsense")
+    process_of(opened).send("nonsense")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,7 @@ def failing(opened: Guard) -> None:
 def test_a_process_that_cannot_help_changes_no_decision(
     prepare: Callable[[Guard], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "_MIN_PATIENCE", 0.5)
+    monkeypatch.setattr(forking, "_MIN_PATIENCE", 0.5)
     expected = decided(tmp_path / "plain", prepares=False)
     here = measured_here(monkeypatch)
     with guard(tmp_path / "prepared") as opened:
@@ -121,7 +126,7 @@ def test_a_process_that_cannot_help_changes_no_decision(
         # A process that was lost is started again.
         here.clear()
         opened.prepare(sent=honest())
-        monkeypatch.setattr(process_of(opened), "_limit", 60.0)
+        monkeypatch.setattr(process_of(opened), "patience", 60.0)
         assert opened.check(2, sent=honest(), upload=memorising()) is None
         assert not any(names & GRADIENTS for names in here)
         assert opened.decisions[1] == expected[1]
@@ -153,13 +158,13 @@ def test_an_upload_with_infinite_values_is_withheld(tmp_path: Path) -> None:
 def test_losses_alone_need_no_process(tmp_path: Path) -> None:
     with guard(tmp_path, attacks=["blackbox-loss"]) as opened:
         opened.prepare(sent=initial())
-        assert process_of(opened)._pid == 0
+        assert process_of(opened).pid == 0
 
 
 def test_a_closed_guard_has_no_process(tmp_path: Path) -> None:
     opened = guard(tmp_path)
     opened.prepare(sent=initial())
-    process = process_of(opened)._pid
+    process = process_of(opened).pid
     assert not has_ended(process)
     opened.close()
     opened.prepare(sent=initial())
@@ -182,7 +187,7 @@ def test_a_process_ends_with_a_killed_program(tmp_path: Path) -> None:
         try:
             opened = guard(tmp_path / "guard")
             opened.prepare(sent=initial())
-            (tmp_path / "process").write_text(str(process_of(opened)._pid))
+            (tmp_path / "process").write_text(str(process_of(opened).pid))
             os.kill(os.getpid(), signal.SIGKILL)
         finally:
             os._exit(0)
@@ -201,12 +206,12 @@ def test_a_fork_of_the_program_leaves_the_process_alone(tmp_path: Path) -> None:
         if program == 0:
             try:
                 opened.prepare(sent=honest())
-                process_of(opened).close()
+                preparing_of(opened).close()
             finally:
                 os._exit(0)
         os.waitpid(program, 0)
-        assert not has_ended(process_of(opened)._pid)
-        assert process_of(opened)._base.holds(
+        assert not has_ended(process_of(opened).pid)
+        assert preparing_of(opened)._base.holds(
             {f"params/{name}": value for name, value in initial().items()}
         )
 
@@ -235,4 +240,4 @@ def test_every_form_of_a_model_is_prepared(form: str, tmp_path: Path) -> None:
         sent = [value.numpy() for value in sent.values()]
     with guard(tmp_path) as opened:
         opened.prepare(sent=sent)
-        assert process_of(opened)._pid > 0
+        assert process_of(opened).pid > 0

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.guard.decisions import read_decisions
 from fedaudit.integrations.flower import guard_mod, identity_mod
-from fedaudit.live.ahead import Ahead
+from fedaudit.live.preparing import PreparingProcess
 from fedaudit.observe.round import Round
 from tests.guard.client import honest, initial, memorising
 from tests.guard.test_site import POLICY, site
@@ -99,14 +99,14 @@ def test_the_model_of_a_message_is_measured_while_the_node_trains(
 ) -> None:
     with (sites / "0" / "guard.toml").open("a") as policy:
         policy.write(f"prepare = {str(allowed).lower()}\n")
-    used, begin = list[bool](), Ahead._begin
+    used, begin = list[bool](), PreparingProcess._send_update
 
-    def watched(self: Ahead, seen: Round) -> Any:
+    def watched(self: PreparingProcess, seen: Round) -> Any:
         elsewhere = begin(self, seen)
         used.append(bool(elsewhere))
         return elsewhere
 
-    monkeypatch.setattr(Ahead, "_begin", watched)
+    monkeypatch.setattr(PreparingProcess, "_send_update", watched)
     grid = StubGrid(app(), nodes=1)
     run_of_one(grid)
     assert not replies(grid)[0].has_error()

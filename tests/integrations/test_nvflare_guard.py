@@ -24,7 +24,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.guard.decisions import read_decisions
 from fedaudit.integrations.nvflare import GuardFilter
 from fedaudit.integrations.nvflare.guarding import Withheld
-from fedaudit.live.ahead import Ahead
+from fedaudit.live.preparing import PreparingProcess
 from fedaudit.observe.round import Round
 from tests.guard.client import State, honest, initial, memorising
 from tests.guard.test_site import POLICY, site
@@ -200,14 +200,14 @@ def test_an_invalid_policy_withholds_every_result(policy: str, tmp_path: Path) -
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each check used a second process."""
     used = list[bool]()
-    begin = Ahead._begin
+    begin = PreparingProcess._send_update
 
-    def watched(self: Ahead, seen: Round) -> Any:
+    def watched(self: PreparingProcess, seen: Round) -> Any:
         elsewhere = begin(self, seen)
         used.append(bool(elsewhere))
         return elsewhere
 
-    monkeypatch.setattr(Ahead, "_begin", watched)
+    monkeypatch.setattr(PreparingProcess, "_send_update", watched)
     return used
 
 

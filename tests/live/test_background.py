@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.live import background
+from fedaudit.live import forking
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import read_waiting, store_waiting, waiting
 from fedaudit.live.measuring import Measuring
@@ -150,7 +150,7 @@ def test_training_waits_only_if_the_queue_is_full(
 def test_a_round_file_that_cannot_be_deleted_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_MIN_PATIENCE", 1.0)
+    monkeypatch.setattr(forking, "_MIN_PATIENCE", 1.0)
     own = Path.unlink
 
     def kept(self: Path, missing_ok: bool = False) -> None:
@@ -170,9 +170,9 @@ def test_a_round_file_that_cannot_be_deleted_is_measured_once(
 def test_the_measuring_process_is_not_a_child(tmp_path: Path) -> None:
     with recorder(tmp_path, measure="background") as one:
         watch(one)
-        assert one._measuring._process is not None
+        assert one._measuring._background is not None
         with pytest.raises(ChildProcessError):
-            os.waitpid(one._measuring._process._pid, os.WNOHANG)
+            os.waitpid(one._measuring._background._process.pid, os.WNOHANG)
 
 
 def test_if_fork_fails_rounds_are_measured_at_the_end(
@@ -239,12 +239,12 @@ def test_a_killed_measuring_process_loses_no_rounds(
     slow(monkeypatch, 0.05)
     said: list[str] = []
     with recorder(tmp_path / "killed", measure="background", log=said.append) as one:
-        helper = one._measuring._process
-        assert helper is not None
+        assert one._measuring._background is not None
+        process = one._measuring._background._process
         for index, each in enumerate(rounds()):
             one.round(each.number, sent=each.sent, uploads=each.uploads)
-            if index < times and helper._pid:
-                os.kill(helper._pid, signal.SIGKILL)
+            if index < times and process.pid:
+                os.kill(process.pid, signal.SIGKILL)
     assert same(tmp_path / "now", tmp_path / "killed")
     assert [entry.round for entry in read_round_log(tmp_path / "killed")] == [1, 2, 3, 4]
 
@@ -252,7 +252,7 @@ def test_a_killed_measuring_process_loses_no_rounds(
 def test_a_hanging_measuring_process_does_not_block_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_MIN_PATIENCE", 0.2)
+    monkeypatch.setattr(forking, "_MIN_PATIENCE", 0.2)
     own, trainer = Measuring._measure_and_write, os.getpid()
 
     def hanging(self: Measuring, *given: object) -> dict[int, str]:
@@ -301,7 +301,7 @@ def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path
         # The process continues alone, and a restarted recorder waits for it.
         one = recorder(folder, measure=when, log=said.append)
         assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
-        assert said[0].startswith("the previous run still measures ")
+        assert said[0].startswith("waiting for the previous run, which measures ")
     else:
         assert [index for index, _ in waiting(folder)] == [1, 2, 3]
         with pytest.raises(BadInput, match="no measured round yet, and 3 waiting"):

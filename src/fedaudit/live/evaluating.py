@@ -1,4 +1,4 @@
-"""Correct answers of a round's model on audited samples, from the outputs that signals read."""
+"""Correct predictions on audited samples, counted from outputs that signals read anyway."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from fedaudit.signals.outputs import Outputs, OutputSignal, Targets, Values
 
 @dataclass(frozen=True)
 class _Utility(OutputSignal):
-    """Utility of the client's model on each sample, computed with the signals and not stored."""
+    """Utility of the client's model on each sample, which is measured but not stored."""
 
     kind = "utility"
 
@@ -30,12 +30,12 @@ class _Utility(OutputSignal):
 _UTILITY = _Utility()
 
 
-class KnownAnswers:
-    """Correct answers that are known without another pass, as evaluation samples are audited.
+class KnownPredictions:
+    """Correct predictions on audited samples that are also evaluation samples.
 
-    In a round with one upload, the model after the round is the uploaded one. Its outputs on the
-    audited samples serve for signals and accuracy. Batches differ from those of a separate pass,
-    which can change the last bits of outputs, and so a count only if two outputs are tied.
+    In a round with one upload, the model after the round is the uploaded model. Signals and
+    accuracy then need the same outputs, which are computed once. Batches differ from those of a
+    separate pass. This can change the last bits of outputs, and a count only if outputs are tied.
     """
 
     def __init__(self, split: EvaluationSplit, audit: AuditSet) -> None:
@@ -51,62 +51,62 @@ class KnownAnswers:
         is_share = local is not None and local.architecture.task.utility.is_share
         return [*signals, _UTILITY] if reads_outputs and is_share else signals
 
-    def taken_from(self, measured: MeasuredRound, round: Round) -> tuple[MeasuredRound, "Counter"]:
-        """Return the signals that are stored, and a counter of correct answers.
-
-        Args:
-            measured: Signals, possibly with the utility.
-            round: The round, with its models.
-        """
+    def without_utility(
+        self, measured: MeasuredRound, round: Round
+    ) -> tuple[MeasuredRound, "CorrectCounter"]:
+        """Return the signals without the utility, and a counter of correct predictions."""
         signals = dict(measured.signals)
         utilities = signals.pop(_UTILITY.name, None)
         if utilities is None:
-            return measured, Counter(None, {})
+            return measured, CorrectCounter(None, {})
         (exposed,) = round.exposed.values()
-        known = {key: utilities[0, place] for key, place in self._positions.items()}
-        return replace(measured, signals=signals), Counter(exposed.local, known)
+        known = {key: utilities[0, positions] for key, positions in self._positions.items()}
+        return replace(measured, signals=signals), CorrectCounter(exposed.local, known)
 
     @cached_property
     def _positions(self) -> dict[int, Int[Tensor, " samples"]]:
-        """Positions of evaluation samples among the audited ones, by the samples' identity."""
+        """Positions of evaluation samples among the audited samples, by ``id`` of the object."""
         test, trained = self._split.test, self._split.all_clients
-        by_id = {number: place for place, number in enumerate(self._audit.samples.ids.tolist())}
-        # The test set has ids of its own.
+        ids = self._audit.samples.ids.tolist()
+        position_of = {sample_id: position for position, sample_id in enumerate(ids)}
+        # The test set numbers its samples in its own way, so it is found by membership.
         positions = {
             id(test): torch.from_numpy(self._audit.owner < 0).nonzero().flatten(),
-            id(trained): torch.tensor([by_id.get(number, 0) for number in trained.ids.tolist()]),
+            id(trained): torch.tensor([position_of.get(n, 0) for n in trained.ids.tolist()]),
         }
         return {
             id(samples): positions[id(samples)]
             for samples in (test, trained)
-            if _are(samples, self._audit.samples.take(positions[id(samples)]))
+            if _equal_samples(samples, self._audit.samples.take(positions[id(samples)]))
         }
 
 
-class Counter:
-    """Counter of a model's correct answers, some of which are known."""
+class CorrectCounter:
+    """Counter of correct predictions, which are already known for one model.
+
+    Args:
+        model: The model whose predictions are known; None without one.
+        known: Whether each prediction is correct, by ``id`` of the samples.
+    """
 
     def __init__(self, model: Model | None, known: dict[int, Float[Tensor, " samples"]]) -> None:
-        """Store the answers of a model, by the identity of the samples."""
         self._model, self._known = model, known
 
     def __call__(self, model: Model, samples: Samples, device: torch.device) -> int:
-        """Return the number of correct answers, as :func:`count_correct` does."""
+        """Return the number of correct predictions, as :func:`count_correct` does."""
         known = self._known.get(id(samples))
-        if known is None or self._model is None or not _equal(model, self._model):
+        if known is None or self._model is None or not _equal_models(model, self._model):
             return count_correct(model, samples, device)
         return int(known.sum())
 
 
-def _are(samples: Samples, others: Samples) -> bool:
+def _equal_samples(samples: Samples, others: Samples) -> bool:
     return torch.equal(samples.features, others.features) and torch.equal(
         samples.targets, others.targets
     )
 
 
-def _equal(left: Model, right: Model) -> bool:
-    if left is right:
-        return True
+def _equal_models(left: Model, right: Model) -> bool:
     tensors, others = left.tensors(), right.tensors()
     return tensors.keys() == others.keys() and all(
         torch.equal(value, others[name]) for name, value in tensors.items()

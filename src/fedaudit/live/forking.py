@@ -1,6 +1,5 @@
 """Forked processes that compute next to the program, without being its children."""
 
-import json
 import os
 import select
 import signal
@@ -9,25 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import torch
 
+POLL_SECONDS = 0.5
+"""Seconds between two checks whether the program or the process still runs."""
+MOST_STARTS = 3
+"""Number of times that a process is started before the program computes by itself."""
+_MIN_PATIENCE = 120.0
+"""Minimum of the seconds that a computation may take, whatever the estimate."""
 _START_SECONDS = 30.0
 """Seconds within which the forked process must send its process id."""
 _SIGNALS = signal.SIGINT, signal.SIGTERM
-
-
-class Forked(NamedTuple):
-    """Forked process.
-
-    Attributes:
-        pid: Its process id.
-        pipe: Pipe to it.
-    """
-
-    pid: int
-    pipe: Connection
 
 
 def can_fork() -> bool:
@@ -35,38 +28,105 @@ def can_fork() -> bool:
     return hasattr(os, "fork")
 
 
-def fork_detached(serve: Callable[[Connection], None], keeps: Sequence[int] = ()) -> Forked | None:
-    """Fork a process that runs a function on one thread and then exits.
+class DetachedProcess:
+    """Forked process of a program, which can be started again if it ends.
 
-    It is not a child of the program, which may wait for all of its children. It closes the
-    program's files, and ignores Ctrl-C, which is meant for the program.
+    The process runs a function on one thread and then exits. It is not a child of the program,
+    which may wait for all of its children. It closes the program's files, and ignores Ctrl-C, which
+    is meant for the program.
 
-    Args:
-        serve: Function of the process's end of the pipe.
-        keeps: Descriptors of files that it keeps open.
-
-    Returns:
-        The process; None if it could not be started, for lack of memory or process ids.
+    Attributes:
+        program: Process id of the program.
+        pid: Process id of the forked process; 0 if it does not run.
+        pipe: Pipe to the forked process; None if it does not run.
+        n_starts: Number of times that the process was started.
+        patience: Seconds that a computation may take before the process counts as hanging.
     """
-    ours, theirs = Pipe()
-    try:
-        with _signals_blocked(), warnings.catch_warnings():
-            # Forking is safe here: the copy runs a single thread and takes no shared lock.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-            if pid == 0:
-                _detach(serve, theirs, keeps)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+
+    def __init__(
+        self, serve: Callable[[Connection], None], *, seconds: float, keeps: Sequence[int] = ()
+    ) -> None:
+        """Store the settings; :meth:`start` forks the process.
+
+        Args:
+            serve: Function that the process runs with its end of the pipe.
+            seconds: Estimate of the time that a computation takes.
+            keeps: Descriptors of files that the process keeps open.
+        """
+        self._serve, self._keeps = serve, tuple(keeps)
+        self.program, self.pid, self.n_starts = os.getpid(), 0, 0
+        self.pipe: Connection | None = None
+        self.patience = max(_MIN_PATIENCE, 20 * seconds)
+
+    @property
+    def is_in_program(self) -> bool:
+        """False in processes forked from the program, such as those of a data loader."""
+        return os.getpid() == self.program
+
+    def start(self) -> None:
+        """Fork the process, unless it runs or was started too often; a failed fork is a start."""
+        if self.pipe is not None or self.n_starts >= MOST_STARTS:
+            return
+        self.n_starts += 1
+        ours, theirs = Pipe()
+        try:
+            with _signals_blocked(), warnings.catch_warnings():
+                # Forking is safe here: the copy runs a single thread and takes no shared lock.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+                if pid == 0:
+                    self._detach(theirs)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            theirs.close()
+            if ours.poll(_START_SECONDS):
+                self.pid, self.pipe = ours.recv(), ours
+                return
+        # There is no memory or process id left, or the process ended at once.
+        except (OSError, EOFError):
+            pass
+        ours.close()
         theirs.close()
-        if ours.poll(_START_SECONDS):
-            return Forked(int(json.loads(ours.recv_bytes())), ours)
-    # There is no memory or process id left, or the process ended at once.
-    except (OSError, EOFError, ValueError):
-        pass
-    ours.close()
-    theirs.close()
-    return None
+
+    def send(self, message: object) -> bool:
+        """Send a message; return False if the process does not run."""
+        if self.pipe is None:
+            return False
+        try:
+            self.pipe.send(message)
+        except OSError:
+            self.disconnect()
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill the process if it runs."""
+        if self.pipe is not None:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the pipe, at which the process exits."""
+        if self.pipe is not None:
+            self.pipe.close()
+        self.pipe, self.pid = None, 0
+
+    def _detach(self, pipe: Connection) -> NoReturn:
+        """Fork again, so that the process is not a child of the program, and exit."""
+        try:
+            if os.fork() == 0:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+                _close_others([pipe.fileno(), *self._keeps])
+                warnings.simplefilter("ignore")
+                torch.set_num_threads(1)
+                pipe.send(os.getpid())
+                self._serve(pipe)
+        finally:
+            # A normal exit would run the program's exit handlers a second time.
+            os._exit(0)
 
 
 def has_ended(process: int) -> bool:
@@ -84,26 +144,6 @@ def has_ended(process: int) -> bool:
         os.close(number)
 
 
-def _detach(
-    serve: Callable[[Connection], None], pipe: Connection, keeps: Sequence[int]
-) -> NoReturn:
-    """Fork again, so that the process is not a child of the program, and exit."""
-    try:
-        if os.fork() == 0:
-            # Waiting rounds are still measured after Ctrl-C.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            _close_others([pipe.fileno(), *keeps])
-            warnings.simplefilter("ignore")
-            torch.set_num_threads(1)
-            pipe.send_bytes(json.dumps(os.getpid()).encode())
-            serve(pipe)
-    finally:
-        # A normal exit would run the program's exit handlers a second time.
-        os._exit(0)
-
-
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Block signals, which in a forked copy would run the program's exit handlers."""
@@ -117,15 +157,15 @@ def _signals_blocked() -> Iterator[None]:
 def _close_others(keeps: Sequence[int]) -> None:
     """Close the program's other open files: output, ports, locks of other recordings.
 
-    Descriptors stay occupied by the null device. Otherwise an object of the program that closes its
-    descriptor later could close a file that was opened here.
+    The null device takes the place of each file. Otherwise an object of the program that closes its
+    descriptor later could close a file that the process has opened.
     """
     null_device = os.open(os.devnull, os.O_RDWR)
     folder = next((path for path in ("/proc/self/fd", "/dev/fd") if os.path.isdir(path)), None)
     for name in os.listdir(folder) if folder else ():
         number = int(name)
         if number not in (null_device, *keeps):
-            # Skip the descriptor of the listing itself, which is closed by now.
+            # The descriptor of the listing itself is closed by now, and fails here.
             with suppress(OSError):
                 os.fstat(number)
                 os.dup2(null_device, number)

@@ -16,18 +16,18 @@ from fedaudit.engines.local import one_thread
 from fedaudit.evaluation.accuracy import accuracy_notes, evaluation_split
 from fedaudit.evaluation.controls import untrained_rounds
 from fedaudit.evaluation.uploads import reported_notes, update_notes
-from fedaudit.live.ahead import Ahead
 from fedaudit.live.background import (
     MOST_WAITING,
     BackgroundProcess,
     Outcome,
-    is_trainer_gone,
+    has_trainer_ended,
     outcome_of,
 )
-from fedaudit.live.evaluating import KnownAnswers
+from fedaudit.live.evaluating import KnownPredictions
 from fedaudit.live.files import clear, read_waiting, store_waiting, waiting
 from fedaudit.live.forking import can_fork
-from fedaudit.live.recording import Recording, RoundEntry
+from fedaudit.live.preparing import PreparingProcess
+from fedaudit.live.recording import UPLOAD_VIEWS, Recording, RoundEntry
 from fedaudit.live.rounds import SENT, measure_without_faulty
 from fedaudit.live.weights import ESTIMATED, Shape, estimated_layers, list_some, with_estimates
 from fedaudit.observe.kept_files import write_round
@@ -43,25 +43,25 @@ _LOG_INTERVAL = 5.0
 """Seconds between two log lines on progress; shorter measurements are not logged."""
 
 _MANY_VALUES = 10**7
-"""Number of values in all clients' models from which it takes seconds to draw them."""
+"""Number of values in all clients' models from which drawing untrained models takes seconds."""
 
 When = Literal["now", "background", "after"]
-"""Times at which rounds are measured."""
+"""Time at which rounds are measured."""
 
 
 def locked(folder: Path, log: Callable[[str], None]) -> Lock:
-    """Return the folder's lock; wait while a previous run's process measures its last rounds."""
+    """Lock the folder; wait while the background process of an earlier run measures rounds."""
     try:
         return lock_folder(folder)
     except BadInput:
-        if not is_trainer_gone(folder):
+        if not has_trainer_ended(folder):
             raise
-        log(f"the previous run still measures {_rounds(len(waiting(folder)))}; waiting for it")
+        log(f"waiting for the previous run, which measures {_rounds(len(waiting(folder)))}")
         return lock_folder(folder, wait=True)
 
 
 class Measurement(NamedTuple):
-    """Measured round with everything that is stored of it.
+    """Measured round with all data that are stored.
 
     Attributes:
         measured: The signals.
@@ -92,44 +92,44 @@ class Measuring:
         when: When,
         workers: int,
         device: torch.device,
-        note: Callable[[RoundEntry], None],
-        failed: Callable[[RoundEntry, str], None],
+        log_entry: Callable[[RoundEntry], None],
+        log_failure: Callable[[RoundEntry, str], None],
         log: Callable[[str], None],
     ) -> None:
         self._folder, self._recording, self._setup, self._shape = folder, recording, setup, shape
         self._lock: Lock | None = lock
         self._when, self._workers, self._device = when, workers, device
-        self._note, self._failed, self._log = note, failed, log
+        self._log_entry, self._log_failure, self._log = log_entry, log_failure, log
         self._evaluation = evaluation_split(setup)
-        self._answers = KnownAnswers(self._evaluation, setup.deal.audit)
-        self._logged: set[str] = set()
-        self._waited, self._expected = 0.0, 0.0
-        self._outcomes: list[Outcome] = []
-        self._process: BackgroundProcess | None = None
-        self._ahead: Ahead | None = None
+        self._predictions = KnownPredictions(self._evaluation, setup.deal.audit)
+        self._logged = set[str]()
+        self._seconds_waited, self._seconds_per_round = 0.0, 0.0
+        self._outcomes = list[Outcome]()
+        self._background: BackgroundProcess | None = None
+        self._preparing: PreparingProcess | None = None
 
     def untrained(self) -> tuple[MeasuredRound, ...]:
-        """Measure untrained models for a control, and log what a round costs."""
+        """Measure untrained models for a control, and log the cost of a round."""
         watch, clients = _Watch(self._log), len(self._setup.deal.clients)
         if clients * self._shape.n_values >= _MANY_VALUES:
             self._log(f"{self._recording.name}: an untrained model is measured first")
         samples = self._setup.deal.audit.samples
         measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
-        self._expected = watch.seconds
+        self._seconds_per_round = watch.seconds
         self._log(self._cost(watch.seconds, measured[0]))
         return measured
 
     def begin(self) -> None:
-        """Start the background process, or measure rounds that a previous run left."""
+        """Start the background process, or measure the waiting rounds of an earlier session."""
         has_waiting = bool(waiting(self._folder))
         if self._when == "background" and self._lock is not None:
             # The background process must keep the lock's file open.
-            kept_files = [self._lock.number]
-            self._process = BackgroundProcess(
-                self._folder, self._measure_file, self._expected, kept_files
+            keeps = [self._lock.number]
+            self._background = BackgroundProcess(
+                self._folder, self._measure_file, self._seconds_per_round, keeps
             )
             if has_waiting:
-                self._process.notify()
+                self._background.notify()
         elif has_waiting and self._when == "now":
             self._measure_waiting()
 
@@ -137,19 +137,19 @@ class Measuring:
         """Measure a round as the adversary sees it, or store it to be measured later."""
         if self._when != "now" and self._lock is None:
             raise BadInput("the recording is closed; open it again with fedaudit.record")
-        if self._process is not None:
-            self._wait_for_room(entry)
+        if self._background is not None:
+            self._limit_waiting(self._background, entry)
         if self._when == "now" or not store_waiting(self._folder, seen, entry):
             began = monotonic()
             faulty = self._measure_and_write(seen, entry)
             self._outcomes.append(Outcome(entry.round, monotonic() - began, "", faulty))
-        elif self._process is not None:
-            self._process.notify()
+        elif self._background is not None:
+            self._background.notify()
 
     def outcomes(self) -> list[Outcome]:
         """Return outcomes since the last call, and log long measurements."""
         outcomes, self._outcomes = self._outcomes, []
-        outcomes += self._process.outcomes() if self._process is not None else []
+        outcomes += self._background.outcomes() if self._background is not None else []
         for outcome in outcomes:
             if not outcome.error and outcome.seconds >= _LOG_INTERVAL:
                 self._log(f"round {outcome.round} is measured, in {time_of(outcome.seconds)}")
@@ -157,46 +157,50 @@ class Measuring:
 
     @property
     def is_closed(self) -> bool:
-        """True once the folder is released."""
+        """True after :meth:`close`."""
         return self._lock is None
 
     def end(self, *, finish: bool) -> None:
-        """Measure waiting rounds, or leave them if the loop was interrupted."""
+        """Measure waiting rounds if ``finish`` is True, and log how many are left otherwise."""
         n_waiting = len(waiting(self._folder)) if self._when != "now" else 0
         state = f"{_rounds(n_waiting)} {'is' if n_waiting == 1 else 'are'} still to be measured"
         if n_waiting and finish:
             self._log(state)
-        if self._process is not None and finish:
-            self._process.wait(0)
+        if self._background is not None and finish:
+            self._background.wait(0)
         if finish:
             self._measure_waiting()
-        elif n_waiting and self._process is None:
+        elif n_waiting and self._background is None:
             self._log(f"{state}: open the recording again with fedaudit.record, and close it")
-        if self._waited >= _LOG_INTERVAL:
-            self._log(f"training waited {time_of(self._waited)} in all for measuring")
+        if self._seconds_waited >= _LOG_INTERVAL:
+            self._log(f"training waited {time_of(self._seconds_waited)} in total for measurements")
 
     def close(self) -> None:
-        """Release the folder."""
-        if self._ahead is not None:
-            self._ahead.close()
-        if self._process is not None:
-            self._process.close()
+        """End all processes, and release the folder."""
+        if self._preparing is not None:
+            self._preparing.close()
+        if self._background is not None:
+            self._background.close()
         if self._when != "now":
             clear(self._folder)
         self._lock = None
 
     def _cost(self, seconds: float, untrained: MeasuredRound) -> str:
-        recording, numbers = self._recording, self._shape.n_values
-        values = sum(part.numel() for part in untrained.signals.values())
-        senders = len(self._setup.deal.clients) if recording.view in ("uploads", "sum") else 1
+        """Describe the time, disk space and memory that a round needs."""
+        recording, n_values = self._recording, self._shape.n_values
+        n_measured = sum(values.numel() for values in untrained.signals.values())
+        senders = len(self._setup.deal.clients) if recording.view in UPLOAD_VIEWS else 1
         disk = round_bytes(
-            keep=recording.keep, clients=len(untrained.clients), values=values, parameters=numbers
+            keep=recording.keep,
+            clients=len(untrained.clients),
+            values=n_measured,
+            parameters=n_values,
         )
-        # A model and an update per client, and two models of the server.
-        memory = 4 * numbers * (2 * senders + 2) + 8 * values
+        # A model and an update per client, and two models of the server, in single precision.
+        memory = 4 * n_values * (2 * senders + 2) + 8 * n_measured
         often = "every round" if recording.every == 1 else f"every {recording.every} rounds"
-        advice = "; every=10 would measure each tenth round only" if recording.every == 1 else ""
-        waits = size_of(4 * numbers * (senders + 2))
+        advice = "; every=10 would measure only each tenth round" if recording.every == 1 else ""
+        waits = size_of(4 * n_values * (senders + 2))
         where = {
             "now": "in this process",
             "background": f"in a background process, for which at most {MOST_WAITING} rounds wait "
@@ -210,24 +214,25 @@ class Measuring:
         )
 
     def prepare(self, base: Model) -> None:
-        """Start to measure in a second process what depends on a received model alone.
+        """Start the part of a measurement that depends only on a received model.
 
-        Nothing is done on a GPU, or on a system without fork.
+        This happens in a second process, while the client trains. Without effect on a GPU, or on a
+        system without fork.
         """
         if self._device.type != "cpu" or not can_fork() or self._lock is None:
             return
-        if self._ahead is None:
-            self._ahead = Ahead(
+        if self._preparing is None:
+            self._preparing = PreparingProcess(
                 self._setup.signals,
                 self._setup.deal.audit.samples,
                 self._shape.model,
                 workers=self._workers,
-                seconds=self._expected,
+                seconds=self._seconds_per_round,
             )
-        self._ahead.prepare(base)
+        self._preparing.prepare(base)
 
     def measured(self, seen: Round, entry: RoundEntry) -> Measurement:
-        """Measure a round, and write nothing."""
+        """Measure a round without storing it; see :meth:`write`."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
         # One thread, so that results are bit-identical in every process.
         with one_thread():
@@ -239,7 +244,7 @@ class Measuring:
             notes = {"complete": str(entry.complete), "run": self._recording.key}
             notes |= {SENT: entry.sent} if entry.sent else {}
             notes |= {ESTIMATED: list_some(layers)} if layers else {}
-            measured, count = self._answers.taken_from(measured, seen)
+            measured, count = self._predictions.without_utility(measured, seen)
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device, count=count)
             notes |= reported_notes(entry.reported, self._evaluation.by_client, seen, self._device)
             notes |= update_notes(seen)
@@ -247,13 +252,13 @@ class Measuring:
         return Measurement(measured, seen, entry, notes, faulty)
 
     def write(self, measurement: Measurement) -> None:
-        """Write a measured round and its line of the log."""
+        """Store a measured round and its log entry."""
         write_round(self._folder, measurement.round, self._recording.keep)
         write_measured(self._folder, measurement.measured, measurement.notes)
-        self._note(measurement.entry)
+        self._log_entry(measurement.entry)
 
     def _measure_and_write(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
-        """Measure and write a round; return the clients that were left out, with the reason."""
+        """Measure and store a round; return the clients that were left out, with the reason."""
         measurement = self.measured(seen, entry)
         self.write(measurement)
         return measurement.faulty
@@ -261,15 +266,15 @@ class Measuring:
     def _measure_signals(self, seen: Round, samples: Samples) -> MeasuredRound:
         audit, unsent = self._setup.deal.audit, self._shape.unsent
         seen = with_estimates(seen, unsent, audit, self._device)
-        signals = self._answers.with_utility(self._setup.signals, seen)
+        signals = self._predictions.with_utility(self._setup.signals, seen)
 
-        def measure(some: Sequence[Signal]) -> MeasuredRound:
-            return measure_round(seen, some, samples, workers=self._workers, device=self._device)
+        def measure(chosen: Sequence[Signal]) -> MeasuredRound:
+            return measure_round(seen, chosen, samples, workers=self._workers, device=self._device)
 
-        # After a failure, clients are tried on a few samples.
-        if self._ahead is None or samples is not audit.samples:
+        # After a failure, each client is measured on a few samples, without preparation.
+        if self._preparing is None or samples is not audit.samples:
             return measure(signals)
-        return self._ahead.measure(seen, signals, measure)
+        return self._preparing.measure(seen, signals, measure)
 
     def _measure_file(self, path: Path) -> dict[ClientId, str]:
         """Measure a waiting round and delete its file."""
@@ -277,10 +282,10 @@ class Measuring:
         try:
             seen, entry = read_waiting(path, self._shape.model.architecture)
             faulty = self._measure_and_write(seen, entry)
-        # Any error concerns this round only. An interrupt is no error: the file then stays.
+        # Catch any error, since it concerns only this round. After an interrupt the file stays.
         except Exception as error:
             if entry is not None:
-                self._failed(entry, plain(f"round {entry.round} is not recorded: {error}"))
+                self._log_failure(entry, plain(f"round {entry.round} is not recorded: {error}"))
             path.unlink(missing_ok=True)
             raise
         path.unlink(missing_ok=True)
@@ -294,9 +299,9 @@ class Measuring:
             if outcome.seconds >= _LOG_INTERVAL:
                 self._log(f"{done + 1} of {_rounds(len(waiting_rounds))} are measured")
 
-    def _wait_for_room(self, entry: RoundEntry) -> None:
-        assert self._process is not None
-        if self._process.given_up:
+    def _limit_waiting(self, background: BackgroundProcess, entry: RoundEntry) -> None:
+        """Wait until fewer than ``MOST_WAITING`` rounds wait, so that disk space is limited."""
+        if background.has_given_up:
             self._log_once(
                 "the measuring process could not be kept running; waiting rounds are measured when "
                 "the recording is closed"
@@ -307,10 +312,11 @@ class Measuring:
                 "measuring takes longer than training, see every= and measure='after'"
             )
             began = monotonic()
-            self._process.wait(MOST_WAITING - 1)
-            self._waited += monotonic() - began
+            background.wait(MOST_WAITING - 1)
+            self._seconds_waited += monotonic() - began
 
     def _log_once(self, text: str) -> None:
+        # Texts that differ only in numbers are logged once.
         kind = re.sub(r"\d+", "", text)
         if kind not in self._logged:
             self._logged.add(kind)
@@ -326,17 +332,17 @@ class _Watch:
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
-        self._began = self._said = monotonic()
+        self._began = self._logged = monotonic()
         self.seconds = 0.0
 
     def measured(self, done: int, total: int) -> None:
-        """Note that ``done`` of ``total`` samples are measured."""
+        """Log from time to time that ``done`` of ``total`` samples are measured."""
         now = monotonic()
         if not done:
-            self._began = self._said = now
+            self._began = self._logged = now
         self.seconds = now - self._began
-        if 0 < done < total and now - self._said >= _LOG_INTERVAL:
-            self._said = now
+        if 0 < done < total and now - self._logged >= _LOG_INTERVAL:
+            self._logged = now
             self._log(
                 f"an untrained model is measured as a control: {done} of {total} "
                 f"samples after {time_of(self.seconds)}"

@@ -100,8 +100,8 @@ class Recorder:
             when=measure,
             workers=workers,
             device=torch_device,
-            note=self._log_entry,
-            failed=self._log_failure,
+            log_entry=self._log_entry,
+            log_failure=self._log_failure,
             log=log,
         )
         # Refuse settings that could not be read back before anything is measured.

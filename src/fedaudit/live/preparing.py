@@ -1,8 +1,6 @@
-"""Second process that starts to measure a round when only the received model is known."""
+"""Second process that prepares the measurement of a round while the client trains."""
 
 import mmap
-import os
-import signal as system
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
-from fedaudit.live.forking import fork_detached, has_ended
+from fedaudit.live.forking import POLL_SECONDS, DetachedProcess, has_ended
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.base import Signal
@@ -25,18 +23,16 @@ from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import OutputSignal
 from fedaudit.signals.received import Prepares, Received
 
-_SEEN = Sees.GLOBAL_MODEL | Sees.UPDATE
-"""What signals may need that are measured in the second process."""
+_NEEDS = Sees.GLOBAL_MODEL | Sees.UPDATE
+"""Needs of the signals that the second process can measure."""
 _ALIGNMENT = 64
-_POLL_SECONDS = 0.5
-"""Seconds between two checks whether the program still runs."""
-_MIN_PATIENCE = 120.0
-"""Minimum of the seconds that a measurement may take, whatever the estimate."""
-_MAX_STARTS = 3
+"""Number of bytes at whose multiples tensors start in shared memory."""
+_RECEIVED, _END = "a model was received", "end"
+"""Messages to the second process."""
 
 
 class _Upload(NamedTuple):
-    """Message that the update is in the shared memory.
+    """Message that an update is in the shared memory.
 
     Attributes:
         number: Number of the message, which the answer repeats.
@@ -52,22 +48,19 @@ class _Upload(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """Values of signals; None if they could not be measured."""
+    """Values of the signals for an upload; None if they could not be measured."""
 
     number: int
     values: Mapping[str, np.ndarray] | None
 
 
-_RECEIVED, _END = "received", "end"
+class PreparingProcess:
+    """Second process that measures gradients of one client at a time, controlled by the program.
 
-
-class Ahead:
-    """Second process that measures gradients of one client at a time, seen from the program.
-
-    It is forked when the first model is received. It passes the samples through the model while the
-    client trains, and computes the signals when it gets the update. Signals have the bits of a
-    measurement in one process. If the process fails in any way, nothing is lost: the program
-    measures by itself.
+    The process is forked when the first model is received. It passes the samples through the model
+    while the client trains, and computes the signals when it gets the update. Signals are
+    bit-identical to those of a measurement in one process. If the process fails, the program
+    measures all signals itself.
     """
 
     def __init__(
@@ -79,36 +72,33 @@ class Ahead:
         workers: int,
         seconds: float,
     ) -> None:
-        """Store the settings; the process starts with the first model.
+        """Store the settings; the process starts when the first model is received.
 
         Args:
             signals: Signals of a recording.
             samples: The samples to measure.
-            model: A model with the names and shapes of those that are received.
+            model: A model with the names and shapes of the received models.
             workers: Threads of the process.
             seconds: Estimate of the time that a measurement takes.
         """
         self._signals = [
             signal
             for signal in signals
-            if not isinstance(signal, OutputSignal) and not signal.needs & ~_SEEN
+            if not isinstance(signal, OutputSignal) and not signal.needs & ~_NEEDS
         ]
         self._samples, self._workers = samples, workers
         self._architecture = model.architecture
-        self._limit = max(_MIN_PATIENCE, 20 * seconds)
         self._base = _SharedTensors(model.tensors())
         self._update = _SharedTensors(model.params)
-        self._program, self._pid, self._starts = os.getpid(), 0, 0
-        self._pipe: Connection | None = None
+        self._process = DetachedProcess(self._serve, seconds=seconds)
         self._number = 0
 
     def prepare(self, base: Model) -> None:
-        """Start to measure what depends on a received model alone."""
-        if os.getpid() != self._program or not any(isinstance(s, Prepares) for s in self._signals):
-            return
-        if self._base.write(base.tensors()):
-            self._start()
-            self._send(_RECEIVED)
+        """Start the part of the measurement that depends only on the received model."""
+        can_prepare = any(isinstance(signal, Prepares) for signal in self._signals)
+        if can_prepare and self._process.is_in_program and self._base.write(base.tensors()):
+            self._process.start()
+            self._process.send(_RECEIVED)
 
     def measure(
         self,
@@ -116,35 +106,36 @@ class Ahead:
         signals: Sequence[Signal],
         measure: Callable[[Sequence[Signal]], MeasuredRound],
     ) -> MeasuredRound:
-        """Measure a round, and some of its signals in the second process.
+        """Measure a round, with some of its signals in the second process.
 
         Args:
             seen: The round.
             signals: All signals, in the order of the result.
             measure: Measures signals of the round in this process.
         """
-        elsewhere = self._begin(seen)
-        measured = measure([signal for signal in signals if signal not in elsewhere])
-        if not elsewhere:
+        sent = self._send_update(seen)
+        measured = measure([signal for signal in signals if signal not in sent])
+        if not sent:
             return measured
-        values = self._end()
+        values = self._receive()
         if values is None:
-            values = dict(measure(elsewhere).signals)
+            values = dict(measure(sent).signals)
         joined = {**measured.signals, **values}
         return replace(measured, signals={signal.name: joined[signal.name] for signal in signals})
 
     def close(self) -> None:
         """End the process."""
-        if os.getpid() == self._program:
-            self._send(_END)
-            self._disconnect()
+        if self._process.is_in_program:
+            self._process.send(_END)
+            self._process.disconnect()
 
-    def _begin(self, seen: Round) -> list[Signal]:
+    def _send_update(self, seen: Round) -> list[Signal]:
         """Send the update of a round, and return the signals that the process measures.
 
-        They are none if it does not run, or has prepared another model.
+        The process measures no signal if it does not run, or has prepared another model.
         """
-        if os.getpid() != self._program or self._pipe is None or len(seen.exposed) != 1:
+        process = self._process
+        if not process.is_in_program or process.pipe is None or len(seen.exposed) != 1:
             return []
         ((client, exposed),) = seen.exposed.items()
         if exposed.base is None or exposed.update is None:
@@ -153,89 +144,61 @@ class Ahead:
             return []
         self._number += 1
         message = _Upload(self._number, seen.index, client, exposed.gradient_scale)
-        return self._signals if self._send(message) else []
+        return self._signals if process.send(message) else []
 
-    def _end(self) -> dict[str, Tensor] | None:
+    def _receive(self) -> dict[str, Tensor] | None:
         """Return the signals of the last update; None if they could not be measured."""
-        until = monotonic() + self._limit
+        until, pipe = monotonic() + self._process.patience, self._process.pipe
         try:
-            while self._pipe is not None and self._pipe.poll(max(0.0, until - monotonic())):
-                answer: _Answer = self._pipe.recv()
-                # An earlier update may have been given up.
-                if answer.number == self._number:
-                    values = answer.values
-                    return None if values is None else _tensors(values)
+            while pipe is not None and pipe.poll(max(0.0, until - monotonic())):
+                answer: _Answer = pipe.recv()
+                # Skip the answer to an earlier update, whose measurement had failed in between.
+                if answer.number != self._number:
+                    continue
+                if answer.values is None:
+                    return None
+                return {name: torch.from_numpy(value) for name, value in answer.values.items()}
         except (EOFError, OSError, UnpicklingError):
             pass
         # The process has ended, or hangs.
-        self._kill()
+        self._process.kill()
         return None
-
-    def _start(self) -> None:
-        if self._pipe is None and self._starts < _MAX_STARTS:
-            self._starts += 1
-            forked = fork_detached(self._serve)
-            if forked is not None:
-                self._pid, self._pipe = forked
-
-    def _send(self, message: object) -> bool:
-        if self._pipe is None:
-            return False
-        try:
-            self._pipe.send(message)
-        except OSError:
-            self._disconnect()
-            return False
-        return True
-
-    def _kill(self) -> None:
-        if self._pipe is not None:
-            with suppress(OSError):
-                os.kill(self._pid, system.SIGKILL)
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-        self._pipe, self._pid = None, 0
 
     def _serve(self, pipe: Connection) -> None:
         """Prepare models and measure updates, until the program ends."""
         received: Received | None = None
+        # Preparation is done in steps, between which an update may arrive.
         steps: Iterator[None] | None = None
         with suppress(EOFError, OSError):
             while True:
-                if pipe.poll(_POLL_SECONDS if steps is None else 0.0):
+                if pipe.poll(POLL_SECONDS if steps is None else 0.0):
                     message = pipe.recv()
                     if message == _END:
                         return
                     if message == _RECEIVED:
-                        # Memory of the last model is released first.
+                        # Release the memory of the last model first.
                         received = steps = None
-                        received = self._received()
+                        base = Model.from_tensors(self._architecture, self._base.read())
+                        received = Received(base, self._samples)
                         steps = self._steps(received)
                     else:
                         steps = None
                         pipe.send(self._answer(message, received))
                 elif steps is not None:
                     steps = steps if next(steps, self) is None else None
-                elif has_ended(self._program):
+                elif has_ended(self._process.program):
                     # Another forked process may hold the pipe open, which hides its end.
                     return
 
-    def _received(self) -> Received:
-        base = Model.from_tensors(self._architecture, self._base.read())
-        return Received(base, self._samples)
-
     def _steps(self, received: Received) -> Iterator[None]:
         for signal in self._signals:
-            # What cannot be prepared is measured with the update, or raises the error then.
+            # A signal that cannot be prepared is measured with the update, and may fail then.
             with suppress(Exception):
                 if isinstance(signal, Prepares):
                     yield from signal.prepare(received)
 
     def _answer(self, upload: _Upload, received: Received | None) -> _Answer:
-        # Any error: the program measures by itself, and raises it.
+        # Ignore any error: the program then measures the signals itself, and raises the error.
         with suppress(Exception):
             assert received is not None
             exposed = Exposed(received.base, None, self._update.read(), upload.gradient_scale)
@@ -258,15 +221,15 @@ class Ahead:
 
 
 class _SharedTensors:
-    """Tensors in memory that a forked process shares.
+    """Tensors in memory that the program shares with a forked process.
 
-    The memory is anonymous, since /dev/shm of a container is small.
+    The memory is anonymous, since the /dev/shm of a container is small.
     """
 
     def __init__(self, like: Params) -> None:
         sizes = [-(-value.nbytes // _ALIGNMENT) * _ALIGNMENT for value in like.values()]
         ends = [*accumulate(sizes, initial=0)]
-        # One byte more, as empty memory cannot be mapped.
+        # One byte more, since empty memory cannot be mapped.
         memory = mmap.mmap(-1, ends[-1] + 1)
         self._tensors = {
             name: torch.frombuffer(
@@ -279,28 +242,24 @@ class _SharedTensors:
 
     def write(self, tensors: Params) -> bool:
         """Store tensors; return False if their names, shapes or types differ."""
-        if not self._fits(tensors):
+        if not self._have_same_form(tensors):
             return False
         for name, value in tensors.items():
             self._tensors[name].copy_(value)
         return True
 
     def read(self) -> Params:
-        """Return copies."""
+        """Return copies of the tensors."""
         return {name: value.clone() for name, value in self._tensors.items()}
 
     def holds(self, tensors: Params) -> bool:
-        """Return True if the stored tensors are the same."""
-        return self._fits(tensors) and all(
+        """Return True if the stored tensors equal the given ones."""
+        return self._have_same_form(tensors) and all(
             torch.equal(value, self._tensors[name]) for name, value in tensors.items()
         )
 
-    def _fits(self, tensors: Params) -> bool:
+    def _have_same_form(self, tensors: Params) -> bool:
         return tensors.keys() == self._tensors.keys() and all(
             (value.shape, value.dtype) == (self._tensors[name].shape, self._tensors[name].dtype)
             for name, value in tensors.items()
         )
-
-
-def _tensors(values: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(value) for name, value in values.items()}
