@@ -265,8 +265,8 @@ def _panels(study: Study) -> list[Panel]:
 
 
 def _shown(record: Record) -> list[Estimate]:
-    alone = len(record.seeds) == 1
-    return [f for f in record.findings if f.seed is None or alone]
+    has_one_seed = len(record.seeds) == 1
+    return [f for f in record.findings if f.seed is None or has_one_seed]
 
 
 def _table(study: Study, panel: Panel) -> str:
@@ -322,12 +322,14 @@ def _sources(study: Study) -> str:
             continue
         first = figures[attacks[0]]
         runs = [run for run in record.sources if run.attack == first.success.attack]
-        alone = [
+        successes = [
             source
             for source in record.on_sources
             if source.attack == first.success.attack and not source.against
         ]
-        success = {(source.defense, source.view, source.seed): source.number for source in alone}
+        success = {
+            (source.defense, source.view, source.seed): source.number for source in successes
+        }
         best = fmean(
             max(run.by_round or [success[run.defense, run.view, run.seed]]) for run in runs
         )
@@ -448,16 +450,16 @@ def main() -> int:
     """Write the pages, and name the archives without a command in `results/made.toml`."""
     listed = studies()
     FOLDER.mkdir(exist_ok=True)
-    for left in FOLDER.glob("*.md"):
-        left.unlink()
+    for old_page in FOLDER.glob("*.md"):
+        old_page.unlink()
     for path, text in pages(listed).items():
         path.write_text(text, encoding="utf-8")
-    untold = {path.parent.name for path in unpacked().rglob("*.json")} ^ {
+    mismatched = {path.parent.name for path in unpacked().rglob("*.json")} ^ {
         study.name for study in listed
     }
-    for name in sorted(untold):
+    for name in sorted(mismatched):
         print(f"results/made.toml and the archives differ in {name}")
-    return 1 if untold else 0
+    return 1 if mismatched else 0
 
 
 if __name__ == "__main__":

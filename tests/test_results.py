@@ -52,7 +52,7 @@ def test_the_claims_page_matches_claims_and_records() -> None:
 
 @pytest.fixture(scope="module")
 def all_decided() -> list[ClaimResult]:
-    return [one for paper in data.papers() for one in judging.decided(paper)]
+    return [one for paper in data.papers() for one in judging.judge_paper(paper)]
 
 
 @pytest.mark.slow
