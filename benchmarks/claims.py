@@ -14,7 +14,14 @@ from scipy.special import stdtrit
 
 from docs.claims.comparing import Figure
 from docs.claims.data import Claim, Term, Test
-from docs.claims.judging import ClaimResult, PartResult, alone, corrected, together, verdict_of
+from docs.claims.judging import (
+    ClaimResult,
+    PartResult,
+    combine_parts,
+    correct_claims,
+    judge_claim,
+    verdict_of,
+)
 
 REGIMES = ("location30", "tiny-cnn", "tiny-alexnet", "mnist")
 MARGIN, ERROR, FAR = 0.02, 0.005, 0.1
@@ -78,8 +85,8 @@ def drawn(design: Design, rng: np.random.Generator) -> ClaimResult:
             assert gap.high is not None
             said = verdict_of(test, gap.low, gap.high)
             parts.append(PartResult(name, test, OTHER, said, gap, gap, gap))
-        held.append(together(parts, leaking=True))
-    return alone(claim, held)
+        held.append(combine_parts(parts, leaking=True))
+    return judge_claim(claim, held)
 
 
 def wrong_families(
@@ -88,7 +95,7 @@ def wrong_families(
     each: int,
     true: int,
     seed: int,
-    correct: Callable[[Sequence[ClaimResult]], Sequence[ClaimResult]] = corrected,
+    correct: Callable[[Sequence[ClaimResult]], Sequence[ClaimResult]] = correct_claims,
 ) -> float:
     """Share of families of claims with at least one wrong decision.
 
@@ -117,10 +124,10 @@ def wrong_families(
 def rows(families: int) -> Iterator[str]:
     for each, true in ((1, 0), (4, 0), (4, 10)):
         by_holm = wrong_families(families, each=each, true=true, seed=1)
-        alone_ = wrong_families(families, each=each, true=true, seed=1, correct=list)
+        uncorrected = wrong_families(families, each=each, true=true, seed=1, correct=list)
         yield (
             f"{len(DESIGNS) * each} claims at their margins, {true} that hold: wrong in "
-            f"{by_holm:.1%} of {families} families, {alone_:.1%} without correction"
+            f"{by_holm:.1%} of {families} families, {uncorrected:.1%} without correction"
         )
 
 

@@ -27,22 +27,36 @@ from results.archives import unpacked
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
 NONMEMBERS = {"unseen": "held-out samples", "other_client": "other clients' samples"}
+BASE = "base study"
+"""Name of the row of the study itself, without a variant."""
 METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
 
+LEGEND = (
+    (
+        "(0.5–0.7)",
+        "95 % interval. For one seed: DeLong's method for AUCs (exact on disjoint pairs if few "
+        "pairs are misordered); order statistics with Clopper-Pearson limits for rates. For "
+        "several seeds: the interval for these runs.",
+    ),
+    (
+        "[0.5–0.7]",
+        "Clopper-Pearson limits at the sample's threshold. The true false-positive rate of this "
+        "threshold may differ, so no word for a size and no verdict uses these limits.",
+    ),
+    (
+        "**bold**",
+        "Above chance level by a test that is corrected for the whole study. An AUC's interval "
+        "must also exclude chance level. The test of a rate is exact and does not use limits.",
+    ),
+    ("–", "The value was refused or not measured; the record gives the reason."),
+    ("accuracy", "Mean test accuracy of the last global model over seeds."),
+)
 INTRODUCTION = """# Results
 
-Look up the figures of all committed records, one page per study. `python docs/results.py`
+Look up the results of all committed records, one page per study. `python docs/results.py`
 generates these pages from `results/`. The [claims](claims.md) draw the conclusions.
 
-- Round brackets are 95 % intervals. For one seed: DeLong's method (AUC; exact on disjoint pairs if
-  few pairs are misordered), or order statistics with Clopper-Pearson limits (rates). For several
-  seeds: the interval for these runs.
-- Square brackets are Clopper-Pearson limits at the sample's threshold, whose true false-positive
-  rate may differ. No size or verdict uses them.
-- **Bold** figures are above chance by a test corrected over the study and, except for rates, by
-  their interval. The test of a rate is exact and does not use limits.
-- A dash means that the figure was refused or not run; the record gives the reason.
-- Accuracy is the mean test accuracy of the last global model over seeds.
+{legend}
 """
 
 
@@ -61,7 +75,7 @@ class Study(NamedTuple):
         name: Name of the folder.
         command: Command that makes the records; D is the folder with data sets.
         note: Remark, or empty.
-        records: Records by variant; the study itself ("as it is") comes first.
+        records: Records by variant; the study itself comes first.
     """
 
     name: str
@@ -80,7 +94,7 @@ class Games(NamedTuple):
 
     @property
     def about(self) -> str:
-        return str(self.record.config.get("about", ""))
+        return _about(self.name, self.record)
 
 
 class Panel(NamedTuple):
@@ -107,11 +121,19 @@ def _study(name: str, command: str, note: str) -> Study | Games:
 
 def _records(folder: Path, name: str) -> dict[str, Record]:
     columns = {
-        path.stem.removeprefix(name).removeprefix("-") or "as it is": read_record(path)
+        path.stem.removeprefix(name).removeprefix("-") or BASE: read_record(path)
         for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
     }
     order = list(_variants(name))
     return dict(sorted(columns.items(), key=lambda item: _place(item[0], order)))
+
+
+def _about(name: str, record: Record) -> str:
+    """Return the description in the study's file, or in the record if there is no file."""
+    for path in (ROOT / "studies" / f"{name}.toml", ROOT / "studies" / "games" / f"{name}.toml"):
+        if path.is_file():
+            return str(tomllib.loads(path.read_text(encoding="utf-8"))["about"])
+    return str(record.config.get("about", ""))
 
 
 def _variants(name: str) -> Iterable[str]:
@@ -119,7 +141,7 @@ def _variants(name: str) -> Iterable[str]:
     if not path.is_file():
         return ()
     variants = tomllib.loads(path.read_text(encoding="utf-8")).get("variants", {})
-    return ("as it is", *variants)
+    return (BASE, *variants)
 
 
 def _place(variant: str, order: Sequence[str]) -> int:
@@ -136,7 +158,7 @@ def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
 
 
 def _list(all_studies: Sequence[Study | Games]) -> str:
-    head = ["study", "about", "records", "training / test accuracy, or another named measure"]
+    head = ["study", "topic", "records", "training / test accuracy, or another metric"]
     lines = [_row(head), _row(["---"] * len(head))]
     for study in all_studies:
         link = f"[{study.name}](results/{study.name}.md)"
@@ -145,9 +167,14 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
             lines.append(_row([link, study.about, points, "–"]))
             continue
         first = next(iter(study.records.values()))
-        about = str(first.config.get("about", ""))
+        about = _about(study.name, first)
         lines.append(_row([link, about, str(len(study.records)), _learned(first)]))
-    return "\n\n".join([INTRODUCTION.rstrip(), "\n".join(lines), CONTENTS]) + "\n"
+    return (
+        "\n\n".join(
+            [INTRODUCTION.rstrip().format(legend=_legend(LEGEND)), "\n".join(lines), CONTENTS]
+        )
+        + "\n"
+    )
 
 
 def _learned(record: Record) -> str:
@@ -175,7 +202,7 @@ def _section(study: Study) -> str:
     seeds = sorted({len(record.seeds) for record in study.records.values()})
     parts = [
         f"# {study.name}",
-        f"{first.config.get('about', '')} {study.note}".strip(),
+        f"{_about(study.name, first)} {study.note}".strip(),
         f"```\n{study.command}\n```",
         f"{_counted(len(study.records), 'record')} of {' or '.join(map(str, seeds))} "
         f"{'seed' if seeds == [1] else 'seeds'}. {_controls(study)}{_unknown_commits(study)}",
@@ -193,8 +220,8 @@ def _games(study: Games) -> str:
         f"# {study.name}",
         f"{study.about} {study.note}".strip(),
         f"```\n{study.command}\n```",
-        f"Played with {study.record.points[0].records}."
-        + ("" if study.record.environment.commit else " The record names no commit."),
+        f"Data of the games: {study.record.points[0].records}."
+        + ("" if study.record.environment.commit else " The record states no commit."),
         *(_grid(table) for table in tables if table is not None),
     )
     return "\n\n".join(parts)
@@ -237,18 +264,20 @@ def _unknown_commits(study: Study) -> str:
     commits = [record.environment.commit for record in study.records.values()]
     unknown = sum(not commit for commit in commits)
     changed = sum(commit.endswith("+") for commit in commits)
-    without_commit = f" {unknown} of them name no commit." if unknown else ""
-    return without_commit + (f" {changed} were made with uncommitted changes." if changed else "")
+    without_commit = f" {unknown} of them state no commit." if unknown else ""
+    return without_commit + (
+        f" {changed} were created with uncommitted changes." if changed else ""
+    )
 
 
 def _near_guessing(study: Study) -> str:
     """Name the rows whose models allow no conclusion about attacks or defenses."""
     rows = [
-        f"{name} ({100 * row.train_accuracy:.1f}%, guessing {100 * row.guess:.1f}%)"
+        f"{name} ({100 * row.train_accuracy:.1f}%, chance level {100 * row.guess:.1f}%)"
         for name, record in study.records.items()
         for row in near_guessing(record)
     ]
-    return f"**Training accuracy near guessing**: {', '.join(rows)}." if rows else ""
+    return f"**Training accuracy near chance level**: {', '.join(rows)}." if rows else ""
 
 
 def _panels(study: Study) -> list[Panel]:
@@ -265,8 +294,8 @@ def _panels(study: Study) -> list[Panel]:
 
 
 def _shown(record: Record) -> list[Estimate]:
-    alone = len(record.seeds) == 1
-    return [f for f in record.findings if f.seed is None or alone]
+    has_one_seed = len(record.seeds) == 1
+    return [f for f in record.findings if f.seed is None or has_one_seed]
 
 
 def _table(study: Study, panel: Panel) -> str:
@@ -279,10 +308,10 @@ def _table(study: Study, panel: Panel) -> str:
         )
     )
     title = (
-        f"{METRICS[panel.metric]}, members of client {panel.target} against "
+        f"{METRICS[panel.metric]} of each attack, members of client {panel.target} against "
         f"{NONMEMBERS[panel.contrast]}:"
     )
-    head = ["", "accuracy", *attacks]
+    head = ["variant", "accuracy", *attacks]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
         figures = _shown(record)
@@ -295,26 +324,40 @@ def _sources(study: Study) -> str:
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
     levels_made = [source for r in study.records.values() for source in source_attacks(r)]
     older = (
-        " (records of an earlier version give the success with owners permuted within classes, "
-        "which may be too high, and the excess over it too low)"
+        " The records are of an earlier version and use the success with owners permuted within "
+        "classes, which may be too high."
     ) * any(source.older_level for source in levels_made)
-    title = (
-        "Attack success rates. Label distributions alone: expected success of the first attack's "
-        f"answers if a sample's owner depended on its class only{older}. Label baseline: success "
-        "of naming the client with the largest share of the sample's class (– for records of a "
-        "version that used the largest count). Oracle round: the first attack's best round, "
-        "chosen afterwards, as in the paper's tables. Overfitting: mean absolute difference of "
-        "training and test accuracy of the clients' models in the last round, in points. "
-        "**Bold**: more than label distributions explain, by test and interval."
+    meanings = (
+        ("**bold**", "more than label distributions explain, by test and interval"),
+        (
+            "label distributions alone",
+            "expected success rate of the first attack's answers if the owner of a sample depended "
+            f"only on its class.{older}",
+        ),
+        (
+            "label baseline",
+            "success rate of naming the client with the largest fraction of the sample's class (– "
+            "if the record's version used the largest count)",
+        ),
+        (
+            "oracle round",
+            "the first attack's best round, chosen afterwards, as in the paper's tables",
+        ),
+        (
+            "overfitting",
+            "mean absolute difference of training and test accuracy of the clients' models in the "
+            "last round, in points",
+        ),
     )
+    title = f"Attack success rates:\n\n{_legend(meanings)}"
     levels_named = (
         "label distributions alone",
         "label baseline",
         "oracle round",
-        "guess",
+        "chance level",
         "overfitting",
     )
-    head = ["", "accuracy", *attacks, *levels_named]
+    head = ["variant", "accuracy", *attacks, *levels_named]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
         figures = {source.success.attack: source for source in source_attacks(record)}
@@ -322,12 +365,14 @@ def _sources(study: Study) -> str:
             continue
         first = figures[attacks[0]]
         runs = [run for run in record.sources if run.attack == first.success.attack]
-        alone = [
+        successes = [
             source
             for source in record.on_sources
             if source.attack == first.success.attack and not source.against
         ]
-        success = {(source.defense, source.view, source.seed): source.number for source in alone}
+        success = {
+            (source.defense, source.view, source.seed): source.number for source in successes
+        }
         best = fmean(
             max(run.by_round or [success[run.defense, run.view, run.seed]]) for run in runs
         )
@@ -378,16 +423,29 @@ CLUSTERS = (
 
 def _clusters(study: Study) -> str:
     clients = {len(run.clients) for r in study.records.values() for run in r.clusters}
-    title = (
-        "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on "
-        "a model's members, at the attack's threshold. Estimated risk: by the server, on shadow "
-        f"models. Violations: number of the {' or '.join(map(str, sorted(clients)))} clients whose "
-        "model's risk exceeds what they accept; by chance: the number if every true risk were 50%; "
-        "expected: the number by the estimates. Agreement: adjusted Rand index of models and "
-        "groups, 1 for identical and 0 for chance; a dash if undefined. Fairness: absolute gaps "
-        "between groups."
+    counts = " or ".join(map(str, sorted(clients)))
+    meanings = (
+        (
+            "risk",
+            "balanced accuracy of membership inference on a model's members, at the attack's "
+            "threshold",
+        ),
+        ("estimated risk", "the server's estimate, by shadow models"),
+        (
+            "violations",
+            f"number of the {counts} clients whose model has a higher risk than they accept",
+        ),
+        ("violations by chance", "the number if every true risk were 50%"),
+        ("expected violations", "the number by the estimated risk"),
+        (
+            "agreement with the groups",
+            "adjusted Rand index of models and groups: 1 if identical, 0 at chance level, – if "
+            "undefined",
+        ),
+        ("parity, opportunity, odds", "absolute differences between groups"),
     )
-    head = ["", *(column.head for column in CLUSTERS)]
+    title = f"Clustered learning, means over seeds:\n\n{_legend(meanings)}"
+    head = ["variant", *(column.head for column in CLUSTERS)]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
         lines.append(_row([name, *(_cluster_cell(record, column) for column in CLUSTERS)]))
@@ -409,6 +467,10 @@ def _cluster_cell(record: Record, column: ClusterColumn) -> str:
             return shown(mean.number)
         return f"{shown(mean.number)} ({shown(mean.low)}–{shown(mean.high)})"
     return "–"
+
+
+def _legend(meanings: Iterable[Sequence[str]]) -> str:
+    return "\n".join([_row(["in the table", "meaning"]), _row(["---"] * 2), *map(_row, meanings)])
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -448,16 +510,16 @@ def main() -> int:
     """Write the pages, and name the archives without a command in `results/made.toml`."""
     listed = studies()
     FOLDER.mkdir(exist_ok=True)
-    for left in FOLDER.glob("*.md"):
-        left.unlink()
+    for old_page in FOLDER.glob("*.md"):
+        old_page.unlink()
     for path, text in pages(listed).items():
         path.write_text(text, encoding="utf-8")
-    untold = {path.parent.name for path in unpacked().rglob("*.json")} ^ {
+    mismatched = {path.parent.name for path in unpacked().rglob("*.json")} ^ {
         study.name for study in listed
     }
-    for name in sorted(untold):
+    for name in sorted(mismatched):
         print(f"results/made.toml and the archives differ in {name}")
-    return 1 if untold else 0
+    return 1 if mismatched else 0
 
 
 if __name__ == "__main__":

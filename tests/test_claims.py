@@ -51,10 +51,10 @@ def verdict(found: Sequence[tuple[float, float]], *, tier: int = 1) -> ClaimResu
         {"id": "x", "says": "", "where": "", "theirs": "", "tier": tier, "regimes": TIER_1}
     )
     held = [
-        judging.together([part(low, high, regime=name)], leaking=True)
+        judging.combine_parts([part(low, high, regime=name)], leaking=True)
         for name, (low, high) in zip(TIER_1, found, strict=False)
     ]
-    return judging.alone(claim, held)
+    return judging.judge_claim(claim, held)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_single_seed_regimes_do_not_count() -> None:
     one = part(*HOLDS)
     assert one.gap is not None
     alone = one._replace(gap=one.gap._replace(seeds=1))
-    held = judging.together([part(*HOLDS), alone], leaking=True)
+    held = judging.combine_parts([part(*HOLDS), alone], leaking=True)
     assert (held.counts, held.wanting, held.verdict) == (False, "seeds", "open")
     claim = verdict([HOLDS]).claim
-    found = judging.alone(claim, [judging.together([part(*HOLDS)], leaking=True), held])
+    found = judging.judge_claim(claim, [judging.combine_parts([part(*HOLDS)], leaking=True), held])
     assert found.verdict == "open"
     assert "does not count with one seed; to decide it: 2 seeds of `location30`" in why(found)
 
@@ -169,9 +169,9 @@ def test_single_seed_regimes_do_not_count() -> None:
 def test_a_conjunction_is_refuted_by_its_cheapest_part() -> None:
     # Far from confirmed in one part, and nearly contradicted in another.
     near_none, nearly_against = part(0.0, 0.044), part(-0.05, 0.002)
-    held = judging.together([near_none, nearly_against], leaking=True)
+    held = judging.combine_parts([near_none, nearly_against], leaking=True)
     claim = verdict([HOLDS], tier=2).claim
-    found = routes.cheapest(judging.alone(claim, [held]), judging.ERROR)
+    found = routes.cheapest(judging.judge_claim(claim, [held]), judging.ERROR)
     assert found is not None
     assert found.verdict == "contradicted"
     (step,) = found.steps
@@ -280,7 +280,7 @@ def test_intervals_for_further_runs_are_at_least_as_wide() -> None:
     for claim in (claim for paper in data.papers() for claim in paper.claim):
         for name in claim.regimes:
             for test in claim.tests[:2]:
-                gap = judging.compared(name, test, test.others[0]).gap
+                gap = judging.compare(name, test, test.others[0]).gap
                 if gap is not None and gap.further is not None and gap.low is not None:
                     known += 1
                     assert gap.further[0] <= gap.low, claim.id
@@ -315,30 +315,30 @@ def test_regime_titles_match_their_records() -> None:
 
 
 def test_a_regime_without_leak_decides_nothing() -> None:
-    held = judging.together([part(*HOLDS)], leaking=False)
+    held = judging.combine_parts([part(*HOLDS)], leaking=False)
     assert (held.verdict, held.counts) == ("open", False)
 
 
 def test_one_significant_comparison_contradicts_after_correction() -> None:
     barely = part(-0.0399, -0.0001)
-    assert judging.together([barely], leaking=True).verdict == "contradicted"
-    assert judging.together([barely, part(*HOLDS)], leaking=True).verdict == "open"
-    against = judging.together([part(*NOT), part(*HOLDS)], leaking=True)
+    assert judging.combine_parts([barely], leaking=True).verdict == "contradicted"
+    assert judging.combine_parts([barely, part(*HOLDS)], leaking=True).verdict == "open"
+    against = judging.combine_parts([part(*NOT), part(*HOLDS)], leaking=True)
     assert against.verdict == "contradicted"
     assert against.p_value == pytest.approx(2 * part(*NOT).p_value)
 
 
 def test_a_regime_with_a_missing_record_can_only_contradict() -> None:
     missing = PartResult("location30", made(), Term(), "not run", lacking="`x` was not run")
-    assert not judging.together([part(*HOLDS), missing], leaking=True).counts
-    assert judging.together([part(*NOT), missing], leaking=True).verdict == "contradicted"
+    assert not judging.combine_parts([part(*HOLDS), missing], leaking=True).counts
+    assert judging.combine_parts([part(*NOT), missing], leaking=True).verdict == "contradicted"
 
 
 def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     barely = (0.021, 0.061)
     assert verdict([barely], tier=2).verdict == "confirmed"
     # Alone it holds. With an open claim it does not, since that one was tested too.
-    both = judging.corrected([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
+    both = judging.correct_claims([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
     assert routes.why(both[0], routes.share_of_error(both), 2) == (
         "holds in `location30`; confirmed without correction (p = 0.04), but not after "
@@ -346,7 +346,7 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
         "confirmed; less than 0.1 core hours)"
     )
     not_tested = ClaimResult(both[0].claim, "not run", ())
-    alone = judging.corrected([verdict([barely], tier=2), not_tested])
+    alone = judging.correct_claims([verdict([barely], tier=2), not_tested])
     assert alone[0].verdict == "confirmed"
 
 
@@ -490,8 +490,8 @@ def test_the_excess_over_labels_keeps_its_interval_method() -> None:
 
 
 def test_the_separation_of_a_neuron_is_the_auc_of_its_histogram() -> None:
-    apart = figures.apart(Spread(edges=[0, 1, 2], of_target=[0, 50], of_others=[50, 0]))
-    alike = figures.apart(Spread(edges=[0, 1, 2], of_target=[50, 50], of_others=[50, 50]))
+    apart = figures.spread_auc(Spread(edges=[0, 1, 2], of_target=[0, 50], of_others=[50, 0]))
+    alike = figures.spread_auc(Spread(edges=[0, 1, 2], of_target=[50, 50], of_others=[50, 50]))
     assert apart.value == 1.0
     assert alike.value == 0.5
     assert alike.low is not None
@@ -570,7 +570,7 @@ def test_an_unreadable_claims_file_raises_with_its_name(
 def test_a_regime_without_base_run_has_an_unknown_leak(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held = judging.together([part(*HOLDS)], leaking=False)
+    held = judging.combine_parts([part(*HOLDS)], leaking=False)
     monkeypatch.setattr(page, "leak_of", lambda name: None)
     assert page._here(held).startswith("`location30` (unknown whether it leaks)")
     monkeypatch.undo()

@@ -52,7 +52,7 @@ def test_the_claims_page_matches_claims_and_records() -> None:
 
 @pytest.fixture(scope="module")
 def all_decided() -> list[ClaimResult]:
-    return [one for paper in data.papers() for one in judging.decided(paper)]
+    return [one for paper in data.papers() for one in judging.judge_paper(paper)]
 
 
 @pytest.mark.slow
@@ -240,8 +240,8 @@ def test_studies_count_records_with_unknown_commits() -> None:
     ]
     study = script["Study"]("name", "command", "", dict(zip("abc", made, strict=True)))
     said = script["_unknown_commits"](study)
-    assert "1 of them name no commit" in said
-    assert "1 were made with uncommitted changes" in said
+    assert "1 of them state no commit" in said
+    assert "1 were created with uncommitted changes" in said
 
 
 def test_every_archive_has_a_command() -> None:

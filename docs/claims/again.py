@@ -163,14 +163,16 @@ def run_units(units: Sequence[Unit], run: Callable[[Sequence[str]], int] = fedau
 def compared(unit: Unit) -> str:
     """Describe how far figures and limits are from the committed ones, by kind of figure."""
     now, before = (rows_at(path) for path in (unit.made, unit.committed))
-    apart: dict[str, list[float]] = {}
+    distances_by_kind: dict[str, list[float]] = {}
     for key, by_seed in before.items():
         if key.figure not in OF_A_MACHINE:
-            apart.setdefault(key.figure, []).extend(
+            distances_by_kind.setdefault(key.figure, []).extend(
                 _distance(by_target[None], now.get(key, {}).get(seed, {}).get(None))
                 for seed, by_target in by_seed.items()
             )
-    return "\n".join(f"  {kind}: {_words(distances)}" for kind, distances in apart.items())
+    return "\n".join(
+        f"  {kind}: {_words(distances)}" for kind, distances in distances_by_kind.items()
+    )
 
 
 def _distance(before: Value, now: Value | None) -> float:

@@ -107,7 +107,7 @@ def _gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
     if all(set(side) != {None} for side in (one, against)):
         gap = difference(one, against)
     sides_ = [figure_of(regime, test, term) for term in (test.one, other)]
-    result = _as_found(gap) if gap is not None else None
+    result = _from_difference(gap) if gap is not None else None
     if result is not None and not all(_fits(test.figure, side) for side in (one, against)):
         result = result._replace(further=None)
     if paired is not None:
@@ -115,11 +115,11 @@ def _gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
         wider = paired.further or (result.further if result else None)
         return paired._replace(further=wider)
     if result is not None and (result.low is not None or result.further is not None):
-        return _settled(result)
+        return _with_limits(result)
     first, second = sides_
     assert first is not None
     assert second is not None
-    return _settled(_apart(first, second))
+    return _with_limits(_from_separate_limits(first, second))
 
 
 def _fits(figure: str, values: Values) -> bool:
@@ -149,7 +149,7 @@ def over_runs(values: Values) -> Figure:
         )
     mean = mean_difference(list(by_seed.values()))
     assert mean is not None
-    return _settled(_as_found(mean))
+    return _with_limits(_from_difference(mean))
 
 
 def _values(regime: Regime, test: Test, term: Term) -> Values | None:
@@ -202,7 +202,7 @@ def _first_target(figures: Mapping[FigureName, Values]) -> int | None:
     return min(targets) if targets else None
 
 
-def _as_found(gap: Difference) -> Figure:
+def _from_difference(gap: Difference) -> Figure:
     wide = _both(gap.further.low, gap.further.high) if gap.further else None
     return Figure(gap.value, gap.low, gap.high, gap.method, gap.runs or 1, wide)
 
@@ -211,7 +211,7 @@ def _both(low: float | None, high: float | None) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _settled(figure: Figure) -> Figure:
+def _with_limits(figure: Figure) -> Figure:
     """Use the limits for further runs if there are none for these runs, as for counts."""
     if figure.low is not None or figure.further is None:
         return figure
@@ -226,7 +226,7 @@ def _shifted(figure: Figure, number: float) -> Figure:
     return figure._replace(value=figure.value - number, low=low, high=high, further=further)
 
 
-def _apart(first: Figure, other: Figure) -> Figure:
+def _from_separate_limits(first: Figure, other: Figure) -> Figure:
     gap, seeds = first.value - other.value, min(first.seeds, other.seeds)
     if first.low is None or first.high is None or other.low is None or other.high is None:
         return Figure(gap, None, None, "", seeds)

@@ -100,11 +100,11 @@ def has_older_levels(study: str, variant: str) -> bool:
 
 def rows_at(path: Path) -> Mapping[FigureName, Values]:
     """Return all figures of a record by seed; the key None means over all seeds."""
-    found: dict[FigureName, dict[int | None, Value]] = {}
+    by_name: dict[FigureName, dict[int | None, Value]] = {}
     record = read_record(path)
     for key, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
-        found.setdefault(key, {})[seed] = value
-    return {key: {s: {None: v} for s, v in by.items()} for key, by in found.items()}
+        by_name.setdefault(key, {})[seed] = value
+    return {key: {s: {None: v} for s, v in by.items()} for key, by in by_name.items()}
 
 
 @cache
@@ -198,14 +198,14 @@ def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
             method = SHARES if entry.metric in (TRUE_POSITIVES, TRUE_NEGATIVES) else entry.method
             yield _OF_POINTS[entry.metric], Value(entry.value, entry.low, entry.high, method)
     if point.spread is not None:
-        yield "spread_auc", apart(point.spread)
+        yield "spread_auc", spread_auc(point.spread)
     if point.certificates:
         failing = sum(entry.delta_sample > CERTAIN for entry in point.certificates)
         limits = clopper_pearson(failing, len(point.certificates))
         yield "uncertified", Value(failing / len(point.certificates), *limits, SHARES)
 
 
-def apart(spread: Spread) -> Value:
+def spread_auc(spread: Spread) -> Value:
     """Return the AUC with which a neuron's values separate target copies from other records."""
     bins = np.arange(len(spread.of_target))
     of_target, of_others = (np.repeat(bins, n) for n in (spread.of_target, spread.of_others))

@@ -116,7 +116,7 @@ class ClaimResult(NamedTuple):
 # One comparison.
 
 
-def compared(name: str, test: Test, other: Term) -> PartResult:
+def compare(name: str, test: Test, other: Term) -> PartResult:
     """Judge a comparison in a regime by its interval."""
     regime = regimes()[name]
     first, against = figure_of(regime, test, test.one), figure_of(regime, test, other)
@@ -130,12 +130,12 @@ def compared(name: str, test: Test, other: Term) -> PartResult:
             wants = f"has no {what}" if exists else "was not run"
             lacking = f"`{named(*record)}` {wants}"
             return PartResult(name, test, other, "not run", first, against, None, lacking)
-    return judged(
+    return with_verdict(
         PartResult(name, test, other, "open", first, against, gap_of(regime, test, other))
     )
 
 
-def judged(part: PartResult) -> PartResult:
+def with_verdict(part: PartResult) -> PartResult:
     gap = part.gap
     if gap is None or gap.low is None or gap.high is None:
         return part._replace(verdict="open")
@@ -149,7 +149,7 @@ def over_further_runs(part: PartResult) -> PartResult:
     low, high = part.gap.further
     is_of_games = regimes()[part.regime].kind == "games"
     method = part.gap.method if is_of_games else BY_STUDENT
-    return judged(part._replace(gap=part.gap._replace(low=low, high=high, method=method)))
+    return with_verdict(part._replace(gap=part.gap._replace(low=low, high=high, method=method)))
 
 
 def verdict_of(test: Test, low: float, high: float) -> Verdict:
@@ -206,14 +206,14 @@ def _tail(gap: Figure, widths: float) -> float:
 # One claim in one regime.
 
 
-def held(claim: Claim, name: str, reading: Reading = "these runs") -> RegimeResult:
-    parts = [compared(name, test, other) for test in claim.tests for other in test.others]
+def judge_regime(claim: Claim, name: str, reading: Reading = "these runs") -> RegimeResult:
+    parts = [compare(name, test, other) for test in claim.tests for other in test.others]
     if reading == "further runs":
         parts = [over_further_runs(part) for part in parts]
-    return together(parts, leaking=not claim.leaks or leaks(name))
+    return combine_parts(parts, leaking=not claim.leaks or leaks(name))
 
 
-def together(parts: Sequence[PartResult], *, leaking: bool) -> RegimeResult:
+def combine_parts(parts: Sequence[PartResult], *, leaking: bool) -> RegimeResult:
     """Combine the comparisons of a regime: all must hold, and one opposite result refutes.
 
     The refuting comparison is chosen among several, so its p-value is corrected.
@@ -249,7 +249,7 @@ def seeds_of(part: PartResult) -> int:
 # All claims of a paper.
 
 
-def decided(paper: Paper) -> list[ClaimResult]:
+def judge_paper(paper: Paper) -> list[ClaimResult]:
     """Judge all claims of a paper with one error for all tested claims."""
     these = _read(paper, "these runs")
     further = _read(paper, "further runs")
@@ -263,9 +263,9 @@ def decided(paper: Paper) -> list[ClaimResult]:
 
 
 def _read(paper: Paper, reading: Reading) -> list[ClaimResult]:
-    return corrected(
+    return correct_claims(
         [
-            alone(claim, [held(claim, name, reading) for name in claim.regimes])
+            judge_claim(claim, [judge_regime(claim, name, reading) for name in claim.regimes])
             for claim in paper.claim
         ]
     )
@@ -275,7 +275,7 @@ def needed_regimes(claim: Claim) -> int:
     return 2 if claim.tier == 1 else 1
 
 
-def alone(claim: Claim, regime_results: Sequence[RegimeResult]) -> ClaimResult:
+def judge_claim(claim: Claim, regime_results: Sequence[RegimeResult]) -> ClaimResult:
     """Return the verdict of a claim, by the rules of the page, before correction over its paper."""
     if claim.not_run:
         return ClaimResult(claim, "not run", ())
@@ -315,7 +315,7 @@ def partial(p_values: Sequence[float], among: int, least: int) -> float:
     return min(1.0, *(tested / place * p_value for place, p_value in enumerate(ordered, 1)))
 
 
-def corrected(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
+def correct_claims(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
     """Correct verdicts by Holm's procedure over all tested claims, including open ones."""
     adjusted = holm([result.p_value for result in claims], alpha=ERROR).adjusted
     return [

@@ -14,7 +14,7 @@ from docs.claims.judging import (
     PartResult,
     RegimeResult,
     Verdict,
-    decided,
+    judge_paper,
     needed_regimes,
     scale_words,
 )
@@ -112,7 +112,7 @@ core and needs no data. `--again fedmia-fig5-rounds` takes a minute and a half (
 
 
 def page() -> str:
-    judged_papers = [(paper, decided(paper)) for paper in papers()]
+    judged_papers = [(paper, judge_paper(paper)) for paper in papers()]
     parts = [
         INTRODUCTION.rstrip().format(
             verdicts=_table(["verdict", "condition"], MEANINGS),
@@ -229,14 +229,14 @@ def _regimes_table() -> str:
         "hours: planned / spent",
     ]
     lines = ["## Regimes", "", _row(head), _row(["---"] * len(head))]
-    told: set[str] = set()
+    listed: set[str] = set()
     planned, spent = 0.0, 0.0
     for name, regime in regimes().items():
         is_there = rows(regime.study, regime.base) is not None
         link = f"[`{name}`](results/{regime.study}.md)" if is_there else f"`{name}`"
         hours = "see above"
-        if regime.study not in told:
-            told.add(regime.study)
+        if regime.study not in listed:
+            listed.add(regime.study)
             took = hours_spent(regime.study)
             planned, spent = planned + (regime.hours or 0.0), spent + took
             hours = (
@@ -260,8 +260,8 @@ def _regime_cells(name: str, regime: Regime) -> list[str]:
 
 
 def _leak_words(name: str, regime: Regime) -> str:
-    found = leak_of(name)
-    if found is None:
+    leak = leak_of(name)
+    if leak is None:
         return "not known"
     figure = {
         "membership": f"{regime.leak} AUC",
@@ -270,7 +270,7 @@ def _leak_words(name: str, regime: Regime) -> str:
         "games": "success rate without randomisation",
     }[regime.kind]
     contrast = ", for contrast" if regime.contrast else ""
-    return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {_shown(found)}"
+    return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {_shown(leak)}"
 
 
 # The claims.

@@ -33,7 +33,7 @@ _VERDICTS: dict[str, str] = {
     "no difference": "no difference",
     "depends on the regime": "shown to depend on the regime",
 }
-SAID: dict[str, str] = {
+STATES: dict[str, str] = {
     "confirmed": "holds in",
     "contradicted": "does not hold in",
     "no difference": "no difference in",
@@ -217,13 +217,15 @@ def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
     if result.verdict == "not run":
         return "; ".join(_not_run(states) for states in result.held)
     if result.verdict == "depends on the regime":
-        return "; ".join(f"{SAID[h.verdict]} `{h.regime}`" for h in counted if h.verdict in SAID)
+        return "; ".join(
+            f"{STATES[h.verdict]} `{h.regime}`" for h in counted if h.verdict in STATES
+        )
     if result.verdict != "open":
         return "; ".join(filter(None, [_where(result), scale]))
     states = [
         _state(regime_result)
         for regime_result in result.held
-        if regime_result.verdict in SAID or regime_result.wanting
+        if regime_result.verdict in STATES or regime_result.wanting
     ]
     if result.by_itself != "open" and result.p_value is not None:
         states.append(
@@ -234,7 +236,7 @@ def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
 
 
 def _where(result: ClaimResult) -> str:
-    alike = SAID if result.verdict in ("contradicted", "not found at this scale") else {}
+    alike = STATES if result.verdict in ("contradicted", "not found at this scale") else {}
     verdict = "contradicted" if alike else result.verdict
     agreeing, among = (
         sum(regime_result.verdict == verdict for regime_result in result.counted),
@@ -250,7 +252,7 @@ def _state(result: RegimeResult) -> str:
         return _no_leak(result.regime)
     if result.wanting == "seeds":
         return f"`{result.regime}` does not count with one seed"
-    return f"{SAID[result.verdict]} `{result.regime}`"
+    return f"{STATES[result.verdict]} `{result.regime}`"
 
 
 def _settling(result: ClaimResult, share: float) -> str:

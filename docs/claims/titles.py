@@ -46,7 +46,7 @@ def title_of(name: str) -> str:
         return regime.title
     config = config_of(regime.study, regime.base)
     return _PLACE.sub(
-        lambda place: _apart(regime) if place[1] == APART else _filled(place[1], config),
+        lambda place: _separated_groups(regime) if place[1] == APART else _filled(place[1], config),
         regime.title,
     )
 
@@ -56,8 +56,8 @@ def config_of(study: str, variant: str) -> Mapping[str, Any]:
     """Return the settings of a committed record; those of the study's file before it is run."""
     path = path_of(study, variant)
     if path.is_file():
-        found: dict[str, Any] = json.loads(path.read_bytes())["config"]
-        return found
+        config: dict[str, Any] = json.loads(path.read_bytes())["config"]
+        return config
     if is_of_games(study):
         return tomllib.loads((STUDIES / "games" / f"{study}.toml").read_text(encoding="utf-8"))
     base, *variants = read_studies(STUDIES / f"{study}.toml")
@@ -93,14 +93,14 @@ def _smallest_client(regime: Regime) -> int | None:
     return min(int(client["samples"]) for client in clients)
 
 
-def _apart(regime: Regime) -> str:
+def _separated_groups(regime: Regime) -> str:
     """Count the seeds in which each group of clients ends with a separate model."""
     runs = read_record(path_of(regime.study, regime.base)).clusters
-    apart = sum(_is_apart(run) for run in runs)
-    return f"groups separated in {apart} of {plural(len(runs), 'seed')}"
+    n_separated = sum(_is_separated(run) for run in runs)
+    return f"groups separated in {n_separated} of {plural(len(runs), 'seed')}"
 
 
-def _is_apart(run: ClusterResult) -> bool:
+def _is_separated(run: ClusterResult) -> bool:
     used = choices(run)
     return all(
         len({used[client] for client in clients_in(run, group)}) == 1
