@@ -168,10 +168,16 @@ class Budget:
             f"{_count(setup.person_samples, 'sample')}, at most at "
             f"{_count(setup.person_clients, 'client')}."
         )
+        protects_clients = any(phase.protects == "client" for phase in setup.phase)
+        if protects_clients and setup.adjacency != "replace":
+            remarks.append(
+                "A change of one sample or person replaces the update of its client, which costs "
+                "more than to remove it."
+            )
         if any(setup.rate(phase) < 1 for phase in setup.phase):
             remarks.append(
                 "Random sampling is counted: this does not hold against an adversary that learns "
-                "who takes part in a round."
+                "who takes part in a round, or which samples are in a batch."
             )
         for bound in self.measured:
             # A lower bound is rounded down.
@@ -205,7 +211,8 @@ class Budget:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3f}" if value < 1000 else f"{value:.3g}"
+    # A larger epsilon promises nothing, so that its size is of no interest.
+    return f"{value:.3f}" if value <= 1000 else "> 1,000"
 
 
 def _count(number: int, noun: str) -> str:

@@ -101,7 +101,13 @@ def setup_of_study(
     if mechanisms[0].name == CLIENT_DP:
         # Its adversary sees each upload.
         phase |= {"protects": "client", "order": ("clip", "noise", "sum")}
-        return common | {"adjacency": "zero-out", "phase": [phase]}
+        shared = study.audit.clients_per_person
+        return common | {"adjacency": "zero-out", "person_clients": shared, "phase": [phase]}
+    if study.audit.unit == "person":
+        raise BadInput(
+            f"the study {study.name!r} audits people and does not state how many samples one of "
+            f"them has; {_SET_UP}, with person_samples"
+        )
     if len(group.parts) > 1:
         names = ", ".join(part.name for part in group.parts if part.name != DP_SGD)
         raise BadInput(
