@@ -46,8 +46,8 @@ LAYERS: tuple[tuple[Box, ...], ...] = (
             2,
         ),
         Box(
-            "live, guard, gate, pack, filters",
-            ("recorder and guard of training loops;", "release gate; evidence packs; check-dp"),
+            "live, guard, gate, pack, filters, privacy_budget",
+            ("recorder and guard of training loops;", "gate; packs; check-dp; privacy budget"),
             2,
         ),
     ),

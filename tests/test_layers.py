@@ -65,6 +65,7 @@ DEPENDENCIES: dict[str, str] = {
     "live.checkpoints": EVERYTHING_BELOW,
     "live.tables": EVERYTHING_BELOW,
     "guard": EVERYTHING_BELOW,
+    "privacy_budget": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report "
     "plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",

@@ -2,12 +2,13 @@
 
 :func:`audit` audits a :class:`Federation` of objects or plays :class:`Games`, and
 :func:`run_study` runs a study file; :class:`Run` is an audit's result. :func:`record` records a
-custom training loop, :func:`evaluate` turns scores into figures, and :func:`check_dp` checks a
-privacy filter. The parts of a federation are in ``attacks``, ``defenses``, ``algorithms``,
-``datasets``, ``partitions``, ``models`` and ``tasks``, next to ``views``, ``metrics``, ``plots``
-and ``errors``. At a lower level, :func:`simulate` yields rounds, :func:`seen_from` hides what an
-adversary does not see, and :func:`measure` computes signals of rounds. Every name is imported when
-it is first used, so that ``import fedaudit`` loads neither torch nor pydantic.
+custom training loop, :func:`evaluate` turns scores into figures, :func:`check_dp` checks a privacy
+filter, and :func:`budget` computes epsilon over all rounds. The parts of a federation are in
+``attacks``, ``defenses``, ``algorithms``, ``datasets``, ``partitions``, ``models`` and ``tasks``,
+next to ``views``, ``metrics``, ``plots`` and ``errors``. At a lower level, :func:`simulate` yields
+rounds, :func:`seen_from` hides what an adversary does not see, and :func:`measure` computes signals
+of rounds. Every name is imported when it is first used, so that ``import fedaudit`` loads neither
+torch nor pydantic.
 """
 
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from fedaudit.plan import sections as _sections
     from fedaudit.plan.file import read_study as read_study
     from fedaudit.plan.values import study_from as study_from
+    from fedaudit.privacy_budget.budget import budget as budget
     from fedaudit.signals.measure import measure as measure
     from fedaudit.study.front.audit import Run as Run
     from fedaudit.study.front.audit import audit as audit

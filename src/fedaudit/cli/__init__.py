@@ -1,5 +1,6 @@
 """The command line. Commands import heavy modules themselves, so that help appears at once."""
 
+from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main
 from fedaudit.cli.releasing import check_dp, gate, pack, verify
 from fedaudit.cli.running import attack, demo, run_command
@@ -8,6 +9,7 @@ from fedaudit.cli.showing import compare, explain, list_command, report, summary
 __all__ = [
     "app",
     "attack",
+    "budget",
     "check_dp",
     "compare",
     "demo",

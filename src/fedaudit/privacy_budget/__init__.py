@@ -1,0 +1,1 @@
+"""Privacy accounting of a whole federation: epsilon after each round, and rounds that are left."""

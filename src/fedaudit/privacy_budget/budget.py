@@ -1,0 +1,371 @@
+"""Epsilon of a federation after each round, and rounds that are left until a target."""
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from os import PathLike
+from pathlib import Path
+
+from fedaudit.core.arguments import checked
+from fedaudit.core.errors import BadInput, option
+from fedaudit.core.files import record_at
+from fedaudit.plan.sections import Study
+from fedaudit.plan.values import read_toml, settings_from, study_from
+from fedaudit.privacy_budget.losses import Losses
+from fedaudit.privacy_budget.setup import MOST_ROUNDS, UNITS, PrivacySetup, Unit
+from fedaudit.privacy_budget.studies import (
+    MeasuredBound,
+    measured_bounds,
+    setup_of_record,
+    setup_of_study,
+)
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+
+_SHORT_TABLE = 12
+"""Largest number of rounds that all have a row by default."""
+
+_WIDTH = 80
+
+
+class BudgetVerdict(StrEnum):
+    """Comparison of the epsilon of all rounds with the target."""
+
+    WITHIN = "within the target"
+    ABOVE = "above the target"
+    NO_TARGET = "no target"
+
+
+EXIT_CODES = {BudgetVerdict.WITHIN: 0, BudgetVerdict.ABOVE: 1, BudgetVerdict.NO_TARGET: 0}
+"""As the gate's: 0 pass, 1 fail. A set-up that is refused ends with 2."""
+
+_IN_WORDS = {
+    "add-or-remove": "one {unit} is added or removed",
+    "zero-out": "the contributions of one {unit} are replaced by zero",
+    "replace": "one {unit} is replaced by another",
+}
+
+
+@dataclass(frozen=True)
+class BudgetRow:
+    """Epsilon after some rounds, for each unit.
+
+    Attributes:
+        round: Number of rounds so far.
+        phase: Phase of the last of them, from 1.
+        sample: Epsilon of one sample.
+        person: Epsilon of one person.
+        client: Epsilon of one client.
+    """
+
+    round: int
+    phase: int
+    sample: float
+    person: float
+    client: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Epsilon of a federation over all rounds; printed as a table.
+
+    Attributes:
+        setup: The set-up.
+        unit: Unit that the target is about.
+        target: Largest epsilon that is accepted; None for no limit.
+        rows: Epsilon after some rounds. The last row is after all rounds.
+        last_round: Last round after which epsilon is within the target, which may lie after the
+            last phase, if that is continued. None without a target, or if there is no such limit
+            within a million rounds.
+        measured: Lower bounds that attacks measured, if a record was given.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> phase = {
+        ...     "rounds": 100, "protects": "client", "clip": 1.0, "noise_multiplier": 10.0
+        ... }
+        >>> found = fa.budget({"clients": 5000, "delta": 1e-5, "target": 5.0, "phase": [phase]})
+        >>> round(found.epsilon, 3), found.rounds_left, str(found.verdict)
+        (4.377, 25, 'within the target')
+    """
+
+    setup: PrivacySetup
+    unit: Unit
+    target: float | None
+    rows: tuple[BudgetRow, ...]
+    last_round: int | None
+    measured: tuple[MeasuredBound, ...] = ()
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the unit after all rounds."""
+        return float(getattr(self.rows[-1], self.unit))
+
+    @property
+    def verdict(self) -> BudgetVerdict:
+        """Whether the epsilon of all rounds is within the target."""
+        if self.target is None:
+            return BudgetVerdict.NO_TARGET
+        return BudgetVerdict.WITHIN if self.epsilon <= self.target else BudgetVerdict.ABOVE
+
+    @property
+    def rounds_left(self) -> int | None:
+        """Rounds that may follow with the settings of the last phase; 0 above the target.
+
+        They count rounds in which the unit takes part. None without a target, or without a limit.
+        """
+        if self.last_round is None:
+            return None
+        return max(0, self.last_round - self.setup.rounds)
+
+    def to_json(self) -> str:
+        """Return the budget as JSON."""
+        document = {
+            "format": "fedaudit-budget",
+            "name": self.setup.name,
+            "verdict": str(self.verdict),
+            "unit": self.unit,
+            "epsilon": self.epsilon,
+            "delta": self.setup.delta,
+            "adjacency": self.setup.adjacency,
+            "target": self.target,
+            "last_round": self.last_round,
+            "rounds_left": self.rounds_left,
+            "rows": [asdict(row) for row in self.rows],
+            "measured": [asdict(bound) for bound in self.measured],
+            "setup": self.setup.model_dump(mode="json", exclude_defaults=True),
+        }
+        return json.dumps(document, indent=1)
+
+    def __str__(self) -> str:
+        setup = self.setup
+        head = (
+            f"{setup.name}: epsilon {_number(self.epsilon)} for one {self.unit} after "
+            f"{setup.rounds:,} rounds, at delta {setup.delta:g}"
+        )
+        if self.target is not None:
+            head += f" ({self.verdict} of {_number(self.target)})"
+        lines = [*_wrapped(f"{head}."), ""]
+        lines.append(f"{'round':>9}  {'phase':>5}" + "".join(f"{unit:>12}" for unit in UNITS))
+        for row in self.rows:
+            cells = "".join(f"{_number(getattr(row, unit)):>12}" for unit in UNITS)
+            lines.append(f"{row.round:>9,}  {row.phase:>5}{cells}")
+        lines.append("")
+        for sentence in self._remarks():
+            lines += _wrapped(sentence)
+        return "\n".join(lines)
+
+    def _remarks(self) -> Sequence[str]:
+        setup = self.setup
+        remarks = list[str]()
+        if self.target is not None:
+            remarks.append(self._rounds_sentence(self.target))
+        adjacency = _IN_WORDS[setup.adjacency].format(unit=setup.phase[0].protects)
+        remarks.append(
+            f"Adjacency: {adjacency}. A person has at most "
+            f"{_count(setup.person_samples, 'sample')}, at most at "
+            f"{_count(setup.person_clients, 'client')}."
+        )
+        protects_clients = any(phase.protects == "client" for phase in setup.phase)
+        if protects_clients and setup.adjacency != "replace":
+            remarks.append(
+                "A change of one sample or person replaces the update of its client, which costs "
+                "more than to remove it."
+            )
+        if any(setup.rate(phase) < 1 for phase in setup.phase):
+            remarks.append(
+                "Random sampling is counted: this does not hold against an adversary that learns "
+                "who takes part in a round, or which samples are in a batch."
+            )
+        for bound in self.measured:
+            # A lower bound is rounded down.
+            floor = int(bound.value * 1000) / 1000
+            remarks.append(
+                f"Measured for one {bound.unit}: epsilon at least {floor:.3f} ({bound.metric}; "
+                f"{bound.method})."
+            )
+            if bound.value > getattr(self.rows[-1], bound.unit):
+                remarks.append(
+                    f"{bound.metric} is above the epsilon of this set-up: if its assumptions "
+                    "hold, the mechanism is not the one that the set-up describes."
+                )
+        return remarks
+
+    def _rounds_sentence(self, target: float) -> str:
+        words = f"the target of {_number(target)}"
+        if self.last_round is None:
+            return f"Rounds left: a million further rounds stay within {words}."
+        if self.verdict is BudgetVerdict.ABOVE:
+            return (
+                f"Epsilon is within {words} up to round {self.last_round:,} of "
+                f"{self.setup.rounds:,}."
+                if self.last_round
+                else f"Epsilon is above {words} after the first round."
+            )
+        return (
+            f"Rounds left: {self.rounds_left:,} more with the settings of the last phase stay "
+            f"within {words}."
+        )
+
+
+def _number(value: float) -> str:
+    # A larger epsilon promises nothing, so that its size is of no interest.
+    return f"{value:.3f}" if value <= 1000 else "> 1,000"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
+
+
+@checked
+def budget(
+    setup: PrivacySetup | Mapping[str, object] | str | PathLike[str],
+    *,
+    target: float | None = None,
+    unit: Unit | None = None,
+    delta: float | None = None,
+    every: int | None = None,
+    record: str | PathLike[str] | None = None,
+    data_dir: str | PathLike[str] | None = None,
+) -> Budget:
+    """Compute epsilon over all rounds of a federation, from its privacy set-up.
+
+    Args:
+        setup: The set-up: the path of a TOML file, or its settings; see :class:`PrivacySetup`. Or
+            the path of a study file whose audited clients use client-dp or dp-sgd, or of the
+            record of such a study.
+        target: Largest epsilon that is accepted; that of the set-up by default.
+        unit: Unit that the target is about: "sample", "person" or "client"; that of the set-up by
+            default.
+        delta: Failure probability; that of the set-up by default.
+        every: Number of rounds between two rows; by default, all rounds of up to twelve, and about
+            ten of more.
+        record: Path of a record whose measured lower bounds are printed below the epsilon; by
+            default that of ``setup``, if this is a record.
+        data_dir: Folder of data sets, for a study file; by default ``$FEDAUDIT_DATA``.
+
+    Returns:
+        Epsilon after some rounds for each unit, and the rounds that are left.
+
+    Raises:
+        BadInput: The file is not TOML, a setting is wrong, the steps of a phase give no
+            differential privacy, or dp-accounting is not installed.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> phase = {
+        ...     "rounds": 200, "protects": "client", "clip": 1.0, "noise_multiplier": 1.0,
+        ...     "sampling": "poisson", "clients_per_round": 50,
+        ... }
+        >>> found = fa.budget({"clients": 5000, "delta": 1e-5, "phase": [phase]}, every=200)
+        >>> round(found.epsilon, 2)
+        0.91
+
+    Source: Koskela, Jälkö and Honkela 2020 (privacy loss distributions); Doroshenko et al. 2022.
+    """
+    overrides = {"target": target, "unit": unit, "delta": delta}
+    resolved, found = _resolved(setup, overrides, data_dir)
+    if record is not None:
+        found = read_record(record_at(Path(record)))
+    if every is not None and every < 1:
+        raise BadInput(f"{option('every')} is a number of rounds of at least 1, got {every}")
+    losses = {unit: Losses(resolved, unit) for unit in UNITS}
+    rows = tuple(
+        BudgetRow(
+            round=rounds,
+            phase=_phase_of(resolved, rounds),
+            **{unit: losses[unit].epsilon(rounds) for unit in UNITS},
+        )
+        for rounds in _rounds_of_rows(resolved, every)
+    )
+    last_round = (
+        None
+        if resolved.target is None
+        else _last_round(losses[resolved.protected], resolved.rounds, resolved.target)
+    )
+    return Budget(
+        setup=resolved,
+        unit=resolved.protected,
+        target=resolved.target,
+        rows=rows,
+        last_round=last_round,
+        measured=() if found is None else measured_bounds(found),
+    )
+
+
+def _resolved(
+    setup: PrivacySetup | Mapping[str, object] | str | PathLike[str],
+    overrides: Mapping[str, object],
+    data_dir: str | PathLike[str] | None,
+) -> tuple[PrivacySetup, Record | None]:
+    """Return a set-up with the settings that are not None, and the record that it comes from."""
+    source, record = "the privacy set-up", None
+    values: dict[str, object]
+    if isinstance(setup, PrivacySetup):
+        values = setup.model_dump(exclude_unset=True)
+    elif isinstance(setup, Mapping):
+        values = dict(setup)
+    else:
+        path = Path(setup)
+        source = str(path)
+        if path.is_dir() or path.suffix == ".json":
+            record = read_record(record_at(path))
+            values = setup_of_record(record)
+        else:
+            values = read_toml(path, "the privacy set-up")
+            if "phase" not in values and values.keys() & (Study.model_fields.keys() - {"name"}):
+                values = _setup_of_study_file(values, source, data_dir)
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    return settings_from(values, PrivacySetup, source=source), record
+
+
+def _setup_of_study_file(
+    values: dict[str, object], source: str, data_dir: str | PathLike[str] | None
+) -> dict[str, object]:
+    """Return the settings of the set-up of a study, whose data set is loaded for its sizes."""
+    # Imported here, since a set-up needs no training.
+    from fedaudit.study.build import setup as run_of_study
+
+    study = study_from(values, source=source)
+    run = run_of_study(study, study.seeds[0], None if data_dir is None else Path(data_dir))
+    return setup_of_study(run.study, run.deal.sizes)
+
+
+def _rounds_of_rows(setup: PrivacySetup, every: int | None) -> list[int]:
+    """Return the rounds that have a row: multiples of a step, and the last of each phase."""
+    if every is None:
+        every = 1 if setup.rounds <= _SHORT_TABLE else -(-setup.rounds // 10)
+    ends, total = {1}, 0
+    for phase in setup.phase:
+        total += phase.rounds
+        ends.add(total)
+    return sorted({*range(every, total + 1, every), *ends})
+
+
+def _phase_of(setup: PrivacySetup, rounds: int) -> int:
+    """Return the number of the phase of a round, from 1."""
+    total = 0
+    for number, phase in enumerate(setup.phase, 1):
+        total += phase.rounds
+        if rounds <= total:
+            return number
+    return len(setup.phase)
+
+
+def _last_round(losses: Losses, planned: int, target: float) -> int | None:
+    """Return the last round within a target; None if there is none up to the largest number."""
+    low, high = 0, planned
+    while losses.epsilon(high) <= target:
+        if high >= MOST_ROUNDS:
+            return None
+        low, high = high, min(2 * high, MOST_ROUNDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if losses.epsilon(middle) <= target else (low, middle)
+    return low

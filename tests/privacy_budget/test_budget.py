@@ -1,0 +1,135 @@
+"""Table, verdict and rounds left."""
+
+import doctest
+import json
+from pathlib import Path
+
+import pytest
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput
+from fedaudit.privacy_budget import budget as module
+from tests.privacy_budget.setups import client, sample, setup
+
+TOML = """
+name = "keyboard"
+delta = 1e-6
+clients = 1000
+
+[[phase]]
+rounds = 20
+protects = "client"
+clip = 0.5
+noise_multiplier = 8.0
+
+[[phase]]
+rounds = 5
+protects = "client"
+clip = 0.5
+noise_multiplier = 4.0
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "budget.toml"
+    path.write_text(TOML)
+    return path
+
+
+def test_examples_run() -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def test_short_trainings_have_a_row_for_each_round() -> None:
+    found = fa.budget(setup(client(rounds=12)))
+    assert [row.round for row in found.rows] == list(range(1, 13))
+
+
+def test_long_trainings_have_about_ten_rows_and_the_ends_of_phases(path: Path) -> None:
+    assert [row.round for row in fa.budget(path).rows] == [1, 3, 6, 9, 12, 15, 18, 20, 21, 24, 25]
+    found = fa.budget(path, every=10)
+    assert [(row.round, row.phase) for row in found.rows] == [(1, 1), (10, 1), (20, 1), (25, 2)]
+
+
+def test_epsilon_grows_with_rounds_for_every_unit(path: Path) -> None:
+    rows = fa.budget(path).rows
+    for unit in ("sample", "person", "client"):
+        values = [getattr(row, unit) for row in rows]
+        assert values == sorted(values)
+
+
+def test_rounds_left_are_the_last_within_the_target() -> None:
+    found = fa.budget(setup(client(noise_multiplier=20.0)), target=3.0)
+    assert found.verdict is module.BudgetVerdict.WITHIN
+    assert found.rounds_left is not None
+    longer = 100 + found.rounds_left
+    at_limit = fa.budget(setup(client(noise_multiplier=20.0, rounds=longer)), every=longer)
+    above = fa.budget(setup(client(noise_multiplier=20.0, rounds=longer + 1)), every=longer)
+    assert at_limit.epsilon <= 3.0 < above.epsilon
+
+
+def test_above_the_target_the_last_round_within_it_is_named() -> None:
+    found = fa.budget(setup(client(noise_multiplier=20.0)), target=1.0)
+    assert (found.verdict, found.rounds_left) == (module.BudgetVerdict.ABOVE, 0)
+    assert found.last_round is not None
+    assert f"up to round {found.last_round} of 100" in str(found)
+    shorter = setup(client(noise_multiplier=20.0, rounds=found.last_round))
+    assert fa.budget(shorter, every=1000).epsilon <= 1.0
+
+
+def test_a_target_that_one_round_exceeds() -> None:
+    found = fa.budget(setup(client()), target=0.5)
+    assert found.last_round == 0
+    assert "above the target of 0.500 after the first round" in str(found)
+
+
+def test_participations_in_rounds_left_are_those_of_one_client() -> None:
+    capped = setup(client(noise_multiplier=20.0, participations=10))
+    found = fa.budget(capped, target=3.0)
+    everywhere = fa.budget(setup(client(noise_multiplier=20.0, rounds=10)), target=3.0)
+    assert found.rounds_left == everywhere.rounds_left
+
+
+def test_the_unit_decides_what_is_compared_with_the_target() -> None:
+    settings = setup(sample(), person_samples=4)
+    found = fa.budget(settings, target=5.0, unit="person", every=10)
+    assert found.epsilon == found.rows[-1].person > found.rows[-1].sample
+
+
+def test_json_has_all_rows_and_the_set_up(path: Path) -> None:
+    found = fa.budget(path, target=5.0)
+    document = json.loads(found.to_json())
+    assert document["rows"][-1]["client"] == document["epsilon"] == found.epsilon
+    assert document["verdict"] == "within the target"
+    again = fa.budget(document["setup"])
+    assert again.rows == found.rows
+
+
+def test_a_set_up_object_is_taken_too(path: Path) -> None:
+    found = fa.budget(path)
+    assert fa.budget(found.setup).rows == found.rows
+
+
+def test_arguments_replace_settings(path: Path) -> None:
+    assert fa.budget(path, delta=1e-4).epsilon < fa.budget(path).epsilon
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_rows_are_at_least_a_round_apart(path: Path, every: int) -> None:
+    with pytest.raises(BadInput, match="every= is a number of rounds of at least 1"):
+        fa.budget(path, every=every)
+
+
+def test_the_table_states_delta_adjacency_and_sampling() -> None:
+    text = str(fa.budget(setup(client(sampling="poisson", rate=0.1)), every=100))
+    assert "at delta 1e-06" in text
+    assert "Adjacency: one client is added or removed." in text
+    assert "who takes part in a round, or which samples are in a batch." in text
+    assert "replaces the update of its client" in text
+    assert max(map(len, text.split("\n"))) <= 80
+
+
+def test_an_epsilon_that_promises_nothing_has_no_size() -> None:
+    text = str(fa.budget(setup(sample(), most_samples=10_000)))
+    assert text.count("> 1,000") == 10
