@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -71,7 +72,8 @@ class _Method(NamedTuple):
     chunk: int
 
 
-class _FastMeasure(NamedTuple):
+@dataclass(frozen=True)
+class _FastMeasure:
     """Function of one worker that computes products with kernels.
 
     Attributes:
@@ -84,7 +86,7 @@ class _FastMeasure(NamedTuple):
     capture: Capture
     kernels: Mapping[str, LayerKernel]
     clients: int
-    kept: Mapping[int, Mapping[str, Kept]]
+    kept: Mapping[int, dict[str, Kept]]
 
     def __call__(self, features: Tensor, labels: Tensor) -> LayerProducts:
         return measure_chunk(self.capture, self.kernels, features, labels, self.clients)
@@ -219,10 +221,9 @@ def keep_chunks(
     modules = _ModuleFactory(base, CPU)
     with _differentiating(CPU):
         features = in_model_dtype(features.detach(), base)
-        trial = (tensor[:2].clone() for tensor in (features, labels))
         # Kernels depend on the number of updates, but not on their values.
         update = {name: torch.zeros_like(value) for name, value in base.params.items()}
-        plan = plan_for(modules.copy, base, [update], *trial)
+        plan = plan_for(modules.copy, base, [update], features[:2].clone(), labels[:2].clone())
         capture = _capture(modules, base, plan)
     kept = KeptChunks(base, plan, most_bytes)
     for rows in chunks(len(labels), plan.chunk):

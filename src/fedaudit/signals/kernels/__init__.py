@@ -61,8 +61,8 @@ class LayerKernel(Protocol):
         ...
 
 
-class Written(NamedTuple):
-    """Gradients of a layer on a chunk of samples, written out before the updates are known.
+class FormedGradients(NamedTuple):
+    """Per-sample gradients of a layer on a chunk of samples, formed before the updates are known.
 
     Attributes:
         pieces: Parts of the gradients, in the order in which the kernel multiplies them.
@@ -76,19 +76,19 @@ class Written(NamedTuple):
 
 
 @runtime_checkable
-class WritesGradients(LayerKernel, Protocol):
-    """Kernel that can write gradients out before the updates are known."""
+class FormsGradients(LayerKernel, Protocol):
+    """Kernel that can form gradients before the updates are known."""
 
-    def bytes_of_written(self, samples: int) -> int:
-        """Return the memory of written gradients of some samples."""
+    def gradient_bytes(self, samples: int) -> int:
+        """Return the size of formed gradients for a number of samples."""
         ...
 
-    def write(self, inputs: Tensor, grads: Tensor) -> Written:
-        """Write a chunk's gradients out."""
+    def form_gradients(self, inputs: Tensor, grads: Tensor) -> FormedGradients:
+        """Return the gradients of a chunk."""
         ...
 
-    def of_written(self, written: Written) -> LayerProducts:
-        """Return the products of written gradients, with the bits of a call."""
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        """Return the products of formed gradients, bitwise equal to those of a call."""
         ...
 
 
@@ -281,20 +281,20 @@ def blockwise_products(
         blocks: The clients' updates, one of the lists from :func:`update_blocks`.
         norms: True to also compute the squared norms; otherwise they are zero.
     """
-    return blocked_products(written_blocks(inputs, grads, blocks), len(grads), blocks, norms)
+    return products_of_blocks(gradient_blocks(inputs, grads, blocks), len(grads), blocks, norms)
 
 
-def blocked_products(
+def products_of_blocks(
     pieces: Iterator[Float[Tensor, "rows entries"]],
     samples: int,
     blocks: list[Float[Tensor, "clients _"]],
     norms: bool,
 ) -> LayerProducts:
-    """Return the products of gradients in the pieces of :func:`written_blocks`."""
+    """Return the products of gradients in the pieces of :func:`gradient_blocks`."""
     dots = blocks[0].new_zeros(blocks[0].shape[0], samples)
     squared = blocks[0].new_zeros(samples)
     size = _samples_per_block(blocks[0])
-    # Updates are read from memory once for all samples.
+    # Blocks are the outer loop, so that updates are read from memory only once for all samples.
     for block in blocks:
         for start in range(0, samples, size):
             rows, gradient = slice(start, start + size), next(pieces)
@@ -304,14 +304,14 @@ def blocked_products(
     return LayerProducts(dots.t(), squared)
 
 
-def written_blocks(
+def gradient_blocks(
     inputs: Float[Tensor, "samples positions inner"],
     grads: Float[Tensor, "samples outputs positions"],
     blocks: list[Float[Tensor, "clients _"]],
 ) -> Iterator[Float[Tensor, "rows entries"]]:
-    """Yield the gradients of a few samples and inner entries at a time, in memory that is reused.
+    """Yield the gradients of a few samples and inner entries at a time, always in the same memory.
 
-    The order is that of the blocks, and of the samples within each.
+    The outer order is that of blocks, the inner order that of samples.
     """
     samples, outputs, _ = grads.shape
     # All blocks reuse the same memory, as allocating pages takes as long as filling them.

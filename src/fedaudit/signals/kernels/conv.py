@@ -12,18 +12,18 @@ from torch.nn import functional
 from fedaudit.core.devices import by_kind
 from fedaudit.signals.kernels import (
     BYTES_ON_GPU,
+    FormedGradients,
+    FormsGradients,
     Layer,
     LayerKernel,
     LayerProducts,
-    WritesGradients,
-    Written,
-    blocked_products,
     forward_dots,
+    gradient_blocks,
     gram_norms,
     optional_bias,
+    products_of_blocks,
     products_of_gradients,
     update_blocks,
-    written_blocks,
 )
 
 Maps: TypeAlias = Float[Tensor, "samples channels rows columns"]
@@ -100,7 +100,7 @@ def conv_kernel(layer: Layer) -> LayerKernel | None:
         return None
     add_bias = optional_bias(layer)
     weight_kernel = _weight_kernel(layer, conv) if "weight" in layer.updates else None
-    if isinstance(weight_kernel, WritesGradients):
+    if isinstance(weight_kernel, FormsGradients):
         return _WithBias(weight_kernel, add_bias)
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
@@ -111,22 +111,22 @@ def conv_kernel(layer: Layer) -> LayerKernel | None:
 
 
 class _WithBias(NamedTuple):
-    """Kernel of a weight that can write gradients out, with that of the bias."""
+    """Kernel of a weight that can form gradients, together with that of the bias."""
 
-    weight: WritesGradients
+    weight: FormsGradients
     add: Callable[[LayerProducts | None, Tensor], LayerProducts]
 
     def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         return self.add(self.weight(module, inputs, grads), grads.sum((2, 3)))
 
-    def bytes_of_written(self, samples: int) -> int:
-        return self.weight.bytes_of_written(samples)
+    def gradient_bytes(self, samples: int) -> int:
+        return self.weight.gradient_bytes(samples)
 
-    def write(self, inputs: Maps, grads: OutMaps) -> Written:
-        return self.weight.write(inputs, grads)
+    def form_gradients(self, inputs: Maps, grads: OutMaps) -> FormedGradients:
+        return self.weight.form_gradients(inputs, grads)
 
-    def of_written(self, written: Written) -> LayerProducts:
-        return self.add(self.weight.of_written(written), written.sums)
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        return self.add(self.weight.products_of_formed(formed), formed.sums)
 
 
 def geometry_of(conv: nn.Conv2d, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Geometry:
@@ -187,14 +187,14 @@ class _Grouped:
     def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         return self._products(self._pieces(inputs, grads))
 
-    def bytes_of_written(self, samples: int) -> int:
+    def gradient_bytes(self, samples: int) -> int:
         return samples * self._updates[0].nbytes
 
-    def write(self, inputs: Maps, grads: OutMaps) -> Written:
-        return Written([*self._pieces(inputs, grads)], grads.sum((2, 3)), None)
+    def form_gradients(self, inputs: Maps, grads: OutMaps) -> FormedGradients:
+        return FormedGradients([*self._pieces(inputs, grads)], grads.sum((2, 3)), None)
 
-    def of_written(self, written: Written) -> LayerProducts:
-        return self._products(written.pieces)
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        return self._products(formed.pieces)
 
     def _products(self, pieces: Iterable[Tensor]) -> LayerProducts:
         return LayerProducts.joined(
@@ -250,28 +250,30 @@ class _Blocked:
             return products
         return products._replace(squared_norms=_gram_norms(inputs, grads, self._geometry))
 
-    def bytes_of_written(self, samples: int) -> int:
-        return samples * sum(block[0].nbytes for _, blocks in self._rows() for block in blocks)
+    def gradient_bytes(self, samples: int) -> int:
+        return samples * sum(
+            block[0].nbytes for _, blocks in self._rows_of_blocks() for block in blocks
+        )
 
-    def write(self, inputs: Maps, grads: OutMaps) -> Written:
+    def form_gradients(self, inputs: Maps, grads: OutMaps) -> FormedGradients:
         # Pieces are copied, as all of them are computed in the same memory.
         pieces = [piece.clone() for piece in self._pieces(inputs, grads)]
         squared = None if self._norms else _gram_norms(inputs, grads, self._geometry)
-        return Written(pieces, grads.sum((2, 3)), squared)
+        return FormedGradients(pieces, grads.sum((2, 3)), squared)
 
-    def of_written(self, written: Written) -> LayerProducts:
-        products = self._products(iter(written.pieces), len(written.sums))
-        if written.squared_norms is None:
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        products = self._products(iter(formed.pieces), len(formed.sums))
+        if formed.squared_norms is None:
             return products
-        return products._replace(squared_norms=written.squared_norms)
+        return products._replace(squared_norms=formed.squared_norms)
 
     def _products(self, pieces: Iterator[Tensor], samples: int) -> LayerProducts:
         if not self._by_row:
-            return blocked_products(pieces, samples, self._blocks[0], self._norms)
+            return products_of_blocks(pieces, samples, self._blocks[0], self._norms)
         dots = self._blocks[0][0].new_zeros(samples, len(self._blocks[0][0]))
         squared = dots.new_zeros(samples)
-        for _, blocks in self._rows():
-            products = blocked_products(pieces, samples, blocks, self._norms)
+        for _, blocks in self._rows_of_blocks():
+            products = products_of_blocks(pieces, samples, blocks, self._norms)
             dots += products.dots
             squared += products.squared_norms
         return LayerProducts(dots, squared)
@@ -280,24 +282,24 @@ class _Blocked:
         geometry, b = self._geometry, by_position(grads)
         if not self._by_row:
             windows = _windows(inputs, geometry)
-            yield from written_blocks(windows, b.transpose(1, 2), self._blocks[0])
+            yield from gradient_blocks(windows, b.transpose(1, 2), self._blocks[0])
             return
         row_windows = _row_windows(inputs, geometry)
-        for row, blocks in self._rows():
+        for row, blocks in self._rows_of_blocks():
             first, last = geometry.valid(0, row)
             top = first * geometry.stride[0] + row * geometry.dilation[0] - geometry.padding[0]
             bottom = top + (last - first - 1) * geometry.stride[0] + 1
             windows = row_windows[:, top : bottom : geometry.stride[0]].flatten(1, 2)
             output_grads = b[:, first * geometry.outputs[1] : last * geometry.outputs[1]]
-            yield from written_blocks(windows, output_grads.transpose(1, 2), blocks)
+            yield from gradient_blocks(windows, output_grads.transpose(1, 2), blocks)
 
-    def _rows(self) -> Iterator[tuple[int, list[Tensor]]]:
-        """Yield the rows of the window that meet the input, with the blocks of each."""
+    def _rows_of_blocks(self) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield the kernel rows that are inside the input at some output, with their blocks."""
         if not self._by_row:
             yield 0, self._blocks[0]
             return
         for row, parts in enumerate(self._blocks):
-            first, last = self._shape.valid(0, row)
+            first, last = self._geometry.valid(0, row)
             if first < last:
                 yield row, parts
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.values import Model
-from fedaudit.signals.kernels import LayerKernel, LayerProducts, WritesGradients, Written
+from fedaudit.signals.kernels import FormedGradients, FormsGradients, LayerKernel, LayerProducts
 from fedaudit.signals.kernels.capture import Activation
 from fedaudit.signals.kernels.plan import KernelPlan
 
-Kept: TypeAlias = Activation | Written
+Kept: TypeAlias = Activation | FormedGradients
 
 _MAX_SIZE_RATIO = 8
 """Largest size of gradients that are kept, relative to the layer's activation. Larger gradients
@@ -34,7 +34,7 @@ class KeptChunks:
     def add(self, start: int, activations: Mapping[str, Activation]) -> bool:
         """Keep the chunk that begins at a sample; return False if it is too large."""
         kept: dict[str, Kept] = {
-            path: _written(self._plan.kernels[path], activation)
+            path: _form_or_keep(self._plan.kernels[path], activation)
             for path, activation in activations.items()
         }
         size = sum(map(_bytes, kept.values()))
@@ -54,21 +54,21 @@ class KeptChunks:
 
 def products_of_kept(kernel: LayerKernel, module: nn.Module, kept: Kept) -> LayerProducts | None:
     """Return a layer's products; None if the layer has no effect on the loss."""
-    if isinstance(kept, Written):
-        if not isinstance(kernel, WritesGradients):
-            raise RuntimeError("gradients were written for another kernel")
-        return kernel.of_written(kept)
+    if isinstance(kept, FormedGradients):
+        if not isinstance(kernel, FormsGradients):
+            raise RuntimeError("gradients were formed by another kernel")
+        return kernel.products_of_formed(kept)
     return None if kept.grads is None else kernel(module, kept.inputs, kept.grads)
 
 
-def _written(kernel: LayerKernel, activation: Activation) -> Kept:
+def _form_or_keep(kernel: LayerKernel, activation: Activation) -> Kept:
     """Return a layer's gradients if they are not too large, else its activation."""
-    if not isinstance(kernel, WritesGradients) or activation.grads is None:
+    if not isinstance(kernel, FormsGradients) or activation.grads is None:
         return activation
-    if kernel.bytes_of_written(len(activation.inputs)) > _MAX_SIZE_RATIO * _bytes(activation):
+    if kernel.gradient_bytes(len(activation.inputs)) > _MAX_SIZE_RATIO * _bytes(activation):
         return activation
     with torch.no_grad():
-        return kernel.write(activation.inputs, activation.grads)
+        return kernel.form_gradients(activation.inputs, activation.grads)
 
 
 def _bytes(kept: Kept) -> int:
