@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks.training import medians
 from fedaudit.attacks.ami import NeuronTraining, Rules
 from fedaudit.attacks.ami.game import Contest, Pools, Randomisers
-from fedaudit.attacks.ami.train import Labelled, Standard, train_neurons
+from fedaudit.attacks.ami.train import Labelled, Standardisation, train_neurons
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 
@@ -41,8 +41,8 @@ def rows(features: int) -> Tensor:
 
 def ours(data: Tensor) -> None:
     is_target = (torch.arange(ROWS) < COPIES)[None]
-    standard = Standard.of(data[0])
-    train_neurons(Labelled(data, is_target), HOW, standard=standard, rng=seeded(1, "weights"))
+    standard = Standardisation.of(data[0])
+    train_neurons(Labelled(data, is_target), HOW, standardise=standard, rng=seeded(1, "weights"))
 
 
 def usual(data: Tensor, optimizer: Callable[..., torch.optim.Optimizer], epochs: int) -> None:

@@ -17,8 +17,8 @@ from fedaudit.attacks.learned import (
     PUBLISHED_EPOCHS,
     FittedReader,
     SequenceReader,
-    _initial,
-    _parts,
+    _assign_parts,
+    _initial_network,
 )
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
@@ -112,7 +112,7 @@ def test_the_network_agrees_with_a_slow_reimplementation() -> None:
     assert isinstance(rule, FittedReader)
     fresh = cubes("fresh", MEMBERS)
     sequence = torch.stack([m.values[:, 1, 0] for m in fresh.values()], 1)
-    x = (sequence - rule.scaling.mean) / rule.scaling.spread
+    x = (sequence - rule.scaling.mean) / rule.scaling.deviation
     (w,) = rule.weights
     h = c = torch.zeros(rule.hidden, dtype=torch.float64)
     states = []
@@ -148,7 +148,7 @@ def test_training_equals_adam_with_schedule_and_weight_decay() -> None:
 
     x = torch.stack([m.values[:, 1] for m in shadow.values()], 2).transpose(0, 1)
     x = ((x - x.mean((0, 1))) / x.std((0, 1), correction=0)).float()
-    reader = _initial(x.shape[2], 4, 3)
+    reader = _initial_network(x.shape[2], 4, 3)
     decayed = [p for n, p in reader.named_parameters() if "weight" in n]
     others = [p for n, p in reader.named_parameters() if "bias" in n]
     optimizer = torch.optim.Adam(decayed, lr=0.01, weight_decay=0.1)
@@ -194,10 +194,10 @@ def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
     assert isinstance(rule, FittedReader)
     assert len(rule.weights) == PARTS
     raw = torch.stack([m.values[:, 1] for m in shadow.values()], 2).transpose(0, 1)
-    x = ((raw - rule.scaling.mean) / rule.scaling.spread).float().contiguous()
-    held = _parts(FEW, 3) == 0
+    x = ((raw - rule.scaling.mean) / rule.scaling.deviation).float().contiguous()
+    held = _assign_parts(FEW, 3) == 0
     losses, states = [], []
-    judge = _initial(x.shape[2], 50, 0)
+    judge = _initial_network(x.shape[2], 50, 0)
     epochs = SequenceReader()._train_epochs(x[~held], FEW[~held].long(), 3)
     for _ in range(60):
         states.append({name: value.clone() for name, value in next(epochs).items()})
@@ -212,11 +212,11 @@ def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
 
 def test_held_back_parts_keep_the_share_of_members() -> None:
     is_member = torch.arange(90) % 3 == 0
-    parts = _parts(is_member, 3)
+    parts = _assign_parts(is_member, 3)
     assert [int((is_member & (parts == part)).sum()) for part in range(PARTS)] == [8, 8, 7, 7]
     assert [int((parts == part).sum()) for part in range(PARTS)] == [23, 23, 22, 22]
-    assert torch.equal(parts, _parts(is_member, 3))
-    assert not torch.equal(parts, _parts(is_member, 4))
+    assert torch.equal(parts, _assign_parts(is_member, 3))
+    assert not torch.equal(parts, _assign_parts(is_member, 4))
 
 
 def test_one_member_is_too_few_to_hold_some_back() -> None:

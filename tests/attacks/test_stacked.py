@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from fedaudit.attacks.learned import FittedStack, Stacked, _evidence
+from fedaudit.attacks.learned import FittedStack, Stacked, _features
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded, seeded_numpy
 from fedaudit.observe.measurements import Measurements
@@ -42,23 +42,23 @@ def fitted(**settings: float) -> FittedStack:
 def test_stacked_evidence_has_last_value_mean_and_z_score() -> None:
     # One sample; the others have mean 2 and (population) spread 1, then mean 0 and spread 2.
     m = cube(torch.tensor([[[3.0], [1.0], [3.0]], [[4.0], [-2.0], [2.0]]]))
-    assert _evidence((m,), 0)[0].tolist() == [4.0, 3.5, ((3 - 2) / 1 + (4 - 0) / 2) / 2]
+    assert _features((m,), 0)[0].tolist() == [4.0, 3.5, ((3 - 2) / 1 + (4 - 0) / 2) / 2]
 
 
 def test_identical_others_leave_only_the_sign_as_evidence() -> None:
     m = cube(torch.tensor([[[3.0, 0.0, 2.0], [2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]]))
-    assert _evidence((m,), 0)[:, 2].tolist() == [1.0, -1.0, 0.0]
+    assert _features((m,), 0)[:, 2].tolist() == [1.0, -1.0, 0.0]
 
 
 def test_stacked_scores_are_logistic_regression_log_odds() -> None:
-    raw = _evidence(drawn(1, 1.5), 0)
+    raw = _features(drawn(1, 1.5), 0)
     known = ((raw - raw.mean(0)) / raw.std(0, correction=0)).numpy()
     rng = seeded_numpy(3, "bags")
     members, others = np.arange(SAMPLES // 2), np.arange(SAMPLES // 2, SAMPLES)
     chosen = np.concatenate([rng.choice(part, len(part)) for part in (members, others)])
     model = LogisticRegression(C=0.5, max_iter=1000).fit(known[chosen], IS_MEMBER.numpy()[chosen])
     new = drawn(2, 1.5)
-    unseen = ((_evidence(new, 0) - raw.mean(0)) / raw.std(0, correction=0)).numpy()
+    unseen = ((_features(new, 0) - raw.mean(0)) / raw.std(0, correction=0)).numpy()
     scores = fitted(bags=1, penalty=2.0)(*new, target=0)
     np.testing.assert_allclose(scores.numpy(), model.decision_function(unseen), atol=1e-9)
 
@@ -88,6 +88,6 @@ def test_a_constant_signal_has_weight_zero() -> None:
 
 def test_too_few_others_and_invalid_settings_raise() -> None:
     with pytest.raises(NotVisible, match="at least 2 other clients"):
-        _evidence((cube(torch.zeros(2, 2, 4)),), 0)
+        _features((cube(torch.zeros(2, 2, 4)),), 0)
     with pytest.raises(BadInput, match="bags of Stacked takes a whole number from 1"):
         Stacked(bags=0)

@@ -5,7 +5,7 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.engines.base import Engine, SharedByKey
-from fedaudit.observe.views import every
+from fedaudit.observe.views import every_nth
 
 TENSORS = {
     "plain": torch.arange(6.0).reshape(2, 3),
@@ -50,7 +50,7 @@ def results_come_in_the_order_of_the_items(engine: Engine) -> None:
 
 
 def a_refusal_comes_through_as_it_was_said(engine: Engine) -> None:
-    with engine.session(every, ()) as run, pytest.raises(BadInput, match="got 0"):
+    with engine.session(every_nth, ()) as run, pytest.raises(BadInput, match="got 0"):
         list(run([0]))
 
 

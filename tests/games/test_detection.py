@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaudit.attacks.ami.plant import Place, Planted
+from fedaudit.attacks.ami.plant import Planted, PlantedRow
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
@@ -103,7 +103,7 @@ def test_a_server_that_changes_nothing_is_not_found(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(model: Model, aim: Aim) -> Planted:
-        return Planted(model, (Place("3.weight", "3.bias", 0),))
+        return Planted(model, (PlantedRow("3.weight", "3.bias", 0),))
 
     for name in list(SERVERS):
         monkeypatch.setitem(SERVERS, name, nothing)

@@ -8,7 +8,7 @@ import torch
 
 from fedaudit.attacks.ami import NeuronTraining, Rules
 from fedaudit.attacks.ami.game import Contest, Pools
-from fedaudit.attacks.ami.plant import Neurons, reading, summed
+from fedaudit.attacks.ami.plant import Neurons, average_uploads, reading
 from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
@@ -189,7 +189,7 @@ def test_the_sum_view_requires_one_model_for_all_clients() -> None:
     net = one.models(0, neurons(0)).others.architecture
     algorithm = FedSGD(net, LocalTraining(lr=0.5))
     (round,) = simulate(algorithm, data, rounds=1, seed=1, server=server)
-    total = summed([as_gradient(round.uploads[client]) for client in data])
+    total = average_uploads([as_gradient(round.uploads[client]) for client in data])
     (seen,) = VIEWS["sum"].of([round])
     update = seen.exposed[0].update
     assert update is not None

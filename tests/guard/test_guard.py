@@ -21,7 +21,7 @@ from fedaudit.live.audited import audit_samples, fair_split, join_audits
 from fedaudit.live.record import record
 from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.metrics import auc_interval
-from fedaudit.observe.measurements import stored_in
+from fedaudit.observe.measurements import measured_rounds_in
 from tests.guard.client import (
     CLIENT,
     State,
@@ -52,7 +52,7 @@ def test_an_honest_upload_is_sent_as_it_is_and_a_memorised_one_is_withheld(tmp_p
         assert opened.check(2, sent=honest(), upload=memorising()) is None
     assert outcomes(opened) == ["sent", "withheld"]
     assert [one.measured for one in read_round_log(tmp_path)] == [True, False]
-    assert [one.measured.index for one in stored_in(tmp_path)] == [1]
+    assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
 
 
 def test_the_filter_is_applied_to_a_memorised_upload_and_to_no_honest_one(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_any_error_withholds_and_later_guards_continue(
     assert opened.decisions[-1].is_error
     with guard(tmp_path) as again:
         assert same(again.check(1, sent=initial(), upload=honest()), honest())
-    assert [one.measured.index for one in stored_in(tmp_path)] == [1]
+    assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
 
 
 def test_a_log_that_fails_does_not_lose_the_decision(tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_a_recording_of_no_guard_is_refused_and_kept(tmp_path: Path) -> None:
         recorder.round(1, sent=initial(), uploads={CLIENT: honest()})
     with pytest.raises(Damaged, match=r"a recording without decisions\.jsonl"):
         guard(tmp_path, attacks=attacks)
-    assert [one.measured.index for one in stored_in(tmp_path)] == [1]
+    assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
 
 
 def test_an_incomplete_last_line_is_of_no_decision(tmp_path: Path) -> None:
@@ -500,7 +500,7 @@ def test_known_members_are_compared_with_held_out_samples(tmp_path: Path) -> Non
 def test_the_upper_limit_is_that_of_the_project(tmp_path: Path) -> None:
     with guard(tmp_path, attacks=["blackbox-loss"]) as opened:
         opened.check(1, sent=initial(), upload=honest())
-    (stored,) = stored_in(tmp_path)
+    (stored,) = measured_rounds_in(tmp_path)
     is_member = data().split.audit.owner == CLIENT
     interval = auc_interval(stored.measured.signals["loss"][0].numpy(), is_member)
     (figure,) = opened.decisions[0].figures

@@ -15,7 +15,7 @@ from fedaudit.guard import decisions, judging
 from fedaudit.guard import guard as module
 from fedaudit.guard.decisions import read_decisions
 from fedaudit.live import measuring, recorder
-from fedaudit.observe.measurements import stored_in
+from fedaudit.observe.measurements import measured_rounds_in
 from tests.guard.client import guard, honest, initial, memorising, noisy
 
 Place = tuple[Any, str]
@@ -94,7 +94,7 @@ def test_a_killed_process_has_returned_nothing_and_the_next_one_measures(
     left = [decision for decision in again.decisions if decision.left]
     # A filtered upload is filtered again, and counts although the first one was not returned.
     assert len(left) == 1 + (was_decided and filter is not None)
-    measured = stored_in(tmp_path) + stored_in(tmp_path / "repeated" / "1")
+    measured = measured_rounds_in(tmp_path) + measured_rounds_in(tmp_path / "repeated" / "1")
     assert len(measured) == len(left)
     if filter is None:
         assert all(torch.equal(torch.as_tensor(leaving[name]), honest()[name]) for name in honest())

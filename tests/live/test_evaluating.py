@@ -10,7 +10,7 @@ from fedaudit.core.values import Samples
 from fedaudit.evaluation import accuracy
 from fedaudit.live import evaluating
 from fedaudit.live.record import record
-from fedaudit.observe.measurements import stored_in
+from fedaudit.observe.measurements import measured_rounds_in
 from tests.guard.client import CLIENT, data, honest, initial, network
 
 
@@ -31,7 +31,7 @@ def notes_of(folder: Path, attacks: list[str]) -> dict[str, str]:
     audit = data().split.audit
     with record(folder, network, audit, attacks=attacks, strict=True) as recorder:
         recorder.round(1, sent=initial(), uploads={CLIENT: honest()})
-    (stored,) = stored_in(folder)
+    (stored,) = measured_rounds_in(folder)
     assert "utility" not in stored.measured.signals
     return dict(stored.notes)
 

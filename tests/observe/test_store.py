@@ -12,13 +12,13 @@ from fedaudit.core.values import Architecture, ClientId, Model, flat, plus
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
     MeasuredRound,
+    measured_rounds_in,
     read_measured,
-    stored_in,
     write_measured,
 )
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, Update
 from fedaudit.observe.tensors import Keep, estimated_bytes, read_tensors, write_tensors
-from fedaudit.observe.views import between_globals, merged
+from fedaudit.observe.views import merge_clients, participant_rounds
 
 
 def net() -> nn.Module:
@@ -89,7 +89,7 @@ def test_measured_rounds_are_restored_exactly_in_order(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_measured_rounds_has_none(tmp_path: Path) -> None:
-    assert stored_in(tmp_path) == []
+    assert measured_rounds_in(tmp_path) == []
 
 
 def test_a_wrong_folder_raises_and_suggests_a_subfolder(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_merged_clients_are_restored(tmp_path: Path) -> None:
     base = NET.initial(0)
     shown = {client: exposed(base, client, 1.0) for client in range(4)}
     clients, weights = tuple(shown), dict.fromkeys(range(4), 0.25)
-    (round,) = merged([Round(1, shown, {}, {}, weights, clients, clients)], (1, 2))
+    (round,) = merge_clients([Round(1, shown, {}, {}, weights, clients, clients)], (1, 2))
     write_round(tmp_path, round, "full")
     (found,) = read_rounds(tmp_path, NET)
     assert found.stands_for == {1: 1, 2: 1}
@@ -223,7 +223,7 @@ def test_merged_clients_are_restored(tmp_path: Path) -> None:
 
 
 def test_the_sum_of_all_clients_can_be_kept(tmp_path: Path) -> None:
-    (round,) = between_globals([made_round()])
+    (round,) = participant_rounds([made_round()])
     write_round(tmp_path, round, "full")
     (found,) = read_rounds(tmp_path, NET)
     assert set(found.exposed) == {ALL_CLIENTS}

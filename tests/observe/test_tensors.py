@@ -17,7 +17,7 @@ from fedaudit.core import pretrained
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.pretrained import refuse_heavy
 from fedaudit.observe import tensors
-from fedaudit.observe.tensors import carries_hash, read_notes, read_tensors, write_tensors
+from fedaudit.observe.tensors import has_hash, read_notes, read_tensors, write_tensors
 
 SOME = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1, 2]), "c": torch.tensor(0.5)}
 
@@ -190,7 +190,7 @@ def write_header(path: Path, header: dict[str, object]) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"a")
 
 
-@pytest.mark.parametrize("read", [read_tensors, read_notes, carries_hash])
+@pytest.mark.parametrize("read", [read_tensors, read_notes, has_hash])
 def test_reading_a_pipe_raises_at_once(read: Callable[[Path], object], path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises((BadInput, Damaged, OSError), match="not a regular file"):

@@ -11,11 +11,11 @@ from fedaudit.core.values import Architecture, ClientId, Model, Sees
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, Update
 from fedaudit.observe.views import (
     VIEWS,
-    between_globals,
-    every,
+    every_nth,
+    final_model_rounds,
     group_models,
-    merged,
-    only_after,
+    merge_clients,
+    participant_rounds,
     seen_from,
     view_named,
 )
@@ -54,14 +54,14 @@ def weight(params: Mapping[str, torch.Tensor] | None) -> float:
 
 def test_every_keeps_rounds_that_are_multiples() -> None:
     rounds = [replace(ROUND, index=index) for index in range(1, 10)]
-    assert [round.index for round in every(rounds, 3)] == [3, 6, 9]
-    assert [round.index for round in every(rounds, 1)] == list(range(1, 10))
+    assert [round.index for round in every_nth(rounds, 3)] == [3, 6, 9]
+    assert [round.index for round in every_nth(rounds, 1)] == list(range(1, 10))
     with pytest.raises(BadInput, match="got 0"):
-        every(rounds, 0)
+        every_nth(rounds, 0)
 
 
 def test_merged_clients_become_their_weighted_mean() -> None:
-    (round,) = merged([ROUND], {2, 1})
+    (round,) = merge_clients([ROUND], {2, 1})
     assert list(round.exposed) == [0, 1]
     assert round.weights == {0: 0.5, 1: 0.5}
     assert round.stands_for == {1: 1, 2: 1}
@@ -94,13 +94,13 @@ def test_merging_is_idempotent() -> None:
 
 def test_several_coalitions_can_be_merged() -> None:
     four = made({c: client(1.0, c / 10) for c in range(4)}, dict.fromkeys(range(4), 0.25))
-    (round,) = merged(merged([four], {0, 3}), {1, 2})
+    (round,) = merge_clients(merge_clients([four], {0, 3}), {1, 2})
     assert list(round.exposed) == [0, 1]
     assert round.stands_for == {0: 0, 3: 0, 1: 1, 2: 1}
 
 
 def test_a_coalition_with_one_upload_equals_that_member() -> None:
-    (round,) = merged([ROUND], {2, 7})
+    (round,) = merge_clients([ROUND], {2, 7})
     assert round.exposed == ROUND.exposed
     assert round.stands_for == {}
 
@@ -108,7 +108,7 @@ def test_a_coalition_with_one_upload_equals_that_member() -> None:
 def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
     # 1 * 0.1 + 3 * 0.2 = 0.7 summed gradients; the mean update is 0.25 * 0.1 + 0.75 * 0.2.
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
-    (round,) = merged([made(uneven, {0: 0.25, 1: 0.75})], {0, 1})
+    (round,) = merge_clients([made(uneven, {0: 0.25, 1: 0.75})], {0, 1})
     group = round.exposed[0]
     assert group.gradient_scale == pytest.approx(4.0)
     assert weight(group.update) == pytest.approx(0.7 / 4)
@@ -116,14 +116,14 @@ def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
 
 def test_disproportional_gradient_scales_give_none() -> None:
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
-    (round,) = merged([made(uneven, {0: 0.5, 1: 0.5})], {0, 1})
+    (round,) = merge_clients([made(uneven, {0: 0.5, 1: 0.5})], {0, 1})
     assert round.exposed[0].gradient_scale is None
 
 
 def test_clients_that_received_different_models_cannot_be_merged() -> None:
     apart = {0: client(1.0, 0.1), 1: client(2.0, 0.1)}
     with pytest.raises(NotVisible, match="received different models"):
-        list(merged([made(apart, {0: 0.5, 1: 0.5})], {0, 1}))
+        list(merge_clients([made(apart, {0: 0.5, 1: 0.5})], {0, 1}))
 
 
 def test_equal_models_form_one_group() -> None:
@@ -134,7 +134,7 @@ def test_equal_models_form_one_group() -> None:
 
 
 def test_the_globals_view_shows_consecutive_global_models() -> None:
-    (round,) = between_globals([ROUND])
+    (round,) = participant_rounds([ROUND])
     assert list(round.exposed) == [ALL_CLIENTS]
     assert round.uploads == {}
     seen = round.exposed[ALL_CLIENTS]
@@ -147,13 +147,13 @@ def test_the_globals_view_shows_consecutive_global_models() -> None:
 
 
 def test_the_final_view_shows_only_the_last_model() -> None:
-    (round,) = only_after([replace(ROUND, sent={})])
+    (round,) = final_model_rounds([replace(ROUND, sent={})])
     assert round.exposed == {ALL_CLIENTS: Exposed(local=ROUND.after["global"])}
     assert round.sent == {}
     assert round.uploads == {}
 
 
-@pytest.mark.parametrize("transform", [between_globals, only_after])
+@pytest.mark.parametrize("transform", [participant_rounds, final_model_rounds])
 @pytest.mark.parametrize("names", [(), ("0", "1")])
 def test_views_of_the_global_model_refuse_runs_with_none_or_several(
     transform: object, names: tuple[str, ...]
@@ -167,7 +167,7 @@ def test_views_of_the_global_model_refuse_runs_with_none_or_several(
 def test_the_globals_view_raises_if_sent_models_are_hidden() -> None:
     hidden = {0: Exposed(local=model(1.0))}
     with pytest.raises(NotVisible, match="clients receive is hidden"):
-        list(between_globals([made(hidden, {0: 1.0})]))
+        list(participant_rounds([made(hidden, {0: 1.0})]))
 
 
 def test_views_are_ordered_from_strong_to_weak() -> None:

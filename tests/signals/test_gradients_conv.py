@@ -11,10 +11,10 @@ from fedaudit.signals.kernels import Layer, LayerKernel, conv
 from fedaudit.signals.kernels.plan import linear_kernel
 
 ROUTES: dict[str, Callable[[Layer, conv.Geometry], LayerKernel]] = {
-    "grouped": conv.grouped_route,
-    "forward": conv.forward_route,
-    "blocked": lambda layer, shape: conv.blocked_route(layer, shape, norms=True),
-    "blocked-by-pairs": lambda layer, shape: conv.blocked_route(layer, shape, norms=False),
+    "grouped": conv.grouped_kernel,
+    "forward": conv.forward_kernel,
+    "blocked": lambda layer, shape: conv.blocked_kernel(layer, shape, norms=True),
+    "blocked-by-pairs": lambda layer, shape: conv.blocked_kernel(layer, shape, norms=False),
 }
 
 
@@ -98,9 +98,9 @@ def test_maps_of_two_by_two_pixels_need_nine_products_and_are_exact(
     layer, grads = seen_by(module, inputs, clients, generator)
     geometry = conv.geometry_of(module, layer.inputs, layer.outputs)
     # Other paddings than half the kernel give maps of another size.
-    assert geometry.two_by_two() == (kernel == (2 * padding[0] + 1, 2 * padding[1] + 1))
-    if geometry.two_by_two():
-        assert_as_autograd(conv.two_by_two_route(layer, geometry), layer, inputs, grads)
+    assert geometry.is_two_by_two() == (kernel == (2 * padding[0] + 1, 2 * padding[1] + 1))
+    if geometry.is_two_by_two():
+        assert_as_autograd(conv.two_by_two_kernel(layer, geometry), layer, inputs, grads)
 
 
 @settings(max_examples=60, deadline=None)
@@ -122,7 +122,7 @@ def test_gradients_in_blocks_are_those_written_out_at_once(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "BLOCK_BYTES", 1)  # the narrowest blocks
         (blocks,) = kernels.update_blocks(u, (clients, outputs, inner), u)
-        share = kernels.blocked(a, b.transpose(1, 2), blocks, norms=True)
+        share = kernels.blockwise_products(a, b.transpose(1, 2), blocks, norms=True)
     expected = torch.einsum("nod,kod->nk", whole, u)
     torch.testing.assert_close(share.dots, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(share.squared_norms, whole.square().sum((1, 2)))

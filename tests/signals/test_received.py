@@ -12,7 +12,7 @@ from fedaudit.models import architecture
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals import gradients
 from fedaudit.signals.gradients import gradient_products, keep_chunks
-from fedaudit.signals.kernels import Written
+from fedaudit.signals.kernels import FormedGradients
 from fedaudit.signals.kernels.capture import Uncapturable
 from fedaudit.signals.kernels.kept import KeptChunks
 from fedaudit.signals.measure import measure_round
@@ -84,7 +84,9 @@ def test_gradients_of_convolutions_are_written_before_the_update_is_known(
     base, samples = cnn()
     kept = last(keep_chunks(base, samples.features, samples.targets, ENOUGH))
     layers = kept.by_start(64, torch.channels_last, 1)[0]
-    assert [isinstance(layer, Written) for layer in layers.values()] == [True] * 2 + [False] * 3
+    assert [isinstance(layer, FormedGradients) for layer in layers.values()] == [True] * 2 + [
+        False
+    ] * 3
     passed = watched(monkeypatch)
     gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
     assert not passed

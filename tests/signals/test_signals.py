@@ -19,7 +19,7 @@ from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.base import Seen, Signal
 from fedaudit.signals.kernels.capture import VMAP_CHUNK
-from fedaudit.signals.kernels.plan import _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS
+from fedaudit.signals.kernels.plan import _MAX_CHUNK, _MAX_CHUNK_LARGE_MAPS
 from fedaudit.signals.measure import BLOCK, measure, measure_round, measuring_on
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import (
@@ -173,7 +173,7 @@ def test_chunked_outputs_are_bitwise_equal() -> None:
 
 
 def test_no_chunk_of_any_kind_is_cut_by_a_block() -> None:
-    for size in (CHUNK, VMAP_CHUNK, _CHUNK_MOST, _CHUNK_MOST_LARGE_MAPS):
+    for size in (CHUNK, VMAP_CHUNK, _MAX_CHUNK, _MAX_CHUNK_LARGE_MAPS):
         assert BLOCK % size == 0
 
 

@@ -1,4 +1,4 @@
-"""Attacks: signals, and a rule that turns them into scores or posteriors.
+"""Attacks: signals, and a rule that computes scores or posteriors from them.
 
 Entries of the attack catalogue are typed functions, each of which constructs an attack.
 :func:`with_rule_settings` and :func:`with_signal_settings` define an entry in one line. The entry
@@ -26,13 +26,13 @@ from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.base import Signal
 
 
-class _Described(Protocol):
+class _CombinationRule(Protocol):
     """Properties of a rule that the catalogue shows.
 
     Attributes:
         over_clients: How the rule combines clients, in a few words.
         over_rounds: How the rule combines rounds, in a few words.
-        needs: Parts of a run that the adversary must see, beyond the needs of the signals.
+        needs: What the adversary must see for the rule, in addition to the needs of the signals.
     """
 
     @property
@@ -46,8 +46,8 @@ class _Described(Protocol):
 
 
 @runtime_checkable
-class Rule(_Described, Protocol):
-    """A frozen dataclass that computes one score per sample from measurements."""
+class Rule(_CombinationRule, Protocol):
+    """Function that computes one score per sample from measurements; a frozen dataclass."""
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         """Return scores; a larger score means a likelier member of the target client's data."""
@@ -65,12 +65,13 @@ class LearnedRule(Rule, Protocol):
         target: ClientId,
         seed: int,
     ) -> Rule:
-        """Return the fitted rule, which never sees a sample that it attacks.
+        """Return the fitted rule. The samples must not be attacked afterwards.
 
         Args:
-            measurements: Measurements of a shadow run, or of other samples of known membership.
-            is_member: Which of these samples were members of ``target``.
-            target: A client of that run.
+            measurements: Measurements of samples of known membership, such as those of a shadow
+                run.
+            is_member: Whether each of these samples was a member of ``target``.
+            target: A client of the shadow run.
             seed: Root of all random choices.
         """
         ...
@@ -78,24 +79,24 @@ class LearnedRule(Rule, Protocol):
 
 @runtime_checkable
 class SideInformationRule(Rule, Protocol):
-    """A rule that needs side information: which samples a defense let the target train on."""
+    """A rule that needs side information: the samples that a defense uses in each round."""
 
     def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> Rule:
         """Return the rule with side information.
 
         Args:
-            used: For each measured round, a mask of the measured samples that the target can have
-                trained on; a single entry applies to all samples.
+            used: For each measured round, whether the target may have trained on each sample; a
+                single entry applies to all samples.
         """
         ...
 
 
 @runtime_checkable
-class SourceRule(_Described, Protocol):
+class SourceRule(_CombinationRule, Protocol):
     """A rule that computes, for each sample, the probability that each client owns it.
 
-    ``over_clients`` ends with "arg max" (``results.record.SOURCE_RULE_SUFFIX``), by which a record
-    identifies source inference. Its start states whether clients are compared; see
+    ``over_clients`` ends with "arg max" (``results.record.SOURCE_RULE_SUFFIX``), by which records
+    recognise source inference. Its beginning shows whether clients are compared; see
     :attr:`Attack.compares_clients`.
     """
 
@@ -104,10 +105,11 @@ class SourceRule(_Described, Protocol):
     ) -> Float[Tensor, "clients samples"]:
         """Return the probability that each client owns each sample; columns sum to 1.
 
-        Clients are in the measurements' order. A client that was never measured has probability 0.
+        Rows have the measurements' order of clients. A client that was never measured has
+        probability 0.
 
         Args:
-            measurements: Measurements of samples that some client owns.
+            measurements: Measurements of samples, each of which a client owns.
             sizes: Number of training samples of each client, for a prior.
         """
         ...
@@ -115,10 +117,10 @@ class SourceRule(_Described, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PerClient:
-    """A rule that differs by client, for clients with different defenses.
+    """A rule with different settings for each audited client, as clients have different defenses.
 
     Attributes:
-        rules: Rules of one kind by audited client. Other clients use the first rule.
+        rules: Rules of the same class by audited client. Other clients use the first rule.
     """
 
     rules: Mapping[ClientId, Rule]
@@ -144,11 +146,11 @@ class PerClient:
 
 
 class Tuning(NamedTuple):
-    """Samples on which settings of a rule are chosen, measured in a federation of the adversary.
+    """Samples on which settings of a rule are tuned, measured in a reference federation.
 
     Attributes:
         measured: The attack's signals, in their order.
-        owner: Client of that federation that trained on each sample, or ``NOBODY``.
+        owner: Client of the reference federation that trained on each sample, or ``NOBODY``.
     """
 
     measured: tuple[Measurements, ...]
@@ -156,15 +158,15 @@ class Tuning(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A federation that the adversary trained, measured on the samples under attack.
+    """A reference federation, measured on the samples under attack.
 
     Attributes:
         measured: The attack's signals, in their order.
-        target: Client that corresponds to the client under audit.
-        trained_on: Mask of the samples that any client of this reference federation trained on.
-        matching_client: Reference client that stands for each audited client; ``target`` stands for
-            audited clients that are not in this mapping.
-        tuning: Samples on which settings of the rule are chosen; the same in all references.
+        target: Client of this federation that corresponds to the audited client.
+        trained_on: Whether any client of this federation trained on each sample.
+        matching_client: Client of this federation that corresponds to each audited client, if it is
+            not ``target``.
+        tuning: Samples on which settings of the rule are tuned; the same in all references.
     """
 
     measured: tuple[Measurements, ...]
@@ -174,7 +176,7 @@ class Reference(NamedTuple):
     tuning: Tuning | None = None
 
     def on_samples(self, chosen: Tensor) -> "Reference":
-        """Return the reference for some of the samples, by their positions or a mask."""
+        """Return the reference for some of the samples, chosen by positions or a mask."""
         measured = tuple(m.on_samples(chosen) for m in self.measured)
         return self._replace(measured=measured, trained_on=self.trained_on[chosen])
 
@@ -192,7 +194,7 @@ class ReferenceRule(Rule, Protocol):
         ...
 
     def on_samples(self, chosen: Tensor) -> Rule:
-        """Return the rule for some of the samples that the references were measured on."""
+        """Return the rule for some of the samples on which the references were measured."""
         ...
 
 
@@ -242,7 +244,7 @@ class Attack:
 
     @property
     def needs(self) -> Sees:
-        """Parts of a run that the adversary must see."""
+        """What the adversary must see."""
         needs = self.rule.needs
         for signal in self.signals:
             needs |= signal.needs
@@ -250,7 +252,7 @@ class Attack:
 
     @property
     def reads(self) -> Reading:
-        """Values that the signals read from a model's outputs, in addition to a loss."""
+        """Quantities besides the loss that the signals need, such as class probabilities."""
         readings = Reading.NOTHING
         for signal in self.signals:
             readings |= getattr(signal, "reads", Reading.NOTHING)
@@ -280,7 +282,7 @@ class Attack:
     @property
     def compares_clients(self) -> bool:
         """True if the score of one client depends on the values of others."""
-        # The start of the text states the comparison, also if the text ends with "arg max".
+        # The beginning of the text shows the comparison, even if the text ends with "arg max".
         return self.rule.over_clients.startswith(("one-sided likelihood", "arg max"))
 
     def posterior(
@@ -318,10 +320,10 @@ class Attack:
         """Return the attack with a fitted rule; the attack itself if its rule is not learned.
 
         Args:
-            measured: Measurements by signal name of samples of known membership, which must not be
+            measured: Measurements by signal name of samples of known membership. They must not be
                 attacked afterwards.
-            is_member: Which of these samples were members of ``target``.
-            target: Client, or group of clients named after it, whose members ``is_member`` marks.
+            is_member: Whether each of these samples was a member of ``target``.
+            target: Client that trained on the members, or the client after which a group is named.
             seed: Root of all random choices.
 
         Raises:
@@ -341,15 +343,14 @@ class Attack:
 
     @cached_property
     def needs_side_information(self) -> bool:
-        """True if the attack needs to know a defense's choices."""
+        """True if the attack needs to know which samples a defense uses in each round."""
         return isinstance(self.rule, SideInformationRule)
 
     def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "Attack":
         """Return the attack with side information; the attack itself if it needs none.
 
         Args:
-            used: For each measured round, a mask of the measured samples whose class the target can
-                have trained on in this round.
+            used: For each measured round, whether the target may have trained on each sample.
         """
         if not isinstance(self.rule, SideInformationRule):
             return self
@@ -371,15 +372,14 @@ class Attack:
         """Return the attack with reference models; the attack itself if it needs none.
 
         Args:
-            references: Measurements of each federation by signal name. The first columns are the
-                attacked samples, the rest are tuning samples.
-            target: Client of these federations that corresponds to the client under audit.
-            trained_on: Mask, for each federation, of the attacked samples that any of its clients
-                trained on.
-            matching_client: Reference client that stands for each audited client; ``target`` stands
-                for audited clients that are not in this mapping.
-            owners: Client of each federation that trained on each measured sample, or ``NOBODY``;
-                if given, settings are chosen on these samples.
+            references: Measurements of each reference federation by signal name. The first columns
+                are the attacked samples, the others are tuning samples.
+            target: Client of the reference federations that corresponds to the audited client.
+            trained_on: Whether any client of each federation trained on each attacked sample.
+            matching_client: Client of the reference federations that corresponds to each audited
+                client, if it is not ``target``.
+            owners: Client of each federation that trained on each measured sample, or ``NOBODY``.
+                If given, settings are tuned on the measured samples.
 
         Raises:
             BadInput: A signal that the attack needs was not measured.
@@ -396,7 +396,7 @@ class Attack:
         return replace(self, rule=self.rule.with_references(models))
 
     def on_samples(self, chosen: Tensor) -> "Attack":
-        """Return the attack for some of the samples that its references were measured on.
+        """Return the attack for some of the samples on which its references were measured.
 
         Args:
             chosen: Positions of these samples, or a mask.
@@ -445,7 +445,7 @@ class Attack:
 
 
 def _fields(part: object) -> tuple[str, ...]:
-    # Class variables are not settings, and neither is a rule within a rule.
+    # Class variables and inner rules are not settings.
     names = [f.name for f in fields(part)] if is_dataclass(part) else []
     return tuple(name for name in names if isinstance(getattr(part, name), Setting))
 
@@ -477,8 +477,8 @@ def with_rule_settings(
 ) -> Callable[Settings, Attack]:
     """Define an attack whose constructor takes settings by name.
 
-    The static type lists the settings of the rule. The runtime signature also lists those of the
-    signals.
+    For a type checker, the constructor has the settings of the rule. At run time, it also has those
+    of the signals.
 
     Args:
         name: Name in the catalogue.
@@ -505,7 +505,7 @@ def with_signal_settings(
 ) -> Callable[Settings, Attack]:
     """Define an attack on one signal whose constructor takes the settings of that signal.
 
-    The rule has no settings, so the static type and the runtime signature list the same ones.
+    As the rule has no settings, a type checker sees the same settings as ``help()``.
 
     Args:
         name: Name in the catalogue.
@@ -521,7 +521,7 @@ def with_signal_settings(
 
 
 def name_entries(namespace: Mapping[str, object]) -> list[str]:
-    """Name each entry after its variable in a module, for ``help()``, and return these names."""
+    """Name each entry of the catalogue after its variable in a module, and return the names."""
     names = []
     for variable, value in namespace.items():
         if any(value is entry for entry in ENTRIES.values()):
@@ -536,7 +536,7 @@ def name_entries(namespace: Mapping[str, object]) -> list[str]:
 def _entry(
     attack: Attack, part: Callable[Settings, Rule | SourceRule | Signal]
 ) -> Callable[Settings, Attack]:
-    """List an attack with its defaults, and return its constructor with all its settings."""
+    """Add an attack to the catalogue, and return a constructor with all its settings."""
 
     def construct(**settings: Setting) -> Attack:
         return attack.with_settings(settings)

@@ -21,25 +21,30 @@ from fedaudit.core.values import ClientId, Sees, chunks
 from fedaudit.engines.local import one_thread
 from fedaudit.observe.measurements import Measurements
 
-LR_STEP = 10
+LR_DECAY_EPOCHS = 10
 LR_DECAY = 0.9
-LR_LOWEST = 5e-4
+MIN_LR = 5e-4
+"""Every ten epochs, the learning rate is multiplied by 0.9 while it is above the minimum."""
+
 SCORING_BATCH = 1024
 
 PUBLISHED_EPOCHS = 150
 PARTS = 4
+"""Number of parts of the shadow samples, and of networks with early stopping."""
+
 PATIENCE = 20
+"""Number of epochs without a lower loss after which training stops."""
 
 
 class _Scaling(NamedTuple):
     """Mean and standard deviation of each signal over the training samples and rounds."""
 
     mean: Float[Tensor, " signals"]
-    spread: Float[Tensor, " signals"]
+    deviation: Float[Tensor, " signals"]
 
 
-class _Reader(nn.Module):
-    """LSTM, dot-product attention of its last state over all its states, and a linear layer."""
+class _SequenceNetwork(nn.Module):
+    """LSTM, attention of its last state over all states by inner products, and a linear layer."""
 
     def __init__(self, signals: int, hidden: int) -> None:
         super().__init__()
@@ -53,8 +58,8 @@ class _Reader(nn.Module):
         last_state = last[0]
         attention = (states * last_state[:, None]).sum(2).softmax(1)
         context = (attention[:, :, None] * states).sum(1)
-        decided: Tensor = self.decide(torch.cat([last_state, context], 1))
-        return decided
+        logits: Tensor = self.decide(torch.cat([last_state, context], 1))
+        return logits
 
 
 class _Unfitted:
@@ -69,31 +74,32 @@ class _Unfitted:
 class SequenceReader(_Unfitted):
     """A recurrent network that learns from a shadow run how members' signals change over rounds.
 
-    An LSTM reads the target's signals over the measured rounds, which are a short sequence per
-    sample. Its last state attends to all its states by inner products. A linear layer on the last
-    state and the attended states decides. Signals are standardised by the shadow samples. The score
-    is the logit of "member" minus that of "non-member".
+    The input of an LSTM is a short sequence per sample: the target's signals in the measured
+    rounds, standardised by the shadow samples. The LSTM's last state attends to all states by inner
+    products. A linear layer computes two logits from the last state and the attended states. The
+    score is the logit of "member" minus that of "non-member".
 
     By default, four networks are trained with early stopping. Shadow samples are divided into four
-    parts with equal shares of members, and each network holds one part out. It keeps the weights of
-    the epoch with the least held-out loss, and stops 20 epochs later. The score is the mean of the
-    four networks.
+    parts with equal fractions of members, and each network holds one part out. Training stops after
+    20 epochs without a lower held-out loss, and the weights with the lowest one are used. The score
+    is the mean of the four networks.
 
     Attributes:
         hidden: Size of the LSTM's state.
         epochs: Number of epochs of a single network; 0 for four networks with early stopping, of at
-            most 150 epochs. The published form is 150, in which the network memorises some hundreds
-            of shadow samples.
+            most 150 epochs. The published form uses 150 epochs, in which the network memorises
+            some hundreds of shadow samples.
         batch_size: Number of shadow samples per step.
-        lr: Learning rate of Adam, multiplied by 0.9 every ten epochs while above 5e-4.
+        lr: Learning rate of Adam, which is multiplied by 0.9 every ten epochs while it is above
+            5e-4.
         weight_decay: Weight decay of weights; biases have none.
 
     Source: SeqMIA (Li et al., CCS 2024), section 4; CoFedMID appendix D, for federations.
-    Differs: There is no distillation: the sequence is of the target client's models of the measured
-        rounds. The published code scores by the logit of "member", which is not monotone in the
-        probability, and measures with dropout; neither is done here. Labels are those of a shadow
-        run, never of the audited one, which CoFedMID leaves open. By default, epochs are chosen by
-        early stopping, and four networks are averaged.
+    Differs: There is no distillation: the sequence consists of the target client's models in the
+        measured rounds. The published code scores by the logit of "member", which is not monotone
+        in the probability, and measures with dropout; neither is done here. The membership labels
+        are those of a shadow run, never of the audited run; CoFedMID does not specify them. By
+        default, epochs are chosen by early stopping, and four networks are averaged.
     """
 
     hidden: Positive = 50
@@ -115,7 +121,7 @@ class SequenceReader(_Unfitted):
     ) -> "FittedReader":
         raw = _sequences(measurements, target)
         scaling = _scaling(raw)
-        sequences = ((raw - scaling.mean) / scaling.spread).float()
+        sequences = ((raw - scaling.mean) / scaling.deviation).float()
         with one_thread():
             if self.epochs:
                 *_, weights = islice(
@@ -123,12 +129,12 @@ class SequenceReader(_Unfitted):
                 )
                 weights_by_part = [weights]
             else:
-                parts = _parts(is_member, seed)
+                part_of = _assign_parts(is_member, seed)
                 weights_by_part = [
                     self._train_with_early_stopping(
-                        sequences, is_member.long(), parts == part, seed
+                        sequences, is_member.long(), part_of == part, seed
                     )
-                    for part in range(int(parts.max()) + 1)
+                    for part in range(int(part_of.max()) + 1)
                 ]
         return FittedReader(
             self.hidden,
@@ -145,10 +151,10 @@ class SequenceReader(_Unfitted):
         is_held_out: Bool[Tensor, " samples"],
         seed: int,
     ) -> dict[str, Tensor]:
-        """Return the weights of the epoch with the least loss on held-out samples."""
-        network = _initial(sequences.shape[2], self.hidden, seed)
+        """Return the weights of the epoch with the lowest loss on held-out samples."""
+        network = _initial_network(sequences.shape[2], self.hidden, seed)
         best_weights: dict[str, Tensor] = {}
-        least, waited = float("inf"), 0
+        lowest, epochs_without_improvement = float("inf"), 0
         epochs = self._train_epochs(sequences[~is_held_out], labels[~is_held_out], seed)
         for weights in islice(epochs, PUBLISHED_EPOCHS):
             network.load_state_dict(weights)
@@ -156,10 +162,11 @@ class SequenceReader(_Unfitted):
                 loss = float(
                     functional.cross_entropy(network(sequences[is_held_out]), labels[is_held_out])
                 )
-            waited += 1
-            if loss < least or not best_weights:
-                least, best_weights, waited = loss, {n: v.clone() for n, v in weights.items()}, 0
-            if waited == PATIENCE:
+            epochs_without_improvement += 1
+            if loss < lowest or not best_weights:
+                lowest, best_weights = loss, {n: v.clone() for n, v in weights.items()}
+                epochs_without_improvement = 0
+            if epochs_without_improvement == PATIENCE:
                 break
         return best_weights
 
@@ -170,9 +177,9 @@ class SequenceReader(_Unfitted):
         seed: int,
     ) -> Iterator[dict[str, Tensor]]:
         """Yield the weights after each epoch; the next epoch changes them in place."""
-        reader = _initial(sequences.shape[2], self.hidden, seed)
+        network = _initial_network(sequences.shape[2], self.hidden, seed)
         groups = [
-            {"params": [p for n, p in reader.named_parameters() if ("bias" in n) == bias]}
+            {"params": [p for n, p in network.named_parameters() if ("bias" in n) == bias]}
             | {"weight_decay": 0.0 if bias else self.weight_decay}
             for bias in (False, True)
         ]
@@ -183,15 +190,15 @@ class SequenceReader(_Unfitted):
             order = torch.randperm(len(labels), generator=rng)
             for step in chunks(len(labels), self.batch_size):
                 batch = order[step]
-                loss = functional.cross_entropy(reader(sequences[batch]), labels[batch])
+                loss = functional.cross_entropy(network(sequences[batch]), labels[batch])
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-            if epoch % LR_STEP == 0 and rate > LR_LOWEST:
+            if epoch % LR_DECAY_EPOCHS == 0 and rate > MIN_LR:
                 rate *= LR_DECAY
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-            yield reader.state_dict()
+            yield network.state_dict()
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,46 +220,46 @@ class FittedReader:
     needs = SequenceReader.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.spread
-        reader = _initial(sequences.shape[2], self.hidden, 0).double()
+        sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.deviation
+        network = _initial_network(sequences.shape[2], self.hidden, 0).double()
         scores = torch.zeros(len(sequences), dtype=torch.float64)
         with one_thread(), torch.no_grad():
             for weights in self.weights:
-                reader.load_state_dict(weights)
+                network.load_state_dict(weights)
                 logits = torch.cat(
-                    [reader(sequences[c]) for c in chunks(len(sequences), SCORING_BATCH)]
+                    [network(sequences[c]) for c in chunks(len(sequences), SCORING_BATCH)]
                 )
                 scores += (logits[:, 1] - logits[:, 0]) / len(self.weights)
-        # The last bits depend on the batch in which a sample is scored; those of float32 do not.
+        # Rounding to float32 removes the last bits, which depend on the other samples of a batch.
         return scores.float().double()
 
 
-def _parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
-    """Return the part of each sample; parts have equal shares of members."""
-    kinds = [kind.nonzero().flatten() for kind in (is_member, ~is_member)]
-    if min(len(kind) for kind in kinds) < 2:
+def _assign_parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
+    """Return the part of each sample; all parts have equal fractions of members."""
+    groups = [mask.nonzero().flatten() for mask in (is_member, ~is_member)]
+    if min(len(positions) for positions in groups) < 2:
         raise BadInput(
             f"an attack with early stopping needs at least two members and two non-members, got "
-            f"{len(kinds[0])} and {len(kinds[1])}; give more, or set its epochs"
+            f"{len(groups[0])} and {len(groups[1])}; give more, or set its epochs"
         )
     rng = seeded(seed, "held back")
     parts = torch.empty(len(is_member), dtype=torch.int64)
-    for kind in kinds:
-        order = torch.randperm(len(kind), generator=rng)
-        parts[kind[order]] = torch.arange(len(kind)) % PARTS
+    for positions in groups:
+        order = torch.randperm(len(positions), generator=rng)
+        parts[positions[order]] = torch.arange(len(positions)) % PARTS
     return parts
 
 
-def _initial(signals: int, hidden: int, seed: int) -> _Reader:
+def _initial_network(signals: int, hidden: int, seed: int) -> _SequenceNetwork:
     """Return a network with torch's initialisation, drawn from a seeded generator."""
     with torch.random.fork_rng(devices=[]):
-        reader = _Reader(signals, hidden)
+        network = _SequenceNetwork(signals, hidden)
     rng = seeded(seed, "weights")
     with torch.no_grad():
-        for name, value in reader.named_parameters():
+        for name, value in network.named_parameters():
             bound = 1 / sqrt(hidden if name.startswith("lstm") else 2 * hidden)
             value.uniform_(-bound, bound, generator=rng)
-    return reader
+    return network
 
 
 def _sequences(
@@ -269,25 +276,25 @@ def _sequences(
 
 def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
     flat = sequences.flatten(0, 1)
-    spread = flat.std(0, correction=0)
-    # A constant signal carries no information; a spread of 1 avoids a division by zero.
-    return _Scaling(flat.mean(0), spread.where(spread > 0, 1.0))
+    deviation = flat.std(0, correction=0)
+    # A constant signal has no information; a deviation of 1 avoids a division by zero.
+    return _Scaling(flat.mean(0), deviation.where(deviation > 0, 1.0))
 
 
-Evidence = Float[Tensor, "samples evidence"]
+Features = Float[Tensor, "samples features"]
 
 
 @arguments.dataclass(frozen=True)
 class Stacked(_Unfitted):
     """A logistic regression on several signals, which is trained on samples of known membership.
 
-    Its features are, for each signal, the last value, the mean over the rounds, and the mean
-    distance from the other clients' values, in their standard deviations. The first two are those
-    of threshold attacks, and the third is that of FedMIA. The score is the mean log-odds of
-    regressions on several bootstrap samples.
+    For each signal, there are three features: the last value, the mean over the rounds, and the
+    mean distance from the other clients' values, in their standard deviations. Threshold attacks
+    use the first two, FedMIA the third. The score is the mean log-odds of regressions on several
+    bootstrap samples.
 
     Attributes:
-        penalty: Weight of the squared coefficients, in samples.
+        penalty: L2 penalty: 1 / C of scikit-learn's ``LogisticRegression``.
         bags: Number of bootstrap samples.
 
     Source: None; the features are those of Yeom et al. 2018, Li et al. 2022 and FedMIA, Eqs. (5) to
@@ -310,19 +317,19 @@ class Stacked(_Unfitted):
     ) -> "FittedStack":
         from sklearn.linear_model import LogisticRegression
 
-        raw = _evidence(measurements, target)
-        mean, spread = raw.mean(0), raw.std(0, correction=0)
-        # A constant feature carries no information; a spread of 1 avoids a division by zero.
-        spread = spread.where(spread > 0, 1.0)
-        standardised, truth = ((raw - mean) / spread).numpy(), is_member.numpy()
+        raw = _features(measurements, target)
+        mean, deviation = raw.mean(0), raw.std(0, correction=0)
+        # A constant feature has no information; a deviation of 1 avoids a division by zero.
+        deviation = deviation.where(deviation > 0, 1.0)
+        standardised, truth = ((raw - mean) / deviation).numpy(), is_member.numpy()
         rng, weights = seeded_numpy(seed, "bags"), []
-        members, others = np.flatnonzero(truth), np.flatnonzero(~truth)
+        members, nonmembers = np.flatnonzero(truth), np.flatnonzero(~truth)
         for _ in range(self.bags):
-            drawn = np.concatenate([rng.choice(part, len(part)) for part in (members, others)])
+            bag = np.concatenate([rng.choice(group, len(group)) for group in (members, nonmembers)])
             regression = LogisticRegression(C=1 / self.penalty, max_iter=1000)
-            regression.fit(standardised[drawn], truth[drawn])
+            regression.fit(standardised[bag], truth[bag])
             weights.append(np.append(regression.coef_[0], regression.intercept_))
-        return FittedStack(mean, spread, torch.from_numpy(np.mean(weights, axis=0)))
+        return FittedStack(mean, deviation, torch.from_numpy(np.mean(weights, axis=0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,36 +338,37 @@ class FittedStack:
 
     Attributes:
         mean: Mean of each feature over the training samples.
-        spread: Standard deviation of each feature over the training samples.
+        deviation: Standard deviation of each feature over the training samples.
         weights: Weight of each feature, and the intercept.
     """
 
-    mean: Float[Tensor, " evidence"]
-    spread: Float[Tensor, " evidence"]
-    weights: Float[Tensor, " evidence_and_1"]
+    mean: Float[Tensor, " features"]
+    deviation: Float[Tensor, " features"]
+    weights: Float[Tensor, " features_and_1"]
 
     over_clients = Stacked.over_clients
     over_rounds = Stacked.over_rounds
     needs = Stacked.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        evidence = (_evidence(measurements, target) - self.mean) / self.spread
+        features = (_features(measurements, target) - self.mean) / self.deviation
         # Features far outside the range of the training samples are clipped.
-        return (evidence.clamp(-_MAX_DEVIATION, _MAX_DEVIATION) * self.weights[:-1]).sum(
+        return (features.clamp(-_MAX_DEVIATION, _MAX_DEVIATION) * self.weights[:-1]).sum(
             1
         ) + self.weights[-1]
 
 
 _MAX_DEVIATION = 6.0
+"""Largest absolute value of a standardised feature."""
 
 
-def _evidence(measurements: tuple[Measurements, ...], target: ClientId) -> Evidence:
+def _features(measurements: tuple[Measurements, ...], target: ClientId) -> Features:
     return torch.stack(
-        [evidence for m in measurements for evidence in _evidence_of_signal(m, target)], dim=1
+        [features for m in measurements for features in _features_of_signal(m, target)], dim=1
     )
 
 
-def _evidence_of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
+def _features_of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
     """Return last value, mean, and mean standardised distance from the other clients."""
     values_of_target = m.of(target).double()
     was_measured = measured_rounds(values_of_target, target)
@@ -386,6 +394,6 @@ def _distance(
     values: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
 ) -> Float[Tensor, " samples"]:
     above = values - peers.mean(0)
-    spread = peers.std(0, correction=0)
-    # The spread is 0 if peers agree exactly. Only the direction is then known.
-    return torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign())
+    deviation = peers.std(0, correction=0)
+    # If peers agree exactly, the deviation is 0, and only the sign of the difference is used.
+    return torch.where(deviation > 0, above / deviation.where(deviation > 0, 1.0), above.sign())

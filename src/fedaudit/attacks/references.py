@@ -1,4 +1,4 @@
-"""Rules that compare a model with reference models, which the adversary trained."""
+"""Rules that compare the target's signal with those of reference models."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,12 +22,15 @@ from fedaudit.observe.measurements import Measurements
 Signals = Float[Tensor, "references samples"]
 SLOPES = tuple(step / 10 for step in range(11))
 """Slopes from which RMIA chooses."""
+
 DEFAULT_SLOPE = 0.3
-"""The slope without samples to choose it on, which the paper uses on several data sets."""
+"""The slope if there are no tuning samples; the paper uses it for several data sets."""
+
 MAX_TUNED = 4
-"""Maximum number of references whose attacks choose settings."""
+"""Largest number of references that are attacked to choose settings."""
+
 TrainedOn = Bool[Tensor, "references samples"]
-Kind = TypeVar("Kind", bound="ReferenceCalibrated")
+Calibrated = TypeVar("Calibrated", bound="ReferenceCalibrated")
 OfflineSlope = Annotated[
     float,
     Condition(
@@ -39,11 +42,12 @@ OfflineSlope = Annotated[
 
 @arguments.dataclass(frozen=True)
 class ReferenceCalibrated:
-    """A rule on one signal of the target and of reference models, round by round.
+    """Base class of rules that compare a signal of the target with those of reference models.
 
-    A hard sample has a large loss in every model, an easy one a small loss. Compared with models
-    that were not trained on the sample (offline), or of which half were (online), the rest of the
-    signal is due to membership.
+    A hard sample has a large loss in every model, an easy one a small loss. The comparison with
+    reference models removes this difference, so that the rest of the signal is due to membership.
+    In offline attacks, no reference model was trained on the attacked samples; in online attacks,
+    about half of the models were trained on each sample.
 
     Attributes:
         rounds: "last" for the last measured round, "mean" for the mean over all measured rounds.
@@ -64,14 +68,14 @@ class ReferenceCalibrated:
         several = Sees.ROUNDS if self.rounds == "mean" else Sees.NOTHING
         return Sees.REFERENCE_MODELS | several
 
-    def with_references(self: Kind, references: Sequence[Reference]) -> Kind:
+    def with_references(self: Calibrated, references: Sequence[Reference]) -> Calibrated:
         return replace(self, references=tuple(references))
 
-    def on_samples(self: Kind, chosen: Tensor) -> Kind:
+    def on_samples(self: Calibrated, choice: Tensor) -> Calibrated:
         return replace(
             self,
             references=tuple(
-                reference.on_samples(chosen) for reference in self._require_references()
+                reference.on_samples(choice) for reference in self._require_references()
             ),
         )
 
@@ -82,7 +86,7 @@ class ReferenceCalibrated:
         trained_on = torch.stack([reference.trained_on for reference in references])
         return torch.stack(
             [
-                self.compared(
+                self.score_round(
                     signals[row].double(),
                     torch.stack(
                         [
@@ -99,18 +103,18 @@ class ReferenceCalibrated:
         ).mean(0)
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
-        """Raise if there would be too few reference models with or without some sample."""
+        """Raise if there would be too few reference models with or without a sample."""
 
     @abstractmethod
-    def compared(
-        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+    def score_round(
+        self, signal: Float[Tensor, " samples"], reference_signals: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
         """Return the scores of a round.
 
         Args:
             signal: The target's signal, in double precision.
-            others: The reference models' signals.
-            trained_on: Which of the samples each reference model was trained on.
+            reference_signals: The reference models' signals.
+            trained_on: Whether each reference model was trained on each sample.
         """
 
     def _require_references(self) -> tuple[Reference, ...]:
@@ -126,24 +130,26 @@ class ReferenceCalibrated:
 class RelativeLikelihood(ReferenceCalibrated):
     """RMIA: a sample's likelihood under the target, divided by its mean over reference models.
 
-    The signal is minus a loss that is a negative log-likelihood: exp(-loss) is the probability of
-    the true class, or its geometric mean over tokens.
+    The signal is a negative loss, and the loss a negative log-likelihood: exp(-loss) is the
+    probability of the true class, or the geometric mean of probabilities over tokens.
 
     Attributes:
-        rounds: "last", or "mean" of the logarithms over rounds.
-        offline: Slope a of the approximation for samples that no reference model was trained on:
-            the mean over models with and without the sample is approximated by
-            ((1 + a) * the mean over models without it + 1 - a) / 2. From 0 to 1; -1 chooses the
-            multiple of 0.1 with the largest AUC in attacks on the reference models, each compared
-            with the others, and uses 0.3 with a single reference model.
+        rounds: "last" for the last measured round, "mean" for the mean of the logarithms over
+            rounds.
+        offline: Slope a, from 0 to 1, for samples that no reference model was trained on. The mean
+            over models with and without the sample is then approximated by
+            ((1 + a) * mean over models without it + 1 - a) / 2. With -1, the slope is the multiple
+            of 0.1 with the largest AUC in attacks on each reference model, with the others as its
+            references; with a single reference model, it is 0.3.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
-    Differs: The score is the logarithm of the ratio, instead of the share of population samples
-        whose ratio it exceeds by a factor. It ranks samples in the same order, without ties and
-        without population samples. The authors choose a by an attack on one reference model. Here,
-        each of the first four references is attacked in turn, on samples that these were trained on
-        and on the audited samples, which none was trained on. Reference models are federations,
-        whose clients have the defenses of the audited federation by default.
+    Differs: The score is the logarithm of the ratio. In the paper, it is the fraction of population
+        samples whose ratio it exceeds by a factor. The logarithm ranks samples in the same order,
+        without ties and without population samples. The authors choose a by an attack on one
+        reference model. Here, each of the first four references is attacked: on samples that they
+        were trained on, and on the audited samples, which none of them was trained on. Reference
+        models are federations, whose clients have the defenses of the audited federation by
+        default.
     """
 
     offline: OfflineSlope = -1.0
@@ -157,135 +163,141 @@ class RelativeLikelihood(ReferenceCalibrated):
     def chosen_slope(self, target: ClientId) -> float:
         """Return the slope with the largest AUC in attacks on the first reference models.
 
-        Only these have members among the measured samples that were drawn for them. A further
-        model's members would be samples that it shares with these by chance.
+        For these models, members were drawn among the measured samples. Members of later models
+        would only be samples that they share with the first ones by chance.
 
         Args:
-            target: The client under audit. References may be measured at another client instead.
+            target: The audited client. References may have been measured at another client.
         """
         references = self._require_references()
-        areas = []
+        aucs = []
         for index, attacked in enumerate(references[:MAX_TUNED]):
             others = (*references[:index], *references[index + 1 :])
-            areas.append(self._areas(attacked, others, target))
-        areas = [by_slope for by_slope in areas if by_slope]
-        return SLOPES[int(np.argmax(np.mean(areas, axis=0)))] if areas else DEFAULT_SLOPE
+            aucs.append(self._auc_by_slope(attacked, others, target))
+        aucs = [by_slope for by_slope in aucs if by_slope]
+        return SLOPES[int(np.argmax(np.mean(aucs, axis=0)))] if aucs else DEFAULT_SLOPE
 
-    def _areas(
+    def _auc_by_slope(
         self, attacked: Reference, others: tuple[Reference, ...], target: ClientId
     ) -> list[float]:
-        """Return the AUC of each slope in an attack on a reference; empty if there can be none."""
+        """Return the AUC of each slope in an attack on a reference; empty if it is impossible."""
         tunings = [reference.tuning for reference in others if reference.tuning is not None]
         if attacked.tuning is None or not tunings:
             return []
         client, owner = attacked.client_for(target), attacked.tuning.owner
-        absent = torch.stack([tuning.owner == NOBODY for tuning in tunings])
-        # A sample that all other references were trained on cannot be compared.
-        comparable = absent.any(0) & ((owner == client) | (owner == NOBODY))
-        is_member = (owner == client)[comparable].numpy()
+        is_unused = torch.stack([tuning.owner == NOBODY for tuning in tunings])
+        # At least one of the other references must not be trained on the sample.
+        is_comparable = is_unused.any(0) & ((owner == client) | (owner == NOBODY))
+        is_member = (owner == client)[is_comparable].numpy()
         if not 0 < is_member.sum() < len(is_member):
             return []
         (m,) = attacked.tuning.measured
-        target_signals, mask = m.of(client), absent[:, comparable].numpy()
+        target_signals, mask = m.of(client), is_unused[:, is_comparable].numpy()
         rows = measured_rounds(target_signals, client).nonzero().flatten().tolist()
         scores = np.zeros((len(SLOPES), len(is_member)))
         for row in rows if self.rounds == "mean" else rows[-1:]:
             signals = [
                 _signal_in_round(tuning.measured, reference.client_for(target), m.rounds[row])[
-                    comparable
+                    is_comparable
                 ].numpy()
                 for reference, tuning in zip(others, tunings, strict=True)
             ]
-            without = _log_mean_exp(np.stack(signals), mask)
-            target_signal = target_signals[row, comparable].double().numpy()
-            scores += [target_signal - _approximation(without, slope) for slope in SLOPES]
+            log_mean = _log_mean_exp(np.stack(signals), mask)
+            target_signal = target_signals[row, is_comparable].double().numpy()
+            scores += [target_signal - _approximate_mean(log_mean, slope) for slope in SLOPES]
         return [_auc(slope_scores, is_member) for slope_scores in scores]
 
-    def compared(
-        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+    def score_round(
+        self, signal: Float[Tensor, " samples"], reference_signals: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
         mask = trained_on.numpy()
-        with_it = _log_mean_exp(others.numpy(), mask)
-        without = _log_mean_exp(others.numpy(), ~mask)
-        assumed = _approximation(without, self.offline)
-        both = np.logaddexp(with_it, without) - log(2)
-        never, always = ~mask.any(0), mask.all(0)
-        usual = np.where(never, assumed, np.where(always, with_it, both))
-        return signal - torch.from_numpy(usual)
+        log_mean_with = _log_mean_exp(reference_signals.numpy(), mask)
+        log_mean_without = _log_mean_exp(reference_signals.numpy(), ~mask)
+        approximate = _approximate_mean(log_mean_without, self.offline)
+        both = np.logaddexp(log_mean_with, log_mean_without) - log(2)
+        # Samples in no reference, in all references, and in some of them.
+        in_none, in_all = ~mask.any(0), mask.all(0)
+        log_mean = np.where(in_none, approximate, np.where(in_all, log_mean_with, both))
+        return signal - torch.from_numpy(log_mean)
 
 
-def _approximation(without: Float[ndarray, " samples"], slope: float) -> Float[ndarray, " samples"]:
-    """Return the log mean over models of both kinds, approximated from those without a sample."""
+def _approximate_mean(
+    log_mean_without: Float[ndarray, " samples"], slope: float
+) -> Float[ndarray, " samples"]:
+    """Approximate the log mean over all models by that over models without the sample."""
     constant = log(1 - slope) if slope < 1 else -np.inf
-    assumed: Float[ndarray, " samples"] = np.logaddexp(without + log(1 + slope), constant) - log(2)
-    return assumed
+    doubled: Float[ndarray, " samples"] = np.logaddexp(log_mean_without + log(1 + slope), constant)
+    return doubled - log(2)
 
 
 def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"]) -> float:
-    """Return the AUC: the share of member and non-member pairs in order, where ties count half."""
-    others = np.sort(scores[~is_member])
-    below = np.searchsorted(others, scores[is_member], "left")
-    not_above = np.searchsorted(others, scores[is_member], "right")
-    return float((below + not_above).mean() / (2 * len(others)))
+    """Return the AUC: the fraction of pairs in which the member scores higher; ties count half."""
+    nonmembers = np.sort(scores[~is_member])
+    below = np.searchsorted(nonmembers, scores[is_member], "left")
+    not_above = np.searchsorted(nonmembers, scores[is_member], "right")
+    return float((below + not_above).mean() / (2 * len(nonmembers)))
 
 
 @arguments.dataclass(frozen=True)
 class LikelihoodRatio(ReferenceCalibrated):
     """LiRA: a normal distribution of the signal over reference models, for each sample.
 
-    Offline, the score is the target's distance above the mean over models that were not trained on
-    the sample, in standard deviations if each sample has its own variance. Online, it is the
+    Offline, the score is how far the target's signal is above the mean over models that were not
+    trained on the sample; with a variance per sample, in standard deviations. Online, it is the
     logarithm of the ratio of the densities with and without the sample.
 
     Attributes:
-        rounds: "last", or "mean" of the scores over rounds.
-        variance: "fixed" for one variance for all samples, which is better with few reference
-            models; "each" for one variance per sample.
+        rounds: "last" for the last measured round, "mean" for the mean of the scores over rounds.
+        variance: "fixed" for the same variance for all samples, which is better with few reference
+            models; "each" for a variance per sample.
 
     Source: Carlini et al. 2022 (LiRA), Algorithm 1 and Eq. (4); section VI-C (fixed variance).
-    Differs: The score is the distance and not its probability, which ranks samples in the same
-        order without ties. The published code uses the median over the models, and here it is the
-        mean. Its fixed variance is that of all signals of all samples, with and without the sample;
-        here it is the variance about each sample's mean, separately for both kinds of models. Its
-        offline score is the density, which treats signals far below those of the reference models
-        like signals far above; here, as in Eq. (4), only the upper side counts. Reference models
-        are federations, as for RMIA.
+    Differs: The score is the distance instead of its probability; this ranks samples in the same
+        order without ties. The published code uses the median over the models, this class the mean.
+        Its fixed variance is that of all signals of all samples, with and without the sample. Here,
+        it is the variance about each sample's mean, separately for models with and without the
+        sample. Its offline score is the density, which treats signals far below those of the
+        reference models like signals far above. Here, as in Eq. (4), only signals above count.
+        Reference models are federations, as for RMIA.
     """
 
     variance: Literal["fixed", "each"] = "fixed"
 
-    def compared(
-        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+    def score_round(
+        self, signal: Float[Tensor, " samples"], reference_signals: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        without, spread = self._fitted(others, ~trained_on)
-        above = signal - without
+        mean_without, deviation_without = self._moments(reference_signals, ~trained_on)
+        above = signal - mean_without
         if not bool(trained_on.any()):
-            return above if self.variance == "fixed" else above / spread
-        with_it, wide = self._fitted(others, trained_on)
-        densities = (above / spread).square() - ((signal - with_it) / wide).square()
-        return densities / 2 + (spread / wide).log()
+            return above if self.variance == "fixed" else above / deviation_without
+        mean_with, deviation_with = self._moments(reference_signals, trained_on)
+        z_without, z_with = above / deviation_without, (signal - mean_with) / deviation_with
+        # The logarithm of the ratio of two normal densities.
+        return (z_without.square() - z_with.square()) / 2 + (
+            deviation_without / deviation_with
+        ).log()
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
         self._refuse_few(~trained_on)
         if bool(trained_on.any()):
             self._refuse_few(trained_on)
 
-    def _fitted(
-        self, others: Signals, chosen: TrainedOn
+    def _moments(
+        self, reference_signals: Signals, choice: TrainedOn
     ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
-        """Return mean and standard deviation of each sample over the chosen models."""
-        self._refuse_few(chosen)
-        count = chosen.sum(0)
-        mean = others.where(chosen, 0.0).sum(0) / count
-        squares = (others - mean).where(chosen, 0.0).square().sum(0)
+        """Return mean and standard deviation of each sample's signal over the chosen models."""
+        self._refuse_few(choice)
+        count = choice.sum(0)
+        mean = reference_signals.where(choice, 0.0).sum(0) / count
+        squares = (reference_signals - mean).where(choice, 0.0).square().sum(0)
         if self.variance == "each":
             variance = squares / (count - 1)
         else:
             variance = (squares.sum() / (count - 1).sum().clamp_min(1)).expand_as(squares)
         return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
-    def _refuse_few(self, chosen: TrainedOn) -> None:
-        count = chosen.sum(0)
+    def _refuse_few(self, choice: TrainedOn) -> None:
+        count = choice.sum(0)
         fewest = 2 if self.variance == "each" else 1
         if int(count.min()) < fewest:
             raise BadInput(
@@ -298,7 +310,7 @@ class LikelihoodRatio(ReferenceCalibrated):
 def _signal_in_round(
     measured: tuple[Measurements, ...], client: ClientId, index: int
 ) -> Float[Tensor, " samples"]:
-    """Return a reference's signal in a round, or in its last one if it was not measured then."""
+    """Return a reference's signal in a round; if not measured, in its last measured round."""
     (m,) = measured
     values = m.of(client)
     was_measured = measured_rounds(values, client)
@@ -311,10 +323,10 @@ def _signal_in_round(
 
 
 def _log_mean_exp(
-    values: Float[ndarray, "references samples"], chosen: Bool[ndarray, "references samples"]
+    values: Float[ndarray, "references samples"], choice: Bool[ndarray, "references samples"]
 ) -> Float[ndarray, " samples"]:
-    """Return the log mean of the exponentials of the chosen values; minus infinity for none."""
-    # Not torch.logsumexp, whose last digits depend on the position of a sample in memory.
-    total = np.logaddexp.reduce(np.where(chosen, values, -np.inf), axis=0)
-    mean: Float[ndarray, " samples"] = total - np.log(np.maximum(chosen.sum(0), 1))
+    """Return the log of the mean exponential of the chosen values; minus infinity for none."""
+    # The last digits of torch.logsumexp would depend on the position of a sample in memory.
+    total = np.logaddexp.reduce(np.where(choice, values, -np.inf), axis=0)
+    mean: Float[ndarray, " samples"] = total - np.log(np.maximum(choice.sum(0), 1))
     return mean

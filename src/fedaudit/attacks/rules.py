@@ -1,4 +1,4 @@
-"""Rules that score membership by signals of the audited federation alone."""
+"""Rules that score membership only by signals of the audited federation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -46,9 +46,9 @@ class Mean:
 
 @dataclass(frozen=True)
 class Slope:
-    """The least-squares slope of the signal at the target over the rounds it was measured in.
+    """The least-squares slope of the target's signal over the rounds in which it was measured.
 
-    The line is fitted against the round number, so that a missing round leaves a gap.
+    The line is fitted to the round numbers, so that rounds without a measurement are allowed.
 
     Source: CoFedMID appendix D, which describes FTA (Chen et al. 2024): the slope of confidence
         (FTA-C) or loss (FTA-L) over rounds. The loss signal is negative, so that both slopes are
@@ -73,7 +73,7 @@ class Slope:
             )
         rounds = rounds - rounds.mean()
         measured = values[was_measured].double()
-        # Relative to the first round, a constant signal has a slope of exactly 0.
+        # Without this difference, rounding would give a constant signal a slope other than 0.
         rise = measured - measured[0]
         return (rounds[:, None] * rise).sum(0) / rounds.square().sum()
 
@@ -83,21 +83,21 @@ class OneSidedLikelihood:
     """One-sided likelihood of FedMIA: the target's signal compared with that of other clients.
 
     In each round and for each sample, a normal distribution is fitted to the signals of the
-    target's peers, which are the clients that received the same model. The target's signal gives an
-    upper tail probability under this distribution. The score is minus the mean tail probability
-    over the rounds. It ranks samples like the paper's mean cumulative probability, but does not
-    saturate at 1. Rounds with fewer than two peers are left out.
+    target's peers, which are the clients that received the same model. The upper tail probability
+    of the target's signal is computed under this distribution. The score is minus the mean tail
+    probability over the rounds. It ranks samples like the paper's mean cumulative probability, but
+    does not saturate at 1. Rounds with fewer than two peers are left out.
 
     Attributes:
         outlier_sigmas: Peers more than this many standard deviations above the peers' mean are
-            excluded from the fit, since they may have the sample too. With 3, the filter never acts
-            on fewer than 11 peers: a value is at most sqrt(n - 1) population standard deviations
-            above the mean of n values that include it.
+            excluded from the fit, since they may have the sample, too. The value 3 never excludes
+            one of fewer than 11 peers: in n values, none is more than sqrt(n - 1) population
+            standard deviations above the mean.
         leave_one_out: Whether each peer is compared with the mean and standard deviation of the
-            other peers, so that the filter also acts on few peers.
+            other peers, so that one of few peers can be excluded as well.
         variance_floor: Constant that is added to the variance. The published code adds 1e-8, which
-            is as large as the variance of the cosines of a large network. Use it only to reproduce
-            that code.
+            is as large as the variance of cosines of a large network. Use it only to reproduce that
+            code.
 
     Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
     Differs: The score is minus the mean upper tail probability, which gives the same ranking
@@ -135,56 +135,57 @@ class OneSidedLikelihood:
         self, value: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
     ) -> Float[Tensor, " samples"]:
         """Return 1 - Lambda of Eq. (11): the probability that a non-member's signal is larger."""
-        mean, variance = _moments(peers, self._not_outliers(peers))
-        spread = (variance + self.variance_floor).sqrt()
+        mean, variance = _moments(peers, self._is_inlier(peers))
+        deviation = (variance + self.variance_floor).sqrt()
         above = value - mean
-        # The spread is 0 if peers agree exactly. Only the direction is then known.
-        z = torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign() * torch.inf)
-        # torch.special.ndtr(-z) would be exactly 0 from z = 8.3 on.
+        # If peers agree exactly, the deviation is 0 and z is infinite.
+        z = torch.where(
+            deviation > 0, above / deviation.where(deviation > 0, 1.0), above.sign() * torch.inf
+        )
+        # erfc is used because torch.special.ndtr(-z) is exactly 0 from z = 8.3 on.
         tail: Tensor = 0.5 * torch.special.erfc(z.where(above != 0, 0.0) / sqrt(2))
         return tail
 
-    def _not_outliers(self, peers: Float[Tensor, "peers samples"]) -> Bool[Tensor, "peers samples"]:
-        """Return which peers Eq. (8) keeps, in one pass over the upper side."""
-        all_kept = torch.ones_like(peers, dtype=torch.bool)
+    def _is_inlier(self, peers: Float[Tensor, "peers samples"]) -> Bool[Tensor, "peers samples"]:
+        """Return whether Eq. (8) keeps each peer's value; the filter is applied once."""
+        everything = torch.ones_like(peers, dtype=torch.bool)
         if not self.leave_one_out:
-            mean, variance = _moments(peers, all_kept)
+            mean, variance = _moments(peers, everything)
             return peers <= mean + self.outlier_sigmas * variance.sqrt()
         if len(peers) < 3:
-            return all_kept
-        is_kept = []
+            return everything
+        rows = []
         for index in range(len(peers)):
             others = torch.cat([peers[:index], peers[index + 1 :]])
             mean, variance = _moments(others, torch.ones_like(others, dtype=torch.bool))
-            is_kept.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
-        return torch.stack(is_kept)
+            rows.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
+        return torch.stack(rows)
 
 
 def _moments(
-    peers: Float[Tensor, "peers samples"], is_kept: Bool[Tensor, "peers samples"]
+    peers: Float[Tensor, "peers samples"], is_inlier: Bool[Tensor, "peers samples"]
 ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
-    """Return mean and population variance of the peers that are kept, by Eqs. (9) and (10)."""
-    count = is_kept.sum(0)
-    # Relative to the first peer, the variance of equal peers is exactly 0, without a rounding
-    # error.
+    """Return mean and population variance of the inliers, by Eqs. (9) and (10)."""
+    count = is_inlier.sum(0)
+    # Differences from the first peer are used, so that equal peers have a variance of exactly 0.
     offset = peers - peers[0]
-    mean = offset.where(is_kept, 0.0).sum(0) / count
-    return peers[0] + mean, (offset - mean).square().where(is_kept, 0.0).sum(0) / count
+    mean = offset.where(is_inlier, 0.0).sum(0) / count
+    return peers[0] + mean, (offset - mean).square().where(is_inlier, 0.0).sum(0) / count
 
 
 @dataclass(frozen=True)
 class WhereAssigned:
-    """Another rule, applied for each sample to the rounds in which its class was trained on.
+    """Another rule, applied for each sample to the rounds in which the target may train on it.
 
-    If a defense reassigns classes in every round, a member is trained on in some rounds only, and a
-    mean over all rounds hides it. An adversary that knows the target's classes excludes the other
-    rounds. It is a member of the coalition, or has the coalition's seed. A sample of a class that
-    the target never trained on is scored on all rounds.
+    If a defense assigns other classes in every round, the target trains on a member only in some
+    rounds, and a mean over all rounds hides it. An adversary that is a member of the coalition, or
+    has the coalition's seed, knows the classes and excludes the other rounds. A sample of a class
+    that the target never trained on is scored on all rounds.
 
     Attributes:
         rule: The rule that scores the remaining rounds.
-        used: For each round, a mask of the samples that the target may have trained on; a single
-            entry applies to all samples. None until side information is given.
+        used: For each round, whether the target may have trained on each sample; a single entry
+            applies to all samples. None until side information is given.
 
     Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead.
     """
@@ -212,18 +213,18 @@ class WhereAssigned:
         return replace(self, used=dict(used))
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        used = self._used(measurements[0])
-        # Samples with the same informative rounds are scored together.
-        patterns, which = torch.unique(used, dim=1, return_inverse=True)
+        used = self._used_rounds(measurements[0])
+        # Samples with the same rounds are scored together.
+        patterns, pattern_of = torch.unique(used, dim=1, return_inverse=True)
         scores = torch.empty(used.shape[1], dtype=torch.float64)
         for number, rounds in enumerate(patterns.unbind(1)):
-            samples = (which == number).nonzero().flatten()
-            parts = [_part(m, rounds, samples) for m in measurements]
-            scores[samples] = self.rule(*parts, target=target)
+            samples = (pattern_of == number).nonzero().flatten()
+            selected = [_select(m, rounds, samples) for m in measurements]
+            scores[samples] = self.rule(*selected, target=target)
         return scores
 
-    def _used(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
-        """Return the rounds that each sample is scored on; all of them if it was used in none."""
+    def _used_rounds(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
+        """Return the rounds in which each sample is scored; all rounds if it was used in none."""
         if self.used is None:
             raise BadInput(
                 "this attack needs to know which samples the target can have trained on in which "
@@ -240,7 +241,7 @@ class WhereAssigned:
         return used | ~used.any(0)
 
 
-def _part(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
+def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
     row_numbers = rounds.nonzero().flatten().tolist()
     return replace(
         m,
@@ -253,21 +254,20 @@ def _part(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Mean decrease of a sample's log loss between two poisoned rounds.
+    """Mean decrease of a sample's log loss after rounds in which a malicious client raised it.
 
-    The decrease is from a poisoned round to the last round before the next one. In these rounds the
-    owner of a member trains on it, while no client trains on a held-out sample.
+    The decrease is from a poisoned round to the last round before the next poisoned one. In these
+    rounds, the owner of a member trains on it, while no client trains on a held-out sample.
 
     Attributes:
-        first: The first poisoned round; 0 treats every measured round but the last as poisoned. A
+        first: The first poisoned round; 0 treats all measured rounds except the last as poisoned. A
             study with a malicious client sets it.
-        every: Number of rounds from one poisoned round to the next. The loss recovers for one round
-            less.
-        floor: Added to every loss, so that a loss of 0 has a logarithm; above 0.
+        every: Number of rounds from one poisoned round to the next.
+        floor: Constant above 0 that is added to every loss, so that a loss of 0 has a logarithm.
 
     Source: Nasr et al. 2019, active attacks: training on a sample undoes the ascent on it.
     Differs: The paper trains a network on gradients, losses and outputs of several rounds, with
-        samples of known membership. Here the loss alone is used, and nothing is learned.
+        samples of known membership. Here, only the loss is used, and nothing is learned.
     """
 
     over_clients = "target only"
@@ -285,18 +285,18 @@ class Recovery:
         rounds = torch.tensor(m.rounds)[was_measured].tolist()
         # Loss signals are negative losses.
         losses = -values[was_measured].double().clamp(max=0)
-        steps = self._steps(rounds)
-        if not steps or not self.floor > 0:
+        intervals = self._poisoned_intervals(rounds)
+        if not intervals or not self.floor > 0:
             raise BadInput(
                 f"no loss can be followed after a poisoned round (first {self.first}, every "
                 f"{self.every}, floor {self.floor:g}; measured: {rounds}); leave out the attack's "
                 f"settings, which are those of {table('attacker')}"
             )
         logs = (losses + self.floor).log()
-        return torch.stack([logs[start] - logs[end] for start, end in steps]).mean(0)
+        return torch.stack([logs[start] - logs[end] for start, end in intervals]).mean(0)
 
-    def _steps(self, rounds: list[int]) -> list[tuple[int, int]]:
-        """Return the row of each poisoned round and that of the last round before the next one."""
+    def _poisoned_intervals(self, rounds: list[int]) -> list[tuple[int, int]]:
+        """Return the rows of each poisoned round and of the last round before the next one."""
         if not self.first:
             return [(row, row + 1) for row in range(len(rounds) - 1)]
         rows = {index: row for row, index in enumerate(rounds)}

@@ -18,16 +18,16 @@ from fedaudit.observe.measurements import Measurements
 
 @arguments.dataclass(frozen=True)
 class Bayes:
-    """Base of source rules: Bayes' rule over clients, from an evidence that the rules define.
+    """Base class of source rules: Bayes' rule over clients. Subclasses define the evidence.
 
     Attributes:
-        temperature: Divisor of the evidence (the paper's gamma), from 1e-6 to 1e6. A smaller one
-            sharpens the posterior, and does not change the order of clients under equal priors.
+        temperature: Divisor of the evidence (the paper's gamma), from 1e-6 to 1e6. A smaller value
+            sharpens the posterior. With equal priors, it does not change the order of clients.
         prior: "equal" for the same prior probability of every client (the paper's 1/K), "size"
-            for one in proportion to its number of samples.
+            for a prior in proportion to each client's number of samples.
     """
 
-    # Outside this range, posteriors round to equal ones, or their logarithms to infinity.
+    # Outside this range, rounding makes all posteriors equal, or their logarithms infinite.
     temperature: Annotated[float, Range(ge=1e-6, le=1e6)] = 1.0
     prior: Literal["equal", "size"] = "equal"
 
@@ -36,12 +36,12 @@ class Bayes:
 
     @abstractmethod
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """Return the evidence for each client to have each sample, in nats; NaN if unmeasured."""
+        """Return the evidence that each client owns each sample, in nats; NaN if not measured."""
 
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """Return the probability of each client to have each sample.
+        """Return the probability that each client owns each sample.
 
         Raises:
             NotVisible: No client was measured.
@@ -50,8 +50,8 @@ class Bayes:
         """
         (m,) = measurements
         evidence = self.evidence(m).double()
-        unseen = torch.isnan(evidence).any(1)
-        if bool(unseen.all()):
+        is_missing = torch.isnan(evidence).any(1)
+        if bool(is_missing.all()):
             raise NotVisible(
                 "source inference needs the uploads of single clients in at least one measured "
                 "round, and none was measured; measure more rounds"
@@ -60,16 +60,16 @@ class Bayes:
         if self.prior == "size":
             log_prior = torch.tensor([float(sizes[c]) for c in m.clients]).double().log()
         log_weight = evidence / self.temperature + log_prior[:, None]
-        return log_weight.masked_fill(unseen[:, None], -torch.inf).softmax(0)
+        return log_weight.masked_fill(is_missing[:, None], -torch.inf).softmax(0)
 
 
 @arguments.dataclass(frozen=True)
 class SourceAtLast(Bayes):
     """Source inference by the smallest loss in each client's last measured round (SIA).
 
-    Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of Eq. (15), which were not
-        trained on the sample, are those of the other clients, each with its share of the prior.
-        The result is a softmax over the clients.
+    Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). In Eq. (15), the models that were not
+        trained on the sample are those of the other clients, weighted by the prior. The result is a
+        softmax over the clients.
     """
 
     over_rounds = "last"
@@ -85,8 +85,8 @@ class SourceAtLast(Bayes):
 class SourceOnAverage(Bayes):
     """Source inference by the smallest mean loss over each client's measured rounds.
 
-    If all clients take part in all rounds, the product of the rounds' likelihoods gives the same
-    client. Its posterior is this one with the temperature divided by the number of rounds.
+    If all clients take part in all rounds, the product of the rounds' likelihoods selects the same
+    client. That posterior equals this one with the temperature divided by the number of rounds.
 
     Source: SIA, section 5 (several rounds, left for future work).
     """
@@ -102,8 +102,8 @@ class SourceOnAverage(Bayes):
 class SourceByProduct(Bayes):
     """Source inference by the product of the rounds' posteriors.
 
-    A round's losses are compared among the clients that took part in it. A client that took part
-    only in early rounds, when all losses were high, is therefore at no disadvantage.
+    Each round's losses are compared among the clients that took part in the round. Therefore, a
+    client that took part only in early rounds, when all losses were high, has no disadvantage.
 
     Source: SIA, section 5 (several rounds, left for future work).
     """
@@ -114,9 +114,10 @@ class SourceByProduct(Bayes):
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
         values = m.values.double()
         took_part = ~torch.isnan(values).any(2)
-        alone = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)
-        # Relative to chance, since a round of two clients is less informative than one of ten.
-        gain = alone + took_part.sum(1).log()[:, None, None]
+        log_posterior = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)
+        # The chance level of a round is 1 / its number of clients. Without dividing by it, a client
+        # would lose more in rounds with many clients.
+        gain = log_posterior + took_part.sum(1).log()[:, None, None]
         total = gain.where(took_part[:, :, None], 0.0).sum(0)
         total[~took_part.any(0)] = torch.nan
         return total
@@ -130,9 +131,9 @@ class SourceByTail(Bayes):
     that a client without the sample has a signal at least as large.
 
     Attributes:
-        rule: Membership rule with minus a tail probability as its score, such as that of FedMIA.
+        rule: Membership rule, such as that of FedMIA, whose score is minus a tail probability.
 
-    Source: FedMIA, Eqs. (9)-(12), read as a source posterior.
+    Source: FedMIA, Eqs. (9)-(12), used as evidence for a source posterior.
     """
 
     rule: Rule
@@ -145,9 +146,9 @@ class SourceByTail(Bayes):
         evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):
             if not bool(torch.isnan(m.of(client)).any(1).all()):
-                # Tails below the smallest positive number are 0 in 64 bits.
-                least = torch.finfo(torch.float64).tiny
-                evidence[row] = -(-self._scores(m, client)).clamp_min(least).log()
+                # A tail probability may round to 0, whose logarithm is infinite.
+                smallest = torch.finfo(torch.float64).tiny
+                evidence[row] = -(-self._scores(m, client)).clamp_min(smallest).log()
         return evidence
 
     def _scores(self, m: Measurements, client: ClientId) -> Float[Tensor, " samples"]:

@@ -44,13 +44,13 @@ from fedaudit.fl.hooks import (
 from fedaudit.fl.training.manual_backprop import clip_factors, dense_clipped_sum, dense_layers
 from fedaudit.signals.kernels import LayerKernel
 from fedaudit.signals.kernels.capture import (
+    Activation,
     CapturedCall,
     Owner,
-    Passage,
     Uncapturable,
+    activations_of,
+    capture_calls,
     owners,
-    passages_of,
-    watching,
 )
 from fedaudit.signals.kernels.plan import kernel_for, norms_over_copies
 
@@ -335,7 +335,7 @@ class _CapturedLayers:
         self.parts = parts
         self._kernels: dict[tuple[object, ...], dict[str, LayerKernel]] = {}
 
-    def kernels(self, passages: dict[str, Passage], copies: int) -> dict[str, LayerKernel]:
+    def kernels(self, passages: dict[str, Activation], copies: int) -> dict[str, LayerKernel]:
         """Return the kernel of each owner by its path, for samples of these shapes."""
         key = (copies, *(passage.inputs.shape[1:] for passage in passages.values()))
         if key not in self._kernels:
@@ -400,12 +400,12 @@ def _by_layers(
     objective: Objective, batch: Batch, layers: _CapturedLayers, *, clip: float, copies: int
 ) -> Params:
     parts = layers.parts
-    with watching(parts) as calls:
+    with capture_calls(parts) as calls:
         # A copy, because the batch is needed again if capturing fails and the network may
         # overwrite its input.
         outputs = objective.task.outputs(objective.module, batch.x.clone())
     losses = _losses(objective, outputs, batch, copies)
-    passages = passages_of(calls, parts, losses, rows=len(batch), retain_graph=True)
+    passages = activations_of(calls, parts, losses, rows=len(batch), retain_graph=True)
     kernels = layers.kernels(passages, copies)
     squared = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     with torch.no_grad():

@@ -27,9 +27,9 @@ from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
     fault_in,
-    measured_names,
+    measured_rounds_in,
+    signal_names,
     stacked,
-    stored_in,
     write_measured,
 )
 from fedaudit.observe.round import Round
@@ -254,7 +254,7 @@ class KnownSplit(LearnedFrom):
         write_measured(own_folder(run.folder, KNOWN), measured, {"run": notes["run"]})
 
     def missing_signals(self, run: Setup) -> list[str]:
-        measured = measured_names(own_place(run.folder, KNOWN))
+        measured = signal_names(own_place(run.folder, KNOWN))
         return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
@@ -265,14 +265,14 @@ class KnownSplit(LearnedFrom):
 
     def _examples(self, run: Setup) -> dict[ClientId, Examples]:
         folder = run.folder
-        stored = stored_in(own_place(folder, KNOWN))
+        stored = measured_rounds_in(own_place(folder, KNOWN))
         rounds: list[MeasuredRound] = [part.measured for part in stored]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
             raise BadInput(
                 f"{folder / KNOWN} lacks measured rounds of the samples from which attacks learn; "
                 "run the study again in another folder"
             )
-        keys = {part.notes.get("run") for part in (*stored, *stored_in(folder))}
+        keys = {part.notes.get("run") for part in (*stored, *measured_rounds_in(folder))}
         if len(keys) > 1:
             raise Damaged(
                 f"{folder / KNOWN} belongs to another run; delete {folder} and run the study again"

@@ -44,7 +44,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import above_chance, holm
 from fedaudit.metrics.delong import SEPARATE, AucInterval
 from fedaudit.metrics.unlearning import unlearned, unlearning_verdict, verdict_words
-from fedaudit.observe.kept_files import under
+from fedaudit.observe.kept_files import with_prefix
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
@@ -233,7 +233,7 @@ def _released(run: Setup) -> Model:
             "the file, or run the study in another folder"
         )
     tensors, notes = read_tensors(path)
-    architecture, state = run.algorithm.architecture, under(tensors, "server/")
+    architecture, state = run.algorithm.architecture, with_prefix(tensors, "server/")
     shapes = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
     if (
         notes.get("round") != str(run.study.training.rounds)

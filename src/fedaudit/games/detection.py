@@ -15,8 +15,8 @@ from torch import Tensor
 from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.plant import (
     Neurons,
-    Place,
     Planted,
+    PlantedRow,
     plant,
     plant_disguised,
     plant_one_row,
@@ -299,7 +299,7 @@ def _rows(
             yield _Row(server, run, is_own, values, success)
 
 
-def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
+def _success(model: Model, place: PlantedRow, aim: Aim, everybody: Samples) -> float:
     """Compute the server's success (Adv) from the records for which the neuron fires."""
     fires = activations_on(model, everybody)[1][:, place.row] > 0
     others = torch.arange(len(fires)) != aim.target

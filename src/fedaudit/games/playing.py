@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.attacks.ami.game import Contest, Played, Pools, shared_out
+from fedaudit.attacks.ami.game import Contest, Played, Pools, split_games
 from fedaudit.attacks.ami.plant import Neurons, range_over_box
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
@@ -148,7 +148,7 @@ def _in_rounds(
     parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _chunks_of_targets(contest, study, 16):
         # Neurons are trained in parallel, but rounds are played one by one: they share a generator.
-        trained = run_in_parallel(lambda chunk: contest.made(list(chunk)), chunks)
+        trained = run_in_parallel(lambda chunk: contest.train_targets(list(chunk)), chunks)
         for chunk, trained_chunk in zip(chunks, trained, strict=True):
             fits.append(trained_chunk.fit)
             held_out.append(trained_chunk.held_out)
@@ -196,7 +196,7 @@ def _chunks_of_targets(
     contest: Contest, study: GameStudy, chunks: int
 ) -> Iterator[Sequence[Mapping[int, int]]]:
     """Yield games of each target in chunks, whose size does not depend on the number of cores."""
-    games_by_target = list(shared_out(study.game.targets, study.game.games))
+    games_by_target = list(split_games(study.game.targets, study.game.games))
     # Access computes the cached property once, before threads use it.
     assert contest.standard is not None
     for first in range(0, len(games_by_target), chunks):

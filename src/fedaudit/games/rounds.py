@@ -15,14 +15,14 @@ from fedaudit.attacks.ami.plant import (
     NeuronReading,
     Neurons,
     Planted,
-    alone,
+    average_uploads,
     best_shift,
-    dead,
-    louder,
     plant,
     reading,
-    repeated,
-    summed,
+    repeat_neurons,
+    scale_first_layer,
+    silence_other_neurons,
+    silence_planted_neurons,
 )
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seed_for, seeded
@@ -215,10 +215,12 @@ class RoundGames:
     def models(self, number: int, neuron: Neurons) -> Models:
         """Return the models to send: the target's neuron, repeated and scaled as asked for."""
         honest = self._honest(number, neuron)
-        planted = plant(honest, repeated(louder(neuron, self.how.louder), self.how.neurons))
+        scaled = scale_first_layer(neuron, self.how.louder)
+        planted = plant(honest, repeat_neurons(scaled, self.how.neurons))
         if self.how.louder != 1:
-            planted = alone(planted)
-        others = {"honest": honest, "planted": planted.model, "dead": dead(planted)}
+            planted = silence_other_neurons(planted)
+        silent = silence_planted_neurons(planted)
+        others = {"honest": honest, "planted": planted.model, "dead": silent}
         return Models(planted, others[self.how.others])
 
     def target(self, number: int) -> Samples:
@@ -249,7 +251,7 @@ class RoundGames:
             got = [as_gradient(round.uploads[client]) for client in data]
             total += torch.tensor(
                 [
-                    looked_for.score(summed(got[first : first + clients]))
+                    looked_for.score(average_uploads(got[first : first + clients]))
                     for first in range(0, len(got), clients)
                 ],
                 dtype=torch.float64,
@@ -277,7 +279,7 @@ class RoundGames:
 
     def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
         """Return the target's membership, and the clients' data, for its games."""
-        drawn = self.contest.drawn(number, count)
+        drawn = self.contest.draw_batches(number, count)
         size = (count, self.how.clients - 1, drawn.records.shape[1])
         others = self.contest.others(number, size, seeded(self._seed(number), "others"))
         chosen = torch.cat([drawn.records[:, None], others], dim=1)

@@ -9,8 +9,8 @@ from fedaudit.core.values import ClientId
 from fedaudit.guard.decisions import DECISIONS_FILE, Decision
 from fedaudit.live.measuring import Measurement
 from fedaudit.live.recording import append_round, round_entry
-from fedaudit.observe.measurements import MeasuredRound, stored_in, write_measured
-from fedaudit.observe.tensors import numbered
+from fedaudit.observe.measurements import MeasuredRound, measured_rounds_in, write_measured
+from fedaudit.observe.tensors import round_paths
 
 _REPEATED = "repeated"
 """Folder with measured uploads of rounds in which another upload left before."""
@@ -35,7 +35,7 @@ def discard_undecided(folder: Path, decisions: Sequence[Decision], client: Clien
         raise Damaged(f"{folder / DECISIONS_FILE} lists an upload twice; restore it from a copy")
     stored = dict[tuple[int, int], Path]()
     for version, place in _versions(folder, decisions):
-        files = numbered(place / "measured", ".safetensors")
+        files = round_paths(place / "measured", ".safetensors")
         stored |= {(index, version): path for index, path in files}
     if missing := sorted(left - stored.keys()):
         raise Damaged(
@@ -63,7 +63,7 @@ def measured_uploads(
     return {
         (stored.measured.index, version): stored.measured
         for version, place in _versions(folder, decisions)
-        for stored in stored_in(place)
+        for stored in measured_rounds_in(place)
     }
 
 

@@ -33,8 +33,8 @@ from fedaudit.observe.measurements import (
     MeasuredRound,
     Stored,
     fault_in,
+    measured_rounds_in,
     rounds_with,
-    stored_in,
     warn_of_unhashed,
 )
 from fedaudit.observe.round import ALL_CLIENTS
@@ -153,7 +153,7 @@ def _contents(folder: Path) -> _Contents:
     # Read the log after the waiting rounds, so that it has rounds that are measured in between.
     waiting_rounds = {index for index, _ in waiting(folder)}
     recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
-    stored = stored_in(folder)
+    stored = measured_rounds_in(folder)
     if not stored and (n_waiting := len(waiting(folder))):
         raise BadInput(
             f"{folder} has no measured round yet, and {n_waiting} waiting; wait for its recorder, "

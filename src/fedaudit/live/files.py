@@ -17,10 +17,15 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples,
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import features_by_name, features_stored
 from fedaudit.live.recording import Recording, RoundEntry, is_recording, read_recording
-from fedaudit.observe.kept_files import models_in, numbered_models, refuse_misfit, under
-from fedaudit.observe.measurements import MeasuredRound, fault_in, stored_in, write_measured
+from fedaudit.observe.kept_files import models_in, refuse_misfit, tensors_of_models, with_prefix
+from fedaudit.observe.measurements import (
+    MeasuredRound,
+    fault_in,
+    measured_rounds_in,
+    write_measured,
+)
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.tensors import MAX_BYTES, numbered, read_notes, read_tensors, write_tensors
+from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, round_paths, write_tensors
 from fedaudit.observe.views import group_models
 from fedaudit.study.running.folder import STUDY_FILE
 
@@ -138,7 +143,9 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
     """Read the measurements of untrained models."""
     # The rounds have folders of their own, since the second has fewer signals.
-    rounds = [stored for name in _UNTRAINED for stored in stored_in(own_place(folder, name))]
+    rounds = [
+        stored for name in _UNTRAINED for stored in measured_rounds_in(own_place(folder, name))
+    ]
     if not rounds or any(
         stored.notes.get("run") != key
         or fault_in(
@@ -161,7 +168,7 @@ _Value = TypeVar("_Value")
 
 def waiting(folder: Path) -> list[tuple[int, Path]]:
     """Return numbers and files of the waiting rounds, ascending."""
-    return numbered(folder / FOLDER, ".safetensors")
+    return round_paths(folder / FOLDER, ".safetensors")
 
 
 def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
@@ -193,15 +200,15 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
     clients = sorted(round.exposed)
     bases = [base for c in clients if (base := round.exposed[c].base) is not None]
     distinct, numbers = group_models(bases)
-    tensors = numbered_models("base", dict(enumerate(distinct)))
-    tensors |= numbered_models("after", round.after)
+    tensors = tensors_of_models("base", dict(enumerate(distinct)))
+    tensors |= tensors_of_models("after", round.after)
     clients_json, number = [], iter(numbers)
     for client in clients:
         exposed = round.exposed[client]
         base_number = -1 if exposed.base is None else next(number)
         local, update = _to_store(exposed)
         if local is not None:
-            tensors |= numbered_models("local", {str(client): local})
+            tensors |= tensors_of_models("local", {str(client): local})
         if update is not None:
             tensors |= {f"update/{client}/{name}": value for name, value in update.items()}
         exists = [exposed.local is not None, exposed.update is not None]
@@ -235,7 +242,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
         for client, number, scale, has_local, has_update in clients:
             base = None if number < 0 else bases[str(number)]
             local = locals_.get(str(client))
-            update = under(tensors, f"update/{client}/") or None
+            update = with_prefix(tensors, f"update/{client}/") or None
             if has_local and local is None:
                 local = _local_model(_required(base), _required(update))
             if has_update and update is None:

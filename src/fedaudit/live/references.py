@@ -17,8 +17,8 @@ from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
     fault_in,
+    measured_rounds_in,
     stacked,
-    stored_in,
     write_measured,
 )
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -97,7 +97,7 @@ def read_references(folder: Path, key: str, count: int, samples: int) -> Referen
         Damaged: A file is missing, invalid, or belongs to another recording.
     """
     references_folder = folder / _FOLDER
-    stored = stored_in(references_folder)
+    stored = measured_rounds_in(references_folder)
     tensors, notes = read_tensors(references_folder / _TRAINED_FILE)
     trained_on = tensors.get("trained_on", torch.empty(0))
     has_faults = any(fault_in(entry.measured, range(count), samples) for entry in stored)

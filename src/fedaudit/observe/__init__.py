@@ -1,1 +1,1 @@
-"""Rounds as an adversary sees them, and their files on disk."""
+"""Rounds, views of adversaries, measurements of signals, and their files on disk."""

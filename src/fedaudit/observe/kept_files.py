@@ -1,4 +1,4 @@
-"""Models and updates of rounds on disk, in safetensors files that are written atomically."""
+"""Files with the models and updates of rounds, for the settings keep = "snapshots" and "full"."""
 
 import math
 from collections import deque
@@ -17,11 +17,11 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, sc
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import (
     Keep,
+    client_ids_in,
     group_pairs,
     groups_of,
-    numbered,
-    numbers_of,
     read_tensors,
+    round_paths,
     write_tensors,
 )
 from fedaudit.observe.views import group_models
@@ -30,14 +30,14 @@ _WRITERS = 4
 
 
 def write_round(folder: Path, round: Round, keep: Keep) -> None:
-    """Write a round's global models for "snapshots", and its updates as well for "full".
+    """Write a round's global models for "snapshots", and also its updates for "full".
 
-    Updates are divided by their largest entry before they are converted to 16 bits, since a plain
-    conversion of small updates changes cosines by 1.5e-2.
+    Updates are divided by their largest entry before they are converted to 16 bits. Without this
+    scaling, the conversion of small updates changes cosines by 1.5e-2.
     """
     if keep == "signals":
         return
-    place = own_folder(folder, "rounds", f"round-{round.index:06d}")
+    round_folder = own_folder(folder, "rounds", f"round-{round.index:06d}")
     clients = sorted(round.exposed)
     bases = [round.exposed[client].base for client in clients]
     visible = [base for base in bases if base is not None]
@@ -49,7 +49,10 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
                 'the models that clients receive are hidden in this view; keep "signals" instead'
             )
         updates = (
-            _File(place / f"client-{client:06d}.safetensors", *_packed(round, client, number))
+            _File(
+                round_folder / f"client-{client:06d}.safetensors",
+                *_compressed_update(round, client, number),
+            )
             for client, number in zip(clients, numbers, strict=True)
         )
     server = {
@@ -57,32 +60,32 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
         "answered": torch.tensor(round.answered, dtype=torch.int64),
         "stands_for": group_pairs(round.stands_for),
     }
-    server |= numbered_models("base", dict(enumerate(distinct)))
-    server |= numbered_models("after", round.after)
-    # The largest file first, so that it is written while updates are converted.
-    _write_all(chain([_File(place / "server.safetensors", server, {})], updates))
+    server |= tensors_of_models("base", dict(enumerate(distinct)))
+    server |= tensors_of_models("after", round.after)
+    # The largest file is written first, while updates are being converted.
+    _write_all(chain([_File(round_folder / "server.safetensors", server, {})], updates))
 
 
-def numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model]) -> Params:
-    """Return the tensors of models, with names that begin with ``part/name/``."""
+def tensors_of_models(prefix: str, models: Mapping[int, Model] | Mapping[str, Model]) -> Params:
+    """Return the tensors of several models, under the names ``prefix/model/tensor``."""
     return {
-        f"{part}/{name}/{key}": value
+        f"{prefix}/{name}/{key}": value
         for name, model in models.items()
         for key, value in model.tensors().items()
     }
 
 
-def models_in(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
-    """Return the models whose tensors :func:`numbered_models` named, by name."""
+def models_in(tensors: Params, prefix: str, architecture: Architecture) -> dict[str, Model]:
+    """Return models by name, from the tensors of :func:`tensors_of_models`."""
     by_name: dict[str, Params] = {}
-    for key, value in under(tensors, f"{part}/").items():
+    for key, value in with_prefix(tensors, f"{prefix}/").items():
         name, _, tensor = key.partition("/")
         by_name.setdefault(name, {})[tensor] = value
     return {name: Model.from_tensors(architecture, params) for name, params in by_name.items()}
 
 
-def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
-    models = models_in(tensors, part, architecture)
+def _read_models(tensors: Params, prefix: str, architecture: Architecture) -> dict[str, Model]:
+    models = models_in(tensors, prefix, architecture)
     initial = architecture.initial(0)
     for model in models.values():
         refuse_misfit(model, initial)
@@ -92,10 +95,10 @@ def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str,
 
 
 def refuse_misfit(model: Model, initial: Model) -> None:
-    """Raise if a model has tensors that do not fit the architecture; tensors may be missing.
+    """Raise if a model has other tensors than its architecture; tensors may be missing.
 
     Raises:
-        ValueError: A tensor has another name or shape, or is not of floating-point numbers.
+        ValueError: A tensor has another name or shape, or no floating-point numbers.
     """
     expected, actual = initial.tensors(), model.tensors()
     if not actual.keys() <= expected.keys():
@@ -112,26 +115,27 @@ class _File(NamedTuple):
 
 
 def _write_all(files: Iterable[_File]) -> None:
-    """Write files in a few threads, because flushing one file leaves time to convert the next."""
-    with ThreadPoolExecutor(max_workers=_WRITERS) as writers:
-        writing = deque[Future[None]]()
+    """Write files in a few threads, so that one file is converted while others are flushed."""
+    with ThreadPoolExecutor(max_workers=_WRITERS) as pool:
+        pending = deque[Future[None]]()
         for file in files:
-            if len(writing) == _WRITERS:
-                writing.popleft().result()
-            writing.append(writers.submit(write_tensors, file.tensors, file.path, file.notes))
-        for last in writing:
-            last.result()
+            # Waiting here limits the number of converted files in memory.
+            if len(pending) == _WRITERS:
+                pending.popleft().result()
+            pending.append(pool.submit(write_tensors, file.tensors, file.path, file.notes))
+        for future in pending:
+            future.result()
 
 
-def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str, str]]:
-    """Return a client's update in 16 bits, and the notes to restore it."""
+def _compressed_update(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str, str]]:
+    """Return a client's update in 16 bits, and the notes that are necessary to restore it."""
     exposed = round.exposed[client]
     if exposed.update is None or exposed.local is None:
         raise NotVisible(
             f"client {client}'s update is hidden in this view and cannot be kept; keep "
             '"signals" or "snapshots"'
         )
-    peak = max(_peak(value) for value in exposed.update.values())
+    peak = max(_largest_magnitude(value) for value in exposed.update.values())
     divisor = peak or 1.0
     tensors = {f"update/{n}": (v / divisor).half() for n, v in exposed.update.items()}
     tensors |= {f"buffers/{n}": v for n, v in exposed.local.buffers.items()}
@@ -141,37 +145,37 @@ def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str
     return tensors, notes
 
 
-def _peak(value: Tensor) -> float:
-    """Return the largest magnitude; unlike ``abs().max()``, this makes no copy."""
+def _largest_magnitude(value: Tensor) -> float:
+    """Return the largest absolute value without a copy of the tensor."""
     low, high = value.aminmax()
     return max(-float(low), float(high))
 
 
 def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
-    """Read the rounds of a run that kept every update ("full"), ascending.
+    """Read the rounds of a run that stored all updates (keep = "full"), ascending.
 
     Raises:
-        BadInput: The updates of a round were not kept.
+        BadInput: The updates of a round were not stored.
         Damaged: A file is missing or was not written by fedaudit.
     """
-    for index, place in numbered(folder / "rounds", ""):
-        path = place / "server.safetensors"
+    for index, round_folder in round_paths(folder / "rounds", ""):
+        path = round_folder / "server.safetensors"
         if not path.is_file():
-            raise Damaged(f"{path} is missing; restore it from a copy, or delete {place}")
+            raise Damaged(f"{path} is missing; restore it from a copy, or delete {round_folder}")
         server, _ = read_tensors(path)
         try:
             server_file = _ServerFile(
-                _models(server, "base", architecture),
-                _models(server, "after", architecture),
-                numbers_of(server["asked"]),
-                numbers_of(server["answered"]),
+                _read_models(server, "base", architecture),
+                _read_models(server, "after", architecture),
+                client_ids_in(server["asked"]),
+                client_ids_in(server["answered"]),
                 server["stands_for"],
             )
             if not set(server_file.answered) <= set(server_file.asked):
                 raise ValueError("clients answered that received no message")
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{path} is not a kept round ({error}); restore it") from error
-        yield _read_round(index, place, server_file)
+        yield _read_round(index, round_folder, server_file)
 
 
 class _ServerFile(NamedTuple):
@@ -182,21 +186,21 @@ class _ServerFile(NamedTuple):
     groups: Tensor
 
 
-def _read_round(index: int, place: Path, server_file: _ServerFile) -> Round:
+def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Round:
     exposed: dict[ClientId, Exposed] = {}
     weights: dict[ClientId, float] = {}
-    for path in sorted(place.glob("client-*.safetensors")):
-        client = _client_of(own_place(place, path.name))
+    for path in sorted(round_folder.glob("client-*.safetensors")):
+        client = _client_of(own_place(round_folder, path.name))
         exposed[client], weights[client] = _read_client(path, server_file.bases)
     if not exposed:
         raise BadInput(
-            f"{place} contains models but no updates, so that no client can be attacked in it; "
-            'keep "full" rounds'
+            f"{round_folder} contains models but no updates, so that no client can be attacked in "
+            'it; keep "full" rounds'
         )
     try:
         stands_for = groups_of(server_file.groups, exposed)
     except ValueError as error:
-        raise Damaged(f"{place} is not a kept round ({error}); restore it") from error
+        raise Damaged(f"{round_folder} is not a kept round ({error}); restore it") from error
     return Round(
         index=index,
         exposed=exposed,
@@ -223,8 +227,10 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         base = bases[notes["base"]]
         peak, weight = float(notes["peak"]), float(notes["weight"])
         scale = float(notes["gradient_scale"]) if "gradient_scale" in notes else None
-        packed = under(tensors, "update/")
-        if {n: v.shape for n, v in packed.items()} != {n: v.shape for n, v in base.params.items()}:
+        compressed = with_prefix(tensors, "update/")
+        if {n: v.shape for n, v in compressed.items()} != {
+            n: v.shape for n, v in base.params.items()
+        }:
             raise ValueError("its tensors are not those of the model")
         if not (
             0 < peak < math.inf
@@ -232,16 +238,18 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
             and 0 < (1 if scale is None else scale) < math.inf
         ):
             raise ValueError(f"peak {peak}, weight {weight} or scale {scale} is out of range")
-        update = scaled({name: packed[name].float() for name in base.params}, peak)
+        update = scaled({name: compressed[name].float() for name in base.params}, peak)
         if not all(bool(value.isfinite().all()) for value in update.values()):
             raise ValueError("its update is not finite")
-        local = Model(base.architecture, plus(base.params, update), under(tensors, "buffers/"))
+        local = Model(
+            base.architecture, plus(base.params, update), with_prefix(tensors, "buffers/")
+        )
         refuse_misfit(local, base)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a kept update ({error}); restore it from a copy") from error
     return Exposed(base, local, update, scale), weight
 
 
-def under(tensors: Params, prefix: str) -> Params:
+def with_prefix(tensors: Params, prefix: str) -> Params:
     """Return the tensors whose names begin with a prefix, by the remaining name."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

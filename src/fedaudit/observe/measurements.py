@@ -14,12 +14,12 @@ from fedaudit.core.files import own_folder
 from fedaudit.core.values import ClientId, Params
 from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.observe.tensors import (
-    carries_hash,
+    client_ids_in,
     group_pairs,
     groups_of,
-    numbered,
-    numbers_of,
+    has_hash,
     read_tensors,
+    round_paths,
     write_tensors,
 )
 
@@ -45,7 +45,7 @@ class MeasuredRound:
 
 
 def rounds_with(client: ClientId, measured: Iterable[MeasuredRound]) -> list[int]:
-    """Return the rounds in which a client was measured, alone or in a sum."""
+    """Return the rounds in which a client was measured, by itself or as part of a group."""
     return [
         round.index
         for round in measured
@@ -55,14 +55,15 @@ def rounds_with(client: ClientId, measured: Iterable[MeasuredRound]) -> list[int
 
 @dataclass(frozen=True)
 class Measurements:
-    """One signal over a whole run; values of clients that were not measured in a round are NaN.
+    """One signal over a whole run.
 
     Attributes:
-        values: Values of the signal, larger for likelier members.
+        values: Values of the signal, larger for likelier members; NaN for clients that were not
+            measured in a round.
         rounds: Round numbers, ascending.
         clients: The clients, in the order of the second axis.
-        bases: Numbers that are equal for clients of a round that received the same model; -1 if
-            not measured.
+        bases: For each client and round, a number that is equal for clients that received the same
+            model; -1 for clients that were not measured in a round.
         stands_for: For each round and each client that is merged into a group, the client that the
             group is named after; empty if no client was merged in any round.
     """
@@ -79,16 +80,16 @@ class Measurements:
         Raises:
             BadInput: The client was never measured.
         """
-        places = {client: column for column, client in enumerate(self.clients)}
-        default = places.get(ALL_CLIENTS, -1)
+        column_of = {client: column for column, client in enumerate(self.clients)}
+        default = column_of.get(ALL_CLIENTS, -1)
         groups = self.stands_for or ({},) * len(self.rounds)
-        columns = [places.get(group.get(target, target), default) for group in groups]
+        columns = [column_of.get(group.get(target, target), default) for group in groups]
         if max(columns, default=-1) < 0:
             raise BadInput(f"client {target} was never measured; measured: {list(self.clients)}")
         return torch.tensor(columns, dtype=torch.int64)
 
     def of(self, target: ClientId) -> Float[Tensor, "rounds samples"]:
-        """Return the values of a client or of its group; NaN if not measured."""
+        """Return the values of a client or of its group; NaN in rounds without measurement."""
         columns = self.columns(target)
         values = self.values[torch.arange(len(columns)), columns]
         return values.where(columns[:, None] >= 0, torch.nan)
@@ -100,27 +101,27 @@ class Measurements:
     def peers(self, target: ClientId) -> Iterator[Float[Tensor, "peers samples"]]:
         """Yield, for each round, the values of other clients that received the target's model.
 
-        Rounds are yielded one by one, because all rounds of a thousand peers take much memory.
+        This is a generator, as all rounds of a thousand peers together would take much memory.
         """
         for values, bases, column in zip(
             self.values, self.bases, self.columns(target).tolist(), strict=True
         ):
-            comparable = (bases == bases[column]) & ~torch.isnan(values).any(1)
-            comparable[column] = False
-            # A target that was not measured in this round has no comparable clients.
-            yield values[comparable if column >= 0 else torch.zeros_like(comparable)]
+            is_peer = (bases == bases[column]) & ~torch.isnan(values).any(1)
+            is_peer[column] = False
+            # A target that was not measured in this round has no peers.
+            yield values[is_peer if column >= 0 else torch.zeros_like(is_peer)]
 
 
 def stacked(
     rounds: Iterable[MeasuredRound], about: Collection[ClientId] = ()
 ) -> dict[str, Measurements]:
-    """Stack measured rounds into one array per signal; clients missing in a round are NaN.
+    """Stack measured rounds into one array per signal, with NaN for clients missing in a round.
 
     Args:
         rounds: Measured rounds, in any order.
-        about: Clients of interest. Rounds that measured none of them, and no group of theirs, are
-            left out if other rounds remain. In a federation of thousands of clients with few
-            participants per round, this saves columns for clients that took part in other rounds.
+        about: Clients of interest; empty for all. Rounds in which neither these clients nor their
+            groups were measured are left out, unless no round would remain. In a federation of
+            thousands of clients with few participants per round, this makes arrays much smaller.
 
     Raises:
         BadInput: There are no rounds.
@@ -137,12 +138,12 @@ def stacked(
     groups = tuple(round.stands_for for round in measured)
     bases = torch.full((len(measured), len(clients)), -1, dtype=torch.int64)
     columns = [[clients.index(c) for c in round.clients] for round in measured]
-    for row, (round, column) in enumerate(zip(measured, columns, strict=True)):
-        bases[row, column] = round.bases
+    for row, (round, columns_of_round) in enumerate(zip(measured, columns, strict=True)):
+        bases[row, columns_of_round] = round.bases
     return {
         name: Measurements(
-            _cube([r.signals[name] for r in measured], columns, len(clients)),
-            tuple(r.index for r in measured),
+            _stack([round.signals[name] for round in measured], columns, len(clients)),
+            tuple(round.index for round in measured),
             clients,
             bases,
             groups if any(groups) else (),
@@ -151,41 +152,41 @@ def stacked(
     }
 
 
-def _cube(
-    slices: Sequence[Float[Tensor, "_ samples"]], columns: Sequence[Sequence[int]], clients: int
+def _stack(
+    signals: Sequence[Float[Tensor, "_ samples"]], columns: Sequence[Sequence[int]], clients: int
 ) -> Float[Tensor, "rounds clients samples"]:
-    cube = torch.full((len(slices), clients, slices[0].shape[1]), torch.nan, dtype=slices[0].dtype)
-    for row, (values, column) in enumerate(zip(slices, columns, strict=True)):
-        cube[row, list(column)] = values
-    return cube
+    shape = (len(signals), clients, signals[0].shape[1])
+    stack = torch.full(shape, torch.nan, dtype=signals[0].dtype)
+    for row, (values, columns_of_round) in enumerate(zip(signals, columns, strict=True)):
+        stack[row, list(columns_of_round)] = values
+    return stack
 
 
 _RESTORE = "restore it from a copy, or delete its run's folder and run the study again"
 _LARGEST = 1e100
-"""Largest allowed value, above any signal of a diverged run and below the root of the maximum."""
+"""Largest absolute value of a signal. A diverged run stays below it, and its square is finite."""
 
 
 class Stored(NamedTuple):
-    """A stored measured round with its notes."""
+    """A measured round that was read from a file, with the notes of the file."""
 
     measured: MeasuredRound
     notes: dict[str, str]
 
 
-def measured_on(stored: Sequence[Stored]) -> str:
-    """Return the kind of device that measured the rounds."""
+def measuring_device(stored: Sequence[Stored]) -> str:
+    """Return the type of device ("cpu" or "cuda") on which the rounds were measured."""
     return stored[0].notes.get("device", "cpu")
 
 
 def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, str]) -> None:
     """Write one measured round to a run's folder."""
-    place = own_folder(folder, "measured")
+    measured_folder = own_folder(folder, "measured")
     tensors: Params = {f"signal/{name}": values for name, values in measured.signals.items()}
     tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
     tensors["bases"] = measured.bases
     tensors["stands_for"] = group_pairs(measured.stands_for)
-    path = place / f"round-{measured.index:06d}.safetensors"
-    write_tensors(tensors, path, notes)
+    write_tensors(tensors, measured_folder / f"round-{measured.index:06d}.safetensors", notes)
 
 
 def read_measured(folder: Path) -> list[Stored]:
@@ -196,24 +197,24 @@ def read_measured(folder: Path) -> list[Stored]:
 
     Raises:
         BadInput: The folder contains no measured round.
-        Damaged: A file was not written by fedaudit, or rounds do not fit together.
+        Damaged: A file was not written by fedaudit, or rounds have different signals or samples.
     """
-    if stored := stored_in(folder):
+    if stored := measured_rounds_in(folder):
         return stored
-    inner = sorted(path.parent for path in folder.glob("*/measured"))
-    hint = f", such as {inner[0]}" if inner else ""
+    subfolders = sorted(path.parent for path in folder.glob("*/measured"))
+    hint = f", such as {subfolders[0]}" if subfolders else ""
     problem = "contains no measured round" if folder.is_dir() else "is not a folder"
     raise BadInput(f"{folder} {problem}; give the folder of a run or of a live recording{hint}")
 
 
-def stored_in(folder: Path) -> list[Stored]:
-    """Read all measured rounds of a run, ascending, or return an empty list.
+def measured_rounds_in(folder: Path) -> list[Stored]:
+    """Read all measured rounds of a run, ascending; return an empty list if there are none.
 
     Raises:
-        Damaged: A file was not written by fedaudit, or rounds do not fit together.
+        Damaged: A file was not written by fedaudit, or rounds have different signals or samples.
     """
     rounds = [
-        _measured(path, index) for index, path in numbered(folder / "measured", ".safetensors")
+        _read_round(path, index) for index, path in round_paths(folder / "measured", ".safetensors")
     ]
     shapes = {
         (tuple(sorted(s.measured.signals)), next(iter(s.measured.signals.values())).shape[1])
@@ -227,20 +228,20 @@ def stored_in(folder: Path) -> list[Stored]:
     return rounds
 
 
-def measured_names(folder: Path) -> set[str]:
+def signal_names(folder: Path) -> set[str]:
     """Return the names of the signals in a run's first measured round, or an empty set.
 
     Raises:
         Damaged: The file was not written by fedaudit.
     """
-    first = next(iter(numbered(folder / "measured", ".safetensors")), None)
-    return set(_measured(first[1], first[0]).measured.signals) if first else set()
+    first = next(iter(round_paths(folder / "measured", ".safetensors")), None)
+    return set(_read_round(first[1], first[0]).measured.signals) if first else set()
 
 
 def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
-    """Log how many measured rounds of a run have no hash, as in older versions."""
-    files = [path for _, path in numbered(folder / "measured", ".safetensors")]
-    count = sum(not carries_hash(path) for path in files)
+    """Log how many measured rounds of a run have no hash, as older versions wrote them."""
+    files = [path for _, path in round_paths(folder / "measured", ".safetensors")]
+    count = sum(not has_hash(path) for path in files)
     if count:
         log(
             f"{count} of {len(files)} measured rounds in {folder} have no hash, because an older "
@@ -249,21 +250,23 @@ def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
-    """Return why a measured round does not belong to a run, or an empty string if it does."""
+    """Return the reason why a measured round does not belong to a run, or an empty string."""
     if not {*measured.clients, *measured.stands_for} <= {*clients, ALL_CLIENTS}:
         return "it has clients that the run does not have"
     sizes = {values.shape[1] for values in measured.signals.values()}
     return "" if sizes == {samples} else f"it has {max(sizes)} samples instead of {samples}"
 
 
-def _measured(path: Path, index: int) -> Stored:
+def _read_round(path: Path, index: int) -> Stored:
     tensors, notes = read_tensors(path)
     try:
-        clients = numbers_of(tensors.pop("clients"))
+        clients = client_ids_in(tensors.pop("clients"))
         bases = tensors.pop("bases")
         stands_for = groups_of(tensors.pop("stands_for"), clients)
         signals = {name.removeprefix("signal/"): value for name, value in tensors.items()}
-        if not (signals and all(_fits(value, len(clients)) for value in signals.values())):
+        if not (
+            signals and all(_is_valid_signal(value, len(clients)) for value in signals.values())
+        ):
             raise ValueError("a signal has an invalid shape or value")
         if bases.dtype != torch.int64 or bases.shape != (len(clients),):
             raise ValueError("it does not have one base for each client")
@@ -274,7 +277,7 @@ def _measured(path: Path, index: int) -> Stored:
     return Stored(MeasuredRound(index, clients, bases, signals, stands_for), notes)
 
 
-def _fits(values: Tensor, clients: int) -> bool:
+def _is_valid_signal(values: Tensor, clients: int) -> bool:
     return (
         values.ndim == 2
         and len(values) == clients

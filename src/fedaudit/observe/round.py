@@ -1,4 +1,4 @@
-"""One round of federated learning as a value: messages, uploads and reconstructed models."""
+"""Data classes for one round of federated learning: messages, uploads, reconstructed models."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ ALL_CLIENTS: ClientId = -2
 
 @dataclass(frozen=True)
 class Sent:
-    """The message of the server to one client.
+    """The server's message to one client.
 
     Attributes:
-        models: The global model; several if the client chooses one (clustered FL), none if only
-            ``extra`` is sent (federated distillation).
+        models: The global model; several models if the client chooses one (clustered FL), none in
+            federated distillation.
         extra: Other tensors by name, such as consensus logits or a risk for each model.
     """
 
@@ -37,7 +37,7 @@ class Update:
         values: The change of each trainable parameter.
         buffers: Floating-point buffers after training (not differences).
         choice: Index of the trained model among the models that were sent.
-        samples: Number of samples that it was trained on; 0 if the client does not report it.
+        samples: Number of the client's training samples; 0 if the client does not report it.
     """
 
     values: Params
@@ -53,7 +53,7 @@ class Gradient:
     Attributes:
         values: The gradient of each trainable parameter, without momentum or weight decay.
         buffers: Floating-point buffers after the forward pass.
-        samples: Number of samples that it is the mean over; 0 if the client does not report it.
+        samples: Number of samples over which it is the mean; 0 if the client does not report it.
     """
 
     values: Params
@@ -63,7 +63,11 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Logits:
-    """A client's outputs on the public data set (FedMD), under the name "outputs"."""
+    """A client's outputs on the public data set (FedMD).
+
+    Attributes:
+        values: One tensor with the name "outputs".
+    """
 
     values: Params
 
@@ -78,8 +82,8 @@ class Exposed:
     Attributes:
         base: The model that the client received.
         local: The client's model after training, from its (defended) upload.
-        update: Local minus base, trainable parameters only.
-        gradient_scale: Factor from minus the update to the sum of the samples' gradients
+        update: Trainable parameters of ``local`` minus those of ``base``.
+        gradient_scale: Factor that turns the negated update into the sum of per-sample gradients
             (batch size * (1 - momentum) / (learning rate * epochs)); None if unknown.
     """
 
@@ -93,13 +97,14 @@ class Exposed:
 class Round:
     """One round as an observer sees it.
 
-    ``facts``, ``kept``, ``chosen`` and ``trained`` are for measuring the run. They are removed
-    before an adversary sees the round.
+    ``facts``, ``kept``, ``chosen`` and ``trained`` are only for the evaluation of the run, and
+    hidden from attacks.
 
     Attributes:
         index: Number of the round, from 1.
-        exposed: Reconstructed models by client, by the client that a group is named after, or
-            under ``ALL_CLIENTS``.
+        exposed: Reconstructed models by client. Merged clients have one entry, under the client
+            that their group is named after. In views of the global model, the only key is
+            ``ALL_CLIENTS``.
         sent: The message to each client.
         uploads: The upload of each client; empty if the view hides uploads.
         weights: Weights of the clients in the average; they sum to 1 over ``answered``.
@@ -108,11 +113,11 @@ class Round:
         after: The server's models after the round, by name ("global" for a single one).
         stands_for: For each client that is merged into a group, the client that the group is named
             after.
-        facts: Notes of each client on its round, such as the samples that it used.
-        kept: Models that stay with the clients, if the algorithm has any.
-        chosen: For each client, the name of its model in ``after``, if clients choose.
-        trained: For each model in ``after``, the number of rounds in which it was trained so far,
-            if clients choose.
+        facts: Values that each client noted about its round, such as ids of used samples.
+        kept: Models that never leave the clients (federated distillation), by client.
+        chosen: In clustered FL, the name of each client's model in ``after``.
+        trained: In clustered FL, the number of rounds in which each model in ``after`` was trained
+            so far.
         seconds: Computing time of each client's round, which depends on the machine.
     """
 
@@ -143,11 +148,16 @@ Value = TypeVar("Value")
 class LazyByClient(Mapping[ClientId, Value]):
     """Mapping that computes a value at every access and does not store it.
 
-    The keys keep the order of ``clients``. ``make`` returns the same value of a client at every
-    call. Pickling the mapping gives an ordinary dictionary.
+    The keys have the order of ``clients``. A pickled object becomes an ordinary dictionary.
     """
 
     def __init__(self, clients: Iterable[ClientId], make: Callable[[ClientId], Value]) -> None:
+        """Create the mapping.
+
+        Args:
+            clients: The keys.
+            make: Function that computes a client's value. Every call returns the same value.
+        """
         # A dictionary gives fast look-up and keeps the order.
         self._clients, self._make = dict.fromkeys(clients), make
 
@@ -172,7 +182,7 @@ class LazyByClient(Mapping[ClientId, Value]):
 def select_clients(
     values: Mapping[ClientId, Value], clients: Iterable[ClientId]
 ) -> Mapping[ClientId, Value]:
-    """Return the values of some clients, in this order; those of a lazy mapping stay lazy."""
+    """Return the values of some clients, in the given order; a lazy mapping stays lazy."""
     if isinstance(values, dict):
         return {client: values[client] for client in clients}
     return LazyByClient(clients, values.__getitem__)

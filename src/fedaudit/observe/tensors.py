@@ -1,10 +1,12 @@
 """Named tensors in safetensors files, which are written atomically and validated when read.
 
-The folder of a run contains::
+The folder of a run contains the following files. ``measured`` always exists; the others depend on
+the setting ``keep``::
 
-    measured/round-000010.safetensors    all signals of a round
-    rounds/round-000010/server.safetensors        base and next global model ("snapshots")
-    rounds/round-000010/client-000003.safetensors a client's update in 16 bits ("full")
+    measured/round-000010.safetensors              all signals of a round
+    rounds/round-000010/server.safetensors         received and next global models
+                                                   (keep = "snapshots" or "full")
+    rounds/round-000010/client-000003.safetensors  a client's update in 16 bits (keep = "full")
 """
 
 import hashlib
@@ -28,7 +30,7 @@ from fedaudit.core.values import ClientId, Params
 
 Keep = Literal["signals", "snapshots", "full"]
 MAX_ROUND = 999_999
-"""Largest round number that fits the six digits of file names."""
+"""Largest round number that has six digits, as in file names."""
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 
 
@@ -38,7 +40,7 @@ def estimated_bytes(
     """Estimate the disk space of a run."""
     values = clients * samples * signals
     total = rounds * round_bytes(keep=keep, clients=clients, values=values, parameters=parameters)
-    # The checkpoint, and its successor, which is written before the old one is removed.
+    # Two checkpoints: a new one is written before the old one is removed.
     return total + 2 * parameters * 4
 
 
@@ -52,7 +54,7 @@ def round_bytes(*, keep: Keep, clients: int, values: int, parameters: int) -> in
     return total
 
 
-def numbered(folder: Path, ending: str) -> list[tuple[int, Path]]:
+def round_paths(folder: Path, ending: str) -> list[tuple[int, Path]]:
     """Return the round numbers and paths of round files or folders, ascending.
 
     Raises:
@@ -68,15 +70,15 @@ def numbered(folder: Path, ending: str) -> list[tuple[int, Path]]:
 
 
 def group_pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
-    """Return merged clients and the clients that their groups are named after, as a table."""
+    """Return ``Round.stands_for`` as a table of pairs, which :func:`groups_of` reads."""
     return torch.tensor(sorted(stands_for.items()), dtype=torch.int64).reshape(-1, 2)
 
 
-def numbers_of(tensor: Tensor) -> tuple[ClientId, ...]:
+def client_ids_in(tensor: Tensor) -> tuple[ClientId, ...]:
     """Return the client numbers of a tensor.
 
     Raises:
-        ValueError: The tensor is empty, not of integers, or has a number twice.
+        ValueError: The tensor is empty, does not contain integers, or contains a number twice.
     """
     numbers = tuple(int(client) for client in tensor.tolist())
     if tensor.dtype != torch.int64 or len(set(numbers)) < len(numbers) or not numbers:
@@ -88,15 +90,15 @@ def groups_of(pairs: Tensor, clients: Collection[ClientId]) -> dict[ClientId, Cl
     """Return, for each merged client, the client that its group is named after.
 
     Raises:
-        ValueError: A group is not named after one of its members, or another member is listed as a
-            client as well.
+        ValueError: A group is not named after one of its members, or another member is also listed
+            as a client.
     """
     if pairs.dtype != torch.int64 or pairs.shape[1:] != (2,):
         raise ValueError("its groups have an invalid shape")
     groups = {int(member): int(name) for member, name in pairs.tolist()}
-    names_valid = all(groups.get(name) == name and name in clients for name in groups.values())
-    merged = all(member == name or member not in clients for member, name in groups.items())
-    if len(groups) < len(pairs) or not (names_valid and merged):
+    are_names_valid = all(groups.get(name) == name and name in clients for name in groups.values())
+    are_merged = all(member == name or member not in clients for member, name in groups.items())
+    if len(groups) < len(pairs) or not (are_names_valid and are_merged):
         raise ValueError("its groups of clients are invalid")
     return groups
 
@@ -131,14 +133,14 @@ def write_tensors(
     partial = path.with_name(path.name + ".partial")
     metadata = {**(notes or {}), _ORDER: json.dumps(list(tensors))}
     try:
-        # Delete a file that an interrupted write left, or a link that another user placed, which
-        # would be followed.
+        # This deletes a file from an interrupted write, or a link that another user created.
+        # Writing would follow the link.
         partial.unlink(missing_ok=True)
         hashed = {_HASH: digest_of(tensors, metadata)} if durable else {}
         if private:
-            # Created with its mode before any content; safetensors writes into an existing file.
+            # The file gets its mode before any content. safetensors then writes to this file.
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE))
-        save_file(_unshared(tensors), partial, {**metadata, **hashed})
+        save_file(_copy_shared(tensors), partial, {**metadata, **hashed})
         if durable:
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
@@ -168,26 +170,26 @@ def _refuse_unreadable(partial: Path, path: Path) -> None:
         ) from error
 
 
-def _unshared(tensors: Mapping[str, Tensor]) -> Params:
-    """Copy tensors that share memory, which safetensors refuses to write."""
-    unshared: Params = {}
+def _copy_shared(tensors: Mapping[str, Tensor]) -> Params:
+    """Return the tensors with copies of those that share memory, which safetensors refuses."""
+    result: Params = {}
     used: set[int] = set()
     for name, value in tensors.items():
         memory = value.untyped_storage()
-        is_alone = memory.data_ptr() not in used and memory.nbytes() == value.nbytes
-        if not (is_alone and value.is_contiguous()):
-            unshared[name] = value.detach().clone(memory_format=torch.contiguous_format)
+        is_sole_user = memory.data_ptr() not in used and memory.nbytes() == value.nbytes
+        if not (is_sole_user and value.is_contiguous()):
+            result[name] = value.detach().clone(memory_format=torch.contiguous_format)
         else:
-            unshared[name] = value.detach()
+            result[name] = value.detach()
             used.add(memory.data_ptr())
-    return unshared
+    return result
 
 
 def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
-    """Return the tensors of a file in their written order, and its notes sorted by name.
+    """Return the tensors of a file in the order of writing, and its notes sorted by name.
 
-    Nothing in the file is executed. The order of the tensors matters, because sums over a model's
-    layers depend on it. Notes are sorted because safetensors returns them in an order that differs
+    Nothing in the file is executed. The order of the tensors matters, because rounding of sums over
+    a model's layers depends on it. Notes are sorted, because their order in safetensors differs
     between processes.
 
     Raises:
@@ -196,8 +198,8 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             hash.
     """
     if not path.is_file():
-        what = "is not a regular file" if path.exists() else "is not there"
-        raise BadInput(f"{path} {what}; check the path, or restore it from a copy")
+        problem = "is not a regular file" if path.exists() else "is not there"
+        raise BadInput(f"{path} {problem}; check the path, or restore it from a copy")
     if path.stat().st_size > MAX_BYTES:
         raise Damaged(
             f"{path} is larger than {MAX_BYTES:,} bytes, which fedaudit never writes; restore it "
@@ -213,7 +215,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             for name in order:
                 shape = stored.get_slice(name).get_shape()
                 if not is_countable(shape):
-                    # An empty tensor with a dimension that overflows.
+                    # An empty tensor may have another dimension that overflows.
                     raise ValueError(
                         f"a tensor without values has the shape {str(list(shape))[:80]}"
                     )
@@ -250,7 +252,7 @@ def read_notes(path: Path) -> dict[str, str]:
         ) from error
 
 
-def carries_hash(path: Path) -> bool:
+def has_hash(path: Path) -> bool:
     """Return True if a file contains a hash of its content; files of older versions do not."""
     check_header(path)
     with safe_open(path, framework="pt") as stored:
@@ -258,7 +260,7 @@ def carries_hash(path: Path) -> bool:
 
 
 def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
-    """Return the SHA-256 of named tensors and notes, which does not depend on a file's layout."""
+    """Return the SHA-256 of tensors with their names and of notes, whatever the order in a file."""
     digest = hashlib.sha256(json.dumps(sorted(notes.items())).encode())
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
@@ -267,11 +269,11 @@ def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _order(names: list[str], noted: str | None) -> list[str]:
-    """Return the names as they were written, or sorted for a file without that note."""
-    if noted is None:
+def _order(names: list[str], note: str | None) -> list[str]:
+    """Return the names in the order of writing, or sorted for a file without a note about it."""
+    if note is None:
         return sorted(names)
-    order = parsed_json(noted)
+    order = parsed_json(note)
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
         raise ValueError("its list of tensors does not match its tensors")
     return [str(name) for name in order]

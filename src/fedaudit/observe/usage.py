@@ -1,4 +1,4 @@
-"""Usage of samples, bytes and time by clients in each round, which no adversary sees."""
+"""Use of samples, extra bytes and time by clients in each round, which no adversary sees."""
 
 import math
 import os
@@ -17,37 +17,38 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 
 USAGE_FILE = "usage.safetensors"
 
-_LONGEST_COSINE = 1 + 1e-6
+_MAX_COSINE = 1 + 1e-6
 MOST_USES = 1_000_000
 """Largest count of uses of one sample; a histogram has a bin for each count."""
+
 _LARGEST = 1e15
 """Largest sum of bytes or seconds in a run."""
 
 COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
-"""Notes of clients whose values are integers: sample ids, bytes, and 1 or 0 for yes or no."""
+"""Notes with integer values: sample ids, bytes, and 1 or 0 for yes or no."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Number of uses of each client's samples in training, and the cost of its rounds.
+    """Number of uses of each client's samples in training, and the cost of each client's rounds.
 
     Attributes:
         clients: The clients, in the order of columns.
         ids: Sample ids of each client, ascending.
         used: Number of training steps with each sample, over all rounds.
-        recycled: Number of those steps for which a defense had returned the sample after leaving
-            it out.
+        recycled: Number of those steps in rounds for which a defense returned the sample to
+            training, after it had been left out.
         distinct: Number of different samples that a client trained on in each round.
-        extra_bytes: Bytes that a defense made a client send or receive in addition to model and
+        extra_bytes: Bytes that a client sent or received for a defense, in addition to model and
             upload.
         seconds: Processor time of a client's round, or wall-clock time on a GPU. It depends on the
             machine.
-        filter_cosine: Cosine between a filter's input and output, the mean over the filters of a
-            round; NaN if no filter acted, or if one of the two was zero.
+        filter_cosine: Cosine between input and output of a privacy filter, averaged over the
+            filters of a round; NaN without filters, or if input or output was zero.
         acted: 1 in rounds in which a client's defense changed a step or its upload, else 0; NaN
             for a defense that always acts, and for a client that did not take part.
         risk_decided: 1 in rounds in which a client chose another model because of the models'
-            risks, else 0; NaN if it did not choose by risk.
+            risks, else 0; NaN for a client that does not choose by risk.
     """
 
     clients: tuple[ClientId, ...]
@@ -77,10 +78,10 @@ def empty_usage(clients: Mapping[ClientId, Samples]) -> Usage:
 
 
 def add_round(usage: Usage, round: Round) -> Usage:
-    """Return the usage with one more round; a round that was added already changes nothing.
+    """Return the usage with another round. A round that was already added changes nothing.
 
     Raises:
-        Damaged: Rounds in between are missing.
+        Damaged: The previous round was not added.
     """
     if round.index <= usage.rounds:
         return usage
@@ -89,24 +90,26 @@ def add_round(usage: Usage, round: Round) -> Usage:
             f"usage is known up to round {usage.rounds}, but the next round is {round.index}; "
             "restore the run's folder from a copy, or delete it and run the study again"
         )
-    facts = {client: round.facts.get(client, {}) for client in usage.clients}
-    extra = [int(facts[c].get("extra_bytes", torch.zeros(0)).sum()) for c in usage.clients]
+    notes = {client: round.facts.get(client, {}) for client in usage.clients}
+    extra = [int(notes[c].get("extra_bytes", torch.zeros(0)).sum()) for c in usage.clients]
     seconds = [float(round.seconds.get(client, 0.0)) for client in usage.clients]
-    nothing = torch.tensor([math.nan])
+    no_cosine = torch.tensor([math.nan])
     cosines = [
-        float(facts[client].get("filter_cosine", nothing).double().mean())
+        float(notes[client].get("filter_cosine", no_cosine).double().mean())
         for client in usage.clients
     ]
     acted, decided = (
-        [float((v > 0).any()) if (v := facts[c].get(name)) is not None else math.nan for c in facts]
+        [float((v > 0).any()) if (v := notes[c].get(name)) is not None else math.nan for c in notes]
         for name in ("acted", "risk_decided")
     )
-    added = {client: _times(usage.ids[client], facts[client], "used") for client in facts}
-    recycled = {client: _times(usage.ids[client], facts[client], "recycled") for client in facts}
-    distinct = [int((added[client] > 0).sum()) for client in usage.clients]
+    used, recycled = (
+        {client: _count_uses(usage.ids[client], notes[client].get(name)) for client in notes}
+        for name in ("used", "recycled")
+    )
+    distinct = [int((used[client] > 0).sum()) for client in usage.clients]
     return replace(
         usage,
-        used={c: (usage.used[c] + added[c]).clamp(max=MOST_USES) for c in usage.clients},
+        used={c: (usage.used[c] + used[c]).clamp(max=MOST_USES) for c in usage.clients},
         recycled={c: (usage.recycled[c] + recycled[c]).clamp(max=MOST_USES) for c in usage.clients},
         distinct=torch.cat([usage.distinct, torch.tensor([distinct])]),
         extra_bytes=torch.cat([usage.extra_bytes, torch.tensor([extra])]),
@@ -119,29 +122,28 @@ def add_round(usage: Usage, round: Round) -> Usage:
     )
 
 
-def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor, " samples"]:
-    """Count each id (ascending) in a fact; ids of other samples are ignored."""
-    noted = facts.get(fact)
-    if noted is None or len(ids) == 0:
+def _count_uses(ids: Int[Tensor, " samples"], uses: Tensor | None) -> Int[Tensor, " samples"]:
+    """Return how often each id (ascending) is in a list of uses; other ids are ignored."""
+    if uses is None or len(ids) == 0:
         return torch.zeros(len(ids), dtype=torch.int64)
-    places = torch.searchsorted(ids, noted).clamp(max=len(ids) - 1)
-    return torch.bincount(places[ids[places] == noted], minlength=len(ids))
+    positions = torch.searchsorted(ids, uses).clamp(max=len(ids) - 1)
+    return torch.bincount(positions[ids[positions] == uses], minlength=len(ids))
 
 
 def record_usage(
     rounds: Iterable[Round], clients: Mapping[ClientId, Samples], folder: Path, run: str
 ) -> Iterator[Round]:
-    """Move the clients' facts from rounds, before any view, to a usage file in the run's folder.
+    """Yield rounds without the clients' notes, which are added to a usage file in the run's folder.
 
-    A resumed run continues its file.
+    A resumed run continues its file. Call this before a view hides clients.
 
     Raises:
-        Damaged: The file belongs to another run, or lacks rounds.
+        Damaged: The file belongs to another run, or has no entry for the previous round.
     """
     usage: Usage | None = None
     for round in rounds:
-        # Read after the first round: the check of the checkpoint gives a better error message for
-        # the folder of another run.
+        # The file is read after the first round. If the folder belongs to another run, the
+        # checkpoint is then checked first, which gives a better error message.
         usage = add_round(usage or read_usage(folder, run) or empty_usage(clients), round)
         _write(usage, folder, run)
         round = replace(round, facts={}, seconds={})
@@ -159,10 +161,10 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
         "acted": usage.acted,
         "risk_decided": usage.risk_decided,
     }
-    # One tensor for all clients: a file cannot have three tensors for each of 100,000 clients.
+    # Values of all clients are concatenated, as 100,000 clients would need too many tensors.
     tensors["samples"] = torch.tensor([len(usage.ids[client]) for client in usage.clients])
-    for name, part in (("ids", usage.ids), ("used", usage.used), ("recycled", usage.recycled)):
-        tensors[name] = torch.cat([torch.zeros(0).long(), *(part[c] for c in usage.clients)])
+    for name, values in (("ids", usage.ids), ("used", usage.used), ("recycled", usage.recycled)):
+        tensors[name] = torch.cat([torch.zeros(0).long(), *(values[c] for c in usage.clients)])
     write_tensors(tensors, folder / USAGE_FILE, {"run": run})
 
 
@@ -175,7 +177,7 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     path = folder / USAGE_FILE
     if not os.path.lexists(path):
         return None
-    # Treated as missing, it would be replaced by a new file without the counts so far.
+    # If such a path counted as missing, a new file would replace it, without the counts so far.
     if path.is_symlink() or not path.is_file():
         raise Damaged(
             f"{path} is a link, a folder or another special file, but usage is stored in a regular "
@@ -184,50 +186,52 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     tensors, notes = read_tensors(path)
     try:
         clients = tuple(int(client) for client in tensors["clients"].tolist())
-        parts = {part: _by_client(part, clients, tensors) for part in ("ids", "used", "recycled")}
+        counts = {name: _by_client(name, clients, tensors) for name in ("ids", "used", "recycled")}
         distinct, extra, seconds = (tensors[n] for n in ("distinct", "extra_bytes", "seconds"))
-        # Files of older versions lack these.
+        # Files of older versions do not have these tensors.
         cosine, acted, decided = (
             tensors.get(name, torch.full(seconds.shape, math.nan)).double()
             for name in ("filter_cosine", "acted", "risk_decided")
         )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
-    fits = (
+    are_clients_valid = (
         len(set(clients)) == len(clients)
         and all(0 <= client <= _LARGEST for client in clients)
         and all(
-            part[c].shape == (len(parts["ids"][c]),) for part in parts.values() for c in clients
+            values[c].shape == (len(counts["ids"][c]),)
+            for values in counts.values()
+            for c in clients
         )
     )
     shapes = {distinct.shape, extra.shape, seconds.shape, cosine.shape}
     shapes |= {acted.shape, decided.shape}
     is_table = shapes == {(len(distinct), len(clients))}
-    counts = parts["ids"], parts["used"], parts["recycled"]
-    integers = (distinct, extra, *(value for part in counts for value in part.values()))
-    valid = all(value.dtype == torch.int64 and bool((value >= 0).all()) for value in integers)
+    integers = (distinct, extra, *(v for values in counts.values() for v in values.values()))
+    is_valid = all(value.dtype == torch.int64 and bool((value >= 0).all()) for value in integers)
     # A histogram takes memory for the largest count, and sums of large counts overflow.
-    uses = (value for part in ("used", "recycled") for value in parts[part].values())
-    valid = valid and all(bool((value <= MOST_USES).all()) for value in uses)
-    valid = valid and float(extra.double().sum()) <= _LARGEST
-    sizes = torch.tensor([len(parts["ids"][c]) for c in clients], dtype=torch.int64)
-    valid = valid and (not is_table or bool((distinct <= sizes).all()))
-    valid = valid and bool((seconds >= 0).all()) and float(seconds.double().sum()) <= _LARGEST
-    valid = valid and bool((cosine.isnan() | (cosine.abs() <= _LONGEST_COSINE)).all())
+    uses = (value for name in ("used", "recycled") for value in counts[name].values())
+    is_valid = is_valid and all(bool((value <= MOST_USES).all()) for value in uses)
+    is_valid = is_valid and float(extra.double().sum()) <= _LARGEST
+    sizes = torch.tensor([len(counts["ids"][c]) for c in clients], dtype=torch.int64)
+    is_valid = is_valid and (not is_table or bool((distinct <= sizes).all()))
+    is_valid = is_valid and bool((seconds >= 0).all()) and float(seconds.double().sum()) <= _LARGEST
+    is_valid = is_valid and bool((cosine.isnan() | (cosine.abs() <= _MAX_COSINE)).all())
     flags = torch.cat([acted.flatten(), decided.flatten()])
-    valid = valid and bool((flags.isnan() | (flags == 0) | (flags == 1)).all())
+    is_valid = is_valid and bool((flags.isnan() | (flags == 0) | (flags == 1)).all())
     is_same_run = notes.get("run") == run
-    if not (is_same_run and fits and is_table and valid):
+    if not (is_same_run and are_clients_valid and is_table and is_valid):
         raise Damaged(
             f"{path} is {'damaged' if is_same_run else 'of another run'}; restore it from a copy, "
             "or delete the run's folder and run the study again"
         )
-    return Usage(clients, *counts, distinct, extra, seconds, cosine, acted, decided)
+    ids, used, recycled = counts.values()
+    return Usage(clients, ids, used, recycled, distinct, extra, seconds, cosine, acted, decided)
 
 
-def _by_client(part: str, clients: Sequence[ClientId], tensors: Params) -> dict[ClientId, Tensor]:
-    """Split the counts by client; files of older versions have one tensor per client."""
+def _by_client(name: str, clients: Sequence[ClientId], tensors: Params) -> dict[ClientId, Tensor]:
+    """Split a tensor by client; files of older versions have one tensor per client."""
     if "samples" not in tensors:
-        return {client: tensors[f"{part}/{client}"] for client in clients}
+        return {client: tensors[f"{name}/{client}"] for client in clients}
     sizes = tensors["samples"].tolist()
-    return dict(zip(clients, torch.split(tensors[part], sizes), strict=True))
+    return dict(zip(clients, torch.split(tensors[name], sizes), strict=True))

@@ -13,8 +13,8 @@ from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, we
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
 
 
-def every(rounds: Iterable[Round], step: int) -> Iterator[Round]:
-    """Yield the rounds ``step``, ``2 * step``, ...
+def every_nth(rounds: Iterable[Round], step: int) -> Iterator[Round]:
+    """Yield every ``step``-th round: the rounds ``step``, ``2 * step``, ...
 
     Source: FedMIA's published code (rounds 10, 20, ...).
     """
@@ -28,7 +28,7 @@ class DistinctModels(NamedTuple):
 
     Attributes:
         distinct: The distinct models, in the order of first appearance.
-        numbers: For each original model, its index among the distinct ones.
+        numbers: For each original model, the index of the equal distinct model.
     """
 
     distinct: list[Model]
@@ -36,7 +36,7 @@ class DistinctModels(NamedTuple):
 
 
 def group_models(models: Iterable[Model]) -> DistinctModels:
-    """Find the distinct models; equal models are bitwise identical."""
+    """Return models without duplicates, which are bitwise identical models."""
     distinct: list[Model] = []
     numbers = []
     for model in models:
@@ -51,91 +51,89 @@ def group_models(models: Iterable[Model]) -> DistinctModels:
 def _same(first: Model, second: Model) -> bool:
     if first is second or first.params is second.params:
         return True
-    ours, theirs = first.tensors(), second.tensors()
+    tensors, others = first.tensors(), second.tensors()
     return (
         first.architecture == second.architecture
-        and ours.keys() == theirs.keys()
-        and all(torch.equal(ours[name], theirs[name]) for name in ours)
+        and tensors.keys() == others.keys()
+        and all(torch.equal(tensors[name], others[name]) for name in tensors)
     )
 
 
-def merged(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[Round]:
-    """Replace a group of clients by its weighted mean, named after its first member.
+def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[Round]:
+    """Replace a group of clients by its weighted mean, which gets the number of its first member.
 
-    This is what the server sees of a coalition that sums its updates before sending, or of all
-    clients under secure aggregation.
+    The server has this view of a coalition that sums its updates before sending, or of all clients
+    under secure aggregation.
 
     Raises:
         NotVisible: The members received different models, so that their updates cannot be summed.
     """
     for round in rounds:
-        present = sorted(set(members) & set(round.exposed))
-        if len(present) < 2:
+        group = sorted(set(members) & set(round.exposed))
+        if len(group) < 2:
             yield replace(round, stands_for=dict(round.stands_for))
             continue
-        name = present[0]
-        exposed = dict(
-            select_clients(round.exposed, [c for c in round.exposed if c not in present])
-        )
-        total = sum(round.weights[client] for client in present)
-        shares = [round.weights[client] / total for client in present]
-        exposed[name] = _mean(round.exposed, present, shares)
-        weights = {c: w for c, w in round.weights.items() if c not in present} | {name: total}
+        name = group[0]
+        exposed = dict(select_clients(round.exposed, [c for c in round.exposed if c not in group]))
+        total = sum(round.weights[client] for client in group)
+        weights_in_group = [round.weights[client] / total for client in group]
+        exposed[name] = _mean(round.exposed, group, weights_in_group)
+        weights = {c: w for c, w in round.weights.items() if c not in group} | {name: total}
         yield replace(
             round,
             exposed=dict(sorted(exposed.items())),
-            uploads=select_clients(round.uploads, [c for c in round.uploads if c not in present]),
+            uploads=select_clients(round.uploads, [c for c in round.uploads if c not in group]),
             weights=dict(sorted(weights.items())),
-            stands_for={**round.stands_for, **dict.fromkeys(present, name)},
+            stands_for={**round.stands_for, **dict.fromkeys(group, name)},
         )
 
 
 def _mean(
-    exposed: Mapping[ClientId, Exposed], members: Sequence[ClientId], shares: list[float]
+    exposed: Mapping[ClientId, Exposed], members: Sequence[ClientId], weights_in_group: list[float]
 ) -> Exposed:
-    """Compute the weighted mean of clients, with one client's update in memory at a time."""
+    """Compute the weighted mean of clients, with only one update in memory at a time."""
     first = exposed[members[0]]
     if first.base is None or first.local is None:
         return Exposed()
     bases, buffers, scales = list[Model](), list[Params](), list[float | None]()
-    have_updates = True
+    has_all_updates = True
     for client in members:
-        part = exposed[client]
-        bases += [part.base] if part.base is not None else []
-        buffers += [part.local.buffers] if part.local is not None else []
-        scales.append(part.gradient_scale)
-        have_updates = have_updates and part.update is not None
-    if not have_updates or len(group_models(bases).distinct) > 1:
+        models = exposed[client]
+        bases += [models.base] if models.base is not None else []
+        buffers += [models.local.buffers] if models.local is not None else []
+        scales.append(models.gradient_scale)
+        has_all_updates = has_all_updates and models.update is not None
+    if not has_all_updates or len(group_models(bases).distinct) > 1:
         raise NotVisible(
             "these clients received different models, or send no updates, so that their aggregate "
             "cannot be attacked; merge only clients that train the same model"
         )
-    update = weighted_sum((exposed[client].update or {} for client in members), shares)
-    mean = weighted_sum(common(buffers), shares)
+    update = weighted_sum((exposed[client].update or {} for client in members), weights_in_group)
+    mean = weighted_sum(common(buffers), weights_in_group)
     local = Model(first.base.architecture, plus(first.base.params, update), mean)
-    return Exposed(first.base, local, update, _scale_of_sum(scales, shares))
+    return Exposed(first.base, local, update, _scale_of_sum(scales, weights_in_group))
 
 
-def _scale_of_sum(scales: list[float | None], shares: list[float]) -> float | None:
-    """Return the factor from the weighted mean of updates to the sum of all samples' gradients.
+def _scale_of_sum(scales: list[float | None], weights_in_group: list[float]) -> float | None:
+    """Return the gradient scale of the group's mean update.
 
-    It is None if the clients' scales are not proportional to their shares.
+    The result is None if the clients' scales are not proportional to their weights.
     """
-    ratios = [s / share for s, share in zip(scales, shares, strict=True) if s is not None]
+    ratios = [s / w for s, w in zip(scales, weights_in_group, strict=True) if s is not None]
     is_complete = len(ratios) == len(scales)
     return ratios[0] if is_complete and max(ratios) - min(ratios) <= 1e-6 * ratios[0] else None
 
 
-def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
-    """Reduce rounds to a participant's view: the received global model and the next one.
+def participant_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
+    """Reduce rounds to a participant's view: the received global model and the next global model.
 
-    The change of the global model takes the role of an update of all clients together.
+    Their difference becomes the update of all clients together.
 
     Raises:
         NotVisible: The algorithm has more than one global model, or none.
     """
     for round in rounds:
-        after = _only_model(round, "follows one global model")
+        after = _single_model(round, "follows one global model")
         base = round.exposed[min(round.exposed)].base
         if base is None:
             raise NotVisible(
@@ -152,7 +150,7 @@ def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
         )
 
 
-def _only_model(round: Round, view: str) -> Model:
+def _single_model(round: Round, view: str) -> Model:
     if len(round.after) != 1:
         raise NotVisible(
             f"this view {view}, but the run has {len(round.after)}; use the 'uploads' view"
@@ -160,14 +158,14 @@ def _only_model(round: Round, view: str) -> Model:
     return next(iter(round.after.values()))
 
 
-def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
-    """Reduce rounds to the global model after each, for an adversary with the final model.
+def final_model_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
+    """Reduce rounds to the global model after the round, as a user of the final model sees it.
 
     Raises:
         NotVisible: The algorithm has more than one global model, or none.
     """
     for round in rounds:
-        after = _only_model(round, "is given one finished model")
+        after = _single_model(round, "is given one finished model")
         yield replace(
             round,
             exposed={ALL_CLIENTS: Exposed(local=after)},
@@ -193,7 +191,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class View:
-    """A view: the parts of a run that an adversary sees.
+    """The parts of a run that an adversary sees.
 
     Attributes:
         name: Catalogue name.
@@ -215,8 +213,8 @@ class View:
     def can_offer(self, needs: Sees) -> bool:
         """Return True if this view shows all observations that are needed.
 
-        Auxiliary data and reference models are not observations: any adversary may have some. Only
-        a participant can choose a client's upload.
+        Auxiliary data and reference models are not observations, so that views do not restrict
+        them. Only a participant can choose a client's upload.
         """
         if Sees.CHOOSES_UPLOAD in needs and self.name != PARTICIPANT:
             return False
@@ -233,7 +231,7 @@ class View:
             names = ", ".join(part.name or "" for part in missing)
             if not missing & ~ADVERSARY_RESOURCES:
                 section = next(name for part, name in _TABLES.items() if part in missing)
-                # Naming an attack in a study adds its tables of shadow or reference models.
+                # If a study names an attack, sections of shadow or reference models are added.
                 advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
                 raise NotVisible(
                     f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
@@ -258,9 +256,9 @@ def _everything(rounds: Iterable[Round]) -> Iterator[Round]:
     return iter(rounds)
 
 
-def _summed(rounds: Iterable[Round]) -> Iterator[Round]:
+def _sum_of_all(rounds: Iterable[Round]) -> Iterator[Round]:
     for round in rounds:
-        yield from merged([round], tuple(round.exposed))
+        yield from merge_clients([round], tuple(round.exposed))
 
 
 _FINAL = Sees.PREDICTIONS | Sees.NEXT_MODEL
@@ -279,19 +277,19 @@ VIEWS: dict[str, View] = {
             "sum",
             _EVERY_ROUND,
             "the server sees only the sum of the clients' uploads, under secure aggregation",
-            _summed,
+            _sum_of_all,
         ),
         View(
             PARTICIPANT,
             _EVERY_ROUND,
             "a participant sees each round's global model and no uploads of other clients",
-            between_globals,
+            participant_rounds,
         ),
         View(
             "final",
             _FINAL,
             "a user of the final model sees nothing else of the federation",
-            only_after,
+            final_model_rounds,
         ),
     )
 }
@@ -327,10 +325,10 @@ def with_resources(view: View, sees: Sees) -> View:
 
 
 def merged_view(view: View, members: Collection[ClientId]) -> View:
-    """Return a view in which some clients are visible through their aggregate only.
+    """Return a view in which some clients are visible only as their aggregate.
 
     Raises:
-        NotVisible: The view does not show single uploads, so that there is nothing to merge.
+        NotVisible: The view does not show uploads of single clients, so that none can be merged.
 
     Source: CoFedMID section 5.4 (adaptive attacks on the coalition's aggregated model).
     """
@@ -345,15 +343,16 @@ def merged_view(view: View, members: Collection[ClientId]) -> View:
         name="merged",
         description=f"{view.description}, and attacks clients {names} through the weighted mean of "
         "their updates",
-        of=partial(merged, members=tuple(members)),
+        of=partial(merge_clients, members=tuple(members)),
     )
 
 
 def output_view(view: View) -> View:
-    """Return the view for an algorithm whose clients send outputs on public samples, not updates.
+    """Return the view for an algorithm whose clients send outputs on public samples.
 
     Raises:
-        NotVisible: The view does not show single uploads, and there is no common model.
+        NotVisible: The view does not show uploads of single clients. There is no common model that
+            could be attacked instead.
     """
     if view.name != "uploads":
         raise NotVisible(
@@ -384,7 +383,7 @@ def several_models_view(view: View) -> View:
 
 
 def seen_from(rounds: Iterable[Round], view: View | str) -> Iterator[Round]:
-    """Yield rounds as an adversary sees them, without the parts that are hidden from it.
+    """Yield rounds as an adversary sees them, without hidden parts.
 
     Args:
         rounds: Rounds of a federation, as :func:`fedaudit.simulate` yields them.

@@ -33,7 +33,7 @@ from fedaudit.fl.algorithms.base import (
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.table import Exact, Metric
-from fedaudit.observe.measurements import MeasuredRound, Stored, measured_on
+from fedaudit.observe.measurements import MeasuredRound, Stored, measuring_device
 from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
@@ -307,7 +307,7 @@ class MeasuredRun(NamedTuple):
     @property
     def key(self) -> str:
         """Key of the run, which its files contain."""
-        return self.run.key(measured_on(self.rounds))
+        return self.run.key(measuring_device(self.rounds))
 
     def extension(self, kind: type[Kind]) -> Kind:
         """Return the run's extension of a class, which it must have."""

@@ -1,1 +1,1 @@
-"""Signals: numbers that an adversary measures for every round, client and sample."""
+"""Signals: values that an adversary measures for every round, client and sample."""

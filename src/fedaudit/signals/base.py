@@ -1,4 +1,4 @@
-"""Interface of signals, and computations that several signals of a round share."""
+"""Interface of signals, and results that several signals of a round share."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part")
 Products: TypeAlias = Callable[..., "GradientProducts"]
-"""Function with the arguments of :func:`gradient_products` that a round provides, up to
-``device``."""
+"""Function with the parameters of :func:`gradient_products` from ``base`` to ``device``."""
 
 
-_CLIENTS_AT_ONCE = 256
-"""Largest number of clients whose updates go through one pass over the samples."""
+_MAX_CLIENTS_PER_PASS = 256
+"""Largest number of clients whose updates are processed in one pass over the samples."""
 
-_CLIENTS_PER_PART = 64
-"""Clients of each pass if there are more. The size of a pass may change the last bits of
-results, so that it depends on the number of clients alone."""
+_CLIENTS_PER_SPLIT_PASS = 64
+"""Clients of each pass if there are more than that. The size of a pass may change the last bits of
+results. Therefore, it depends only on the number of clients."""
 
 
-class _Outline(NamedTuple):
-    """A client's part of a round without its large tensors; many clients share a base model.
+class _ClientSummary(NamedTuple):
+    """What is visible of a client in a round, without the client's own large tensors.
 
     Attributes:
-        base: The model the client was sent; None if hidden.
-        shows_update: True if its update is visible.
+        base: The model that the client received; None if hidden. Clients may share it.
+        shows_update: True if the client's update is visible.
         gradient_scale: As in :class:`~fedaudit.observe.round.Exposed`.
     """
 
@@ -49,12 +48,12 @@ class _Outline(NamedTuple):
 
 
 class AgainstUpdates(NamedTuple):
-    """Every sample's gradient at the model a client was sent, compared with the client's update.
+    """Products of updates and per-sample gradients; gradients are at the received models.
 
     Attributes:
-        dots: Inner product of update (local minus base) and gradient.
-        gradient_norms: Euclidean norm of the gradient.
-        update_norms: Euclidean norm of the update.
+        dots: Inner product of each update (local minus received model) and each gradient.
+        gradient_norms: Euclidean norm of each gradient.
+        update_norms: Euclidean norm of each update.
     """
 
     dots: Float[Tensor, "clients samples"]
@@ -64,10 +63,10 @@ class AgainstUpdates(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """Visible part of a round, together with the samples to measure.
+    """Visible part of a round, with the samples to measure.
 
     Results that several signals use are computed once, on first use. Methods and properties raise
-    NotVisible if the view hides a part that they need.
+    NotVisible if the view hides what they need.
 
     Attributes:
         round: The round as the adversary's view shows it.
@@ -119,58 +118,58 @@ class Seen:
     @cached_property
     def local_models(self) -> list[Model]:
         """Each client's model after training."""
-        models = [exposed.local for exposed in self._each_exposed() if exposed.local is not None]
+        models = [exposed.local for exposed in self._iterate_exposed() if exposed.local is not None]
         return _require_all(models, self.clients, "the clients' models after training")
 
     @cached_property
     def bases(self) -> Int[Tensor, " clients"]:
-        """Number of each client's base model; equal for clients that were sent the same model."""
-        bases = [outline.base for outline in self._outlines if outline.base is not None]
-        # With hidden base models all clients form one group.
+        """Number of the model that each client received; equal for clients with the same model."""
+        bases = [summary.base for summary in self._summaries if summary.base is not None]
+        # If received models are hidden, all clients form one group.
         is_visible = len(bases) == len(self.clients)
         numbers = group_models(bases).numbers if is_visible else [0] * len(self.clients)
         return torch.tensor(numbers, dtype=torch.int64)
 
     @property
     def against_updates(self) -> AgainstUpdates:
-        """Gradients compared with updates, in one pass over the samples for each base model."""
+        """Products of gradients and updates, from one pass over the samples per received model."""
         self._refuse_hidden_updates()
-        return self._gradients
+        return self._products
 
     def against_updates_by(self, products: Products) -> AgainstUpdates:
-        """Return :attr:`against_updates` with another function for the products."""
+        """Return products like :attr:`against_updates` that another function computes."""
         self._refuse_hidden_updates()
-        return self._by(products)
+        return self._compute_products(products)
 
     @property
     def gradient_norms(self) -> Float[Tensor, "clients samples"]:
-        """Norm of every sample's gradient at the model each client was sent."""
-        return self._gradients.gradient_norms
+        """Norm of every sample's gradient at the model that each client received."""
+        return self._products.gradient_norms
 
     @cached_property
-    def _gradients(self) -> AgainstUpdates:
-        """The pass that both properties share; inner products are 0 if the view hides updates."""
-        # A late import, since signals of outputs need no gradients.
+    def _products(self) -> AgainstUpdates:
+        """Products of gradients and updates; inner products are 0 if the view hides updates."""
+        # Imported here, as signals from outputs do not need it.
         from fedaudit.signals.gradients import gradient_products
 
         kept = self.received.gradients if self.received is not None else None
-        return self._by(partial(gradient_products, kept=kept))
+        return self._compute_products(partial(gradient_products, kept=kept))
 
     def _refuse_hidden_updates(self) -> None:
-        visible = [outline for outline in self._outlines if outline.shows_update]
+        visible = [summary for summary in self._summaries if summary.shows_update]
         _require_all(visible, self.clients, "the clients' updates")
 
-    def _by(self, products_of: Products) -> AgainstUpdates:
-        bases = [outline.base for outline in self._outlines if outline.base is not None]
+    def _compute_products(self, compute: Products) -> AgainstUpdates:
+        bases = [summary.base for summary in self._summaries if summary.base is not None]
         _require_all(bases, self.clients, "the models the clients were sent")
         shape = (len(self.clients), len(self.samples))
         dots = torch.zeros(shape, dtype=torch.float64)
-        norms = torch.empty(shape, dtype=torch.float64)
-        lengths = torch.zeros(len(self.clients), dtype=torch.float64)
-        for group in self._groups():
+        gradient_norms = torch.empty(shape, dtype=torch.float64)
+        update_norms = torch.zeros(len(self.clients), dtype=torch.float64)
+        for group in self._client_groups():
             updates = [self.round.exposed[self.clients[i]].update for i in group.tolist()]
             visible: list[Params] = [update for update in updates if update is not None]
-            products = products_of(
+            products = compute(
                 bases[int(group[0])],
                 visible,
                 self.samples.features,
@@ -178,40 +177,43 @@ class Seen:
                 workers=self.workers,
                 device=self.device,
             )
-            norms[group] = products.squared_norms.double().sqrt()
+            gradient_norms[group] = products.squared_norms.double().sqrt()
             if len(visible) == len(updates):
                 dots[group] = products.dots.double()
-                lengths[group] = products.update_norms.double()
-        return AgainstUpdates(dots, norms, lengths)
+                update_norms[group] = products.update_norms.double()
+        return AgainstUpdates(dots, gradient_norms, update_norms)
 
-    def _groups(self) -> Iterator[Int[Tensor, " group"]]:
-        """Yield positions of clients with the same base model, in parts that one pass measures."""
+    def _client_groups(self) -> Iterator[Int[Tensor, " group"]]:
+        """Yield positions of clients that one pass measures: clients with the same base model."""
         for number in range(int(self.bases.max()) + 1):
             group = (self.bases == number).nonzero().flatten()
-            size = _CLIENTS_AT_ONCE if len(group) <= _CLIENTS_AT_ONCE else _CLIENTS_PER_PART
+            size = (
+                _MAX_CLIENTS_PER_PASS
+                if len(group) <= _MAX_CLIENTS_PER_PASS
+                else _CLIENTS_PER_SPLIT_PASS
+            )
             yield from torch.split(group, size)
 
     @property
     def gradient_scales(self) -> list[float | None]:
-        """Factor from each client's negative update to a sum of gradients; None if unknown."""
-        return [outline.gradient_scale for outline in self._outlines]
+        """Factors that turn negated updates into sums of gradients; None if unknown."""
+        return [summary.gradient_scale for summary in self._summaries]
 
     @cached_property
-    def _outlines(self) -> list[_Outline]:
-        """Outlines of all clients, since iterating over a large round's clients is expensive."""
+    def _summaries(self) -> list[_ClientSummary]:
+        """Summaries of all clients, since each access to a client of a large round is expensive."""
         return [
-            _Outline(exposed.base, exposed.update is not None, exposed.gradient_scale)
-            for exposed in self._each_exposed()
+            _ClientSummary(exposed.base, exposed.update is not None, exposed.gradient_scale)
+            for exposed in self._iterate_exposed()
         ]
 
-    def _each_exposed(self) -> Iterator[Exposed]:
-        """Yield each client's part of the round; a large round recomputes it on each access."""
+    def _iterate_exposed(self) -> Iterator[Exposed]:
         return (self.round.exposed[client] for client in self.clients)
 
 
 @runtime_checkable
 class Signal(Protocol):
-    """Number for every client and sample of a round; larger values indicate members.
+    """Function that measures a value for every client and sample; larger values indicate members.
 
     Attributes:
         name: Name of the stored measurements; it differs for different settings.
@@ -225,20 +227,21 @@ class Signal(Protocol):
     def needs(self) -> Sees: ...
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """Measure the signal; raise if the view hides a part that it needs."""
+        """Measure the signal; raise NotVisible if the view hides what it needs."""
         ...
 
 
 @runtime_checkable
 class ReadsLayers(Protocol):
-    """Signal of a network's layers, which not every network has."""
+    """Signal that needs layers of a certain type, which not every network has."""
 
     def refuse_misfit(self, model: Model) -> None:
         """Raise, before any training, if the signal cannot be measured on a model."""
         ...
 
 
-def _require_all(parts: list[Part], clients: Sequence[ClientId], what: str) -> list[Part]:
-    if len(parts) < len(clients):
-        raise NotVisible(f"this view hides {what}, so this signal cannot be measured")
-    return parts
+def _require_all(visible: list[Part], clients: Sequence[ClientId], hidden: str) -> list[Part]:
+    """Return one value per client, or raise if some are hidden."""
+    if len(visible) < len(clients):
+        raise NotVisible(f"this view hides {hidden}, so this signal cannot be measured")
+    return visible

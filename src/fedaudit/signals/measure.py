@@ -1,4 +1,4 @@
-"""Measurement of all signals in one pass over the rounds."""
+"""Measurement of the signals of rounds, in blocks of samples and on several workers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,28 +21,27 @@ from fedaudit.signals.outputs import OutputSignal
 from fedaudit.signals.received import Received
 
 BLOCK = 256
-"""Blocks of samples are multiples of this. Models on a CPU process batches of a power of two of
-at most this size, so blocks split no batch and change no bit."""
+"""Number of samples of which blocks have a multiple. On a CPU, models process batches whose size is
+a power of two, at most this one. Therefore, blocks split no batch and results are bitwise equal."""
 
-Measuring: TypeAlias = Callable[[Round], MeasuredRound]
+MeasureRound: TypeAlias = Callable[[Round], MeasuredRound]
 
 
 class NotFinite(BadInput):
     """Error for a signal that is infinite or not a number.
 
     Attributes:
-        clients: Clients whose values are not finite, with the reason.
+        clients: Clients with values that are not finite, each with a reason.
     """
 
-    # With a default, since exceptions of worker processes are recreated from the message alone.
+    # ``clients`` has a default, since exceptions of worker processes are recreated only from the
+    # message.
     def __init__(self, message: str, clients: Mapping[ClientId, str] | None = None) -> None:
         super().__init__(message)
         self.clients = dict(clients or {})
 
 
-class _Job(NamedTuple):
-    """Inputs of all blocks."""
-
+class _BlockInputs(NamedTuple):
     signals: Sequence[Signal]
     blocks: SharedByKey[int, Samples]
 
@@ -75,11 +74,11 @@ def measure_round(
         NotVisible: A signal needs something that the round does not show.
         NotFinite: A signal is infinite or not a number.
     """
-    # Signals never need the models that clients keep, which serve to measure utility.
+    # Signals do not use the models that clients keep, which are only evaluated for utility.
     seen = Seen(replace(round, kept={}), samples, workers, device, received)
-    of_outputs = [signal for signal in signals if isinstance(signal, OutputSignal)]
+    output_signals = [signal for signal in signals if isinstance(signal, OutputSignal)]
     with one_thread():
-        measured = _by_clients(of_outputs, seen)
+        measured = _measure_by_client(output_signals, seen)
         for signal in signals:
             if signal.name not in measured:
                 measured[signal.name] = signal(seen)
@@ -88,33 +87,38 @@ def measure_round(
         return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)
 
 
-_CLIENTS = 64
+_CLIENTS_IN_MEMORY = 64
 """Number of clients whose models are in memory together while their outputs are measured."""
 
 
-def _by_clients(
+def _measure_by_client(
     signals: Sequence[OutputSignal], seen: Seen
 ) -> dict[str, Float[Tensor, "clients samples"]]:
-    """Measure signals of outputs for some clients at a time, as each depends on one model alone."""
-    if isinstance(seen.round.exposed, dict) or len(seen.clients) <= _CLIENTS or not signals:
-        return _by_blocks(signals, seen)
+    """Measure signals from outputs for a few clients at a time, as all models may be too large."""
+    if (
+        isinstance(seen.round.exposed, dict)
+        or len(seen.clients) <= _CLIENTS_IN_MEMORY
+        or not signals
+    ):
+        return _measure_by_block(signals, seen)
     parts = list[dict[str, Tensor]]()
-    for part in chunks(len(seen.clients), _CLIENTS):
-        exposed = {client: seen.round.exposed[client] for client in seen.clients[part]}
-        parts.append(_by_blocks(signals, replace(seen, round=replace(seen.round, exposed=exposed))))
+    for rows in chunks(len(seen.clients), _CLIENTS_IN_MEMORY):
+        exposed = {client: seen.round.exposed[client] for client in seen.clients[rows]}
+        round = replace(seen.round, exposed=exposed)
+        parts.append(_measure_by_block(signals, replace(seen, round=round)))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _by_blocks(
+def _measure_by_block(
     signals: Sequence[OutputSignal], seen: Seen
 ) -> dict[str, Float[Tensor, "clients samples"]]:
-    """Measure signals of outputs for some samples at a time, as outputs of sequences are large."""
-    parts: dict[str, list[Tensor]] = {signal.name: [] for signal in signals}
-    for part in chunks(len(seen.samples), by_kind(seen.device, cpu=BLOCK, gpu=4 * BLOCK)):
-        block = replace(seen, samples=seen.samples.take(part))
+    """Measure signals from outputs for a few samples at a time, as outputs of texts are large."""
+    blocks: dict[str, list[Tensor]] = {signal.name: [] for signal in signals}
+    for rows in chunks(len(seen.samples), by_kind(seen.device, cpu=BLOCK, gpu=4 * BLOCK)):
+        block = replace(seen, samples=seen.samples.take(rows))
         for signal in signals:
-            parts[signal.name].append(signal(block))
-    return {name: torch.cat(values, dim=1) for name, values in parts.items() if values}
+            blocks[signal.name].append(signal(block))
+    return {name: torch.cat(values, dim=1) for name, values in blocks.items() if values}
 
 
 def measure_by_block(
@@ -125,17 +129,17 @@ def measure_by_block(
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda completed, total: None,
 ) -> MeasuredRound:
-    """Measure a round block by block on a CPU, with progress and the bits of :func:`measure_round`.
+    """Measure a round in blocks of samples on a CPU, and report progress.
 
-    ``progress`` is called with (completed samples, all samples), first with 0 and then after each
-    block.
+    The results are bitwise those of :func:`measure_round`. ``progress`` is called with (completed
+    samples, all samples), first with 0 and then after each block.
     """
-    parts = list[MeasuredRound]()
+    blocks = list[MeasuredRound]()
     progress(0, len(samples))
-    for part in chunks(len(samples), BLOCK):
-        parts.append(measure_round(round, signals, samples.take(part), workers=workers))
-        progress(min(len(parts) * BLOCK, len(samples)), len(samples))
-    return _join(parts)
+    for rows in chunks(len(samples), BLOCK):
+        blocks.append(measure_round(round, signals, samples.take(rows), workers=workers))
+        progress(min(len(blocks) * BLOCK, len(samples)), len(samples))
+    return _join(blocks)
 
 
 def measure(
@@ -146,18 +150,20 @@ def measure(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> Iterator[MeasuredRound]:
-    """Yield the signals of each round, on every sample. No round is kept once it is measured.
+    """Yield the measured signals of each round, for every client and sample.
+
+    Only one round is in memory at a time.
 
     Args:
         rounds: Rounds of a federation, as :func:`fedaudit.simulate` or
             :func:`fedaudit.seen_from` yield them.
-        signals: What to compute, such as ``fedaudit.signals.outputs.Loss()``.
+        signals: Signals to measure, such as ``fedaudit.signals.outputs.Loss()``.
         samples: The audited samples.
-        workers: Threads to compute with.
-        device: Where to compute.
+        workers: Number of threads.
+        device: Device on which models run.
 
     Raises:
-        NotVisible: A signal needs what the view of the rounds hides.
+        NotVisible: A signal needs something that the view of the rounds hides.
 
     Examples:
         >>> import fedaudit as fa
@@ -178,50 +184,51 @@ def measure(
 @contextmanager
 def measuring_on(
     engine: Engine, signals: Sequence[Signal], samples: Samples, *, count: int
-) -> Iterator[Measuring]:
-    """Return a function that measures rounds on an engine, with the bits of :func:`measure_round`.
+) -> Iterator[MeasureRound]:
+    """Return a function that measures rounds on an engine.
 
-    Every worker measures all signals on one of ``count`` blocks of the samples. A signal scores
-    each sample independently of the others.
+    Every worker measures all signals on one of ``count`` blocks of the samples. This is possible
+    because a signal's value for a sample does not depend on other samples. The results are bitwise
+    those of :func:`measure_round`.
     """
     size = BLOCK * max(1, -(-len(samples) // (BLOCK * count)))
-    parts = [samples.take(part) for part in chunks(len(samples), size)] or [samples]
-    blocks = SharedByKey(enumerate(parts))
-    with engine.session(_measure_block, _Job(signals, blocks)) as run:
+    split = [samples.take(rows) for rows in chunks(len(samples), size)] or [samples]
+    blocks = SharedByKey(enumerate(split))
+    with engine.session(_measure_block, _BlockInputs(signals, blocks)) as run:
 
         def measure(round: Round) -> MeasuredRound:
-            # Signals need neither clients' facts nor their kept models, so workers get none.
+            # Signals use neither the clients' notes nor the models that clients keep. Without them,
+            # less is sent to workers.
             visible = replace(round, kept={}, facts={})
             return _join(list(run([_Block(visible, number) for number in blocks])))
 
         yield measure
 
 
-def _measure_block(job: _Job, block: _Block) -> MeasuredRound:
-    """Measure one block of samples; an engine runs this function."""
-    return measure_round(block.round, job.signals, job.blocks[block.number])
+def _measure_block(inputs: _BlockInputs, block: _Block) -> MeasuredRound:
+    return measure_round(block.round, inputs.signals, inputs.blocks[block.number])
 
 
-def _join(parts: Sequence[MeasuredRound]) -> MeasuredRound:
-    first = parts[0]
+def _join(blocks: Sequence[MeasuredRound]) -> MeasuredRound:
+    first = blocks[0]
     signals = {
-        name: torch.cat([part.signals[name] for part in parts], dim=1) for name in first.signals
+        name: torch.cat([block.signals[name] for block in blocks], dim=1) for name in first.signals
     }
     return replace(first, signals=signals)
 
 
 def _refuse_not_finite(values: Mapping[str, Float[Tensor, "clients samples"]], seen: Seen) -> None:
-    """Raise if a signal is not finite, naming every client with such values."""
+    """Raise if a signal is not finite, with all clients that have such values."""
     clients = dict[ClientId, str]()
     messages = list[str]()
-    for name, of_clients in values.items():
-        broken = (~of_clients.isfinite()).sum(1).tolist()
-        for client, count in zip(seen.clients, broken, strict=True):
+    for name, signal in values.items():
+        counts = (~signal.isfinite()).sum(1).tolist()
+        for client, count in zip(seen.clients, counts, strict=True):
             if count:
                 clients.setdefault(client, f"its signal {name!r} is not finite")
-        if any(broken):
+        if any(counts):
             messages.append(
-                f"the signal {name!r} is not finite for {sum(broken)} of {of_clients.numel()} "
+                f"the signal {name!r} is not finite for {sum(counts)} of {signal.numel()} "
                 f"(client, sample) pairs in round {seen.round.index}; check the features and the "
                 "model"
             )

@@ -20,19 +20,20 @@ Classes = Int[Tensor, " samples"]
 Values = Float[Tensor, " samples"]
 
 LOG_FLOOR = 1e-30
-"""Lower limit of the arguments of logarithms (Song & Mittal's code)."""
+"""Lower limit of the arguments of logarithms, as in Song & Mittal's code."""
 
 
 LARGEST_LOGIT = 1e6
-"""Limit of a scaled logit, for a model that gives the other classes no probability."""
+"""Largest absolute value of a scaled logit, which is infinite for a probability of 0 or 1."""
 
 
 @arguments.dataclass(frozen=True)
 class OutputSignal:
-    """Signal of a sample's label and of a model's outputs on it after training.
+    """Signal that depends on a sample's label and on a model's outputs for the sample.
 
     Attributes:
-        snapshot: "local" for each client's model, "global" for the server's.
+        snapshot: "local" for each client's model after local training, "global" for the server's
+            model after the round.
     """
 
     snapshot: Literal["local", "global"] = "local"
@@ -42,7 +43,7 @@ class OutputSignal:
 
     @property
     def needs(self) -> Sees:
-        """Outputs of the clients' models, or the global model."""
+        """What the adversary must see: outputs of the clients' models, or the global model."""
         return Sees.NEXT_MODEL if self.snapshot == "global" else Sees.PREDICTIONS
 
     @property
@@ -71,8 +72,7 @@ class OutputSignal:
 class Loss(OutputSignal):
     """Negative loss of the client's model after training.
 
-    Source: Yeom et al. 2018 (threshold on the loss); FedMIA section 3.2 takes it as one of its two
-    measurements.
+    Source: Yeom et al. 2018 (threshold on the loss); FedMIA section 3.2, one of two measurements.
     """
 
     kind = "loss"
@@ -97,9 +97,9 @@ class Confidence(OutputSignal):
 
 @arguments.dataclass(frozen=True)
 class ScaledLogit(OutputSignal):
-    """log(p / (1 - p)) of the model's probability p of the true class.
+    """Logarithm of p / (1 - p), where p is the model's probability of the true class.
 
-    Over similarly trained models it is approximately normal, unlike the loss.
+    Unlike the loss, it is approximately normally distributed over similarly trained models.
 
     Source: Carlini et al. 2022 (LiRA), section V-B; from logits, as in section VI-A.
     """
@@ -170,19 +170,20 @@ class ModifiedEntropy(OutputSignal):
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         p = outputs.double().softmax(1)
         true = p.gather(1, targets[:, None]).squeeze(1)
-        # Summed over the other classes, since 1 - p would round to 0 for a confident model.
+        # 1 - p is computed as a sum over the other classes. The difference would round to 0 for a
+        # confident model.
         others = p.scatter(1, targets[:, None], 0.0)
-        right = others.sum(1) * true.clamp_min(LOG_FLOOR).log()
-        wrong = others * (1 - others).clamp_min(LOG_FLOOR).log()
-        return right + wrong.sum(1)
+        true_term = others.sum(1) * true.clamp_min(LOG_FLOOR).log()
+        other_terms = others * (1 - others).clamp_min(LOG_FLOOR).log()
+        return true_term + other_terms.sum(1)
 
 
 @arguments.dataclass(frozen=True)
-class _LeastLikely(OutputSignal):
-    """Mean of a token score over the tokens of a sequence with the lowest scores.
+class _LeastLikelyTokens(OutputSignal):
+    """Mean of a token score over the lowest-scoring tokens of a sequence.
 
     Attributes:
-        share: Share of a sequence's tokens, in (0, 1]; at least one token is used.
+        share: Fraction of a sequence's tokens that is used, in (0, 1]; at least one token is used.
     """
 
     share: Share = 0.2
@@ -196,18 +197,19 @@ class _LeastLikely(OutputSignal):
         task = model.architecture.task
         if task.tokens is None:
             raise NotVisible(f"the task {task.name!r} has no tokens, which {self.name!r} needs")
-        read = task.tokens(outputs, targets)
-        scores = self.scores(read).masked_fill(~read.counted, float("inf")).sort(1).values
-        count = (self.share * read.counted.sum(1)).long().clamp_min(1)
+        tokens = task.tokens(outputs, targets)
+        # Positions that do not count, such as padding, are sorted to the end.
+        scores = self.scores(tokens).masked_fill(~tokens.counted, float("inf")).sort(1).values
+        count = (self.share * tokens.counted.sum(1)).long().clamp_min(1)
         return scores.cumsum(1).gather(1, count[:, None] - 1)[:, 0] / count
 
     @abstractmethod
-    def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
+    def scores(self, tokens: NextTokens) -> Float[Tensor, "samples positions"]:
         """Return a score for every token, in double precision."""
 
 
 @arguments.dataclass(frozen=True)
-class MinK(_LeastLikely):
+class MinK(_LeastLikelyTokens):
     """Mean log-probability of the least likely tokens: Min-K%.
 
     Source: Shi et al. 2024, Eq. (1) (k = 20 %).
@@ -215,27 +217,27 @@ class MinK(_LeastLikely):
 
     kind = "min_k"
 
-    def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
-        logs = read.logits.double().log_softmax(2)
-        return logs.gather(2, read.tokens[..., None])[..., 0]
+    def scores(self, tokens: NextTokens) -> Float[Tensor, "samples positions"]:
+        log_p = tokens.logits.double().log_softmax(2)
+        return log_p.gather(2, tokens.tokens[..., None])[..., 0]
 
 
 @arguments.dataclass(frozen=True)
-class MinKPlusPlus(_LeastLikely):
+class MinKPlusPlus(_LeastLikelyTokens):
     """Mean standardised log-probability of the least likely tokens: Min-K%++.
 
-    A token's log-probability is standardised by the mean and the standard deviation of the
-    log-probability of a token drawn from the model at its position.
+    A token's log-probability is standardised by mean and standard deviation of the log-probability
+    under the model's distribution of tokens at this position.
 
     Source: Zhang et al. 2025, Eqs. (3) and (4).
-    Differs: The variance is at least 1e-12, where the model is certain.
+    Differs: The variance is at least 1e-12. It would be 0 where the model is certain.
     """
 
     kind = "min_k_plus_plus"
 
-    def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
-        logs = read.logits.double().log_softmax(2)
-        chances = logs.exp()
-        mean = (chances * logs).sum(2)
-        spread = ((chances * logs.square()).sum(2) - mean.square()).clamp_min(1e-12).sqrt()
-        return (logs.gather(2, read.tokens[..., None])[..., 0] - mean) / spread
+    def scores(self, tokens: NextTokens) -> Float[Tensor, "samples positions"]:
+        log_p = tokens.logits.double().log_softmax(2)
+        p = log_p.exp()
+        mean = (p * log_p).sum(2)
+        deviation = ((p * log_p.square()).sum(2) - mean.square()).clamp_min(1e-12).sqrt()
+        return (log_p.gather(2, tokens.tokens[..., None])[..., 0] - mean) / deviation

@@ -1,7 +1,7 @@
 """Signals from updates, which compare each sample's gradient with the client's update.
 
-FedMIA defines I as the model sent minus the model returned, which points along the gradient.
-fedaudit's update is returned minus sent, so that I is the negative update.
+FedMIA compares gradients with I, the received model minus the client's trained model, which points
+along the gradient. In fedaudit, an update has the opposite sign: I is the negative update.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class _OfGradients:
 
 @dataclass(frozen=True)
 class GradientCosine(_OfGradients):
-    """Cosine between a sample's gradient at the model sent and the negative update of the client.
+    """Cosine between a sample's gradient at the received model and the client's negative update.
 
     The cosine of a zero gradient or update is 0.
 
@@ -42,21 +42,21 @@ class GradientCosine(_OfGradients):
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        return _cosines(seen.against_updates)
+        return _negative_cosines(seen.against_updates)
 
 
 @dataclass(frozen=True)
 class CentredTailCosine:
-    """Cosine of gradient and update after their last entries are centred by their means.
+    """Cosine of gradient and negative update, whose last entries are centred by their means.
 
-    A server can use it if a client adds one random number to all of its last parameters. Centring
-    removes this number, and one direction of the gradient and the update.
+    A server can use it if a client adds the same random number to all of its last parameters.
+    Centring removes this number, and one direction of the gradient and the update.
 
     Attributes:
-        tail: Share of the parameters, counted from the last, to which the number is added, in (0,
-            1]. In a study it defaults to that of the audited client's noise.
+        tail: Fraction of the parameters, counted from the last, to which the number is added, in
+            (0, 1]. In a study, it defaults to that of the audited client's noise.
 
-    Source: None; FedMIA, Eq. (7), against CoFedMID's algorithm 3.
+    Source: None; FedMIA's Eq. (7), adapted to CoFedMID's algorithm 3.
     """
 
     tail: Share = 0.2
@@ -70,20 +70,20 @@ class CentredTailCosine:
         from fedaudit.signals.gradients import products_centred_in_tail
 
         products = partial(products_centred_in_tail, tail=self.tail)
-        return _cosines(seen.against_updates_by(products))
+        return _negative_cosines(seen.against_updates_by(products))
 
 
 @dataclass(frozen=True)
 class WithoutTailCosine:
-    """Cosine of gradient and update without their last entries.
+    """Cosine of gradient and negative update without their last entries.
 
-    A server can use it if it knows that a client adds noise to its last parameters only.
+    A server can use it if it knows that a client adds noise only to its last parameters.
 
     Attributes:
-        tail: Share of the parameters, counted from the last, that is excluded, in (0, 1). In a
-            study it defaults to that of the audited client's noise.
+        tail: Fraction of the parameters, counted from the last, that is excluded, in (0, 1). In a
+            study, it defaults to that of the audited client's noise.
 
-    Source: None; FedMIA, Eq. (7), against CoFedMID's section 4.3.
+    Source: None; FedMIA's Eq. (7), adapted to CoFedMID's section 4.3.
     """
 
     tail: ProperShare = 0.2
@@ -96,20 +96,22 @@ class WithoutTailCosine:
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         from fedaudit.signals.gradients import products_without_tail
 
-        return _cosines(seen.against_updates_by(partial(products_without_tail, tail=self.tail)))
+        return _negative_cosines(
+            seen.against_updates_by(partial(products_without_tail, tail=self.tail))
+        )
 
 
-def _cosines(against: AgainstUpdates) -> Float[Tensor, "clients samples"]:
-    dots, gradient_norms, update_norms = against
-    lengths = gradient_norms * update_norms[:, None]
-    return torch.where(lengths > 0, -dots / lengths.where(lengths > 0, 1.0), 0.0)
+def _negative_cosines(products: AgainstUpdates) -> Float[Tensor, "clients samples"]:
+    dots, gradient_norms, update_norms = products
+    norms = gradient_norms * update_norms[:, None]
+    return torch.where(norms > 0, -dots / norms.where(norms > 0, 1.0), 0.0)
 
 
 @dataclass(frozen=True)
 class GradientNorm(_OfGradients):
-    """Negative squared norm of a sample's gradient at the model sent.
+    """Negative squared norm of a sample's gradient at the received model.
 
-    It does not depend on the client: clients that were sent the same model have the same values.
+    Clients that received the same model have the same values.
 
     Source: Nasr et al. 2019, as FedMIA's Grad-Norm.
     Differs: The attack "grad-norm", which averages over rounds, has the same sign. The published
@@ -125,12 +127,14 @@ class GradientNorm(_OfGradients):
 
 @dataclass(frozen=True)
 class GradientDifference(_OfGradients):
-    """Reduction of I's squared norm when a sample's gradient g is subtracted: |I|^2 - |I - g|^2.
+    """Reduction of the squared norm of I by subtracting a sample's gradient: |I|^2 - |I - g|^2.
+
+    I is the negative update, and g the gradient.
 
     Attributes:
         scale: "raw" uses I unscaled, like the published code. The norm of I is then proportional to
-            the learning rate, and the score is mostly the negative squared norm of g. "sum" scales
-            I to the sum of the samples' gradients, for which the threshold 0 was derived.
+            the learning rate, and the signal is mostly the negative squared norm of g. "sum" scales
+            I to the sum of the samples' gradients, for which the paper derived the threshold 0.
 
     Source: Li et al. 2022; FedMIA's Grad-Diff.
     """
@@ -158,7 +162,7 @@ class GradientDifference(_OfGradients):
         return torch.tensor(scales, dtype=torch.float64)
 
 
-class _Linear(NamedTuple):
+class _LinearLayer(NamedTuple):
     """Path and weight shape of a trained linear layer."""
 
     path: str
@@ -172,38 +176,40 @@ class _Linear(NamedTuple):
 
 
 def _weight_of(path: str) -> str:
-    # A network that is one layer has the empty path.
+    # If the whole network is a single layer, its path is empty.
     return f"{path}.weight" if path else "weight"
 
 
 @dataclass(frozen=True)
 class ProjectionResidual:
-    """Negative share of a linear layer's input that lies outside the row space of its update.
+    """Negative fraction of a linear layer's input that is outside the row space of its update.
 
-    The input is computed with the model sent, in evaluation mode. For a sequence, it consists of
-    the inputs at all positions.
+    The rows of a linear layer's update are linear combinations of the inputs in training. The input
+    of a member is therefore in their span. Inputs are computed with the received model, in
+    evaluation mode. For a sequence, the inputs at all positions are used.
 
-    The dimension of an update's row space is at most the layer's number of outputs. For an adapter
-    it is at most the rank, and for the last layer at most the number of classes minus 1. It is also
-    at most the number of distinct inputs in training. If training had more distinct inputs than
-    these limits, only a part of each member's input lies in the row space. If it had more than the
-    layer has input features, the signal barely distinguishes members.
+    The dimension of an update's row space is at most the layer's number of outputs. For an adapter,
+    it is at most the rank, and for the last layer, at most the number of classes minus 1. If
+    training had more distinct inputs than that, a member's input is only partly in the row space.
+    If training had more distinct inputs than the layer has input features, the signal barely
+    distinguishes members.
 
     Inputs of the first layer are the same in all steps of a client, while those of later layers
     change during training. Noise, weight decay and optimizers that scale each weight (Adam) add
-    directions that no sample has.
+    directions that are not inputs.
 
     The signal is -1 for an input of zeros, and for every input if the update is zero.
 
     Attributes:
-        layer: Path of the layer in the network, such as ``"3"`` or ``"blocks.0.hidden.0"``. Empty
-            selects the first of the layers whose update can span most dimensions.
-        ridge: Singular value, as a share of the update's norm, at which a direction is removed by
+        layer: Path of the layer in the network, such as ``"3"`` or ``"blocks.0.hidden.0"``. By
+            default, the first of the layers whose update can span most dimensions is used.
+        ridge: Singular value, relative to the update's norm, at which a direction is removed by
             half, in (0, 1). For an update A divided by its norm, an input is multiplied by I -
             A'(AA' + ridge² I)⁻¹A.
 
     Source: Deng et al. 2026 (ProjRes, arXiv 2604.21197): the idea, from the abstract only.
-    Differs: A ridge replaces a threshold on singular values, at which rounding would decide.
+    Differs: A ridge replaces a threshold on singular values. Rounding would decide about singular
+        values near a threshold.
     """
 
     layer: str = ""
@@ -221,8 +227,8 @@ class ProjectionResidual:
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         bases = seen.bases.tolist()
-        # Each distinct model runs once, whichever clients were sent it.
-        inputs_of: dict[int, tuple[_Linear, list[Tensor]]] = {}
+        # Each distinct model runs once, even if several clients received it.
+        inputs_of: dict[int, tuple[_LinearLayer, list[Tensor]]] = {}
         scores = list[Float[Tensor, " samples"]]()
         for client, base in zip(seen.clients, bases, strict=True):
             exposed = seen.round.exposed[client]
@@ -238,21 +244,21 @@ class ProjectionResidual:
         return torch.stack(scores)
 
     def prepare(self, received: Received) -> Iterator[None]:
-        """Compute the layer's inputs."""
+        """Compute the layer's inputs before the updates are known."""
         layer = self._layer_of(received.base)
         features = received.samples.features
         yield from received.keep_inputs(
             layer.path, lambda: _layer_inputs(received.base, layer, features, CPU)
         )
 
-    def _inputs(self, base: Model, seen: Seen) -> tuple[_Linear, list[Tensor]]:
+    def _inputs(self, base: Model, seen: Seen) -> tuple[_LinearLayer, list[Tensor]]:
         layer, received = self._layer_of(base, seen.device), seen.received
         inputs = received.inputs(layer.path, base) if received is not None else None
         if inputs is None:
             inputs = _layer_inputs(base, layer, seen.samples.features, seen.device)
         return layer, inputs
 
-    def _layer_of(self, model: Model, device: torch.device = CPU) -> _Linear:
+    def _layer_of(self, model: Model, device: torch.device = CPU) -> _LinearLayer:
         layers = {layer.path: layer for layer in _linear_layers(model, device)}
         if not layers:
             raise Unsupported(
@@ -275,12 +281,12 @@ def _scores(
     if not bool(update.isfinite().all()):
         return torch.full((sum(map(len, inputs)),), torch.nan, dtype=torch.float64)
     projection = _ResidualProjection(update, ridge)
-    parts = [torch.empty(0, dtype=torch.float64)]
-    for vectors in (part.double() for part in inputs):
+    scores = [torch.empty(0, dtype=torch.float64)]
+    for vectors in (batch.double() for batch in inputs):
         pair = vectors, projection.residual(vectors)
-        norms, residuals = (each.square().sum((1, 2)).sqrt() for each in pair)
-        parts.append(-torch.where(norms > 0, residuals / norms.where(norms > 0, 1.0), 1.0))
-    return torch.cat(parts)
+        norms, residual_norms = (tensor.square().sum((1, 2)).sqrt() for tensor in pair)
+        scores.append(-torch.where(norms > 0, residual_norms / norms.where(norms > 0, 1.0), 1.0))
+    return torch.cat(scores)
 
 
 class _ResidualProjection:
@@ -288,22 +294,22 @@ class _ResidualProjection:
 
     def __init__(self, update: Float[Tensor, "outputs inputs"], ridge: float) -> None:
         rows = update.detach().double().to(CPU)
-        length = rows.norm()
-        self._rows = rows / length if float(length) > 0 else rows
-        # Both products give the same projection; the smaller one is faster to factorise.
-        self._wide = rows.shape[0] < rows.shape[1]
-        product = self._rows @ self._rows.T if self._wide else self._rows.T @ self._rows
-        eye = torch.eye(len(product), dtype=product.dtype)
-        self._weakest = ridge**2
-        self._factor = torch.linalg.cholesky(product + self._weakest * eye)
+        norm = rows.norm()
+        self._rows = rows / norm if float(norm) > 0 else rows
+        # Both Gram matrices give the same projection; the smaller one is faster to factorise.
+        self._is_wide = rows.shape[0] < rows.shape[1]
+        gram = self._rows @ self._rows.T if self._is_wide else self._rows.T @ self._rows
+        self._squared_ridge = ridge**2
+        identity = torch.eye(len(gram), dtype=gram.dtype)
+        self._factor = torch.linalg.cholesky(gram + self._squared_ridge * identity)
 
     def residual(self, vectors: Float[Tensor, "samples positions inputs"]) -> Tensor:
         """Return the part of each vector outside the row space."""
         flat = vectors.reshape(-1, vectors.shape[-1])
-        if self._wide:
+        if self._is_wide:
             residual = flat - (self._solve(self._rows @ flat.T).T @ self._rows)
         else:
-            residual = self._weakest * self._solve(flat.T).T
+            residual = self._squared_ridge * self._solve(flat.T).T
         return residual.reshape(vectors.shape)
 
     def _solve(self, right: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
@@ -311,17 +317,17 @@ class _ResidualProjection:
         return solution
 
 
-def _linear_layers(model: Model, device: torch.device) -> Iterator[_Linear]:
+def _linear_layers(model: Model, device: torch.device) -> Iterator[_LinearLayer]:
     for path, part in loaded(model, "evaluation", device).named_modules():
         weight = model.params.get(_weight_of(path))
         if isinstance(part, nn.Linear) and weight is not None:
-            yield _Linear(path, *weight.shape)
+            yield _LinearLayer(path, *weight.shape)
 
 
 def _layer_inputs(
-    model: Model, layer: _Linear, features: Tensor, device: torch.device
+    model: Model, layer: _LinearLayer, features: Tensor, device: torch.device
 ) -> list[Tensor]:
-    """Return a layer's inputs in batches of samples; each call of the layer is a position."""
+    """Return a layer's inputs in batches of samples; each call of the layer adds positions."""
     batches, calls = list[Tensor](), list[Tensor]()
 
     def record(part: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -331,16 +337,16 @@ def _layer_inputs(
         module = loaded(model, "evaluation", device).eval()
         handle = module.get_submodule(layer.path).register_forward_pre_hook(record)
         try:
-            for piece in chunks(len(features), CHUNK):
-                x = in_model_dtype(features[piece].detach(), model).to(device, copy=True)
+            for rows in chunks(len(features), CHUNK):
+                x = in_model_dtype(features[rows].detach(), model).to(device, copy=True)
                 model.architecture.task.outputs(module, x)
                 if not calls or any(inputs.shape[0] != len(x) for inputs in calls):
                     raise Unsupported(
                         f"the layer {layer.path!r} of model {model.architecture.name!r} is not "
                         "called with one row for each sample; set 'layer' to another layer"
                     )
-                rows = [inputs.reshape(len(x), -1, layer.inputs).to(CPU) for inputs in calls]
-                batches.append(torch.cat(rows, dim=1))
+                positions = [inputs.reshape(len(x), -1, layer.inputs).to(CPU) for inputs in calls]
+                batches.append(torch.cat(positions, dim=1))
                 calls.clear()
         finally:
             handle.remove()

@@ -42,7 +42,7 @@ def lengths(model: Model, layer: int) -> Tensor:
 def test_a_disguised_neuron_keeps_lengths_and_fired_records(count: int) -> None:
     given, records = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
     plain, disguised = plant(HONEST, given), plant_disguised(HONEST, given)
-    assert disguised.places == plain.places
+    assert disguised.rows == plain.rows
     for row in range(count):
         expected = row_values(plain, records, row)
         clear = expected.abs() > 1e-3 * expected.abs().max()
@@ -69,9 +69,9 @@ def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
     planted = plant_one_row(HONEST, target, records[1:], batch=10)
     assert row_values(planted, target).item() > 0
     assert float((row_values(planted, fresh) > 0).double().mean()) < 0.02
-    (place,) = planted.places
+    (row,) = planted.rows
     for name, value in planted.model.params.items():
-        others = torch.arange(len(value)) != (0 if name in (place.weight, place.bias) else -1)
+        others = torch.arange(len(value)) != (0 if name in (row.weight, row.bias) else -1)
         assert torch.equal(value[others], HONEST.params[name][others])
     torch.testing.assert_close(lengths(planted.model, 1), lengths(HONEST, 1))
 
@@ -83,7 +83,7 @@ def test_a_duplicate_record_gives_the_same_bias_on_every_processor() -> None:
     usual = plant_one_row(HONEST, target, others, batch=1)
     with RoundedByPlace():
         found = plant_one_row(HONEST, target, others, batch=1)
-    bias = usual.places[0].bias
+    bias = usual.rows[0].bias
     torch.testing.assert_close(found.model.params[bias], usual.model.params[bias])
     # A zero between a record and itself would come to lie on it.
     assert row_values(found, target).abs().item() > 1e-3

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.ami import NeuronTraining, Rules, train
-from fedaudit.attacks.ami.game import Contest, Made, Pools, Randomiser, Randomisers
-from fedaudit.attacks.ami.train import Batches, Labelled, Standard, train_neurons
+from fedaudit.attacks.ami.game import Contest, Pools, Randomiser, Randomisers, TrainedTargets
+from fedaudit.attacks.ami.train import Batches, Labelled, Standardisation, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.games.playing import rules_of
@@ -41,11 +41,11 @@ def contest(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Contest:
     return Contest(POOLS, rules, seed=5, randomisers=Randomisers(randomiser, randomiser))
 
 
-def made(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Made:
-    return contest(rules, randomiser).made([0])
+def made(rules: Rules = RULES, randomiser: Randomiser = noisy) -> TrainedTargets:
+    return contest(rules, randomiser).train_targets([0])
 
 
-def assert_same(left: Made, right: Made) -> None:
+def assert_same(left: TrainedTargets, right: TrainedTargets) -> None:
     for one, other in zip((*left.neurons, *left[1:]), (*right.neurons, *right[1:]), strict=True):
         assert torch.equal(one, other)
 
@@ -60,8 +60,8 @@ def test_steps_on_two_batches_match_hand_calculation() -> None:
     parts = [labelled([2.0], [1.0, -1.0]), labelled([], [3.0])]
     given = Batches(2, parts.__getitem__, targets=1, others=3)
     how = NeuronTraining(hidden=1, epochs=1, lr=0.5, momentum=0.0, target_share=0.6, batch_size=3)
-    standard = Standard(torch.zeros(1), torch.ones(1))
-    found = train_neurons(given, how, standard=standard, rng=seeded(18)).neurons
+    standard = Standardisation(torch.zeros(1), torch.ones(1))
+    found = train_neurons(given, how, standardise=standard, rng=seeded(18)).neurons
 
     rng = seeded(18)
     first, second = (torch.empty(1).uniform_(-1, 1, generator=rng).item() for _ in range(2))
@@ -85,12 +85,12 @@ def test_steps_on_two_batches_match_hand_calculation() -> None:
 def test_a_full_batch_equals_full_gradient_descent() -> None:
     rows = torch.randn(1, 30, 4, generator=seeded(1, "rows"))
     data = Labelled(rows, (torch.arange(30) < 5)[None])
-    standard = Standard.of(rows[0])
+    standard = Standardisation.of(rows[0])
     how = replace(TRAINING, batch_size=0)
-    alone = train_neurons(data, how, standard=standard, rng=seeded(2)).neurons
+    alone = train_neurons(data, how, standardise=standard, rng=seeded(2)).neurons
     given = Batches(1, lambda number: data, targets=5, others=25)
     # Weights are drawn first, so that the order of one batch changes none of them.
-    batched = train_neurons(given, how, standard=standard, rng=seeded(2)).neurons
+    batched = train_neurons(given, how, standardise=standard, rng=seeded(2)).neurons
     for ours, theirs in zip(batched, alone, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -116,7 +116,7 @@ def test_other_records_have_equally_many_independent_copies(size: int) -> None:
     assert one.standard is not None
     clean.clear()
     noise.clear()
-    one.made([0])
+    one.train_targets([0])
     # After training come 60 rows of validation and 400 for the held-out fit.
     rows = torch.cat([r for r in clean if len(r) not in (60, 400)])
     counts = Counter(tuple(row) for row in rows.tolist())
@@ -148,13 +148,13 @@ def test_randomisation_is_done_by_batch_and_kept_within_memory(
 
     for kept in (0, 2 * 16 * 8 * 4):
         # Rows are regenerated with the same noise, so that caching does not change results.
-        monkeypatch.setattr(train, "_KEPT", kept)
+        monkeypatch.setattr(train, "_MAX_BYTES_IN_MEMORY", kept)
         assert_same(made(randomiser=note), usual)
         training, _ = contest()._rows(0)
         assert isinstance(training, Batches)
         list(training.in_order())
-        assert sum(batch.rows.nbytes for batch in training._kept.values()) <= kept
-        assert (len(training._kept) > 0) == (kept > 0)
+        assert sum(batch.rows.nbytes for batch in training._in_memory.values()) <= kept
+        assert (len(training._in_memory) > 0) == (kept > 0)
     assert max(size for size in sizes if size not in (60, 80, 400)) <= 16
 
 
@@ -179,7 +179,7 @@ def test_batched_training_stops_once_rows_are_separated() -> None:
 def test_batches_without_both_classes_raise(batches: int, targets: int, others: int) -> None:
     given = Batches(batches, lambda k: labelled([1.0], [2.0]), targets=targets, others=others)
     with pytest.raises(BadInput, match="give both"):
-        train_neurons(given, TRAINING, standard=Standard.of(POOLS.servers), rng=seeded(1))
+        train_neurons(given, TRAINING, standardise=Standardisation.of(POOLS.servers), rng=seeded(1))
 
 
 def study(**mechanism: object) -> GameStudy:

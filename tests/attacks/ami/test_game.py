@@ -53,23 +53,23 @@ def test_without_a_randomiser_all_games_are_won() -> None:
 
 
 def test_the_contest_reports_neuron_training() -> None:
-    made = contest().made(range(3))
+    made = contest().train_targets(range(3))
     assert made.fit.tolist() == [1, 1, 1]
     assert made.epochs.tolist() == [60, 60, 60]
     training = replace(RULES.training, check=1)
-    early = contest(rules=replace(RULES, training=training)).made(range(3))
+    early = contest(rules=replace(RULES, training=training)).train_targets(range(3))
     assert bool(early.separated.all())
     assert int(early.epochs.max()) < 60
     # A step far too large leaves dead units: all values are the same.
     wild = replace(RULES.training, lr=1e5)
-    assert contest(rules=replace(RULES, training=wild)).made([0]).fit.tolist() == [0.5]
+    assert contest(rules=replace(RULES, training=wild)).train_targets([0]).fit.tolist() == [0.5]
 
 
 def test_memorised_neurons_fail_on_held_out_copies() -> None:
     def hide(records: Tensor, rng: torch.Generator) -> Tensor:
         return torch.randn(records.shape, generator=rng)
 
-    known, hidden = (contest(randomiser=how).made(range(4)) for how in (None, hide))
+    known, hidden = (contest(randomiser=how).train_targets(range(4)) for how in (None, hide))
     assert known.fit.tolist() == hidden.fit.tolist() == [1, 1, 1, 1]
     assert known.held_out.min() > 0.99
     # Copies that are all noise: 200 by 200 pairs a target, whose AUC is 0.5 with a spread of 0.03.
@@ -77,8 +77,8 @@ def test_memorised_neurons_fail_on_held_out_copies() -> None:
 
 
 def test_without_validation_records_the_trained_threshold_is_kept() -> None:
-    trained = contest(rules=replace(RULES, validation=0, validation_copies=0)).made([0])
-    placed = contest().made([0])
+    trained = contest(rules=replace(RULES, validation=0, validation_copies=0)).train_targets([0])
+    placed = contest().train_targets([0])
     assert torch.equal(trained.neurons.first, placed.neurons.first)
     assert not torch.equal(trained.neurons.second_bias, placed.neurons.second_bias)
     assert torch.equal(trained.held_out, placed.held_out)

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedaudit.attacks.ami import NeuronTraining, Rules
 from fedaudit.attacks.ami.game import Contest, Pools
-from fedaudit.attacks.ami.plant import Neurons, Planted, gradient_row, plant, said_in
+from fedaudit.attacks.ami.plant import Neurons, Planted, fired_in_batch, gradient_row, plant
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
@@ -61,20 +61,20 @@ def run(*lied_to: int) -> Round:
 def test_the_verdict_from_a_real_gradient_is_the_sign_of_the_neuron() -> None:
     data = clients()
     round = run(*data)
-    places = plant(honest(), neurons()).places
+    places = plant(honest(), neurons()).rows
     verdicts = set()
     for client, samples in data.items():
         upload = round.uploads[client]
         fires = neurons().fires(samples.features.expand(TARGETS, -1, -1)).any(1)
         for place, expected in zip(places, fires.tolist(), strict=True):
             verdicts.add(expected)
-            assert said_in(upload, place) is expected
+            assert fired_in_batch(upload, place) is expected
     assert verdicts == {True, False}
 
 
 def test_only_the_client_that_is_lied_to_gets_the_neurons() -> None:
     round = run(2)
-    place = plant(honest(), neurons()).places[0]
+    place = plant(honest(), neurons()).rows[0]
     for client, sent in round.sent.items():
         row = sent.model.params[place.weight][place.row, :UNITS]
         assert torch.equal(row, neurons().second[0]) is (client == 2)
@@ -104,7 +104,7 @@ def test_the_models_second_layer_is_the_neurons() -> None:
     values = inner(made, POOLS.clients)[:, :TARGETS].T
     expected = neurons().values(POOLS.clients.expand(TARGETS, -1, -1))
     torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-4)
-    assert [place.row for place in made.places] == [0, 1, 2]
+    assert [place.row for place in made.rows] == [0, 1, 2]
 
 
 def test_planting_does_not_change_other_neurons() -> None:
@@ -118,16 +118,16 @@ def test_planting_does_not_change_other_neurons() -> None:
 
 
 def test_a_gradient_row_matches_hand_calculation() -> None:
-    place = plant(honest(), neurons()).places[1]
+    place = plant(honest(), neurons()).rows[1]
     values = {"3.weight": torch.zeros(6, 90), "3.bias": torch.zeros(6)}
     gradient = Gradient(values, {}, 20)
-    assert not said_in(gradient, place)
+    assert not fired_in_batch(gradient, place)
     values["3.bias"][1] = -1e-30
-    assert said_in(gradient, place)
+    assert fired_in_batch(gradient, place)
     assert gradient_row(values, place).shape == (91,)
     values["3.bias"][1] = 0.0
     values["3.weight"][2] = 1.0
-    assert not said_in(gradient, place)
+    assert not fired_in_batch(gradient, place)
 
 
 def test_uploads_in_which_other_things_move_rows_are_refused() -> None:
@@ -135,7 +135,7 @@ def test_uploads_in_which_other_things_move_rows_are_refused() -> None:
     server = Tampering({0: changed})
     (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)
     with pytest.raises(Unsupported, match="weight decay or momentum may have changed"):
-        said_in(round.uploads[0], plant(honest(), neurons()).places[0])
+        fired_in_batch(round.uploads[0], plant(honest(), neurons()).rows[0])
 
 
 @pytest.mark.parametrize(

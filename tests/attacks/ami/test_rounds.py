@@ -6,14 +6,14 @@ import torch
 from fedaudit.attacks.ami.plant import (
     NeuronReading,
     Neurons,
-    Place,
-    alone,
-    dead,
-    louder,
+    PlantedRow,
+    average_uploads,
     plant,
     reading,
-    repeated,
-    summed,
+    repeat_neurons,
+    scale_first_layer,
+    silence_other_neurons,
+    silence_planted_neurons,
 )
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
@@ -41,7 +41,7 @@ def gradient(model: Model, records: Samples) -> Params:
 def test_a_round_score_matches_hand_calculation() -> None:
     # Two rows (3, 0 | 0) and (0, 0 | 4): their direction is (0.6, 0 | 0), (0, 0 | 0.8).
     direction = torch.tensor([[0.6, 0.0, 0.0], [0.0, 0.0, 0.8]], dtype=torch.float64)
-    places = (Place("w", "b", 0), Place("w", "b", 2))
+    places = (PlantedRow("w", "b", 0), PlantedRow("w", "b", 2))
     looked_for = NeuronReading(places, direction, 5.0, 1.0)
     upload = {
         "w": torch.tensor([[10.0, 7.0], [99.0, 99.0], [7.0, 7.0]]),
@@ -70,15 +70,20 @@ def test_without_firing_neuron_there_is_no_reading() -> None:
 def test_copies_fire_as_one_and_a_louder_neuron_has_the_same_values() -> None:
     records = torch.randn(1, 20, FEATURES, generator=seeded(1, "records"))
     value = neuron(-9.0).values(records)
-    copies = repeated(neuron(-9.0), 3).values(records.expand(3, -1, -1))
+    copies = repeat_neurons(neuron(-9.0), 3).values(records.expand(3, -1, -1))
     assert torch.equal(copies, value.expand(3, -1))
-    torch.testing.assert_close(louder(neuron(-9.0), 64.0).values(records), value)
+    torch.testing.assert_close(scale_first_layer(neuron(-9.0), 64.0).values(records), value)
 
 
 def test_a_louder_neuron_takes_most_of_a_records_gradient() -> None:
     quiet = reading(plant(NET.initial(1), neuron()), TARGET)
     shares = [
-        reading(alone(plant(NET.initial(1), repeated(louder(neuron(), 1e4), k))), TARGET).share
+        reading(
+            silence_other_neurons(
+                plant(NET.initial(1), repeat_neurons(scale_first_layer(neuron(), 1e4), k))
+            ),
+            TARGET,
+        ).share
         for k in (1, 3)
     ]
     assert quiet.share < 0.9
@@ -86,7 +91,7 @@ def test_a_louder_neuron_takes_most_of_a_records_gradient() -> None:
 
 
 def test_other_neurons_can_be_silenced() -> None:
-    planted = alone(plant(NET.initial(1), neuron()))
+    planted = silence_other_neurons(plant(NET.initial(1), neuron()))
     own = gradient(planted.model, TARGET)
     assert own["3.weight"][0].any()
     assert not own["3.weight"][1:].any()
@@ -98,9 +103,9 @@ def test_a_sum_with_dead_neurons_is_one_clients_row() -> None:
     features = torch.randn(4, 6, FEATURES, generator=seeded(1, "clients"))
     labels = torch.randint(3, (4, 6), generator=seeded(1, "labels"))
     data = [Samples(x, y, torch.arange(6)) for x, y in zip(features, labels, strict=True)]
-    models = [planted.model, *[dead(planted)] * 3]
+    models = [planted.model, *[silence_planted_neurons(planted)] * 3]
     sent = [Gradient(gradient(m, d), {}, 6) for m, d in zip(models, data, strict=True)]
-    total = summed(sent)
+    total = average_uploads(sent)
     assert torch.equal(total["3.weight"][0], 0.25 * sent[0].values["3.weight"][0])
     assert torch.equal(total["3.bias"][0], 0.25 * sent[0].values["3.bias"][0])
     assert all(upload.values["3.weight"][1:].any() for upload in sent)
@@ -108,7 +113,7 @@ def test_a_sum_with_dead_neurons_is_one_clients_row() -> None:
 
 def test_sums_are_weighed_by_numbers_of_samples() -> None:
     parts = [Gradient({"w": torch.tensor([value])}, {}, n) for value, n in ((4.0, 1), (8.0, 3))]
-    assert summed(parts)["w"].item() == 7.0
+    assert average_uploads(parts)["w"].item() == 7.0
     for wrong in ([], [Gradient({"w": torch.zeros(1)}, {}, 0)]):
         with pytest.raises(BadInput, match="numbers of samples"):
-            summed(wrong)
+            average_uploads(wrong)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.ami import NeuronTraining
 from fedaudit.attacks.ami.plant import Neurons, best_shift
-from fedaudit.attacks.ami.train import Labelled, Standard, Trained, train_neurons
+from fedaudit.attacks.ami.train import Labelled, Standardisation, Trained, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from tests.rounding import RoundedByPlace
@@ -30,14 +30,14 @@ def first_two(given_: Tensor) -> Tensor:
 
 
 def trained(given_: Tensor, how: NeuronTraining = HOW) -> Neurons:
-    standard = Standard.of(given_.flatten(0, 1))
+    standard = Standardisation.of(given_.flatten(0, 1))
     data = Labelled(given_, first_two(given_))
-    return train_neurons(data, how, standard=standard, rng=seeded(2, "w")).neurons
+    return train_neurons(data, how, standardise=standard, rng=seeded(2, "w")).neurons
 
 
 def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
     """Values of the first neuron's rows, trained by torch's optimizers on the standardised rows."""
-    standard = Standard.of(given_.flatten(0, 1))
+    standard = Standardisation.of(given_.flatten(0, 1))
     x, y = standard(given_[0]), first_two(given_)[0].float()
     outputs = 2 if how.output == "two-sigmoids" else 1
     rng = seeded(2, "w")
@@ -95,11 +95,11 @@ def test_a_neuron_fires_only_for_its_target() -> None:
 
 def test_joint_training_equals_separate_training_of_each_neuron() -> None:
     data = rows(neurons=3)
-    standard = Standard.of(data.flatten(0, 1))
+    standard = Standardisation.of(data.flatten(0, 1))
     rng = seeded(2, "w")
     alone = [
         train_neurons(
-            Labelled(one[None], first_two(data)[:1]), HOW, standard=standard, rng=rng
+            Labelled(one[None], first_two(data)[:1]), HOW, standardise=standard, rng=rng
         ).neurons
         for one in data
     ]
@@ -116,13 +116,13 @@ def test_joint_training_equals_separate_training_of_each_neuron() -> None:
 def test_training_stops_once_validation_rows_are_separated(count: int, apart: float) -> None:
     data = rows(neurons=3, count=count)
     data[:, :2] += apart
-    standard = Standard.of(data.flatten(0, 1))
+    standard = Standardisation.of(data.flatten(0, 1))
     given_ = Labelled(data[:, : count // 2], first_two(data)[:, : count // 2])
     watched = Labelled(data[:, 1:], first_two(data)[:, 1:])
 
     def made(epochs: int, check: int) -> Trained:
         how = NeuronTraining(hidden=60, epochs=epochs, lr=0.3, check=check)
-        return train_neurons(given_, how, standard=standard, rng=seeded(2), watched=watched)
+        return train_neurons(given_, how, standardise=standard, rng=seeded(2), validation=watched)
 
     found = made(300, 3)
     assert found.separated.all()
@@ -145,15 +145,17 @@ def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("_processor")
 def test_inseparable_rows_use_all_epochs() -> None:
     data = rows()
-    standard = Standard.of(data.flatten(0, 1))
+    standard = Standardisation.of(data.flatten(0, 1))
     given_, how = Labelled(data, first_two(data)), NeuronTraining(20, 30, check=10)
     impossible = Labelled(data[:, :1].expand(-1, 2, -1), torch.tensor([[True, False]] * 2))
-    found = train_neurons(given_, how, standard=standard, rng=seeded(2, "w"), watched=impossible)
+    found = train_neurons(
+        given_, how, standardise=standard, rng=seeded(2, "w"), validation=impossible
+    )
     assert found.epochs.tolist() == [30, 30]
     assert not found.separated.any()
     torch.testing.assert_close(found.neurons.first, trained(data, replace(how, check=0)).first)
     with pytest.raises(BadInput, match="needs validation rows"):
-        train_neurons(given_, how, standard=standard, rng=seeded(2))
+        train_neurons(given_, how, standardise=standard, rng=seeded(2))
 
 
 @pytest.mark.slow
@@ -169,11 +171,13 @@ def test_one_inseparable_validation_row_prevents_early_stopping(
 ) -> None:
     data = rows(count=count)
     given_, how = Labelled(data, first_two(data)), NeuronTraining(60, 100, check=10)
-    standard, watched = Standard.of(data.flatten(0, 1)), data[:, which]
+    standard, watched = Standardisation.of(data.flatten(0, 1)), data[:, which]
 
     def separated(kept: list[int]) -> bool:
         looked_at = Labelled(watched[:, kept], torch.tensor([is_target] * 2)[:, kept])
-        found = train_neurons(given_, how, standard=standard, rng=seeded(2), watched=looked_at)
+        found = train_neurons(
+            given_, how, standardise=standard, rng=seeded(2), validation=looked_at
+        )
         return bool(found.separated.all())
 
     assert separated([0, 1 if not is_target[1] else 2])
@@ -184,7 +188,7 @@ def test_one_inseparable_validation_row_prevents_early_stopping(
 def test_equal_records_have_equal_values_at_any_position() -> None:
     neuron = trained(rows(neurons=1))
     records = rows(neurons=1, count=9)[:, [0, 1, 1, 2, 1, 0, 0, 3, 3]]
-    found = neuron.values_alike(records)
+    found = neuron.consistent_values(records)
     assert len(set(found.flatten().tolist())) == 4
     assert torch.equal(found[:, [1, 2, 4]], found[:, 1:2].expand(-1, 3))
     torch.testing.assert_close(found, neuron.values(records))
@@ -232,11 +236,11 @@ def test_an_unknown_output_is_refused() -> None:
 
 def test_training_on_one_class_raises() -> None:
     data = rows()
-    standard = Standard.of(data.flatten(0, 1))
+    standard = Standardisation.of(data.flatten(0, 1))
     for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):
         with pytest.raises(BadInput, match="of its target and of others"):
-            train_neurons(Labelled(data, nothing), HOW, standard=standard, rng=seeded(1))
+            train_neurons(Labelled(data, nothing), HOW, standardise=standard, rng=seeded(1))
     with pytest.raises(BadInput, match="identical records"):
-        Standard.of(torch.ones(4, 3))
+        Standardisation.of(torch.ones(4, 3))
     with pytest.raises(BadInput, match="batches of at least one record"):
         best_shift(torch.zeros(1, 2), torch.zeros(1, 0), batch=3)

@@ -1,6 +1,6 @@
-"""Active membership inference (AMI) by planted neurons: settings of its games.
+"""Settings of games of active membership inference (AMI) by planted neurons.
 
-The settings are kept here, so that a study's settings can be read without the games' code.
+They are separate from the games, so that reading a study does not import the games.
 """
 
 from dataclasses import dataclass, field
@@ -12,32 +12,36 @@ from fedaudit.core.errors import BadInput
 
 @arguments.dataclass(frozen=True)
 class NeuronTraining:
-    """Settings for training a neuron that fires for its target only.
+    """Settings for training a neuron that fires only for its target.
 
-    Rows are standardised to a mean squared length of 1, so that one step size fits all data. The
-    standardisation is folded into the first layer afterwards.
+    A row is a record, possibly randomised. Rows are standardised to a mean squared length of 1, so
+    that the same learning rate is suitable for all data. After training, the standardisation is
+    multiplied into the weights of the first layer.
 
     Attributes:
-        hidden: Units of the first layer that the neuron reads (the paper's r).
+        hidden: Number of units of the first layer that the neuron uses as inputs (the paper's r).
         epochs: Passes over all rows, with one step for each batch.
         lr: Learning rate of the first layer. With the optimizer "momentum", that of the second
             layer is ``lr / hidden``.
         momentum: Momentum of the optimizer "momentum".
         optimizer: "momentum", or "adam" as in the published code, which is about ten times slower.
-        target_share: Total weight of the target's rows; all rows together weigh 1.
-        output: "one-logit" with binary cross-entropy. "two-sigmoids", as in the published code: two
-            sigmoid outputs, which cross-entropy takes as logits; only the first is planted.
-        check: Interval of epochs after which training ends if the neuron is larger for all watched
-            rows of its target than for any other; 0 to train for all epochs.
-        batch_size: Rows per step; 0 for all. Batches are fixed and come in a new order in each
-            epoch. Their numbers of target rows differ by at most one.
+        target_share: Total weight of the target's rows in the loss; all rows together have weight
+            1.
+        output: "one-logit": one output with binary cross-entropy. "two-sigmoids", as in the
+            published code: two sigmoid outputs, which cross-entropy treats as logits. Only the
+            first of them is planted.
+        check: Interval in epochs of the test for early stopping: training ends if the neuron's
+            value is larger for all validation rows of its target than for any other validation row.
+            0 trains for all epochs.
+        batch_size: Rows per step; 0 for all. Batches have the same rows in all epochs, but a new
+            order in each epoch. Their numbers of target rows differ by at most one.
 
     Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
-    Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs, all
-        rows in each step. Momentum has an exact form in the rows' inner products, and one logit is
-        what the paper prints. The published code stops when all records of the games are on the
-        right side of zero; here other records are checked, and any separating zero is enough, as
-        it is placed afterwards.
+    Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs,
+        with all rows in each step. Here, momentum is the default, which can be computed exactly
+        from inner products of rows, and one logit, as in the paper's text. The published code stops
+        when all records of the games are on the correct side of zero. Here, other records are
+        checked, and any threshold between both groups is enough, as the bias is set afterwards.
     """
 
     hidden: int = 1000
@@ -61,18 +65,20 @@ class Rules:
             without a randomiser.
         background: Number of the server's records for training.
         background_copies: Number of randomised copies of each background record.
-        validation: Number of further records of the server that set the neuron's threshold; 0 for
-            the threshold from training.
+        validation: Number of further records of the server, by which the neuron's threshold is set;
+            with 0, the threshold is that of training.
         validation_copies: Number of randomised copies of the target for validation.
         training: Training of the neuron.
 
     Raises:
-        BadInput: Only one of both sides of validation, or an early stop without validation.
+        BadInput: Exactly one of validation records and validation copies is 0, or there is early
+            stopping without validation.
 
     Source: AMI, Figs. 1 to 4.
-    Differs: The paper labels clean records 0 (Fig. 4), its code and this one randomised records:
-        clean ones differ from the target's copies by the noise alone. The published code has 4,000
-        copies of the target and 50,000 other records, one copy each.
+    Differs: In the paper, the training records with label 0 are clean (Fig. 4). In its code and
+        here, they are randomised, as clean records differ from the target's copies by the absence
+        of noise. The published code has 4,000 copies of the target and 50,000 other records, with
+        one copy of each.
     """
 
     batch: int = 100
@@ -97,4 +103,5 @@ class Rules:
 
     @property
     def rows(self) -> int:
+        """Number of training rows."""
         return self.copies + self.background * self.background_copies

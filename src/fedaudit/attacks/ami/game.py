@@ -11,21 +11,21 @@ from torch import Tensor
 
 from fedaudit.attacks.ami import Rules
 from fedaudit.attacks.ami.plant import Neurons, best_shift
-from fedaudit.attacks.ami.train import Batches, Labelled, Standard, train_neurons
+from fedaudit.attacks.ami.train import Batches, Labelled, Standardisation, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 
 
-class Made(NamedTuple):
-    """Neurons for some targets.
+class TrainedTargets(NamedTuple):
+    """Trained neurons of some targets.
 
     Attributes:
-        neurons: One for each target, with its zero placed.
-        epochs: Training epochs of each.
-        separated: Whether training ended because the validation records were separated.
-        fit: AUC of each neuron's values on its training rows, target's against others.
-        held_out: The same AUC on new copies of the target and other clients' records: what is left
-            without memorisation.
+        neurons: One neuron for each target, with its final bias.
+        epochs: Number of training epochs of each neuron.
+        separated: Whether early stopping ended the training of each neuron.
+        fit: AUC of each neuron's values on its training rows: target's rows compared with others.
+        held_out: The same AUC on new copies of the target and new records of clients. The
+            difference is due to memorisation.
     """
 
     neurons: Neurons
@@ -41,12 +41,12 @@ class Played(NamedTuple):
     Attributes:
         target: Number of the game's target.
         was_in: Whether the target was in the batch (the paper's b).
-        by_target: Whether the neuron fired for the target, if it was in.
-        by_others: Number of other records for which it fired.
-        epochs: See :class:`Made`, as for the next three.
-        separated: One for each target.
-        fit: One for each target.
-        held_out: One for each target.
+        by_target: Whether the target was in the batch and the neuron fired for it.
+        by_others: Number of other records for which the neuron fired.
+        epochs: As in :class:`TrainedTargets`, for each target.
+        separated: As in :class:`TrainedTargets`, for each target.
+        fit: As in :class:`TrainedTargets`, for each target.
+        held_out: As in :class:`TrainedTargets`, for each target.
     """
 
     target: Int[Tensor, " games"]
@@ -60,6 +60,7 @@ class Played(NamedTuple):
 
     @property
     def said_in(self) -> Bool[Tensor, " games"]:
+        """True if the verdict is that the target was in the batch."""
         return self.by_target | (self.by_others > 0)
 
     @staticmethod
@@ -68,18 +69,17 @@ class Played(NamedTuple):
 
 
 Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
-"""Mechanism of local differential privacy by which a client perturbs records before training."""
+"""Mechanism of local differential privacy with which a client perturbs records before training."""
 
-TOGETHER = 2
-"""Number of targets whose games are played together. It is small, so that an interruption takes
-effect soon, and fixed, since another number may round differently."""
+TARGETS_PER_CHUNK = 2
+"""Number of targets whose games are played together. It is small, so that a run can be interrupted
+soon, and constant, as another number may cause other rounding."""
 
-_USUAL = 2000
-"""The server's records by which features are standardised."""
+_STANDARDISATION_RECORDS = 2000
+"""Number of the server's records by which features are standardised."""
 
-
-_HELD_OUT = 200
-"""Fresh copies of a target, and other records, by which its neuron's fit is measured again."""
+_HELD_OUT_ROWS = 200
+"""Number of new copies of a target, and of other records, for the AUC without memorisation."""
 
 
 class Pools(NamedTuple):
@@ -99,7 +99,7 @@ class GameBatches(NamedTuple):
 
     Attributes:
         was_in: Whether the target is in the batch.
-        records: Indices of its records among the clients'.
+        records: Indices of the batch's records among the clients' records.
     """
 
     was_in: Bool[Tensor, " games"]
@@ -107,47 +107,47 @@ class GameBatches(NamedTuple):
 
 
 class Randomisers(NamedTuple):
-    """Randomisers of clients' records, and those that the server trains for.
+    """Randomisers of records.
 
     Attributes:
-        client: Applied to each batch.
-        server: Applied to rows for training and validation.
+        client: Randomiser that clients apply to each batch.
+        server: Randomiser that the server applies to rows for training and validation.
     """
 
     client: Randomiser
     server: Randomiser
 
 
-def as_it_is(records: Tensor, rng: torch.Generator) -> Tensor:
-    """Return records unchanged, without a randomiser."""
+def unchanged(records: Tensor, rng: torch.Generator) -> Tensor:
+    """Return the records, as a client without a randomiser does."""
     return records
 
 
-NONE = Randomisers(as_it_is, as_it_is)
+NONE = Randomisers(unchanged, unchanged)
 
 
 @dataclass(frozen=True)
 class Contest:
     """Games of one server against one kind of client.
 
-    For each target a neuron is trained and validated on the server's records. Batches are drawn
-    from the clients' records with replacement, and a fair coin decides whether the target is in.
-    Every record is randomised in every game.
+    For each target, a neuron is trained and validated on the server's records. Batches are drawn
+    from the clients' records with replacement, and a fair coin decides whether the target is in the
+    batch. Every record is randomised in every game.
 
     Attributes:
         pools: Sources of records.
         rules: Rules of the game.
-        seed: Seed of every draw; a target's games do not depend on the number of targets.
+        seed: Seed of all random numbers; a target's games do not depend on the number of targets.
         randomisers: Randomisers of records.
 
     Raises:
         BadInput: There are too few records.
 
     Source: AMI, Figs. 1 (Exp) and 3 (Exp_LDP).
-    Differs: The verdict is the neuron's sign. The gradient is not zero if the neuron is positive
-        for a record, except for exact cancellation. Every game has its own batch. The published
-        evaluation repeats games, since its forked workers share a seed: 665 of 5,000 batches are
-        distinct.
+    Differs: The verdict is "in" if the neuron fires for a record. Its gradient is then not zero,
+        unless gradients of several records cancel exactly. Every game has its own batch. The
+        published evaluation repeats games, as its forked workers share a seed: only 665 of 5,000
+        batches are distinct.
     """
 
     pools: Pools
@@ -167,29 +167,30 @@ class Contest:
             )
 
     @cached_property
-    def standard(self) -> Standard:
-        records = self.pools.servers[:_USUAL]
-        return Standard.of(self.randomisers.server(records, seeded(self.seed, "usual")))
+    def standard(self) -> Standardisation:
+        """Standardisation of rows, from the server's randomised records."""
+        records = self.pools.servers[:_STANDARDISATION_RECORDS]
+        return Standardisation.of(self.randomisers.server(records, seeded(self.seed, "usual")))
 
     def play(self, *, targets: int, games: int) -> Iterator[Played]:
         """Yield the games of a few targets at a time.
 
         Args:
-            targets: Number of targets, each with its own neuron; as many as games in the paper's
-                Exp, one in its published code.
+            targets: Number of targets, each with its own neuron. In the paper's Exp, every game has
+                another target; in its published code, there is one target.
             games: Number of games, evenly distributed over targets.
         """
-        for numbers in shared_out(targets, games):
+        for numbers in split_games(targets, games):
             yield self.play_some(numbers)
 
     def play_some(self, games: Mapping[int, int]) -> Played:
         """Play the given number of games of each target."""
-        trained = self.made(list(games))
-        parts = [
+        trained = self.train_targets(list(games))
+        outcomes = [
             self._games(number, trained.neurons.at(i), count)
             for i, (number, count) in enumerate(games.items())
         ]
-        was_in, by_target, by_others = (torch.cat(part) for part in zip(*parts, strict=True))
+        was_in, by_target, by_others = map(torch.cat, zip(*outcomes, strict=True))
         return Played(
             target=torch.tensor(list(games)).repeat_interleave(torch.tensor(list(games.values()))),
             was_in=was_in,
@@ -206,8 +207,8 @@ class Contest:
         rng = seeded(self._seed(number), "record")
         return int(torch.randint(len(self.pools.clients), (), generator=rng))
 
-    def drawn(self, number: int, count: int) -> GameBatches:
-        """Draw the batches of a target's games; the target comes first if it is in."""
+    def draw_batches(self, number: int, count: int) -> GameBatches:
+        """Draw the batches of a target's games; the target is the first record of its batches."""
         target, batch = self.target(number), self.rules.batch
         rng = seeded(self._seed(number), "batches")
         was_in = torch.rand(count, generator=rng) < 0.5
@@ -221,46 +222,47 @@ class Contest:
         self, number: int, size: tuple[int, ...], rng: torch.Generator
     ) -> Int[Tensor, "..."]:
         """Draw clients' records other than the target, independently."""
-        chosen = torch.randint(len(self.pools.clients) - 1, size, generator=rng)
-        return chosen + (chosen >= self.target(number)).long()
+        indices = torch.randint(len(self.pools.clients) - 1, size, generator=rng)
+        return indices + (indices >= self.target(number)).long()
 
     def neurons(self, targets: Sequence[int]) -> Neurons:
         """Return a trained and validated neuron for each target."""
-        return self.made(targets).neurons
+        return self.train_targets(targets).neurons
 
-    def made(self, targets: Sequence[int]) -> Made:
-        """Return a trained and validated neuron for each target, with facts on its training."""
-        # One at a time, each from its own seed, which is no slower: a neuron's data fit the cache.
-        parts = [self._made(number) for number in targets]
-        neurons, *others = zip(*parts, strict=True)
-        return Made(Neurons.joined(neurons), *(torch.cat(part) for part in others))
+    def train_targets(self, targets: Sequence[int]) -> TrainedTargets:
+        """Return a trained and validated neuron for each target, and how its training went."""
+        # Neurons are trained one after another, each from its own seed. This is as fast as training
+        # them together, since one neuron's data fit into the cache.
+        trained = [self._train_target(number) for number in targets]
+        neurons, *others = zip(*trained, strict=True)
+        return TrainedTargets(Neurons.joined(neurons), *map(torch.cat, others))
 
-    def _made(self, number: int) -> Made:
+    def _train_target(self, number: int) -> TrainedTargets:
         training, validation = self._rows(number)
         trained = train_neurons(
             training,
             self.rules.training,
-            standard=self.standard,
+            standardise=self.standard,
             rng=seeded(self._seed(number), "weights"),
-            watched=validation,
+            validation=validation,
         )
         neuron = trained.neurons
-        if not all(bool(part.isfinite().all()) for part in neuron):
+        if not all(bool(tensor.isfinite().all()) for tensor in neuron):
             raise BadInput(
                 "training a neuron took its weights beyond all numbers; lower neuron.lr "
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
         rng = seeded(self._seed(number), "held out")
-        others = self.pools.clients[self.others(number, (_HELD_OUT,), rng)]
-        held_out = self._labelled(number, _HELD_OUT, others, "noise of held out")
-        fits = [_fit(neuron, rows) for rows in (training, held_out)]
+        others = self.pools.clients[self.others(number, (_HELD_OUT_ROWS,), rng)]
+        held_out = self._labelled_rows(number, _HELD_OUT_ROWS, others, "noise of held out")
+        fits = [_training_auc(neuron, rows) for rows in (training, held_out)]
         copies = self.rules.validation_copies
         if copies:
-            values = neuron.values_alike(validation.rows)
+            values = neuron.consistent_values(validation.rows)
             shift = best_shift(values[:, :copies], values[:, copies:], batch=self.rules.batch)
             neuron = neuron.shifted(shift)
-        return Made(neuron, trained.epochs, trained.separated, *fits)
+        return TrainedTargets(neuron, trained.epochs, trained.separated, *fits)
 
     def _seed(self, number: int) -> int:
         return seed_for(self.seed, "target", number)
@@ -270,39 +272,41 @@ class Contest:
         rules, count = self.rules, self.rules.background + self.rules.validation
         rng = seeded(self._seed(number), "own")
         order = torch.randperm(len(self.pools.servers), generator=rng)
-        train, check = order[:count].tensor_split([rules.background])
-        validation = self.pools.servers[check]
+        background, validation_records = order[:count].tensor_split([rules.background])
+        validation = self.pools.servers[validation_records]
         return _Rows(
-            self._training(number, train),
-            self._labelled(number, rules.validation_copies, validation, "noise of validation"),
+            self._training(number, background),
+            self._labelled_rows(number, rules.validation_copies, validation, "noise of validation"),
         )
 
     def _training(self, number: int, others: Int[Tensor, " records"]) -> Labelled | Batches:
-        """Return the training rows, at once or in batches.
+        """Return the training rows, together or in batches.
 
-        The noise of a batch follows from its number, so that batches can be made separately.
+        A batch can be created separately, as the seed of its noise depends on its number.
         """
         rules, servers = self.rules, self.pools.servers
         others = others.repeat(rules.background_copies)
         size = rules.training.batch_size
         if not 0 < size < rules.rows:
-            return self._labelled(number, rules.copies, servers[others], "noise of training")
+            return self._labelled_rows(number, rules.copies, servers[others], "noise of training")
         count = -(-rules.rows // size)
-        # Copies of other records are in random order, so that a batch may contain several copies of
-        # one record. Copies of the target are assigned to the batches in turn, so that the batches
-        # have equally many, to within one.
-        dealt = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
+        # Copies of other records are shuffled, so that a batch may contain several copies of a
+        # record. Rows are assigned to the batches in rotation, first all copies of the target.
+        # Therefore, the numbers of target rows in two batches differ by at most one.
+        shuffled = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
         order = torch.arange(rules.rows)
 
-        def batch(place: int) -> Labelled:
-            chosen = order[place::count]
-            copies = int((chosen < rules.copies).sum())
-            rows = servers[dealt[chosen[copies:] - rules.copies]]
-            return self._labelled(number, copies, rows, "noise of training", place)
+        def batch(index: int) -> Labelled:
+            rows = order[index::count]
+            copies = int((rows < rules.copies).sum())
+            records = servers[shuffled[rows[copies:] - rules.copies]]
+            return self._labelled_rows(number, copies, records, "noise of training", index)
 
         return Batches(count, batch, targets=rules.copies, others=len(others))
 
-    def _labelled(self, number: int, copies: int, others: Tensor, *noise: str | int) -> Labelled:
+    def _labelled_rows(
+        self, number: int, copies: int, others: Tensor, *noise: str | int
+    ) -> Labelled:
         target = self.pools.clients[self.target(number)]
         clean = torch.cat([target.expand(copies, -1), others])
         is_target = torch.arange(len(clean)) < copies
@@ -310,15 +314,15 @@ class Contest:
         return Labelled(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return, by game, if the target was in, if it fired, and how many others fired."""
-        drawn, noise = self.drawn(number, count), seeded(self._seed(number), "noise of games")
-        was_in = drawn.was_in
-        fired = torch.empty(drawn.records.shape, dtype=torch.bool)
-        for game, chosen in enumerate(drawn.records):
-            records = self.randomisers.client(self.pools.clients[chosen], noise)
+        """Return ``was_in``, ``by_target`` and ``by_others`` of :class:`Played`."""
+        batches = self.draw_batches(number, count)
+        noise = seeded(self._seed(number), "noise of games")
+        fired = torch.empty(batches.records.shape, dtype=torch.bool)
+        for game, indices in enumerate(batches.records):
+            records = self.randomisers.client(self.pools.clients[indices], noise)
             fired[game] = neuron.fires(records[None])[0]
-        by_target = fired[:, 0] & was_in
-        return was_in, by_target, fired.sum(1) - by_target.long()
+        by_target = fired[:, 0] & batches.was_in
+        return batches.was_in, by_target, fired.sum(1) - by_target.long()
 
 
 class _Rows(NamedTuple):
@@ -326,18 +330,21 @@ class _Rows(NamedTuple):
     validation: Labelled
 
 
-def _fit(neuron: Neurons, data: Labelled | Batches) -> Float[Tensor, "1"]:
-    """Compute the AUC of a neuron's values, target's rows against others; ties count half."""
-    parts = data.in_order() if isinstance(data, Batches) else [data]
-    values_and_labels = [(neuron.values_alike(rows)[0], is_target[0]) for rows, is_target in parts]
-    values, is_target = (torch.cat(part) for part in zip(*values_and_labels, strict=True))
+def _training_auc(neuron: Neurons, data: Labelled | Batches) -> Float[Tensor, "1"]:
+    """Compute the AUC of a neuron's values: target's rows compared with others; ties count half."""
+    batches = data.in_order() if isinstance(data, Batches) else [data]
+    values_and_labels = [
+        (neuron.consistent_values(rows)[0], is_target[0]) for rows, is_target in batches
+    ]
+    values, is_target = map(torch.cat, zip(*values_and_labels, strict=True))
     others = values[~is_target].sort().values
-    below = [torch.searchsorted(others, values[is_target], right=side) for side in (False, True)]
+    # Counts of smaller values, without and with ties.
+    below = [torch.searchsorted(others, values[is_target], right=ties) for ties in (False, True)]
     return torch.stack(below).double().mean()[None] / len(others)
 
 
-def shared_out(targets: int, games: int) -> Iterator[dict[int, int]]:
+def split_games(targets: int, games: int) -> Iterator[dict[int, int]]:
     """Yield the number of games of each target, for a few targets at a time."""
-    for first in range(0, targets, TOGETHER):
-        chosen = range(first, min(first + TOGETHER, targets))
+    for first in range(0, targets, TARGETS_PER_CHUNK):
+        chosen = range(first, min(first + TARGETS_PER_CHUNK, targets))
         yield {number: games // targets + (number < games % targets) for number in chosen}

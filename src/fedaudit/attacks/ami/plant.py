@@ -1,6 +1,7 @@
-"""Planted neurons, which fire for one record, in a model that a client trains.
+"""Planted neurons: a server adds neurons that fire only for its target to a client's model.
 
-Scores are for a server that cannot read a sign: under noise, over sums of uploads and over rounds.
+If the target was in the client's batch, the neuron's gradient is not zero. Under noise, in sums of
+uploads and over several rounds, the server computes a score instead (:class:`NeuronReading`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,44 +16,46 @@ from fedaudit.core.values import Model, Params, Samples, norm, weighted_sum
 from fedaudit.observe.round import Gradient, Upload
 
 _TRACE = 1e-6
-"""Weights from other units in a planted row, relative to their honest values."""
+"""Factor of the honest weights that replaces zeros in a planted row, as zeros are detectable."""
 
 
 class Distinct(NamedTuple):
-    """Rows without repeats.
+    """Rows without duplicates.
+
+    On many processors, the rounding of a row of a matrix product depends on its position, so that
+    equal rows may get different values. If values are computed for distinct rows, equal rows get
+    equal values.
 
     Attributes:
-        rows: Each row once, in the original order if none repeats.
-        place: Index of each original row among them.
+        rows: The distinct rows; the original rows if there are no duplicates.
+        positions: Position of each original row among the distinct ones.
     """
 
     rows: Float[Tensor, "distinct features"]
-    place: Int[Tensor, " given"]
+    positions: Int[Tensor, " original"]
 
     @staticmethod
-    def of(rows: Float[Tensor, "given features"]) -> "Distinct":
-        """Remove repeated rows.
-
-        Many processors round a row of a matrix product by its position, so that equal rows may get
-        unequal values. Values of distinct rows are equal by construction.
-        """
-        distinct, place = torch.unique(rows, dim=0, return_inverse=True)
+    def of(rows: Float[Tensor, "original features"]) -> "Distinct":
+        """Remove duplicates."""
+        distinct, positions = torch.unique(rows, dim=0, return_inverse=True)
         if len(distinct) == len(rows):
             return Distinct(rows, torch.arange(len(rows)))
-        return Distinct(distinct, place)
+        return Distinct(distinct, positions)
 
 
 class Neurons(NamedTuple):
-    """Neurons that fire for one record each: v(x) = h . ReLU(W x + c) + b.
+    """Neurons, each of which fires for its target record: v(x) = h . ReLU(W x + c) + b.
+
+    A neuron fires for a record x if its value v(x) is positive.
 
     Attributes:
         first: W, the weights of the first layer.
-        first_bias: c.
-        second: h, the neuron's own weights in the second layer.
-        second_bias: b.
+        first_bias: c, the biases of the first layer.
+        second: h, the weights of the neuron in the second layer.
+        second_bias: b, the bias of the neuron.
 
     Source: AMI, Eqs. (5) and (7).
-    Differs: the paper suppresses biases; its published code has both.
+    Differs: The paper omits biases; its published code has both.
     """
 
     first: Float[Tensor, "neurons hidden features"]
@@ -67,12 +70,12 @@ class Neurons(NamedTuple):
         outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
         return outer + self.second_bias[:, None]
 
-    def values_alike(
+    def consistent_values(
         self, records: Float[Tensor, "1 records features"]
     ) -> Float[Tensor, "1 records"]:
-        """Return one neuron's values, equal for equal records on any processor."""
+        """Return the values of a single neuron, which are equal for equal records."""
         distinct = Distinct.of(records[0])
-        return self.values(distinct.rows[None])[:, distinct.place]
+        return self.values(distinct.rows[None])[:, distinct.positions]
 
     def fires(
         self, records: Float[Tensor, "neurons records features"]
@@ -83,19 +86,19 @@ class Neurons(NamedTuple):
         return self._replace(second_bias=self.second_bias + shift)
 
     def at(self, index: int) -> "Neurons":
-        return Neurons(*(part[index : index + 1] for part in self))
+        return Neurons(*(tensor[index : index + 1] for tensor in self))
 
     @staticmethod
     def joined(parts: Iterable["Neurons"]) -> "Neurons":
-        return Neurons(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        return Neurons(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
-class Place(NamedTuple):
-    """Place of a planted neuron: a row of the second layer's weight and bias.
+class PlantedRow(NamedTuple):
+    """Row of the second layer that belongs to a planted neuron.
 
     Attributes:
-        weight: Name of the weight.
-        bias: Name of the bias.
+        weight: Name of the layer's weight.
+        bias: Name of the layer's bias.
         row: Row of both.
     """
 
@@ -109,32 +112,33 @@ class Planted(NamedTuple):
 
     Attributes:
         model: The model to send.
-        places: Places of the neurons, in order.
+        rows: Rows of the neurons, in order.
     """
 
     model: Model
-    places: tuple[Place, ...]
+    rows: tuple[PlantedRow, ...]
 
 
 def plant(model: Model, neurons: Neurons) -> Planted:
-    """Plant neurons in a model's first two layers, each over its own units of the first.
+    """Plant neurons in the first two layers of a model.
 
-    Neuron k takes units k r to (k + 1) r - 1 of the first layer, and row k of the second.
+    Neuron k, which has r inputs, replaces units k r to (k + 1) r - 1 of the first layer, and row k
+    of the second layer.
 
     Args:
         model: An honest model: three dense layers, each of the first two followed by a ReLU.
-        neurons: Neurons for records as the model receives them.
+        neurons: Neurons for records in the form in which the model receives them.
 
     Raises:
         Unsupported: The model has other layers.
-        BadInput: It has too few units, or records have another number of features.
+        BadInput: The model has too few units or another number of input features.
 
     Source: AMI, Fig. 2 ("theta <- theta u (h, W)").
-    Differs: Weights from the taken units to other neurons of the second layer are set to zero. The
-        paper leaves them, which makes outputs so large that losses and gradients of single records
-        vanish.
+    Differs: Weights from the replaced units to other neurons of the second layer are set to zero.
+        The paper does not change them. Outputs are then so large that losses and gradients of
+        single records vanish.
     """
-    first, second = first_two(model.module())
+    first, second = first_two_layers(model.module())
     count, units_each = neurons.first.shape[:2]
     values = {name: value.clone() for name, value in model.params.items()}
     units, features = values[f"{first}.weight"].shape
@@ -147,49 +151,49 @@ def plant(model: Model, neurons: Neurons) -> Planted:
     for row in range(count):
         weight[row, row * units_each : (row + 1) * units_each] = neurons.second[row]
     bias[:count] = neurons.second_bias
-    places = tuple(Place(f"{second}.weight", f"{second}.bias", row) for row in range(count))
-    return Planted(Model(model.architecture, values, model.buffers), places)
+    rows = tuple(PlantedRow(f"{second}.weight", f"{second}.bias", row) for row in range(count))
+    return Planted(Model(model.architecture, values, model.buffers), rows)
 
 
-def silenced(model: Model, places: Iterable[Place]) -> Model:
-    """Silence some neurons of the second layer for every record.
+def silence(model: Model, rows: Iterable[PlantedRow]) -> Model:
+    """Return the model with some neurons of the second layer that never fire.
 
-    A silent neuron has no gradient, so that its row of an upload is zero.
+    Such a neuron has no gradient, so that its row of an upload is zero.
 
     Source: Pasquini, Francati and Ateniese 2022 (gradient suppression).
     """
     values = {name: value.clone() for name, value in model.params.items()}
-    for place in places:
-        values[place.weight][place.row] = 0
-        values[place.bias][place.row] = -1
+    for planted in rows:
+        values[planted.weight][planted.row] = 0
+        values[planted.bias][planted.row] = -1
     return Model(model.architecture, values, model.buffers)
 
 
-def alone(planted: Planted) -> Planted:
-    """Silence all other neurons of the layer, so that these have no gradient.
+def silence_other_neurons(planted: Planted) -> Planted:
+    """Silence all neurons of the second layer that are not planted, so that they have no gradient.
 
-    A record's gradient is then that of the planted rows and the other layers.
+    Otherwise, their gradients would take most of a clipped gradient's length.
     """
-    first = planted.places[0]
-    planted_rows = {place.row for place in planted.places}
-    rows = range(len(planted.model.params[first.bias]))
-    others = (first._replace(row=row) for row in rows if row not in planted_rows)
-    return planted._replace(model=silenced(planted.model, others))
+    first = planted.rows[0]
+    planted_rows = {planted_row.row for planted_row in planted.rows}
+    all_rows = range(len(planted.model.params[first.bias]))
+    others = (first._replace(row=row) for row in all_rows if row not in planted_rows)
+    return planted._replace(model=silence(planted.model, others))
 
 
-def gradient_row(gradient: Params, place: Place) -> Tensor:
-    """Return a planted neuron's part of a gradient: its weights, then its bias."""
-    return torch.cat([gradient[place.weight][place.row], gradient[place.bias][place.row, None]])
+def gradient_row(gradient: Params, row: PlantedRow) -> Tensor:
+    """Return the gradient of a planted neuron's weights, followed by that of its bias."""
+    return torch.cat([gradient[row.weight][row.row], gradient[row.bias][row.row, None]])
 
 
-def said_in(upload: Upload, place: Place) -> bool:
-    """Return whether the neuron fired for a record of the gradient's batch.
+def fired_in_batch(upload: Upload, row: PlantedRow) -> bool:
+    """Return True if the neuron fired for a record of the batch, as its gradient is not zero.
 
-    With a defense that adds noise to gradients, the verdict is always "in".
+    If a defense adds noise to gradients, the result is always True.
 
     Raises:
-        Unsupported: The upload is not a plain gradient: weight decay and momentum move rows of
-            neurons that never fired.
+        Unsupported: The upload is not a gradient. In an update, weight decay and momentum change
+            rows of neurons that never fired.
 
     Source: AMI, Fig. 2 ("Ret [g_t != 0]").
     """
@@ -199,19 +203,19 @@ def said_in(upload: Upload, place: Place) -> bool:
             f"{type(upload).__name__} weight decay or momentum may have changed the row of a "
             "neuron that did not fire; use FedSGD"
         )
-    return bool((gradient_row(upload.values, place) != 0).any())
+    return bool((gradient_row(upload.values, row) != 0).any())
 
 
-def first_two(module: nn.Module) -> tuple[str, str]:
-    """Return the names of the first two layers that a neuron is planted in.
+def first_two_layers(module: nn.Module) -> tuple[str, str]:
+    """Return the names of the first two layers, in which a neuron is planted.
 
     Raises:
-        Unsupported: The model is of other layers.
+        Unsupported: The model has other layers than those of :func:`plant`.
     """
     leaves = [(name, part) for name, part in module.named_modules() if not list(part.children())]
     layers = [(name, part) for name, part in leaves if not isinstance(part, nn.Flatten)]
     kinds = [type(part) for _, part in layers]
-    # No further ReLU after the planted neuron: it would block the gradient.
+    # With more layers, a further ReLU could block the gradient of the planted neuron.
     if kinds != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear] or any(
         part.bias is None for _, part in layers[:4:2]
     ):
@@ -224,9 +228,9 @@ def first_two(module: nn.Module) -> tuple[str, str]:
 
 
 def _refuse_misfit(neurons: Neurons, units: int, features: int, rows: int) -> None:
-    count, units_each, read = neurons.first.shape
-    if read != features:
-        raise BadInput(f"the model reads {features} features, and the neurons {read}")
+    count, units_each, inputs = neurons.first.shape
+    if inputs != features:
+        raise BadInput(f"the model reads {features} features, and the neurons {inputs}")
     if count * units_each > units or count > rows:
         raise BadInput(
             f"{count} neurons over {units_each} units each need {count * units_each} units in the "
@@ -234,19 +238,20 @@ def _refuse_misfit(neurons: Neurons, units: int, features: int, rows: int) -> No
         )
 
 
-def repeated(neurons: Neurons, times: int) -> Neurons:
-    """Repeat every neuron, each copy with its own units.
+def repeat_neurons(neurons: Neurons, times: int) -> Neurons:
+    """Repeat every neuron; each copy has its own units in the first layer.
 
     Source: AMI, appendix E ("K chosen neurons").
     """
-    return Neurons(*(part.repeat_interleave(times, 0) for part in neurons))
+    return Neurons(*(tensor.repeat_interleave(times, 0) for tensor in neurons))
 
 
-def louder(neurons: Neurons, factor: float) -> Neurons:
-    """Scale the first layer without changing the neurons' values.
+def scale_first_layer(neurons: Neurons, factor: float) -> Neurons:
+    """Multiply the first layer by a factor, and divide the second, so that values do not change.
 
-    The gradient of a neuron's second-layer row grows by the factor, and that of the first layer
-    shrinks by it. A clipped gradient is then mostly in the row that the server reads.
+    The gradient of a neuron's row in the second layer is multiplied by the factor, that of the
+    first layer divided by it. Most of a clipped gradient's length is then in the row that the
+    server reads.
     """
     return neurons._replace(
         first=neurons.first * factor,
@@ -256,49 +261,49 @@ def louder(neurons: Neurons, factor: float) -> Neurons:
 
 
 def plant_disguised(model: Model, neurons: Neurons) -> Planted:
-    """Plant neurons with the lengths of the replaced units, and set nothing to zero.
+    """Plant neurons whose rows have the norms of the replaced rows, without zeros.
 
-    Scaling a unit of the first layer, with its weight in the second divided by the same factor,
-    does not change for which records the neuron fires; nor does scaling the whole neuron. Weights
-    of the neuron from the model's other units are a millionth of their honest values.
+    Two changes do not affect for which records a neuron fires: scaling a unit of the first layer
+    while its weight in the second layer is divided by the same factor, and scaling the whole
+    neuron. Weights of the neuron from the model's other units are a millionth of their honest
+    values instead of zero.
 
     Arguments and errors are those of :func:`plant`.
 
-    Source: AMI, section 7, finds that malicious weights look like others; here the server makes
-        their lengths equal.
+    Source: AMI, section 7, finds that malicious weights look like others; here, the server makes
+        their norms equal.
     """
     planted = plant(model, neurons)
-    place = planted.places[0]
-    second, second_bias = place.weight, place.bias
+    second, second_bias = planted.rows[0].weight, planted.rows[0].bias
     first, first_bias = list(model.params)[:2]
     values = {name: value.clone() for name, value in planted.model.params.items()}
     n_units = neurons.first.shape[0] * neurons.first.shape[1]
-    factor = _ratio(model.params[first][:n_units], values[first][:n_units])
+    factor = _norm_ratios(model.params[first][:n_units], values[first][:n_units])
     values[first][:n_units] *= factor[:, None]
     values[first_bias][:n_units] *= factor
-    rows = len(planted.places)
+    rows = len(planted.rows)
     weight = values[second][:rows]
     weight[:, :n_units] /= factor
     honest = model.params[second][:rows]
     weight[weight == 0] = (
         _TRACE * honest[weight == 0] * (weight.norm() / honest.norm()).nan_to_num()
     )
-    scale = _ratio(model.params[second][:rows], values[second][:rows])
+    scale = _norm_ratios(model.params[second][:rows], values[second][:rows])
     values[second][:rows] *= scale[:, None]
     values[second_bias][:rows] *= scale
     values[second][rows:] = model.params[second][rows:]
-    return Planted(Model(model.architecture, values, model.buffers), planted.places)
+    return Planted(Model(model.architecture, values, model.buffers), planted.rows)
 
 
-def _ratio(target: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-    """Return factors that give rows the target's lengths; 1 for rows without length."""
-    lengths = target.norm(dim=1), present.norm(dim=1)
-    have_length = (lengths[0] > 0) & (lengths[1] > 0)
-    return torch.where(have_length, lengths[0] / lengths[1], torch.ones_like(lengths[0]))
+def _norm_ratios(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Return the norms of rows, divided by those of other rows; 1 if one of the norms is 0."""
+    norms, other_norms = rows.norm(dim=1), others.norm(dim=1)
+    are_positive = (norms > 0) & (other_norms > 0)
+    return torch.where(are_positive, norms / other_norms, torch.ones_like(norms))
 
 
 _RIDGE = 1e-3
-"""Ridge that is added to each unit's variance, relative to the mean variance."""
+"""Constant that is added to each unit's variance, relative to the mean variance."""
 
 
 def plant_one_row(
@@ -308,46 +313,55 @@ def plant_one_row(
     *,
     batch: int,
 ) -> Planted:
-    """Make the first row of the second layer fire for a target, and change nothing else.
+    """Plant a neuron that fires for a target by changing only the first row of the second layer.
 
-    The row is Fisher's discriminant between activations of the target and of others, scaled to the
-    length of the row that it replaces. Half of the others are used to place its zero.
+    The row is Fisher's linear discriminant between activations of the target and of other records,
+    with the norm of the row that it replaces. It is fitted to half of the other records; the other
+    half determines the bias.
+
+    Args:
+        model: An honest model, as in :func:`plant`.
+        of_target: Copies of the target, which a client's randomiser may have changed.
+        of_others: Other records.
+        batch: Number of records in a client's batch.
 
     Raises:
         Unsupported: The model has other layers.
         BadInput: There are no copies, or fewer than four other records.
 
     Source: AMI, Eq. (5).
-    Differs: The paper also trains r units of the first layer; here they stay honest, so that the
-        neuron shows in one row only.
+    Differs: The paper also trains r units of the first layer. Here, they are not changed, so that
+        only one row could be detected.
     """
     if len(of_target) < 1 or len(of_others) < 4:
         raise BadInput(
             "a row is fitted to copies of the target and to four other records or more, got "
             f"{len(of_target)} and {len(of_others)}"
         )
-    first, second = first_two(model.module())
+    first, second = first_two_layers(model.module())
     values = {name: value.clone() for name, value in model.params.items()}
     weight, bias = (values[f"{first}.{part}"].double() for part in ("weight", "bias"))
     distinct = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
-    active = (distinct.rows @ weight.T + bias).relu()
-    copies, fitted = len(of_target), len(of_target) + -(-len(of_others) // 2)
-    target, fit = (active[part] for part in distinct.place.tensor_split([copies, fitted])[:2])
-    centred = fit - fit.mean(0)
-    spread = centred.T @ centred / len(fit)
-    ridge = _RIDGE * spread.diagonal().mean().clamp_min(1e-12)
-    spread.diagonal().add_(ridge)
-    row = torch.linalg.solve(spread, target.mean(0) - fit.mean(0))
-    # Units that fire for no record keep a small weight, since exact zeros would be detectable.
+    activations = (distinct.rows @ weight.T + bias).relu()
+    copies = len(of_target)
+    fitted = copies + -(-len(of_others) // 2)
+    splits = distinct.positions.tensor_split([copies, fitted])
+    target, others = (activations[positions] for positions in splits[:2])
+    centred = others - others.mean(0)
+    covariance = centred.T @ centred / len(others)
+    ridge = _RIDGE * covariance.diagonal().mean().clamp_min(1e-12)
+    covariance.diagonal().add_(ridge)
+    row = torch.linalg.solve(covariance, target.mean(0) - others.mean(0))
+    # Units that fire for no record keep a small weight, as exact zeros would be detectable.
     honest = values[f"{second}.weight"][0].double()
     row = torch.where(row == 0, _TRACE * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
-    fires = (active @ row)[None, distinct.place]
-    zero = best_shift(fires[:, :copies], fires[:, fitted:], batch=batch)
+    neuron_values = (activations @ row)[None, distinct.positions]
+    shift = best_shift(neuron_values[:, :copies], neuron_values[:, fitted:], batch=batch)
     values[f"{second}.weight"][0] = row
-    values[f"{second}.bias"][0] = zero[0]
-    place = Place(f"{second}.weight", f"{second}.bias", 0)
-    return Planted(Model(model.architecture, values, model.buffers), (place,))
+    values[f"{second}.bias"][0] = shift[0]
+    planted_row = PlantedRow(f"{second}.weight", f"{second}.bias", 0)
+    return Planted(Model(model.architecture, values, model.buffers), (planted_row,))
 
 
 def best_shift(
@@ -356,17 +370,23 @@ def best_shift(
     *,
     batch: int,
 ) -> Float[Tensor, " neurons"]:
-    """Compute the shift of each neuron's values that wins most games.
+    """Compute the shift of each neuron's values with which the server wins most games.
 
-    The neuron should fire for the target and stay silent for a whole batch without it: the shift
-    maximises (TPR + (1 - FPR)^batch) / 2 over single records. Games won because another record
-    fires do not count. Among equally good shifts, the middle of the widest gap is taken.
+    The neuron should fire for the target, and for no record of a batch without it. Therefore, the
+    shift maximises (TPR + (1 - FPR)^batch) / 2, with rates for single records. Games that are won
+    because another record fires do not count. Among equally good shifts, the middle of the widest
+    gap between values is taken.
+
+    Args:
+        of_target: Values of each neuron for copies of its target.
+        of_others: Values of each neuron for other records.
+        batch: Number of records in a client's batch.
 
     Raises:
-        BadInput: A side or the batch is empty.
+        BadInput: There are no values of the target or of others, or the batch is empty.
 
     Source: AMI, Eqs. (3) and (7).
-    Differs: The published code keeps the zero of training, and takes the checkpoint that is best on
+    Differs: The published code uses the threshold of training, and the checkpoint that is best on
         the records of the games.
     """
     copies, records = of_target.shape[1], of_others.shape[1]
@@ -376,19 +396,19 @@ def best_shift(
             f"least one record; got {copies} and {records}, and {batch}"
         )
     values, order = torch.cat([of_target, of_others], dim=1).double().sort(dim=1)
-    target_above = _above(order < copies)
-    other_above = _above(order >= copies)
-    won = (target_above / copies + (1 - other_above / records) ** batch) / 2
+    target_above = _count_above(order < copies)
+    others_above = _count_above(order >= copies)
+    success = (target_above / copies + (1 - others_above / records) ** batch) / 2
     gaps = values.diff(dim=1)
-    best = won >= won.amax(1, keepdim=True) - 1e-12
-    place = gaps.where(best, torch.tensor(-1.0).double()).argmax(1, keepdim=True)
-    zero = (values.gather(1, place) + values.gather(1, place + 1)) / 2
-    return -zero.squeeze(1).to(of_target)
+    is_best = success >= success.amax(1, keepdim=True) - 1e-12
+    gap = gaps.where(is_best, torch.tensor(-1.0).double()).argmax(1, keepdim=True)
+    threshold = (values.gather(1, gap) + values.gather(1, gap + 1)) / 2
+    return -threshold.squeeze(1).to(of_target)
 
 
-def _above(which: Tensor) -> Tensor:
-    """Count entries above each gap between two values."""
-    return which.sum(1, keepdim=True) - which.cumsum(1)[:, :-1]
+def _count_above(mask: Tensor) -> Tensor:
+    """Count the entries of a mask after each gap between two neighbouring entries."""
+    return mask.sum(1, keepdim=True) - mask.cumsum(1)[:, :-1]
 
 
 class ValueRange(NamedTuple):
@@ -412,8 +432,12 @@ def range_over_box(
 ) -> ValueRange:
     """Bound the values of neurons for records in a box, by interval arithmetic.
 
-    ``low`` and ``high`` are the ends of the box, for each feature or for all. The limits hold for
-    every record in the box, but need not be reached.
+    The bounds are valid for every record in the box, but may not be tight.
+
+    Args:
+        neurons: The neurons.
+        low: Smallest value of each feature, or of all features.
+        high: Largest value of each feature, or of all features.
 
     Raises:
         BadInput: The box is empty or unbounded.
@@ -421,64 +445,67 @@ def range_over_box(
     Source: Gowal et al. 2018 (interval bound propagation).
     """
     features = neurons.first.shape[2]
-    low, high = (side.double().expand(features) for side in (low, high))
+    low, high = (limit.double().expand(features) for limit in (low, high))
     if not bool(((low <= high) & low.isfinite() & high.isfinite()).all()):
         raise BadInput("records lie in a box with finite ends, the lower below the upper")
-    middle, half = (low + high) / 2, (high - low) / 2
+    middle, half_width = (low + high) / 2, (high - low) / 2
     first, second = neurons.first.double(), neurons.second.double()
     centre = first @ middle + neurons.first_bias.double()
-    reach = first.abs() @ half
-    smallest, largest = (centre - reach).relu(), (centre + reach).relu()
-    up, down = second.relu(), (-second).relu()
+    radius = first.abs() @ half_width
+    smallest, largest = (centre - radius).relu(), (centre + radius).relu()
+    positive, negative = second.relu(), (-second).relu()
     bias = neurons.second_bias.double()
     return ValueRange(
-        (up * smallest - down * largest).sum(1) + bias,
-        (up * largest - down * smallest).sum(1) + bias,
+        (positive * smallest - negative * largest).sum(1) + bias,
+        (positive * largest - negative * smallest).sum(1) + bias,
     )
 
 
 class NeuronReading(NamedTuple):
-    """Reference of the server: the target's gradient in the planted rows.
+    """The target's gradient in the planted rows, by which the server scores uploads.
 
     Attributes:
-        places: Places of the planted neurons.
-        direction: Direction of that gradient, of length 1 over all rows together; zero if no neuron
-            fires for the target.
-        length: Length of the target's gradient over all parameters.
-        share: Length in the planted rows, relative to ``length``.
+        rows: Rows of the planted neurons.
+        direction: Direction of the gradient in these rows, with norm 1 over all rows together; zero
+            if no neuron fires for the target.
+        length: Norm of the target's gradient over all parameters.
+        share: Norm in the planted rows, divided by ``length``.
     """
 
-    places: tuple[Place, ...]
+    rows: tuple[PlantedRow, ...]
     direction: Float[Tensor, "neurons entries"]
     length: float
     share: float
 
     def score(self, upload: Params) -> float:
-        """Project an upload on the target's gradient: a matched filter.
+        """Return the inner product of an upload and the direction (a matched filter).
 
-        It is the most powerful test for a known signal in normal noise.
+        This is the most powerful test for a known signal in normal noise.
 
         Source: AMI, appendix E, averages gradients over rounds and neurons.
-        Differs: The paper does not say how an average, which is never zero, gives a verdict.
+        Differs: The paper does not specify how an average, which is never zero, gives a verdict.
         """
-        return float((self.direction * _rows(upload, self.places).double()).sum())
+        return float((self.direction * _gradient_rows(upload, self.rows).double()).sum())
 
 
 def reading(planted: Planted, target: Samples) -> NeuronReading:
-    """Compute the reference from the target with its label."""
-    gradient = _own_gradient(planted.model, target)
-    rows = _rows(gradient, planted.places).double()
-    length, inside = norm(gradient), float(rows.norm())
-    if not inside:
-        return NeuronReading(planted.places, rows, length, 0.0)
-    return NeuronReading(planted.places, rows / inside, length, min(1.0, inside / length))
+    """Compute the reference for a target with its label."""
+    gradient = _gradient(planted.model, target)
+    in_rows = _gradient_rows(gradient, planted.rows).double()
+    length, length_in_rows = norm(gradient), float(in_rows.norm())
+    if not length_in_rows:
+        return NeuronReading(planted.rows, in_rows, length, 0.0)
+    share = min(1.0, length_in_rows / length)
+    return NeuronReading(planted.rows, in_rows / length_in_rows, length, share)
 
 
-def _rows(gradient: Params, places: tuple[Place, ...]) -> Float[Tensor, "neurons entries"]:
-    return torch.stack([gradient_row(gradient, place) for place in places])
+def _gradient_rows(
+    gradient: Params, rows: tuple[PlantedRow, ...]
+) -> Float[Tensor, "neurons entries"]:
+    return torch.stack([gradient_row(gradient, row) for row in rows])
 
 
-def _own_gradient(model: Model, record: Samples) -> Params:
+def _gradient(model: Model, record: Samples) -> Params:
     module = model.module()
     params = {name: p for name, p in module.named_parameters() if p.requires_grad}
     task = model.architecture.task
@@ -486,13 +513,14 @@ def _own_gradient(model: Model, record: Samples) -> Params:
     return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
 
 
-def summed(uploads: Sequence[Gradient]) -> Params:
-    """Average some clients' gradients by numbers of samples, as secure aggregation does.
+def average_uploads(uploads: Sequence[Gradient]) -> Params:
+    """Average gradients of clients, weighted by their numbers of samples, as in secure aggregation.
 
-    Unlike the "sum" of :mod:`fedaudit.observe.views`, clients may have been sent different models.
+    In the view "sum" of :mod:`fedaudit.observe.views`, all clients must have received the same
+    model. Here, they may have received different ones.
 
     Raises:
-        BadInput: There are no uploads, or one lacks its number of samples.
+        BadInput: There are no uploads, or an upload has no number of samples.
     """
     total = sum(upload.samples for upload in uploads)
     if not uploads or not all(upload.samples for upload in uploads):
@@ -500,15 +528,15 @@ def summed(uploads: Sequence[Gradient]) -> Params:
             "clients' gradients are averaged by their numbers of samples: give at least one, each "
             f"with its number; got {[upload.samples for upload in uploads]}"
         )
-    shares = [upload.samples / total for upload in uploads]
-    return weighted_sum([upload.values for upload in uploads], shares)
+    weights = [upload.samples / total for upload in uploads]
+    return weighted_sum([upload.values for upload in uploads], weights)
 
 
-def dead(planted: Planted) -> Model:
-    """Return the planted model with its neurons silent, so that their rows have no gradient.
+def silence_planted_neurons(planted: Planted) -> Model:
+    """Return the planted model with silent planted neurons, so that their rows have no gradient.
 
-    If all other clients are sent it, the planted rows of a sum are those of one client's upload.
+    If all other clients receive it, the planted rows of a sum are those of one client's upload.
 
     Source: Pasquini, Francati and Ateniese 2022 (model inconsistency).
     """
-    return silenced(planted.model, planted.places)
+    return silence(planted.model, planted.rows)

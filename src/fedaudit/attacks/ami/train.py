@@ -1,10 +1,12 @@
-"""Training of planted neurons: descent with momentum or Adam, on all rows or in batches of them.
+"""Training of planted neurons by gradient descent with momentum or Adam, on all rows or in batches.
 
-Complexity, for n neurons over M rows of d features, r hidden units and E epochs: by coefficients
-n (2 M d r + M M d + E M M r) operations, by weights n E 4 M d r; the first is taken where M < 2 d,
-steps have momentum and a step uses all rows.
-Memory: three matrices of M x r for each of the neurons that are trained together, and the weights;
-in batches of b rows, b x (d + 3 r) and the weights, and at most ``_KEPT`` bytes of rows.
+For n neurons, M rows of d features, r hidden units and E epochs, the number of operations is
+n (2 M d r + M M d + E M M r) with :class:`CoefficientLayer`, and n E 4 M d r with
+:class:`WeightLayer`. The first is used if M < 2 d, steps have momentum and a step uses all rows.
+
+Each neuron that is trained needs memory for its weights and three matrices of size M x r. In
+batches of b rows, it needs memory for its weights, b x (d + 3 r) numbers, and at most
+``_MAX_BYTES_IN_MEMORY`` bytes of rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,27 +23,27 @@ from fedaudit.attacks.ami.plant import Distinct, Neurons
 from fedaudit.core.errors import BadInput
 
 Step = Callable[[Tensor, Tensor], Tensor]
-"""From a parameter and the slope of the loss there to the parameter afterwards."""
+"""Function of a parameter and the derivative of the loss that returns the new parameter."""
 
 
 @dataclass
-class Momentum:
-    """Descent with momentum: p becomes m p + slope, and the parameter falls by lr p.
+class MomentumStep:
+    """Gradient descent with momentum: v = momentum * v + derivative; parameter -= lr * v.
 
     Attributes:
-        lr: Step size.
-        momentum: Share of the last step's direction that is kept.
+        lr: Learning rate.
+        momentum: Factor of the last step's velocity v.
     """
 
     lr: float
     momentum: float
-    _pace: Tensor | None = field(default=None, init=False)
+    _velocity: Tensor | None = field(default=None, init=False)
 
-    def __call__(self, value: Tensor, slope: Tensor) -> Tensor:
-        if self._pace is None:
-            self._pace = torch.zeros_like(value)
-        self._pace.mul_(self.momentum).add_(slope)
-        return value.sub(self._pace, alpha=self.lr)
+    def __call__(self, value: Tensor, derivative: Tensor) -> Tensor:
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(value)
+        self._velocity.mul_(self.momentum).add_(derivative)
+        return value.sub(self._velocity, alpha=self.lr)
 
 
 @dataclass
@@ -49,9 +51,9 @@ class AdamStep:
     """Adam with its usual constants.
 
     Attributes:
-        lr: Step size.
+        lr: Learning rate.
 
-    Source: Kingma and Ba 2015, Algorithm 1; AMI's published code trains by it.
+    Source: Kingma and Ba 2015, Algorithm 1; AMI's published code uses it.
     """
 
     lr: float
@@ -59,127 +61,133 @@ class AdamStep:
     _second: Tensor | None = field(default=None, init=False)
     _steps: int = field(default=0, init=False)
 
-    def __call__(self, value: Tensor, slope: Tensor) -> Tensor:
+    def __call__(self, value: Tensor, derivative: Tensor) -> Tensor:
         if self._first is None or self._second is None:
             self._first, self._second = torch.zeros_like(value), torch.zeros_like(value)
         self._steps += 1
-        self._first.mul_(0.9).add_(slope, alpha=0.1)
-        self._second.mul_(0.999).addcmul_(slope, slope, value=0.001)
-        spread = self._second.sqrt().div_((1 - 0.999**self._steps) ** 0.5).add_(1e-8)
-        return value.addcdiv(self._first, spread, value=-self.lr / (1 - 0.9**self._steps))
+        self._first.mul_(0.9).add_(derivative, alpha=0.1)
+        self._second.mul_(0.999).addcmul_(derivative, derivative, value=0.001)
+        denominator = self._second.sqrt().div_((1 - 0.999**self._steps) ** 0.5).add_(1e-8)
+        return value.addcdiv(self._first, denominator, value=-self.lr / (1 - 0.9**self._steps))
 
 
-class ByCoefficients:
-    """First layer as W = W0 + A' X and c = A' 1: descent stays in the span of the rows.
+class CoefficientLayer:
+    """First layer as W = W0 + A' X and c = A' 1, with coefficients A of the rows X.
 
-    An epoch needs the rows' inner products only. Values of all rows are updated with A, and agree
-    with those by W up to rounding.
+    Gradient descent changes W only by linear combinations of rows. Therefore, an epoch only needs
+    the rows' inner products, by which the layer's outputs for all rows are updated together with A.
+    The results equal those of :class:`WeightLayer` up to rounding.
     """
 
     def __init__(
-        self, first: Tensor, rows: Tensor, watched: Tensor, lr: float, momentum: float
+        self, first: Tensor, rows: Tensor, validation: Tensor, lr: float, momentum: float
     ) -> None:
         self._first, self._rows = first, rows
         self._lr, self._momentum = lr, momentum
-        self._products = torch.bmm(rows, rows.transpose(1, 2)) + 1
+        self._gram = torch.bmm(rows, rows.transpose(1, 2)) + 1
         self._inner = torch.bmm(rows, first.transpose(1, 2))
-        self._watched_products = torch.bmm(watched, rows.transpose(1, 2)) + 1
-        self._watched_start = torch.bmm(watched, first.transpose(1, 2))
-        self._moved = torch.zeros_like(self._inner)
-        self._pace = torch.zeros_like(self._inner)
+        self._validation_gram = torch.bmm(validation, rows.transpose(1, 2)) + 1
+        self._validation_start = torch.bmm(validation, first.transpose(1, 2))
+        self._coefficients = torch.zeros_like(self._inner)
+        self._velocity = torch.zeros_like(self._inner)
 
     def inner(self) -> Float[Tensor, "neurons rows hidden"]:
         return self._inner
 
-    def watched(self) -> Float[Tensor, "neurons watched hidden"]:
-        return torch.baddbmm(self._watched_start, self._watched_products, self._moved)
+    def validation(self) -> Float[Tensor, "neurons validation hidden"]:
+        return torch.baddbmm(self._validation_start, self._validation_gram, self._coefficients)
 
-    def move(self, slope: Tensor) -> None:
-        self._pace.mul_(self._momentum).add_(slope)
-        self._moved.sub_(self._pace, alpha=self._lr)
-        self._inner.baddbmm_(self._products, self._pace, alpha=-self._lr)
+    def step(self, derivative: Tensor) -> None:
+        self._velocity.mul_(self._momentum).add_(derivative)
+        self._coefficients.sub_(self._velocity, alpha=self._lr)
+        self._inner.baddbmm_(self._gram, self._velocity, alpha=-self._lr)
 
-    def now(self) -> tuple[Tensor, Tensor]:
-        weights = torch.baddbmm(self._first, self._moved.transpose(1, 2), self._rows)
-        return weights, self._moved.sum(1)
+    def weights_and_bias(self) -> tuple[Tensor, Tensor]:
+        weights = torch.baddbmm(self._first, self._coefficients.transpose(1, 2), self._rows)
+        return weights, self._coefficients.sum(1)
 
 
-class ByWeights:
-    """First layer as W and c, for more rows than features, or rows in batches."""
+class WeightLayer:
+    """First layer as weights W and biases c, if there are many rows, or batches of rows."""
 
     def __init__(
-        self, first: Tensor, rows: Tensor, watched: Tensor, step: Step, bias_step: Step
+        self, first: Tensor, rows: Tensor, validation: Tensor, step: Step, bias_step: Step
     ) -> None:
-        self._rows, self._watched = rows, watched
+        self._rows, self._validation_rows = rows, validation
         self._first, self._bias = first, torch.zeros(first.shape[:2])
-        self._step, self._bias_step = step, bias_step
+        self._weight_step, self._bias_step = step, bias_step
 
     def inner(self) -> Float[Tensor, "neurons rows hidden"]:
-        return self._of(self._rows)
+        return self._outputs_for(self._rows)
 
-    def watched(self) -> Float[Tensor, "neurons watched hidden"]:
-        return self._of(self._watched)
+    def validation(self) -> Float[Tensor, "neurons validation hidden"]:
+        return self._outputs_for(self._validation_rows)
 
-    def _of(self, rows: Tensor) -> Tensor:
+    def _outputs_for(self, rows: Tensor) -> Tensor:
         return torch.baddbmm(self._bias[:, None], rows, self._first.transpose(1, 2))
 
     def replace_rows(self, rows: Tensor) -> None:
         self._rows = rows
 
-    def move(self, slope: Tensor) -> None:
-        self._first = self._step(self._first, torch.bmm(slope.transpose(1, 2), self._rows))
-        self._bias = self._bias_step(self._bias, slope.sum(1))
+    def step(self, derivative: Tensor) -> None:
+        self._first = self._weight_step(
+            self._first, torch.bmm(derivative.transpose(1, 2), self._rows)
+        )
+        self._bias = self._bias_step(self._bias, derivative.sum(1))
 
-    def now(self) -> tuple[Tensor, Tensor]:
+    def weights_and_bias(self) -> tuple[Tensor, Tensor]:
         return self._first, self._bias
 
 
-FirstLayer = ByCoefficients | ByWeights
+FirstLayer = CoefficientLayer | WeightLayer
 
 
-class Standard(NamedTuple):
+class Standardisation(NamedTuple):
     """Standardisation of rows: x becomes (x - mean) * scale.
 
     Attributes:
-        mean: Of each feature.
-        scale: Of each feature.
+        mean: Mean of each feature.
+        scale: Factor of each feature.
     """
 
     mean: Float[Tensor, " features"]
     scale: Float[Tensor, " features"]
 
     @staticmethod
-    def of(rows: Float[Tensor, "rows features"]) -> "Standard":
-        """Standardise by the rows' means and deviations, to a mean squared length of about 1.
+    def of(rows: Float[Tensor, "rows features"]) -> "Standardisation":
+        """Return a standardisation after which rows have a mean squared norm of about 1.
 
-        Deviations are at least a tenth of the usual one, since new rows may vary more.
+        Features are divided by their standard deviations, but at least by a tenth of the root mean
+        square of all deviations, as new rows may vary more.
 
         Raises:
-            BadInput: All rows are the same.
+            BadInput: All rows are identical.
         """
         deviation, mean = torch.std_mean(rows, dim=0, correction=0)
-        usual = deviation.square().mean().sqrt()
-        if not usual > 0:
+        mean_deviation = deviation.square().mean().sqrt()
+        if not mean_deviation > 0:
             raise BadInput(
                 f"a neuron cannot learn from {len(rows)} identical records; give records that "
                 "differ"
             )
-        return Standard(mean, 1 / (deviation.clamp(min=0.1 * usual) * rows.shape[1] ** 0.5))
+        deviation = deviation.clamp(min=0.1 * mean_deviation)
+        return Standardisation(mean, 1 / (deviation * rows.shape[1] ** 0.5))
 
     def __call__(self, rows: Tensor) -> Tensor:
         return (rows - self.mean) * self.scale
 
-    def folded(self, neurons: Neurons) -> Neurons:
+    def fold_into(self, neurons: Neurons) -> Neurons:
+        """Return neurons that give the same values for rows that are not standardised."""
         first = neurons.first * self.scale
         return neurons._replace(first=first, first_bias=neurons.first_bias - first @ self.mean)
 
 
 class Labelled(NamedTuple):
-    """Rows of each neuron.
+    """Rows for each neuron, with labels.
 
     Attributes:
         rows: Copies of the neuron's target, and other records.
-        is_target: True for the target's rows.
+        is_target: Whether each row is a copy of the target.
     """
 
     rows: Float[Tensor, "neurons rows features"]
@@ -189,38 +197,45 @@ class Labelled(NamedTuple):
         return Labelled(self.rows[neuron, None], self.is_target[neuron, None])
 
 
-_KEPT = 2**28
-"""Maximum size in bytes of the rows that are kept from one epoch to the next. Rows of further
-batches are regenerated identically. Perturbing bits takes several times as long as a training step
-on the rows, so that keeping rows saves time."""
+_MAX_BYTES_IN_MEMORY = 2**28
+"""Largest size of the rows that stay in memory from one epoch to the next. Rows of further batches
+are regenerated identically in every epoch. This takes time: perturbing bits of a row takes several
+times as long as a training step."""
 
 
 class Batches:
-    """Training rows of one neuron in batches, each made when it is used.
+    """Training rows of one neuron in batches, which are created when they are used.
 
     Attributes:
-        targets: Number of the target's rows, in all batches together.
-        others: Number of other rows.
+        targets: Number of the target's rows in all batches.
+        others: Number of other rows in all batches.
     """
 
     def __init__(
         self, count: int, make: Callable[[int], Labelled], *, targets: int, others: int
     ) -> None:
-        """Prepare ``count`` batches; ``make`` returns the same batch at every call."""
+        """Define the batches.
+
+        Args:
+            count: Number of batches.
+            make: Function that creates a batch from its number; the same one at every call.
+            targets: Number of the target's rows in all batches.
+            others: Number of other rows in all batches.
+        """
         self.targets, self.others = targets, others
         self._count, self._make = count, make
-        self._kept, self._room = dict[int, Labelled](), _KEPT
+        self._in_memory, self._free_bytes = dict[int, Labelled](), _MAX_BYTES_IN_MEMORY
 
     def __len__(self) -> int:
         return self._count
 
     def batch(self, number: int) -> Labelled:
-        if number in self._kept:
-            return self._kept[number]
+        if number in self._in_memory:
+            return self._in_memory[number]
         batch = self._make(number)
         size = batch.rows.nbytes
-        if size <= self._room:
-            self._kept[number], self._room = batch, self._room - size
+        if size <= self._free_bytes:
+            self._in_memory[number], self._free_bytes = batch, self._free_bytes - size
         return batch
 
     def in_order(self) -> Iterator[Labelled]:
@@ -228,12 +243,12 @@ class Batches:
 
 
 class Trained(NamedTuple):
-    """Trained neurons and their training times.
+    """Trained neurons.
 
     Attributes:
-        neurons: The trained neurons.
-        epochs: Epochs of each.
-        separated: Whether training ended because all watched rows were separated.
+        neurons: The neurons.
+        epochs: Number of training epochs of each neuron.
+        separated: Whether early stopping ended the training of each neuron.
     """
 
     neurons: Neurons
@@ -243,132 +258,140 @@ class Trained(NamedTuple):
 
 def train_neurons(
     data: Labelled | Batches,
-    how: NeuronTraining,
+    settings: NeuronTraining,
     *,
-    standard: Standard,
+    standardise: Standardisation,
     rng: torch.Generator,
-    watched: Labelled | None = None,
+    validation: Labelled | None = None,
 ) -> Trained:
-    """Train neurons that fire for their target's rows and for no others.
+    """Train neurons that fire only for rows of their target.
 
     Args:
-        data: Training rows of each neuron, with at least one of its target and one of others.
-            Batches are of a single neuron.
-        how: Settings; the size of ``Batches`` is their own.
-        standard: Standardisation of rows.
+        data: Training rows of each neuron, with at least one row of its target and one other row.
+            ``Batches`` have rows of a single neuron.
+        settings: Settings; the batch size is not used for ``Batches``.
+        standardise: Standardisation of rows.
         rng: Draws initial weights, neuron by neuron, and the order of batches.
-        watched: Rows that each is checked by, if ``how.check`` is not 0.
+        validation: Validation rows of each neuron for early stopping, if ``settings.check`` is not
+            0.
 
     Raises:
-        BadInput: Training or watched rows lack those of the target, or others.
+        BadInput: Training or validation rows do not contain both rows of the target and others.
     """
     if isinstance(data, Batches):
-        has_both = min(len(data), data.targets, data.others) > 0
+        has_both_kinds = min(len(data), data.targets, data.others) > 0
     else:
-        has_both = bool((data.is_target.any(1) & ~data.is_target.all(1)).all())
-    if not has_both:
+        has_both_kinds = bool((data.is_target.any(1) & ~data.is_target.all(1)).all())
+    if not has_both_kinds:
         raise BadInput("a planted neuron learns from rows of its target and of others: give both")
-    if not how.check:
+    if not settings.check:
         first = data.batch(0) if isinstance(data, Batches) else data
         none = Labelled(first.rows[:, :0], first.is_target[:, :0])
-        return _train_together(data, how, none, standard=standard, rng=rng)
-    if watched is None or not (watched.is_target.any(1) & ~watched.is_target.all(1)).all():
+        return _train_together(data, settings, none, standardise=standardise, rng=rng)
+    if validation is None or not (validation.is_target.any(1) & ~validation.is_target.all(1)).all():
         raise BadInput(
             "early stopping of a planted neuron needs validation rows of its target and of "
             "others; give both"
         )
     if isinstance(data, Batches):
-        return _train_together(data, how, watched, standard=standard, rng=rng)
-    # Neurons stop at different epochs, and are therefore trained one by one.
-    alone = [
-        _train_together(data.at(i), how, watched.at(i), standard=standard, rng=rng)
+        return _train_together(data, settings, validation, standardise=standardise, rng=rng)
+    # Neurons are trained one by one, as they stop at different epochs.
+    trained = [
+        _train_together(data.at(i), settings, validation.at(i), standardise=standardise, rng=rng)
         for i in range(len(data.rows))
     ]
-    neurons = Neurons.joined(trained.neurons for trained in alone)
-    return Trained(neurons, *(torch.cat(part) for part in list(zip(*alone, strict=True))[1:]))
+    neurons, epochs, separated = zip(*trained, strict=True)
+    return Trained(Neurons.joined(neurons), torch.cat(epochs), torch.cat(separated))
 
 
 def _train_together(
     training: Labelled | Batches,
-    how: NeuronTraining,
-    watched: Labelled,
+    settings: NeuronTraining,
+    validation: Labelled,
     *,
-    standard: Standard,
+    standardise: Standardisation,
     rng: torch.Generator,
 ) -> Trained:
-    """Train for all epochs, or until the watched rows are separated, if there are any."""
+    """Train for all epochs, or until validation rows, if there are any, are separated."""
     rows = (training.batch(0) if isinstance(training, Batches) else training).rows
     count = len(rows)
-    start = _start(count, rows.shape[2], how, rng)
-    looked_at = Distinct.of(watched.rows[0])  # equal rows are to have equal values
-    seen = standard(looked_at.rows).expand(count, -1, -1)
+    start = _initial_weights(count, rows.shape[2], settings, rng)
+    distinct = Distinct.of(validation.rows[0])
+    standardised = standardise(distinct.rows).expand(count, -1, -1)
     first: FirstLayer
     steps: Callable[[], Iterator[_Data]]
     if isinstance(training, Batches):
-        moving = ByWeights(start.first, rows, seen, _step(how, how.lr), _step(how, how.lr))
-        first, steps = moving, partial(_batch_by_batch, training, moving, how, standard, rng)
+        layer = WeightLayer(start.first, rows, standardised, *_create_steps(settings, settings.lr))
+        first, steps = layer, partial(_batch_by_batch, training, layer, settings, standardise, rng)
     else:
-        weights = _weights(training.is_target, how.target_share)
-        data = _Data(standard(rows), training.is_target.to(rows), weights)
-        if how.optimizer == "momentum" and data.rows.shape[1] < 2 * data.rows.shape[2]:
-            first = ByCoefficients(start.first, data.rows, seen, how.lr, how.momentum)
+        weights = _row_weights(training.is_target, settings.target_share)
+        data = _Data(standardise(rows), training.is_target.to(rows), weights)
+        if settings.optimizer == "momentum" and data.rows.shape[1] < 2 * data.rows.shape[2]:
+            first = CoefficientLayer(
+                start.first, data.rows, standardised, settings.lr, settings.momentum
+            )
         else:
-            steps_of_layer = _step(how, how.lr), _step(how, how.lr)
-            first = ByWeights(start.first, data.rows, seen, *steps_of_layer)
+            layer_steps = _create_steps(settings, settings.lr)
+            first = WeightLayer(start.first, data.rows, standardised, *layer_steps)
         steps = partial(iter, [data])
     second, bias = start.second, torch.zeros(start.second.shape[:2])
-    second_step, bias_step = _step(how, how.lr / how.hidden), _step(how, how.lr / how.hidden)
-    epochs, separated = how.epochs, False
-    for epoch in range(1, how.epochs + 1):
+    second_step, bias_step = _create_steps(settings, settings.lr / settings.hidden)
+    epochs, is_separated = settings.epochs, False
+    for epoch in range(1, settings.epochs + 1):
         for data in steps():
             inner = first.inner()
-            active = inner.relu()
-            slope = _slope(_outputs(active, second, bias), data, how.output)
-            first.move(torch.bmm(slope, second).mul_(inner > 0))
-            second = second_step(second, torch.bmm(slope.transpose(1, 2), active))
-            bias = bias_step(bias, slope.sum(1))
-        if how.check and epoch % how.check == 0:
-            values = _outputs(first.watched().relu_(), second, bias)[0, looked_at.place, 0]
-            if values[watched.is_target[0]].min() > values[~watched.is_target[0]].max():
-                epochs, separated = epoch, True
+            activations = inner.relu()
+            derivative = _loss_derivative(
+                _outputs(activations, second, bias), data, settings.output
+            )
+            first.step(torch.bmm(derivative, second).mul_(inner > 0))
+            second = second_step(second, torch.bmm(derivative.transpose(1, 2), activations))
+            bias = bias_step(bias, derivative.sum(1))
+        if settings.check and epoch % settings.check == 0:
+            values = _outputs(first.validation().relu_(), second, bias)[0, distinct.positions, 0]
+            if values[validation.is_target[0]].min() > values[~validation.is_target[0]].max():
+                epochs, is_separated = epoch, True
                 break
-    weights, first_bias = first.now()
+    weights, first_bias = first.weights_and_bias()
     return Trained(
-        standard.folded(Neurons(weights, first_bias, second[:, 0], bias[:, 0])),
+        standardise.fold_into(Neurons(weights, first_bias, second[:, 0], bias[:, 0])),
         torch.full((count,), epochs),
-        torch.full((count,), separated),
+        torch.full((count,), is_separated),
     )
 
 
 def _batch_by_batch(
     batches: Batches,
-    first: ByWeights,
-    how: NeuronTraining,
-    standard: Standard,
+    first: WeightLayer,
+    settings: NeuronTraining,
+    standardise: Standardisation,
     rng: torch.Generator,
 ) -> Iterator["_Data"]:
-    """Yield the steps of an epoch: every batch once, in a new order.
+    """Yield the data of an epoch's steps: every batch once, in a new order.
 
-    A row weighs as in a step on all rows, times the number of batches, so that the mean of the
-    steps' gradients is the gradient on all rows wherever the target's rows lie.
+    A row has its weight in a step on all rows, times the number of batches. The mean of the steps'
+    gradients is then the gradient on all rows, however target rows are distributed over batches.
     """
-    of_target = how.target_share / batches.targets * len(batches)
-    of_others = (1 - how.target_share) / batches.others * len(batches)
+    of_target = settings.target_share / batches.targets * len(batches)
+    of_others = (1 - settings.target_share) / batches.others * len(batches)
     for number in torch.randperm(len(batches), generator=rng).tolist():
         rows, is_target = batches.batch(number)
         data = _Data(
-            standard(rows), is_target.to(rows), torch.where(is_target, of_target, of_others)
+            standardise(rows), is_target.to(rows), torch.where(is_target, of_target, of_others)
         )
         first.replace_rows(data.rows)
         yield data
 
 
-def _step(how: NeuronTraining, lr: float) -> Step:
-    return AdamStep(how.lr) if how.optimizer == "adam" else Momentum(lr, how.momentum)
+def _create_steps(settings: NeuronTraining, lr: float) -> tuple[Step, Step]:
+    """Return the optimizers of a layer's weights and biases."""
+    if settings.optimizer == "adam":
+        return AdamStep(settings.lr), AdamStep(settings.lr)
+    return MomentumStep(lr, settings.momentum), MomentumStep(lr, settings.momentum)
 
 
 class _Data(NamedTuple):
-    """Training data: standardised rows, 1 for a target's, and their weights in the loss."""
+    """Standardised rows, their labels (1 for the target) and their weights in the loss."""
 
     rows: Float[Tensor, "neurons rows features"]
     labels: Float[Tensor, "neurons rows"]
@@ -382,35 +405,41 @@ class _Start(NamedTuple):
     second: Float[Tensor, "neurons outputs hidden"]
 
 
-def _start(count: int, features: int, how: NeuronTraining, rng: torch.Generator) -> _Start:
-    """Draw weights like torch's Linear layer, for rows of a squared length near 1."""
-    outputs = 2 if how.output == "two-sigmoids" else 1
-    first = torch.empty(count, how.hidden, features)
-    second = torch.empty(count, outputs, how.hidden)
+def _initial_weights(
+    count: int, features: int, settings: NeuronTraining, rng: torch.Generator
+) -> _Start:
+    """Draw weights like those of torch's Linear layer, for rows with a squared norm near 1."""
+    outputs = 2 if settings.output == "two-sigmoids" else 1
+    first = torch.empty(count, settings.hidden, features)
+    second = torch.empty(count, outputs, settings.hidden)
     for neuron in range(count):
         first[neuron].uniform_(-1, 1, generator=rng)
         second[neuron].uniform_(-1, 1, generator=rng)
-    return _Start(first, second / how.hidden**0.5)
+    return _Start(first, second / settings.hidden**0.5)
 
 
-def _weights(is_target: Tensor, share: float) -> Tensor:
-    """Weight rows in the loss: the target's sum to ``share``, the others' to the rest."""
+def _row_weights(is_target: Tensor, target_share: float) -> Tensor:
+    """Return weights of rows in the loss, which sum to ``target_share`` over the target's rows."""
     targets = is_target.sum(1, keepdim=True)
     others = is_target.shape[1] - targets
-    return torch.where(is_target, share / targets, (1 - share) / others)
+    return torch.where(is_target, target_share / targets, (1 - target_share) / others)
 
 
-def _outputs(active: Tensor, second: Tensor, bias: Tensor) -> Float[Tensor, "neurons rows outputs"]:
-    return torch.bmm(active, second.transpose(1, 2)) + bias[:, None]
+def _outputs(
+    activations: Tensor, second: Tensor, bias: Tensor
+) -> Float[Tensor, "neurons rows outputs"]:
+    return torch.bmm(activations, second.transpose(1, 2)) + bias[:, None]
 
 
-def _slope(outputs: Tensor, data: _Data, kind: str) -> Float[Tensor, "neurons rows outputs"]:
-    """Derivative of the weighted loss by the outputs."""
-    shares = torch.sigmoid(outputs)
+def _loss_derivative(
+    outputs: Tensor, data: _Data, kind: str
+) -> Float[Tensor, "neurons rows outputs"]:
+    """Return the derivative of the weighted loss by the outputs."""
+    sigmoids = torch.sigmoid(outputs)
     if kind == "one-logit":
-        gap = shares - data.labels[:, :, None]
+        derivative = sigmoids - data.labels[:, :, None]
     else:
-        # Cross-entropy on two sigmoids as if they were logits; output 0 is the target's.
-        truth = torch.stack([data.labels, 1 - data.labels], dim=2)
-        gap = (torch.softmax(shares, dim=2) - truth) * shares * (1 - shares)
-    return gap * data.weights[:, :, None]
+        # Cross-entropy treats the two sigmoids as logits; the first output is that of the target.
+        labels = torch.stack([data.labels, 1 - data.labels], dim=2)
+        derivative = (torch.softmax(sigmoids, dim=2) - labels) * sigmoids * (1 - sigmoids)
+    return derivative * data.weights[:, :, None]

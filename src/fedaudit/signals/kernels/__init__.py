@@ -1,16 +1,17 @@
 """Exact products of per-sample gradients, by type of layer.
 
 A kernel takes a layer's input and the gradient at its output, for a chunk of samples. It returns
-the layer's contributions to the products: the inner product of each sample's gradient with each
-update, and its squared norm. Per-sample gradients exist only in blocks that fit a processor's
-cache.
+the layer's contributions to two products of each sample's gradient: the inner product with each
+update, and the squared norm. Per-sample gradients are only formed in blocks that fit into a
+processor's cache.
 
 Linear layers on sequences and convolutions apply one weight at many positions. Sample i's gradient
-is ``sum_t grads[i, t] (x) inputs[i, t]``, a matrix of output by inner size, summed over positions.
-The inner size is the number of inputs that one output reads at one position. With T positions and
-K clients there are two methods. Writing out the gradient costs T + K multiplications per sample and
-weight, and a pass through memory. Multiplying the inputs with the updates ("forward") costs K * T
-multiplications per sample and weight, at the full speed of a matrix product.
+is ``sum_t grads[i, t] (x) inputs[i, t]``: a sum over positions t of outer products, with shape
+(outputs, inner). The inner size is the number of inputs on which one output depends at one
+position. With T positions and K clients, there are two methods. Forming the gradient costs T + K
+multiplications per sample and weight, and a pass through memory. Multiplying the inputs with the
+updates (forward products) costs K * T multiplications per sample and weight, at the full speed of a
+matrix product.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ class LayerProducts(NamedTuple):
 
 @runtime_checkable
 class LayerKernel(Protocol):
-    """Function for the products of one layer on a chunk of samples."""
+    """Function that computes the products of one layer for a chunk of samples."""
 
     def __call__(
         self,
@@ -60,8 +61,8 @@ class LayerKernel(Protocol):
         ...
 
 
-class Written(NamedTuple):
-    """Gradients of a layer on a chunk of samples, written out before the updates are known.
+class FormedGradients(NamedTuple):
+    """Per-sample gradients of a layer on a chunk of samples, formed before the updates are known.
 
     Attributes:
         pieces: Parts of the gradients, in the order in which the kernel multiplies them.
@@ -75,19 +76,19 @@ class Written(NamedTuple):
 
 
 @runtime_checkable
-class WritesGradients(LayerKernel, Protocol):
-    """Kernel that can write gradients out before the updates are known."""
+class FormsGradients(LayerKernel, Protocol):
+    """Kernel that can form gradients before the updates are known."""
 
-    def bytes_of_written(self, samples: int) -> int:
-        """Return the memory of written gradients of some samples."""
+    def gradient_bytes(self, samples: int) -> int:
+        """Return the size of formed gradients for a number of samples."""
         ...
 
-    def write(self, inputs: Tensor, grads: Tensor) -> Written:
-        """Write a chunk's gradients out."""
+    def form_gradients(self, inputs: Tensor, grads: Tensor) -> FormedGradients:
+        """Return the gradients of a chunk."""
         ...
 
-    def of_written(self, written: Written) -> LayerProducts:
-        """Return the products of written gradients, with the bits of a call."""
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        """Return the products of formed gradients, bitwise equal to those of a call."""
         ...
 
 
@@ -96,7 +97,7 @@ class Layer:
     """Module with audited parameters, and the shapes from a trial run.
 
     Attributes:
-        module: The module; kernels read its settings only.
+        module: The module, of which kernels use only the settings.
         updates: Every client's update of each audited parameter, by its name in the module.
         inputs: Shape of one sample at the module's input.
         outputs: Shape of one sample at the module's output.
@@ -115,13 +116,13 @@ class Layer:
         """Return a parameter's updates, one row for each client; None if it is not audited."""
         if name not in self.updates:
             return None
-        parts = self.updates[name]
-        if parts:
-            return torch.stack(list(parts))
+        updates = self.updates[name]
+        if updates:
+            return torch.stack(list(updates))
         parameter = dict(self.module.named_parameters(recurse=False))[name]
         return parameter.detach().new_zeros(0, *parameter.shape)
 
-    def owns_only(self, *names: str) -> bool:
+    def has_only(self, *names: str) -> bool:
         """Return True if all audited parameters are among the given names."""
         return set(self.updates) <= set(names)
 
@@ -129,10 +130,10 @@ class Layer:
 KernelMaker: TypeAlias = Callable[[Layer], LayerKernel | None]
 
 
-def direct(
+def products_of_gradients(
     gradients: Float[Tensor, "samples entries"], updates: Float[Tensor, "clients entries"]
 ) -> LayerProducts:
-    """Return the products of gradients that are small enough to be written out."""
+    """Return the products of gradients that are small enough to be in memory."""
     return LayerProducts(product(gradients, updates), gradients.square().sum(1))
 
 
@@ -149,14 +150,14 @@ def optional_bias(
             if weight_products is None:
                 raise RuntimeError("a layer without audited parameters has no kernel")
             return weight_products
-        bias_products = direct(gradients, bias)
+        bias_products = products_of_gradients(gradients, bias)
         return bias_products if weight_products is None else weight_products.plus(bias_products)
 
     return add
 
 
-# With fewer multiplications oneDNN's set-up costs more than it saves.
-_LEAST_FOR_ONEDNN = 1 << 18
+# For fewer multiplications, the set-up of oneDNN costs more than it saves.
+_MIN_SIZE_FOR_ONEDNN = 1 << 18
 
 
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -168,15 +169,15 @@ def product(
     """Return ``left @ right.T``.
 
     ``torch.mm`` uses MKL, which leaves half of the vector width unused on AMD processors. oneDNN,
-    which torch uses for convolutions, is twice as fast there. The choice depends on shapes alone,
-    so that bits do not change from run to run.
+    which torch uses for convolutions, is twice as fast there. The choice of the library depends
+    only on shapes, so that results are bitwise reproducible.
     """
     size = left.shape[0] * left.shape[1] * right.shape[0]
-    # For a non-contiguous right operand oneDNN uses a reference kernel that is a thousand times
-    # slower, unless its transpose is contiguous.
+    # If neither the right operand nor its transpose is contiguous, oneDNN uses a reference kernel
+    # that is a thousand times slower.
     if (
         _HAS_ONEDNN
-        and size >= _LEAST_FOR_ONEDNN
+        and size >= _MIN_SIZE_FOR_ONEDNN
         and left.dtype == torch.float32
         and left.device.type == "cpu"
         and (right.is_contiguous() or right.t().is_contiguous())
@@ -186,11 +187,12 @@ def product(
     return left @ right.t()
 
 
-# Sizes of working sets that fit a core's share of the cache.
+# Sizes of intermediate tensors that fit into the cache of one core.
 FORWARD_BYTES = 1 << 20
 BLOCK_BYTES = 2 << 20
 BLOCK_SAMPLES = 16
-# On a GPU the launch of small pieces would take longer than their work. Estimated, not timed.
+# On a GPU, launching kernels for small tensors would take longer than computing them. These sizes
+# are estimates, not measured.
 BYTES_ON_GPU = 256 << 20
 SAMPLES_ON_GPU = 256
 
@@ -203,13 +205,13 @@ def forward_dots(
     """Return ``<updates[k], grads[r] (x) inputs[r]>`` without forming the outer product."""
     rows, (clients, outputs, inner) = inputs.shape[0], updates.shape
     dots = inputs.new_empty(rows, clients)
-    room = by_kind(inputs.device, cpu=FORWARD_BYTES, gpu=BYTES_ON_GPU)
-    step = max(1, room // max(1, rows * outputs * inputs.element_size()))
+    max_bytes = by_kind(inputs.device, cpu=FORWARD_BYTES, gpu=BYTES_ON_GPU)
+    step = max(1, max_bytes // max(1, rows * outputs * inputs.element_size()))
     for start in range(0, clients, step):
-        part = updates[start : start + step]
-        pushed = product(inputs, part.reshape(-1, inner)).view(rows, -1, outputs)
-        # A batched matrix-vector product would run ten times slower than this.
-        dots[:, start : start + step] = pushed.mul_(grads[:, None]).sum(-1)
+        some = updates[start : start + step]
+        outputs_by_update = product(inputs, some.reshape(-1, inner)).view(rows, -1, outputs)
+        # This is ten times faster than a batched matrix-vector product.
+        dots[:, start : start + step] = outputs_by_update.mul_(grads[:, None]).sum(-1)
     return dots
 
 
@@ -217,9 +219,17 @@ def gram_norms(
     input_gram: Float[Tensor, "samples positions positions"],
     grads: Float[Tensor, "samples positions outputs"],
 ) -> Float[Tensor, " samples"]:
-    """Return squared norms from the inner products of the inputs of each pair of positions."""
-    pairs = torch.bmm(grads, grads.transpose(1, 2))
-    return pairs.mul_(input_gram).flatten(1).sum(1).clamp_min(0)
+    """Return squared norms of gradients from Gram matrices over positions.
+
+    The squared norm of a sum of outer products is the sum, over pairs of positions, of the inner
+    product of both inputs times the inner product of both output gradients.
+
+    Args:
+        input_gram: Inner products of the inputs of each pair of positions.
+        grads: Gradients at the outputs, by position.
+    """
+    grad_gram = torch.bmm(grads, grads.transpose(1, 2))
+    return grad_gram.mul_(input_gram).flatten(1).sum(1).clamp_min(0)
 
 
 def update_blocks(
@@ -228,18 +238,22 @@ def update_blocks(
     like: Tensor,
     parts: int = 1,
 ) -> list[list[Float[Tensor, "clients _"]]]:
-    """Return the updates split along the inner axis into the blocks that :func:`blocked` uses.
+    """Split updates along the inner axis into the blocks of :func:`blockwise_products`.
 
     Args:
         updates: Iterable over the clients' updates, which is consumed one update at a time.
         shape: Clients, outputs and inner entries.
         like: A tensor with the type and device of the blocks.
-        parts: Number of equal parts of the inner axis, each with its list of blocks.
+        parts: Number of equal parts of the inner axis.
+
+    Returns:
+        A list of blocks for each part of the inner axis.
     """
     clients, outputs, inner = shape
-    room = by_kind(like.device, cpu=BLOCK_BYTES, gpu=BYTES_ON_GPU)
-    width = room // (_samples_per_block(like) * outputs * like.element_size())
-    # Multiples of a vector register; splitting the outputs instead would be half as fast.
+    max_bytes = by_kind(like.device, cpu=BLOCK_BYTES, gpu=BYTES_ON_GPU)
+    width = max_bytes // (_samples_per_block(like) * outputs * like.element_size())
+    # The width is a multiple of a vector register. Splitting the outputs instead of the inner axis
+    # would be half as fast.
     width = max(16, width // 16 * 16)
     size = inner // parts
     starts = [[part * size + start for start in range(0, size, width)] for part in range(parts)]
@@ -253,34 +267,34 @@ def update_blocks(
     return [[block.flatten(1) for block in row] for row in blocks]
 
 
-def blocked(
+def blockwise_products(
     inputs: Float[Tensor, "samples positions inner"],
     grads: Float[Tensor, "samples outputs positions"],
     blocks: list[Float[Tensor, "clients _"]],
     norms: bool,
 ) -> LayerProducts:
-    """Return products from gradients written out for a few samples and inner entries at a time.
+    """Return products by forming gradients for a few samples and inner entries at a time.
 
     Args:
         inputs: Inputs of the layer, by position.
         grads: The loss's gradients at the outputs.
         blocks: The clients' updates, one of the lists from :func:`update_blocks`.
-        norms: True to compute the squared norms from the blocks too; otherwise they are zero.
+        norms: True to also compute the squared norms; otherwise they are zero.
     """
-    return blocked_products(written_blocks(inputs, grads, blocks), len(grads), blocks, norms)
+    return products_of_blocks(gradient_blocks(inputs, grads, blocks), len(grads), blocks, norms)
 
 
-def blocked_products(
+def products_of_blocks(
     pieces: Iterator[Float[Tensor, "rows entries"]],
     samples: int,
     blocks: list[Float[Tensor, "clients _"]],
     norms: bool,
 ) -> LayerProducts:
-    """Return the products of gradients in the pieces of :func:`written_blocks`."""
+    """Return the products of gradients in the pieces of :func:`gradient_blocks`."""
     dots = blocks[0].new_zeros(blocks[0].shape[0], samples)
     squared = blocks[0].new_zeros(samples)
     size = _samples_per_block(blocks[0])
-    # Updates are read from memory once for all samples.
+    # Blocks are the outer loop, so that updates are read from memory only once for all samples.
     for block in blocks:
         for start in range(0, samples, size):
             rows, gradient = slice(start, start + size), next(pieces)
@@ -290,17 +304,17 @@ def blocked_products(
     return LayerProducts(dots.t(), squared)
 
 
-def written_blocks(
+def gradient_blocks(
     inputs: Float[Tensor, "samples positions inner"],
     grads: Float[Tensor, "samples outputs positions"],
     blocks: list[Float[Tensor, "clients _"]],
 ) -> Iterator[Float[Tensor, "rows entries"]]:
-    """Yield the gradients of a few samples and inner entries at a time, in memory that is reused.
+    """Yield the gradients of a few samples and inner entries at a time, always in the same memory.
 
-    The order is that of the blocks, and of the samples within each.
+    The outer order is that of blocks, the inner order that of samples.
     """
     samples, outputs, _ = grads.shape
-    # All blocks reuse one allocation: new pages would cost as much as filling them.
+    # All blocks reuse the same memory, as allocating pages takes as long as filling them.
     widest = max(block.shape[1] for block in blocks)
     size = _samples_per_block(inputs)
     memory = inputs.new_empty(min(samples, size) * widest)
@@ -310,9 +324,9 @@ def written_blocks(
         for start in range(0, samples, size):
             rows = slice(start, start + size)
             b = grads[rows]
-            written = memory[: len(b) * block.shape[1]].view(len(b), outputs, width)
-            torch.bmm(b, inputs[rows, :, offset : offset + width], out=written)
-            yield written.flatten(1)
+            buffer = memory[: len(b) * block.shape[1]].view(len(b), outputs, width)
+            torch.bmm(b, inputs[rows, :, offset : offset + width], out=buffer)
+            yield buffer.flatten(1)
         offset += width
 
 

@@ -1,6 +1,7 @@
 """Capture of module inputs and output gradients in one forward and half a backward pass.
 
-Modules without a kernel, and models whose modules cannot be captured, use ``torch.func``.
+Only gradients of activations are computed, not those of parameters. Modules without a kernel, and
+models whose modules cannot be captured, use ``torch.func`` or one backward pass per sample.
 """
 
 import warnings
@@ -16,7 +17,7 @@ from torch.func import functional_call, grad, vjp, vmap
 
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Model, Params
-from fedaudit.signals.kernels import Layer, LayerKernel, LayerProducts, direct
+from fedaudit.signals.kernels import Layer, LayerKernel, LayerProducts, products_of_gradients
 
 
 class Uncapturable(Exception):
@@ -24,13 +25,18 @@ class Uncapturable(Exception):
 
 
 class Owner(NamedTuple):
-    """Module that owns audited parameters, with their names in the module and in the model."""
+    """Module that directly contains audited parameters.
+
+    Attributes:
+        module: The module.
+        names: Name of each audited parameter in the model, by its name in the module.
+    """
 
     module: nn.Module
     names: dict[str, str]
 
 
-class Passage(NamedTuple):
+class Activation(NamedTuple):
     """Input of a module, and the gradient at its output.
 
     Attributes:
@@ -49,10 +55,10 @@ class CapturedCall(NamedTuple):
 
     Attributes:
         inputs: The input.
-        version: Version counter of the input, which shows whether it was overwritten later.
+        version: Version counter of the input, by which later changes in place are recognised.
         edge: Edge of the autograd graph with the gradient at the output.
         outputs: Shape of the output, for one sample.
-        entry: Edge with the gradient at the input; None if no gradient is computed for it.
+        entry: Edge with the gradient at the input; None if this gradient is not computed.
     """
 
     inputs: Tensor
@@ -70,7 +76,7 @@ def disable_grad(module: nn.Module) -> None:
             value.requires_grad_(False)
 
 
-# The arguments of a forward hook are those of the module, of any type.
+# Arguments and return value of a module, which may have any type.
 _Call: TypeAlias = object
 
 
@@ -100,12 +106,12 @@ def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
 
 
 @contextmanager
-def watching(parts: Mapping[str, Owner]) -> Iterator[dict[str, CapturedCall]]:
-    """Record calls of the owners within the block, in the yielded dictionary.
+def capture_calls(parts: Mapping[str, Owner]) -> Iterator[dict[str, CapturedCall]]:
+    """Record the call of each owner in the yielded dictionary, while the context is open.
 
     Raises:
-        Uncapturable: An owner is called twice, or not from one tensor to one tensor with a row for
-            each sample.
+        Uncapturable: An owner is called twice, or does not map one tensor with a row for each
+            sample to another one.
     """
     calls: dict[str, CapturedCall] = {}
     handles = [
@@ -119,14 +125,14 @@ def watching(parts: Mapping[str, Owner]) -> Iterator[dict[str, CapturedCall]]:
             handle.remove()
 
 
-def passages_of(
-    seen: Mapping[str, CapturedCall],
+def activations_of(
+    calls: Mapping[str, CapturedCall],
     parts: Mapping[str, Owner],
     losses: Float[Tensor, " samples"],
     *,
     rows: int,
     retain_graph: bool = False,
-) -> dict[str, Passage]:
+) -> dict[str, Activation]:
     """Return the input of each owner and the gradient at its output, from half a backward pass.
 
     Args:
@@ -134,33 +140,33 @@ def passages_of(
         parts: All owners that should have been called.
         losses: One loss for each sample.
         rows: Expected number of rows of each input.
-        retain_graph: True if a backward pass follows, for the other half.
+        retain_graph: True if the other half of the backward pass follows.
 
     Raises:
         Uncapturable: An owner was never called or not with this number of rows, or its input was
             overwritten.
     """
     for path, part in parts.items():
-        if path not in seen:
+        if path not in calls:
             raise Uncapturable(f"{type(part.module).__name__} {path!r} was never called")
     grads = torch.autograd.grad(
         losses.sum(),
-        [call.edge for call in seen.values()],
+        [call.edge for call in calls.values()],
         allow_unused=True,
         retain_graph=retain_graph,
     )
-    passages = {}
-    for (path, call), gradient in zip(seen.items(), grads, strict=True):
+    activations = {}
+    for (path, call), gradient in zip(calls.items(), grads, strict=True):
         if len(call.inputs) != rows:
             raise Uncapturable(f"{path!r} was given {len(call.inputs)} rows, not one a sample")
         if call.inputs._version != call.version:
             raise Uncapturable(f"the input of {path!r} was overwritten after its use")
-        passages[path] = Passage(call.inputs, gradient, call.outputs)
-    return passages
+        activations[path] = Activation(call.inputs, gradient, call.outputs)
+    return activations
 
 
 class Capture:
-    """Capture of the owners inside one module; used by one thread."""
+    """Capture of the activations of all owners in one module. An object is used by one thread."""
 
     def __init__(
         self,
@@ -179,8 +185,8 @@ class Capture:
 
     def run(
         self, features: Shaped[Tensor, "samples ..."], labels: Shaped[Tensor, "samples ..."]
-    ) -> dict[str, Passage]:
-        """Run a chunk through the model and return the passage of each owner.
+    ) -> dict[str, Activation]:
+        """Run a chunk of samples through the model and return the activation of each owner.
 
         Raises:
             Uncapturable: A module was not called exactly once with a row for each sample, or its
@@ -189,47 +195,49 @@ class Capture:
         leaf = features.detach()
         if leaf.is_floating_point():
             leaf = leaf.requires_grad_()
-        # A copy, since an in-place first layer would overwrite the leaf.
-        entered = leaf.clone()
+        # The leaf is copied, as a first layer that works in place would overwrite it.
+        copied = leaf.clone()
         if leaf.dim() == 4:
-            entered = entered.contiguous(memory_format=self._layout)
-        with watching(self._parts) as seen, torch.enable_grad():
-            losses = self.task.losses(self.task.outputs(self.module, entered), labels)
+            copied = copied.contiguous(memory_format=self._layout)
+        with capture_calls(self._parts) as calls, torch.enable_grad():
+            losses = self.task.losses(self.task.outputs(self.module, copied), labels)
         if losses.shape != labels.shape[:1]:
             raise Uncapturable(f"the loss has shape {tuple(losses.shape)}, not one a sample")
-        return passages_of(seen, self._parts, losses, rows=len(features))
+        return activations_of(calls, self._parts, losses, rows=len(features))
 
     def part(self, path: str) -> nn.Module:
         """Return the captured module at a path."""
         return self._parts[path].module
 
 
-def _hook(path: str, seen: dict[str, CapturedCall]) -> Callable[..., Tensor | None]:
-    def watch(
+def _hook(path: str, calls: dict[str, CapturedCall]) -> Callable[..., Tensor | None]:
+    def record(
         module: nn.Module, args: tuple[_Call, ...], kwargs: dict[str, _Call], out: _Call
     ) -> Tensor | None:
         kind = f"{type(module).__name__} {path!r}"
-        if path in seen:
+        if path in calls:
             raise Uncapturable(f"{kind} was called twice")
         if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
             raise Uncapturable(f"{kind} was not called with one tensor")
         if not isinstance(out, Tensor) or out.shape[:1] != args[0].shape[:1]:
             raise Uncapturable(f"{kind} does not return one tensor with a row a sample")
-        # Without gradients at earlier layers (a table of embeddings), the graph starts here.
-        replaced = None if out.requires_grad else out.detach().requires_grad_().clone()
-        output = out if replaced is None else replaced
-        # Stored now, since a following in-place ReLU moves the tensor to another edge.
+        # After an embedding of tokens, for example, the output has no gradient yet. A copy then
+        # replaces it as the start of the graph.
+        replacement = None if out.requires_grad else out.detach().requires_grad_().clone()
+        output = out if replacement is None else replacement
+        # The edge is stored now, as a following ReLU in place moves the tensor to another edge.
         edge = get_gradient_edge(output)
         value = args[0]
         entry = get_gradient_edge(value) if value.requires_grad else None
         outputs = tuple(output.shape[1:])
-        seen[path] = CapturedCall(value.detach(), value._version, edge, outputs, entry)
-        return replaced
+        calls[path] = CapturedCall(value.detach(), value._version, edge, outputs, entry)
+        return replacement
 
-    return watch
+    return record
 
 
 _BLOCK_BYTES = 16 << 20
+"""Size of the per-sample gradients that the generic kernel forms together."""
 
 
 def generic_kernel(
@@ -239,9 +247,9 @@ def generic_kernel(
 
     Args:
         layer: Module and updates.
-        copies: Consecutive rows that belong to one sample; their gradients are summed.
-        cut: Number of leading entries that count, for parameters that count only in part, by their
-            names in the module.
+        copies: Number of consecutive rows that belong to one sample; their gradients are summed.
+        cut: Number of audited entries of each parameter of which only the first entries are
+            audited, by its name in the module.
     """
     stacks = {name: layer.stacked(name) for name in layer.updates}
     updates = {name: value.flatten(1) for name, value in stacks.items() if value is not None}
@@ -253,24 +261,27 @@ def generic_kernel(
         inputs: Shaped[Tensor, "samples ..."],
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
-        a, b = (_in_order(each).view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
-        # Slices of a fixed size, independent of the number of remaining samples.
+        a, b = (
+            _contiguous_clone(each).view(-1, copies, *each.shape[1:]) for each in (inputs, grads)
+        )
+        # The size of slices does not depend on the number of samples, so that results are bitwise
+        # reproducible.
         pieces = [slice(start, start + block) for start in range(0, len(a), block)]
         return LayerProducts.joined(
-            [_share(module, updates, a[piece], b[piece], cut or {}) for piece in pieces]
+            [_chunk_products(module, updates, a[piece], b[piece], cut or {}) for piece in pieces]
         )
 
     return kernel
 
 
-def _share(
+def _chunk_products(
     module: nn.Module,
     updates: dict[str, Tensor],
     inputs: Shaped[Tensor, "samples copies ..."],
     grads: Float[Tensor, "samples copies ..."],
     cut: Mapping[str, int],
 ) -> LayerProducts:
-    values = {name: _in_order(getattr(module, name).detach()) for name in updates}
+    values = {name: _contiguous_clone(getattr(module, name).detach()) for name in updates}
 
     def gradient(sample: Tensor, grad: Tensor) -> dict[str, Tensor]:
         def run(params: dict[str, Tensor]) -> Tensor:
@@ -287,16 +298,16 @@ def _share(
     gradients = {name: value.flatten(1) for name, value in batched.items()}
     for name, count in cut.items():
         gradients[name][:, count:] = 0
-    shares = [direct(gradients[name], update) for name, update in updates.items()]
-    total = shares[0]
-    for share in shares[1:]:
-        total = total.plus(share)
+    by_param = [products_of_gradients(gradients[name], update) for name, update in updates.items()]
+    total = by_param[0]
+    for products in by_param[1:]:
+        total = total.plus(products)
     return total
 
 
-def _in_order(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+def _contiguous_clone(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """Return a contiguous copy, as torch 2.13 cannot differentiate other layouts within vmap."""
-    # Not contiguous(), which keeps the strides of maps of one pixel.
+    # contiguous() is not enough: it keeps the strides of maps with one pixel.
     return values.clone(memory_format=torch.contiguous_format)
 
 
@@ -306,7 +317,7 @@ VMAP_CHUNK = 8
 """Number of samples whose full gradients are in memory together. Larger chunks are slower."""
 
 
-def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
+def stack_updates(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
     """Return every client's update of each parameter, one row for each client."""
     return {
         name: torch.stack([update[name].detach().flatten().to(value.dtype) for update in updates])
@@ -319,7 +330,14 @@ def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
 def vmap_measure(
     module: nn.Module, base: Model, updates: Mapping[str, Tensor], cut: Mapping[str, int]
 ) -> Measure:
-    """Return :func:`loop_measure` by ``torch.func``, for updates from :func:`stacked`."""
+    """Return a function that computes products from per-sample gradients by ``torch.func``.
+
+    Args:
+        module: Module with the base model's values.
+        base: Model with the audited parameters.
+        updates: Every client's update, from :func:`stack_updates`.
+        cut: As in :func:`loop_measure`.
+    """
     disable_grad(module)
     task = base.architecture.task
     params: Params = {name: value for name, value in module.named_parameters() if name in updates}
@@ -339,7 +357,7 @@ def vmap_measure(
         flat = {name: value.flatten(1) for name, value in by_name.items()}
         for name, count in cut.items():
             flat[name][:, count:] = 0
-        return _products(flat, updates)
+        return _sum_products(flat, updates)
 
     return measure
 
@@ -347,13 +365,14 @@ def vmap_measure(
 def loop_measure(
     module: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
 ) -> Measure:
-    """Return a function for per-sample gradients by ordinary backward passes, the reference.
+    """Return the reference: a function that computes products by one backward pass per sample.
 
     Args:
         module: Module with the base model's values.
-        base: Model whose parameters count.
+        base: Model with the audited parameters.
         updates: Every client's update.
-        cut: Number of leading entries that count, for parameters that count only in part.
+        cut: Number of audited entries of each parameter of which only the first entries are
+            audited.
     """
     disable_grad(module)
     params: Params = {n: value for n, value in module.named_parameters() if n in base.params}
@@ -376,7 +395,7 @@ def loop_measure(
 
 
 def first_entries(values: Tensor, count: int) -> Tensor:
-    """Return a copy in which only the first entries are non-zero."""
+    """Return a copy in which all entries after the first ``count`` are zero."""
     entries = values.flatten().clone()
     entries[count:] = 0
     return entries.reshape(values.shape)
@@ -404,7 +423,7 @@ def _gradient(
     }
 
 
-def _products(
+def _sum_products(
     gradients: Mapping[str, Float[Tensor, "samples _"]],
     updates: Mapping[str, Shaped[Tensor, "clients _"]],
 ) -> LayerProducts:

@@ -12,42 +12,45 @@ from torch.nn import functional
 from fedaudit.core.devices import by_kind
 from fedaudit.signals.kernels import (
     BYTES_ON_GPU,
+    FormedGradients,
+    FormsGradients,
     Layer,
     LayerKernel,
     LayerProducts,
-    WritesGradients,
-    Written,
-    blocked_products,
-    direct,
     forward_dots,
+    gradient_blocks,
     gram_norms,
     optional_bias,
+    products_of_blocks,
+    products_of_gradients,
     update_blocks,
-    written_blocks,
 )
 
 Maps: TypeAlias = Float[Tensor, "samples channels rows columns"]
 OutMaps: TypeAlias = Float[Tensor, "samples outputs out_rows out_columns"]
 
-# From this many output positions on, a grouped convolution is the fastest way to write gradients.
+# From this number of output positions on, a grouped convolution forms gradients fastest.
 _GROUPED_FROM = 128
-# Windows of at most this size, as in a first layer: for norms alone blocks are 1.2 to 1.9 times as
-# fast as a grouped convolution.
+# For windows of at most this size, as in a first layer, blocks are 1.2 to 1.9 times as fast as a
+# grouped convolution if only norms are computed.
 _FEW_ENTRIES = 96
 _GROUPED_BYTES = 3 << 20
 _GROUPED_SAMPLES = 8
 _GROUPED_SAMPLES_ON_GPU = 32
-# Forward products are faster than writing out gradients up to this many clients times positions.
+# Forward products are faster than forming gradients if clients x positions is at most this number.
 _FORWARD_UP_TO = 64
-# Squared norms from pairs of pixels sum small pieces: one entry takes as long as this many entries
-# of a pass over the gradients.
-_PAIRS_AGAINST_ENTRIES = 16
-# If windows of one kernel row are narrower than this, whole windows are gathered.
+# Norms can be computed from Gram matrices over pixels, or from the gradients. One entry of a Gram
+# matrix takes as long as this number of entries of a gradient, as the matrices are small.
+_COST_OF_GRAM_ENTRY = 16
+# If windows of one kernel row have fewer entries than this, whole windows are copied.
 _ROW_ENTRIES = 64
 
 
 class Geometry(NamedTuple):
-    """Geometry of a convolution's windows; each pair is (rows, columns)."""
+    """Geometry of a convolution's windows; each pair is (rows, columns).
+
+    A tap is a position in the kernel.
+    """
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -57,7 +60,7 @@ class Geometry(NamedTuple):
     outputs: tuple[int, int]
 
     def valid(self, axis: int, tap: int) -> tuple[int, int]:
-        """Return the outputs whose window's tap lies inside the input, as (first, last + 1)."""
+        """Return the outputs at which a tap is inside the input, as (first, last + 1)."""
         shift = tap * self.dilation[axis] - self.padding[axis]
         first = max(0, -(shift // self.stride[axis]))
         last = (self.inputs[axis] - 1 - shift) // self.stride[axis] + 1
@@ -67,15 +70,15 @@ class Geometry(NamedTuple):
         """Return row and column of every tap, in the order of the weight."""
         return [(y, x) for y in range(self.kernel[0]) for x in range(self.kernel[1])]
 
-    def two_by_two(self) -> bool:
+    def is_two_by_two(self) -> bool:
         """Return True if inputs and outputs are two-by-two maps, at stride and dilation 1."""
         is_dense = self.stride == self.dilation == (1, 1)
         is_small = self.inputs == self.outputs == (2, 2)
         sides = zip(self.padding, self.kernel, strict=True)
         return is_dense and is_small and all(0 < before < taps - 1 for before, taps in sides)
 
-    def window_share(self) -> float:
-        """Return the mean number of output positions at which a tap lies inside the input."""
+    def mean_positions_per_tap(self) -> float:
+        """Return the mean number of output positions at which a tap is inside the input."""
         rows = [last - first for first, last in (self.valid(0, y) for y in range(self.kernel[0]))]
         columns = [
             last - first for first, last in (self.valid(1, x) for x in range(self.kernel[1]))
@@ -92,38 +95,38 @@ def conv_kernel(layer: Layer) -> LayerKernel | None:
         or conv.padding_mode != "zeros"
         or isinstance(conv.padding, str)
         or len(layer.inputs) != 3
-        or not layer.owns_only("weight", "bias")
+        or not layer.has_only("weight", "bias")
     ):
         return None
     add_bias = optional_bias(layer)
-    share_of = _weight_route(layer, conv) if "weight" in layer.updates else None
-    if isinstance(share_of, WritesGradients):
-        return _WithBias(share_of, add_bias)
+    weight_kernel = _weight_kernel(layer, conv) if "weight" in layer.updates else None
+    if isinstance(weight_kernel, FormsGradients):
+        return _WithBias(weight_kernel, add_bias)
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
-        share = None if share_of is None else share_of(module, inputs, grads)
-        return add_bias(share, grads.sum((2, 3)))
+        products = None if weight_kernel is None else weight_kernel(module, inputs, grads)
+        return add_bias(products, grads.sum((2, 3)))
 
     return kernel
 
 
 class _WithBias(NamedTuple):
-    """Kernel of a weight that can write gradients out, with that of the bias."""
+    """Kernel of a weight that can form gradients, together with that of the bias."""
 
-    weight: WritesGradients
+    weight: FormsGradients
     add: Callable[[LayerProducts | None, Tensor], LayerProducts]
 
     def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         return self.add(self.weight(module, inputs, grads), grads.sum((2, 3)))
 
-    def bytes_of_written(self, samples: int) -> int:
-        return self.weight.bytes_of_written(samples)
+    def gradient_bytes(self, samples: int) -> int:
+        return self.weight.gradient_bytes(samples)
 
-    def write(self, inputs: Maps, grads: OutMaps) -> Written:
-        return self.weight.write(inputs, grads)
+    def form_gradients(self, inputs: Maps, grads: OutMaps) -> FormedGradients:
+        return self.weight.form_gradients(inputs, grads)
 
-    def of_written(self, written: Written) -> LayerProducts:
-        return self.add(self.weight.of_written(written), written.sums)
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        return self.add(self.weight.products_of_formed(formed), formed.sums)
 
 
 def geometry_of(conv: nn.Conv2d, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Geometry:
@@ -144,69 +147,73 @@ def geometry_of(conv: nn.Conv2d, inputs: tuple[int, ...], outputs: tuple[int, ..
     )
 
 
-def _weight_route(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
-    shape = geometry_of(conv, layer.inputs, layer.outputs)
-    positions = shape.outputs[0] * shape.outputs[1]
+def _weight_kernel(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
+    geometry = geometry_of(conv, layer.inputs, layer.outputs)
+    positions = geometry.outputs[0] * geometry.outputs[1]
     if positions >= _GROUPED_FROM:
-        few = math.prod(layer.shape("weight")[1:]) <= _FEW_ENTRIES and not layer.updates["weight"]
-        return blocked_route(layer, shape, norms=True) if few else grouped_route(layer, shape)
-    pixels = shape.inputs[0] * shape.inputs[1]
-    pairs = pixels**2 + len(shape.taps()) * positions**2
-    entries = conv.weight.numel()
-    if pairs < entries and shape.two_by_two():
-        return two_by_two_route(layer, shape)
-    work = len(layer.updates["weight"]) * shape.window_share()
-    if pairs < entries and work <= _FORWARD_UP_TO:
-        return forward_route(layer, shape)
-    return blocked_route(layer, shape, norms=_PAIRS_AGAINST_ENTRIES * pairs >= entries)
+        is_small = math.prod(layer.shape("weight")[1:]) <= _FEW_ENTRIES
+        if is_small and not layer.updates["weight"]:
+            return blocked_kernel(layer, geometry, norms=True)
+        return grouped_kernel(layer, geometry)
+    pixels = geometry.inputs[0] * geometry.inputs[1]
+    gram_entries = pixels**2 + len(geometry.taps()) * positions**2
+    weights = conv.weight.numel()
+    if gram_entries < weights and geometry.is_two_by_two():
+        return two_by_two_kernel(layer, geometry)
+    forward_work = len(layer.updates["weight"]) * geometry.mean_positions_per_tap()
+    if gram_entries < weights and forward_work <= _FORWARD_UP_TO:
+        return forward_kernel(layer, geometry)
+    norms_from_blocks = _COST_OF_GRAM_ENTRY * gram_entries >= weights
+    return blocked_kernel(layer, geometry, norms=norms_from_blocks)
 
 
-def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
-    """Return a kernel that writes gradients out by one convolution with a group per sample."""
-    return _Grouped(layer, shape)
+def grouped_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
+    """Return a kernel that forms gradients by one convolution with a group per sample."""
+    return _Grouped(layer, geometry)
 
 
 class _Grouped:
-    """Kernel of :func:`grouped_route`."""
+    """Kernel of :func:`grouped_kernel`."""
 
-    def __init__(self, layer: Layer, shape: Geometry) -> None:
-        self._shape, self._entries = shape, layer.shape("weight")
-        self._flat = _stacked_weight(layer).flatten(1)
-        # A group's inputs, outputs and gradients must fit the cache; beyond it time per sample
-        # doubles.
-        numbers = math.prod(layer.inputs) + math.prod(layer.outputs) + self._flat.shape[1]
-        room = by_kind(self._flat.device, cpu=_GROUPED_BYTES, gpu=BYTES_ON_GPU)
-        limit = by_kind(self._flat.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
-        self._size = max(1, min(limit, room // (numbers * self._flat.element_size())))
+    def __init__(self, layer: Layer, geometry: Geometry) -> None:
+        self._geometry, self._weight_shape = geometry, layer.shape("weight")
+        self._updates = _stacked_weight(layer).flatten(1)
+        # If inputs, outputs and gradients do not fit into the cache, the time per sample doubles.
+        entries = math.prod(layer.inputs) + math.prod(layer.outputs) + self._updates.shape[1]
+        max_bytes = by_kind(self._updates.device, cpu=_GROUPED_BYTES, gpu=BYTES_ON_GPU)
+        limit = by_kind(self._updates.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
+        self._size = max(1, min(limit, max_bytes // (entries * self._updates.element_size())))
 
     def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         return self._products(self._pieces(inputs, grads))
 
-    def bytes_of_written(self, samples: int) -> int:
-        return samples * self._flat[0].nbytes
+    def gradient_bytes(self, samples: int) -> int:
+        return samples * self._updates[0].nbytes
 
-    def write(self, inputs: Maps, grads: OutMaps) -> Written:
-        return Written([*self._pieces(inputs, grads)], grads.sum((2, 3)), None)
+    def form_gradients(self, inputs: Maps, grads: OutMaps) -> FormedGradients:
+        return FormedGradients([*self._pieces(inputs, grads)], grads.sum((2, 3)), None)
 
-    def of_written(self, written: Written) -> LayerProducts:
-        return self._products(written.pieces)
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        return self._products(formed.pieces)
 
     def _products(self, pieces: Iterable[Tensor]) -> LayerProducts:
-        return LayerProducts.joined([direct(gradient, self._flat) for gradient in pieces])
+        return LayerProducts.joined(
+            [products_of_gradients(gradient, self._updates) for gradient in pieces]
+        )
 
     def _pieces(self, inputs: Maps, grads: OutMaps) -> Iterator[Float[Tensor, "rows entries"]]:
-        shape, entries = self._shape, self._entries
+        geometry, weight_shape = self._geometry, self._weight_shape
         for start in range(0, len(inputs), self._size):
-            a, b = (each[start : start + self._size] for each in (inputs, grads))
+            a, b = (tensor[start : start + self._size] for tensor in (inputs, grads))
             groups = len(a)
             _, gradient, _ = torch.ops.aten.convolution_backward(
                 b.reshape(1, -1, *b.shape[2:]),
                 a.reshape(1, -1, *a.shape[2:]),
-                inputs.new_empty(groups * entries[0], *entries[1:]),
+                inputs.new_empty(groups * weight_shape[0], *weight_shape[1:]),
                 None,
-                shape.stride,
-                shape.padding,
-                shape.dilation,
+                geometry.stride,
+                geometry.padding,
+                geometry.dilation,
                 False,
                 (0, 0),
                 groups,
@@ -215,145 +222,152 @@ class _Grouped:
             yield gradient.view(groups, -1)
 
 
-def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
-    """Return a kernel that writes gradients out in blocks, each from windows of one kernel row."""
-    return _Blocked(layer, shape, norms)
+def blocked_kernel(layer: Layer, geometry: Geometry, norms: bool) -> LayerKernel:
+    """Return a kernel that forms gradients in blocks, each from windows of one kernel row."""
+    return _Blocked(layer, geometry, norms)
 
 
 class _Blocked:
-    """Kernel of :func:`blocked_route`."""
+    """Kernel of :func:`blocked_kernel`."""
 
-    def __init__(self, layer: Layer, shape: Geometry, norms: bool) -> None:
+    def __init__(self, layer: Layer, geometry: Geometry, norms: bool) -> None:
         outputs, channels, *taps = layer.shape("weight")
         updates = layer.updates["weight"]
         by_tap = (
-            # Copied as three axes, since torch takes ten times as long for four.
+            # Both axes of taps are merged, as torch takes ten times as long to copy four axes.
             update.reshape(outputs, channels, -1).transpose(1, 2).contiguous().view(outputs, -1)
             for update in updates
         )
         size = (len(updates), outputs, channels * math.prod(taps))
         weight = dict(layer.module.named_parameters())["weight"].detach()
-        self._shape, self._norms = shape, norms
+        self._geometry, self._norms = geometry, norms
         self._by_row = taps[1] * channels >= _ROW_ENTRIES
         self._blocks = update_blocks(by_tap, size, weight, parts=taps[0] if self._by_row else 1)
 
     def __call__(self, module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
-        share = self._products(self._pieces(inputs, grads), len(inputs))
+        products = self._products(self._pieces(inputs, grads), len(inputs))
         if self._norms:
-            return share
-        return share._replace(squared_norms=_pair_norms(inputs, grads, self._shape))
+            return products
+        return products._replace(squared_norms=_gram_norms(inputs, grads, self._geometry))
 
-    def bytes_of_written(self, samples: int) -> int:
-        return samples * sum(block[0].nbytes for _, parts in self._rows() for block in parts)
+    def gradient_bytes(self, samples: int) -> int:
+        return samples * sum(
+            block[0].nbytes for _, blocks in self._rows_of_blocks() for block in blocks
+        )
 
-    def write(self, inputs: Maps, grads: OutMaps) -> Written:
-        # Copies, since all pieces are written to the same memory.
+    def form_gradients(self, inputs: Maps, grads: OutMaps) -> FormedGradients:
+        # Pieces are copied, as all of them are computed in the same memory.
         pieces = [piece.clone() for piece in self._pieces(inputs, grads)]
-        squared = None if self._norms else _pair_norms(inputs, grads, self._shape)
-        return Written(pieces, grads.sum((2, 3)), squared)
+        squared = None if self._norms else _gram_norms(inputs, grads, self._geometry)
+        return FormedGradients(pieces, grads.sum((2, 3)), squared)
 
-    def of_written(self, written: Written) -> LayerProducts:
-        share = self._products(iter(written.pieces), len(written.sums))
-        if written.squared_norms is None:
-            return share
-        return share._replace(squared_norms=written.squared_norms)
+    def products_of_formed(self, formed: FormedGradients) -> LayerProducts:
+        products = self._products(iter(formed.pieces), len(formed.sums))
+        if formed.squared_norms is None:
+            return products
+        return products._replace(squared_norms=formed.squared_norms)
 
     def _products(self, pieces: Iterator[Tensor], samples: int) -> LayerProducts:
         if not self._by_row:
-            return blocked_products(pieces, samples, self._blocks[0], self._norms)
+            return products_of_blocks(pieces, samples, self._blocks[0], self._norms)
         dots = self._blocks[0][0].new_zeros(samples, len(self._blocks[0][0]))
         squared = dots.new_zeros(samples)
-        for _, parts in self._rows():
-            share = blocked_products(pieces, samples, parts, self._norms)
-            dots += share.dots
-            squared += share.squared_norms
+        for _, blocks in self._rows_of_blocks():
+            products = products_of_blocks(pieces, samples, blocks, self._norms)
+            dots += products.dots
+            squared += products.squared_norms
         return LayerProducts(dots, squared)
 
     def _pieces(self, inputs: Maps, grads: OutMaps) -> Iterator[Float[Tensor, "rows entries"]]:
-        shape, b = self._shape, by_position(grads)
+        geometry, b = self._geometry, by_position(grads)
         if not self._by_row:
-            yield from written_blocks(_windows(inputs, shape), b.transpose(1, 2), self._blocks[0])
+            windows = _windows(inputs, geometry)
+            yield from gradient_blocks(windows, b.transpose(1, 2), self._blocks[0])
             return
-        gathered = _row_windows(inputs, shape)
-        for row, parts in self._rows():
-            first, last = shape.valid(0, row)
-            top = first * shape.stride[0] + row * shape.dilation[0] - shape.padding[0]
-            bottom = top + (last - first - 1) * shape.stride[0] + 1
-            windows = gathered[:, top : bottom : shape.stride[0]].flatten(1, 2)
-            steps = b[:, first * shape.outputs[1] : last * shape.outputs[1]]
-            yield from written_blocks(windows, steps.transpose(1, 2), parts)
+        row_windows = _row_windows(inputs, geometry)
+        for row, blocks in self._rows_of_blocks():
+            first, last = geometry.valid(0, row)
+            top = first * geometry.stride[0] + row * geometry.dilation[0] - geometry.padding[0]
+            bottom = top + (last - first - 1) * geometry.stride[0] + 1
+            windows = row_windows[:, top : bottom : geometry.stride[0]].flatten(1, 2)
+            output_grads = b[:, first * geometry.outputs[1] : last * geometry.outputs[1]]
+            yield from gradient_blocks(windows, output_grads.transpose(1, 2), blocks)
 
-    def _rows(self) -> Iterator[tuple[int, list[Tensor]]]:
-        """Yield the rows of the window that meet the input, with the blocks of each."""
+    def _rows_of_blocks(self) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield the kernel rows that are inside the input at some output, with their blocks."""
         if not self._by_row:
             yield 0, self._blocks[0]
             return
         for row, parts in enumerate(self._blocks):
-            first, last = self._shape.valid(0, row)
+            first, last = self._geometry.valid(0, row)
             if first < last:
                 yield row, parts
 
 
-def forward_route(layer: Layer, shape: Geometry) -> LayerKernel:
-    """Return a kernel with forward products, tap by tap, at outputs whose tap meets the input."""
-    taps, updates = shape.taps(), _stacked_weight(layer)
-    taps_of_updates = [updates[..., y, x].contiguous() for y, x in taps]
+def forward_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
+    """Return a kernel that sums forward products over taps, where the tap is inside the input."""
+    taps, updates = geometry.taps(), _stacked_weight(layer)
+    updates_by_tap = [updates[..., y, x].contiguous() for y, x in taps]
     clients = len(updates)
+    # The kernel must not keep the original tensor in memory.
     del updates
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         a, b = inputs.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
         dots = inputs.new_zeros(len(inputs), clients)
-        for (y, x), update in zip(taps, taps_of_updates, strict=True):
-            overlap = _overlap(shape, y, x)
+        for (y, x), update in zip(taps, updates_by_tap, strict=True):
+            overlap = _overlap(geometry, y, x)
             if overlap is None or not clients:
                 continue
-            rows = a[:, overlap.rows, overlap.columns]
-            steps = b[:, overlap.out_rows, overlap.out_columns]
-            products = forward_dots(rows.flatten(0, 2), update, steps.flatten(0, 2))
+            pixels = a[:, overlap.rows, overlap.columns]
+            output_grads = b[:, overlap.out_rows, overlap.out_columns]
+            products = forward_dots(pixels.flatten(0, 2), update, output_grads.flatten(0, 2))
             dots += products.view(len(inputs), -1, clients).sum(1)
-        return LayerProducts(dots, _pair_norms(inputs, grads, shape))
+        return LayerProducts(dots, _gram_norms(inputs, grads, geometry))
 
     return kernel
 
 
-# Two outputs from two inputs of an axis take four products, y0 = w1 x0 + w2 x1 and
-# y1 = w0 x0 + w1 x1, or three: w1 (x0 + x1), which both share, (w0 - w1) x0 and (w2 - w1) x1.
-# Each row is a product: its factors of the inputs and of the taps, and the outputs it is part of.
+# Along one axis, two inputs (x0, x1) and three taps (w0, w1, w2) give the outputs
+# y0 = w1 x0 + w2 x1 and y1 = w0 x0 + w1 x1, with four products. Three are enough: w1 (x0 + x1) for
+# both outputs, (w0 - w1) x0 for y1 and (w2 - w1) x1 for y0. Row r of the tables belongs to product
+# r: coefficients of the inputs, coefficients of the taps, and the outputs to which it is added.
 _IN = ((1, 1), (1, 0), (0, 1))
 _TAPS = ((0, 1, 0), (1, -1, 0), (0, -1, 1))
 _OUT = ((1, 1), (0, 1), (1, 0))
 
 
-def two_by_two_route(layer: Layer, shape: Geometry) -> LayerKernel:
-    """Return a kernel with forward products on maps of two by two pixels: 9 instead of 16."""
+def two_by_two_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
+    """Return a kernel with 9 instead of 16 forward products, for maps of two by two pixels."""
     weight = _stacked_weight(layer)
-    (top, left), clients = shape.padding, len(weight)
+    (top, left), clients = geometry.padding, len(weight)
+    # All other taps only meet padding.
     taps = weight[..., top - 1 : top + 2, left - 1 : left + 2].flatten(-2)
-    mixed = _both_axes(_TAPS, weight)
-    updates = [torch.einsum("koit,t->koi", taps, row).contiguous() for row in mixed]
-    into, out = _both_axes(_IN, weight), _both_axes(_OUT, weight)
+    tap_rows = _on_both_axes(_TAPS, weight)
+    updates = [torch.einsum("koit,t->koi", taps, row).contiguous() for row in tap_rows]
+    input_rows, output_rows = _on_both_axes(_IN, weight), _on_both_axes(_OUT, weight)
+    # The kernel must not keep the original tensors in memory.
     del weight, taps
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         a, b = (
-            torch.einsum("ncp,rp->rnc", each.flatten(2), mixing).contiguous()
-            for each, mixing in ((inputs, into), (grads, out))
+            torch.einsum("ncp,rp->rnc", maps.flatten(2), rows).contiguous()
+            for maps, rows in ((inputs, input_rows), (grads, output_rows))
         )
         dots = inputs.new_zeros(len(inputs), clients)
-        for rows, update, steps in zip(a, updates, b, strict=True):
-            dots += forward_dots(rows, update, steps)
-        return LayerProducts(dots, _pair_norms(inputs, grads, shape))
+        for mixed_inputs, update, mixed_grads in zip(a, updates, b, strict=True):
+            dots += forward_dots(mixed_inputs, update, mixed_grads)
+        return LayerProducts(dots, _gram_norms(inputs, grads, geometry))
 
     return kernel
 
 
-def _both_axes(
-    mixing: tuple[tuple[int, ...], ...], like: Tensor
+def _on_both_axes(
+    table: tuple[tuple[int, ...], ...], like: Tensor
 ) -> Float[Tensor, "products pixels"]:
-    """Return the mixing of a map's pixels, from that of one axis."""
-    axis = like.new_tensor(mixing)
-    return torch.kron(axis, axis)
+    """Return the coefficients for maps of pixels, from those for one axis."""
+    one_axis = like.new_tensor(table)
+    return torch.kron(one_axis, one_axis)
 
 
 def _stacked_weight(layer: Layer) -> Tensor:
@@ -370,15 +384,15 @@ class _Overlap(NamedTuple):
     out_columns: slice
 
 
-def _overlap(shape: Geometry, y: int, x: int) -> _Overlap | None:
-    """Return a tap's inputs and the outputs that use them; None if it only meets padding."""
-    (top, bottom), (left, right) = shape.valid(0, y), shape.valid(1, x)
+def _overlap(geometry: Geometry, y: int, x: int) -> _Overlap | None:
+    """Return the inputs that a tap uses, and the outputs; None if it is always in the padding."""
+    (top, bottom), (left, right) = geometry.valid(0, y), geometry.valid(1, x)
     if top == bottom or left == right:
         return None
 
     def input_slice(axis: int, tap: int, first: int, last: int) -> slice:
-        shift = tap * shape.dilation[axis] - shape.padding[axis]
-        step = shape.stride[axis]
+        shift = tap * geometry.dilation[axis] - geometry.padding[axis]
+        step = geometry.stride[axis]
         return slice(first * step + shift, (last - 1) * step + shift + 1, step)
 
     return _Overlap(
@@ -390,59 +404,65 @@ def _overlap(shape: Geometry, y: int, x: int) -> _Overlap | None:
 
 
 def by_position(maps: Maps) -> Float[Tensor, "samples positions channels"]:
-    """Return a view of maps as sequences of positions, for any memory layout."""
+    """Return a view of maps as sequences of positions."""
     return maps.permute(0, 2, 3, 1).flatten(1, 2)
 
 
-def _windows(inputs: Maps, shape: Geometry) -> Float[Tensor, "samples positions inner"]:
-    """Return every output's window, with channels innermost so that copies are contiguous."""
-    down, across = shape.padding
-    padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across, down, down))
-    padded = padded.contiguous()
+def _windows(inputs: Maps, geometry: Geometry) -> Float[Tensor, "samples positions inner"]:
+    """Return the window of every output, with channels as the last axis for fast copies."""
+    vertical, horizontal = geometry.padding
+    padding = (0, 0, horizontal, horizontal, vertical, vertical)
+    padded = functional.pad(inputs.permute(0, 2, 3, 1), padding).contiguous()
     sample, row, column, _ = padded.stride()
     windows = padded.as_strided(
-        (len(inputs), *shape.outputs, *shape.kernel, inputs.shape[1]),
+        (len(inputs), *geometry.outputs, *geometry.kernel, inputs.shape[1]),
         (
             sample,
-            row * shape.stride[0],
-            column * shape.stride[1],
-            row * shape.dilation[0],
-            column * shape.dilation[1],
+            row * geometry.stride[0],
+            column * geometry.stride[1],
+            row * geometry.dilation[0],
+            column * geometry.dilation[1],
             1,
         ),
     )
-    return windows.reshape(len(inputs), shape.outputs[0] * shape.outputs[1], -1)
+    return windows.reshape(len(inputs), geometry.outputs[0] * geometry.outputs[1], -1)
 
 
-def _row_windows(inputs: Maps, shape: Geometry) -> Float[Tensor, "samples rows out_columns inner"]:
-    """Return the windows of one kernel row at each row of the input, with channels innermost.
+def _row_windows(
+    inputs: Maps, geometry: Geometry
+) -> Float[Tensor, "samples rows out_columns inner"]:
+    """Return the windows of one kernel row at each row of the input, with channels last.
 
-    A row of the input serves each row of the kernel, while whole windows would copy it once for
-    each.
+    All rows of the kernel use the same windows. Whole windows would contain each row of the input
+    once per kernel row.
     """
-    across, width = shape.padding[1], inputs.shape[1]
-    padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across)).contiguous()
+    horizontal, channels = geometry.padding[1], inputs.shape[1]
+    padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, horizontal, horizontal)).contiguous()
     sample, row, column, _ = padded.stride()
     windows = padded.as_strided(
-        (*inputs.shape[:1], shape.inputs[0], shape.outputs[1], shape.kernel[1], width),
-        (sample, row, column * shape.stride[1], column * shape.dilation[1], 1),
+        (*inputs.shape[:1], geometry.inputs[0], geometry.outputs[1], geometry.kernel[1], channels),
+        (sample, row, column * geometry.stride[1], column * geometry.dilation[1], 1),
     )
     return windows.flatten(3)
 
 
-def _pair_norms(
+def _gram_norms(
     inputs: Maps,
     grads: OutMaps,
-    shape: Geometry,
+    geometry: Geometry,
 ) -> Float[Tensor, " samples"]:
-    """Return squared norms from inner products of pixels, summed along the taps of two windows."""
+    """Return squared norms from the inner products of each pair of windows.
+
+    The inner product of two windows is the sum over taps of inner products of pixels.
+    """
     pixels = by_position(inputs)
-    between = torch.bmm(pixels, pixels.transpose(1, 2)).view(-1, *shape.inputs, *shape.inputs)
-    size = shape.outputs[0] * shape.outputs[1]
-    pairs = inputs.new_zeros(len(inputs), *shape.outputs, *shape.outputs)
-    for y, x in shape.taps():
-        overlap = _overlap(shape, y, x)
+    pixel_gram = torch.bmm(pixels, pixels.transpose(1, 2))
+    pixel_gram = pixel_gram.view(-1, *geometry.inputs, *geometry.inputs)
+    size = geometry.outputs[0] * geometry.outputs[1]
+    window_gram = inputs.new_zeros(len(inputs), *geometry.outputs, *geometry.outputs)
+    for y, x in geometry.taps():
+        overlap = _overlap(geometry, y, x)
         if overlap is not None:
             out, source = (overlap.out_rows, overlap.out_columns), (overlap.rows, overlap.columns)
-            pairs[(slice(None), *out, *out)] += between[(slice(None), *source, *source)]
-    return gram_norms(pairs.view(-1, size, size), by_position(grads))
+            window_gram[(slice(None), *out, *out)] += pixel_gram[(slice(None), *source, *source)]
+    return gram_norms(window_gram.view(-1, size, size), by_position(grads))

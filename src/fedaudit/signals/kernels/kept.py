@@ -1,4 +1,4 @@
-"""Passages and gradients at one model that are kept until its update is known."""
+"""Activations or gradients at one model, which are kept until the client's update is known."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -7,19 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.values import Model
-from fedaudit.signals.kernels import LayerKernel, LayerProducts, WritesGradients, Written
-from fedaudit.signals.kernels.capture import Passage
+from fedaudit.signals.kernels import FormedGradients, FormsGradients, LayerKernel, LayerProducts
+from fedaudit.signals.kernels.capture import Activation
 from fedaudit.signals.kernels.plan import KernelPlan
 
-Kept: TypeAlias = Passage | Written
+Kept: TypeAlias = Activation | FormedGradients
 
-_LARGEST_RATIO = 8
-"""Largest memory of written gradients, in passages. More would take longer to read than to write
-again, and fewer samples would fit the memory."""
+_MAX_SIZE_RATIO = 8
+"""Largest size of gradients that are kept, relative to the layer's activation. Larger gradients
+would take longer to read than to compute, and the memory would suffice for fewer samples."""
 
 
 class KeptChunks:
-    """What is kept of the first chunks of samples, for one model and one update.
+    """Activations or gradients of the first chunks of samples, for one model and one update.
 
     Attributes:
         base: The model.
@@ -31,10 +31,11 @@ class KeptChunks:
         self._plan, self._most_bytes = plan, most_bytes
         self._by_start: dict[int, dict[str, Kept]] = {}
 
-    def add(self, start: int, passages: Mapping[str, Passage]) -> bool:
-        """Keep the chunk that begins at a sample; return False without room."""
+    def add(self, start: int, activations: Mapping[str, Activation]) -> bool:
+        """Keep the chunk that begins at a sample; return False if it is too large."""
         kept: dict[str, Kept] = {
-            path: _written(self._plan.kernels[path], passage) for path, passage in passages.items()
+            path: _form_or_keep(self._plan.kernels[path], activation)
+            for path, activation in activations.items()
         }
         size = sum(map(_bytes, kept.values()))
         if self.bytes + size > self._most_bytes:
@@ -46,30 +47,30 @@ class KeptChunks:
     def by_start(
         self, chunk: int, layout: torch.memory_format, clients: int
     ) -> dict[int, dict[str, Kept]]:
-        """Return what is kept by the first sample of a chunk; nothing for another plan."""
-        fits = (self._plan.chunk, self._plan.layout, 1) == (chunk, layout, clients)
-        return self._by_start if fits else {}
+        """Return results by layer, by first sample of a chunk; empty for another plan."""
+        is_same_plan = (self._plan.chunk, self._plan.layout, 1) == (chunk, layout, clients)
+        return self._by_start if is_same_plan else {}
 
 
 def products_of_kept(kernel: LayerKernel, module: nn.Module, kept: Kept) -> LayerProducts | None:
     """Return a layer's products; None if the layer has no effect on the loss."""
-    if isinstance(kept, Written):
-        if not isinstance(kernel, WritesGradients):
-            raise RuntimeError("gradients were written for another kernel")
-        return kernel.of_written(kept)
+    if isinstance(kept, FormedGradients):
+        if not isinstance(kernel, FormsGradients):
+            raise RuntimeError("gradients were formed by another kernel")
+        return kernel.products_of_formed(kept)
     return None if kept.grads is None else kernel(module, kept.inputs, kept.grads)
 
 
-def _written(kernel: LayerKernel, passage: Passage) -> Kept:
-    """Return written gradients if they are not too large, else the passage."""
-    if not isinstance(kernel, WritesGradients) or passage.grads is None:
-        return passage
-    if kernel.bytes_of_written(len(passage.inputs)) > _LARGEST_RATIO * _bytes(passage):
-        return passage
+def _form_or_keep(kernel: LayerKernel, activation: Activation) -> Kept:
+    """Return a layer's gradients if they are not too large, else its activation."""
+    if not isinstance(kernel, FormsGradients) or activation.grads is None:
+        return activation
+    if kernel.gradient_bytes(len(activation.inputs)) > _MAX_SIZE_RATIO * _bytes(activation):
+        return activation
     with torch.no_grad():
-        return kernel.write(passage.inputs, passage.grads)
+        return kernel.form_gradients(activation.inputs, activation.grads)
 
 
 def _bytes(kept: Kept) -> int:
-    parts = (part for each in kept for part in (each if isinstance(each, list) else [each]))
-    return sum(part.nbytes for part in parts if isinstance(part, Tensor))
+    values = (value for field in kept for value in (field if isinstance(field, list) else [field]))
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))

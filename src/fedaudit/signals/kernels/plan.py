@@ -17,28 +17,28 @@ from fedaudit.signals.kernels import (
     Layer,
     LayerKernel,
     LayerProducts,
-    blocked,
-    direct,
+    blockwise_products,
     forward_dots,
     gram_norms,
     optional_bias,
+    products_of_gradients,
     update_blocks,
 )
-from fedaudit.signals.kernels.capture import Capture, Owner, Passage, generic_kernel, owners
+from fedaudit.signals.kernels.capture import Activation, Capture, Owner, generic_kernel, owners
 from fedaudit.signals.kernels.conv import conv_kernel
 
-# Forward products are faster than writing out gradients up to this many clients times positions.
+# Forward products are faster than forming gradients if clients x positions is at most this number.
 _FORWARD_UP_TO = 48
 
 
 def linear_kernel(layer: Layer) -> LayerKernel | None:
     """Return the kernel of an ``nn.Linear``; None if it has other parameters."""
-    if not layer.owns_only("weight", "bias") or not layer.inputs:
+    if not layer.has_only("weight", "bias") or not layer.inputs:
         return None
-    return _vectors(layer) if len(layer.inputs) == 1 else _sequences(layer)
+    return _vector_kernel(layer) if len(layer.inputs) == 1 else _sequence_kernel(layer)
 
 
-def _vectors(layer: Layer) -> LayerKernel:
+def _vector_kernel(layer: Layer) -> LayerKernel:
     weight, add_bias = layer.stacked("weight"), optional_bias(layer)
 
     def kernel(
@@ -46,20 +46,20 @@ def _vectors(layer: Layer) -> LayerKernel:
         inputs: Float[Tensor, "samples inner"],
         grads: Float[Tensor, "samples outputs"],
     ) -> LayerProducts:
-        share = None
+        products = None
         if weight is not None:
             squared = inputs.square().sum(1) * grads.square().sum(1)
-            share = LayerProducts(forward_dots(inputs, weight, grads), squared)
-        return add_bias(share, grads)
+            products = LayerProducts(forward_dots(inputs, weight, grads), squared)
+        return add_bias(products, grads)
 
     return kernel
 
 
-def _sequences(layer: Layer) -> LayerKernel:
+def _sequence_kernel(layer: Layer) -> LayerKernel:
     add_bias = optional_bias(layer)
     weight = layer.stacked("weight")
     positions = math.prod(layer.inputs[:-1])
-    share_of = None if weight is None else position_route(positions, weight)
+    weight_kernel = None if weight is None else position_kernel(positions, weight)
 
     def kernel(
         module: nn.Module,
@@ -67,33 +67,36 @@ def _sequences(layer: Layer) -> LayerKernel:
         grads: Float[Tensor, "samples *positions outputs"],
     ) -> LayerProducts:
         a, b = inputs.flatten(1, -2), grads.flatten(1, -2)
-        share = None if share_of is None else share_of(module, a, b)
-        return add_bias(share, b.sum(1))
+        products = None if weight_kernel is None else weight_kernel(module, a, b)
+        return add_bias(products, b.sum(1))
 
     return kernel
 
 
-def position_route(positions: int, updates: Float[Tensor, "clients outputs inner"]) -> LayerKernel:
-    """Return the faster of forward products and written gradients."""
+def position_kernel(positions: int, updates: Float[Tensor, "clients outputs inner"]) -> LayerKernel:
+    """Return the faster of two kernels: by forward products, or by forming gradients."""
     clients, outputs, inner = updates.shape
-    by_pairs = positions**2 < outputs * inner
-    forward = by_pairs and clients * positions <= _FORWARD_UP_TO
-    blocks = [] if forward else update_blocks(updates, (clients, outputs, inner), updates)[0]
+    # Norms by Gram matrices take positions^2 entries per sample, gradients outputs x inner.
+    uses_gram = positions**2 < outputs * inner
+    uses_forward = uses_gram and clients * positions <= _FORWARD_UP_TO
+    blocks = [] if uses_forward else update_blocks(updates, (clients, outputs, inner), updates)[0]
 
     def kernel(
         module: nn.Module,
         inputs: Float[Tensor, "samples positions inner"],
         grads: Float[Tensor, "samples positions outputs"],
     ) -> LayerProducts:
-        if forward:
+        if uses_forward:
             rows = forward_dots(inputs.flatten(0, 1), updates, grads.flatten(0, 1))
             dots = rows.view(len(inputs), positions, clients).sum(1)
-            share = LayerProducts(dots, dots.new_zeros(len(inputs)))
+            products = LayerProducts(dots, dots.new_zeros(len(inputs)))
         else:
-            share = blocked(inputs, grads.transpose(1, 2), blocks, norms=not by_pairs)
-        if not by_pairs:
-            return share
-        return share._replace(squared_norms=gram_norms(inputs @ inputs.transpose(1, 2), grads))
+            products = blockwise_products(
+                inputs, grads.transpose(1, 2), blocks, norms=not uses_gram
+            )
+        if not uses_gram:
+            return products
+        return products._replace(squared_norms=gram_norms(inputs @ inputs.transpose(1, 2), grads))
 
     return kernel
 
@@ -105,7 +108,7 @@ def embedding_kernel(layer: Layer) -> LayerKernel | None:
         not isinstance(embedding, nn.Embedding)
         or embedding.max_norm is not None
         or embedding.scale_grad_by_freq
-        or not layer.owns_only("weight")
+        or not layer.has_only("weight")
     ):
         return None
     updates, padding = list(layer.updates["weight"]), embedding.padding_idx
@@ -122,25 +125,25 @@ def embedding_kernel(layer: Layer) -> LayerKernel | None:
         dots = b.new_empty(len(index), len(updates))
         for client, update in enumerate(updates):
             dots[:, client] = (functional.embedding(index, update) * b).flatten(1).sum(1)
-        # The gradient of a row that a sample looks up twice is the sum of both gradients.
-        same = index[:, :, None] == index[:, None, :]
-        pairs = torch.bmm(b, b.transpose(1, 2))
-        return LayerProducts(dots, (pairs * same).flatten(1).sum(1).clamp_min(0))
+        # If a sample looks up the same row at two positions, their gradients are added.
+        is_same_row = index[:, :, None] == index[:, None, :]
+        grad_gram = torch.bmm(b, b.transpose(1, 2))
+        return LayerProducts(dots, (grad_gram * is_same_row).flatten(1).sum(1).clamp_min(0))
 
     return kernel
 
 
-def _affine(layer: Layer) -> Callable[[Tensor, Tensor], LayerProducts]:
-    """Return a function for products from the gradients of scale and shift, one row per sample."""
+def _scale_and_shift_products(layer: Layer) -> Callable[[Tensor, Tensor], LayerProducts]:
+    """Return a function that computes products from per-sample gradients of scale and shift."""
     stacks = [layer.stacked(name) for name in ("weight", "bias")]
 
     def products(*gradients: Float[Tensor, "samples entries"]) -> LayerProducts:
-        shares = [
-            direct(gradient, updates.flatten(1))
+        by_param = [
+            products_of_gradients(gradient, updates.flatten(1))
             for gradient, updates in zip(gradients, stacks, strict=True)
             if updates is not None
         ]
-        return shares[0] if len(shares) == 1 else shares[0].plus(shares[1])
+        return by_param[0] if len(by_param) == 1 else by_param[0].plus(by_param[1])
 
     return products
 
@@ -152,10 +155,10 @@ def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
         not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
         or module.running_mean is None
         or module.running_var is None
-        or not layer.owns_only("weight", "bias")
+        or not layer.has_only("weight", "bias")
     ):
         return None
-    products = _affine(layer)
+    products = _scale_and_shift_products(layer)
     mean = module.running_mean.clone()
     scale = torch.rsqrt(module.running_var + module.eps)
 
@@ -164,8 +167,8 @@ def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
         inputs: Float[Tensor, "samples channels *positions"],
         grads: Float[Tensor, "samples channels *positions"],
     ) -> LayerProducts:
-        # Vectors are treated as maps of one position.
-        a, b = (each[..., None].flatten(2) for each in (inputs, grads))
+        # A vector becomes a map with one position.
+        a, b = (tensor[..., None].flatten(2) for tensor in (inputs, grads))
         return products(((a - mean[:, None]) * b).sum(2) * scale, b.sum(2))
 
     return kernel
@@ -174,9 +177,9 @@ def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
 def group_norm_kernel(layer: Layer) -> LayerKernel | None:
     """Return the kernel of an ``nn.GroupNorm``."""
     norm = layer.module
-    if not isinstance(norm, nn.GroupNorm) or not layer.owns_only("weight", "bias"):
+    if not isinstance(norm, nn.GroupNorm) or not layer.has_only("weight", "bias"):
         return None
-    products = _affine(layer)
+    products = _scale_and_shift_products(layer)
     groups, eps = norm.num_groups, norm.eps
 
     def kernel(
@@ -184,10 +187,10 @@ def group_norm_kernel(layer: Layer) -> LayerKernel | None:
         inputs: Float[Tensor, "samples channels *positions"],
         grads: Float[Tensor, "samples channels *positions"],
     ) -> LayerProducts:
-        normal = functional.group_norm(inputs, groups, None, None, eps)
+        normalised = functional.group_norm(inputs, groups, None, None, eps)
         shape = (*inputs.shape[:2], -1)
-        weighted = normal.mul_(grads).reshape(shape).sum(2)
-        return products(weighted, grads.reshape(shape).sum(2))
+        scale_gradients = normalised.mul_(grads).reshape(shape).sum(2)
+        return products(scale_gradients, grads.reshape(shape).sum(2))
 
     return kernel
 
@@ -195,9 +198,9 @@ def group_norm_kernel(layer: Layer) -> LayerKernel | None:
 def layer_norm_kernel(layer: Layer) -> LayerKernel | None:
     """Return the kernel of an ``nn.LayerNorm``."""
     norm = layer.module
-    if not isinstance(norm, nn.LayerNorm) or not layer.owns_only("weight", "bias"):
+    if not isinstance(norm, nn.LayerNorm) or not layer.has_only("weight", "bias"):
         return None
-    products = _affine(layer)
+    products = _scale_and_shift_products(layer)
     shape, eps = list(norm.normalized_shape), norm.eps
 
     def kernel(
@@ -205,9 +208,11 @@ def layer_norm_kernel(layer: Layer) -> LayerKernel | None:
         inputs: Float[Tensor, "samples ..."],
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
-        normal = functional.layer_norm(inputs, shape, None, None, eps).mul_(grads)
-        entries = (len(inputs), -1, normal[(0,) * (normal.dim() - len(shape))].numel())
-        return products(normal.reshape(entries).sum(1), grads.reshape(entries).sum(1))
+        scale_gradients = functional.layer_norm(inputs, shape, None, None, eps).mul_(grads)
+        by_position = (len(inputs), -1, math.prod(shape))
+        return products(
+            scale_gradients.reshape(by_position).sum(1), grads.reshape(by_position).sum(1)
+        )
 
     return kernel
 
@@ -221,25 +226,25 @@ KERNELS: dict[type[nn.Module], KernelMaker] = {
     nn.LayerNorm: layer_norm_kernel,
     nn.Embedding: embedding_kernel,
 }
-"""Layer types with a fast kernel. Subclasses are excluded, since they may compute something
-else."""
+"""Fast kernel of each layer type. Subclasses have none, as they may compute something else."""
 
-# Layer types that support any number of positions, so that a sample's copies can be positions.
+# Layer types with any number of positions. Several rows of a sample can be treated as positions.
 _ANY_POSITIONS = (nn.Linear, nn.LayerNorm, nn.Embedding)
 
 _CHUNK_BYTES = 24 << 20
-_CHUNK_MOST = 256
-_CHUNK_MOST_LARGE_MAPS = 64
-_CHUNK_LEAST = 32
-# A GPU is limited by memory instead of a cache, and needs large chunks. Estimated, not timed.
+_MAX_CHUNK = 256
+_MAX_CHUNK_LARGE_MAPS = 64
+_MIN_CHUNK = 32
+# A GPU is limited by memory instead of a cache, and needs large chunks. These sizes are estimates,
+# not measured.
 _CHUNK_BYTES_ON_GPU = 2 << 30
-_CHUNK_MOST_ON_GPU = 512
-# Output positions from which a feature map counts as large.
+_MAX_CHUNK_ON_GPU = 512
+# Number of output positions from which a feature map counts as large.
 _LARGE_MAP = 128
 
 
 class KernelPlan(NamedTuple):
-    """Choices that a call makes once and its workers share.
+    """Kernels and sizes, which are chosen once per call and shared by the workers.
 
     Attributes:
         kernels: The kernel of each module that owns audited parameters, by its path.
@@ -255,61 +260,65 @@ class KernelPlan(NamedTuple):
 
 
 def plan_for(
-    copies: Callable[[], nn.Module],
+    make_module: Callable[[], nn.Module],
     base: Model,
     updates: Sequence[Params],
     features: Shaped[Tensor, "samples ..."],
     labels: Shaped[Tensor, "samples ..."],
     cut: Mapping[str, int] | None = None,
 ) -> KernelPlan:
-    """Choose kernels by the shapes of a trial run alone, so that bits never depend on timing.
+    """Choose kernels and sizes.
+
+    The choice depends only on the shapes in a trial run, not on timing, so that results are bitwise
+    reproducible.
 
     Args:
-        copies: Returns a new module with the base model's values on each call.
-        base: Model whose parameters count.
+        make_module: Returns a new module with the base model's values on each call.
+        base: Model with the audited parameters.
         updates: Every client's update.
         features: Features of the trial run.
         labels: Labels of the trial run.
-        cut: Number of leading entries that count, for parameters that count only in part.
+        cut: Number of audited entries of each parameter of which only the first entries are
+            audited.
 
     Raises:
         Uncapturable: The model cannot be captured.
     """
-    module = copies()
+    module = make_module()
     parts = owners(module, base.params)
     with _sizes_of_frozen(module, parts) as frozen:
-        passages = Capture(module, parts, base.architecture.task).run(features, labels)
+        activations = Capture(module, parts, base.architecture.task).run(features, labels)
     kernels, generic = {}, set()
     for path, part in parts.items():
-        kernel, fast = kernel_for(part, passages[path], updates, cut)
+        kernel, fast = kernel_for(part, activations[path], updates, cut)
         kernels[path] = kernel
         if not fast:
             generic.add(type(part.module).__name__)
-    large = _largest_map(parts, passages) >= _LARGE_MAP
+    has_large_maps = _largest_map(parts, activations) >= _LARGE_MAP
     # channels_last is 1.4 times faster on large feature maps, and slower on small ones and with
     # group norms.
     has_group_norm = any(isinstance(part, nn.GroupNorm) for part in module.modules())
-    channels_last = large and not has_group_norm and features.device.type == "cpu"
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    if channels_last and not _runs_in(layout, copies(), base, features, labels):
+    is_channels_last = has_large_maps and not has_group_norm and features.device.type == "cpu"
+    layout = torch.channels_last if is_channels_last else torch.contiguous_format
+    if is_channels_last and not _runs_in_layout(layout, make_module(), base, features, labels):
         layout = torch.contiguous_format
-    numbers_of_frozen = sum(frozen) // max(1, len(features))
-    chunk = _chunk(passages, numbers_of_frozen, large, features.device)
+    frozen_entries = sum(frozen) // max(1, len(features))
+    chunk = _chunk_size(activations, frozen_entries, has_large_maps, features.device)
     return KernelPlan(kernels, chunk, layout, tuple(sorted(generic)))
 
 
-def _runs_in(
+def _runs_in_layout(
     layout: torch.memory_format,
     module: nn.Module,
     base: Model,
     features: Shaped[Tensor, "samples ..."],
     labels: Shaped[Tensor, "samples ..."],
 ) -> bool:
-    """Return True if a model runs in a memory format that it was not written for."""
+    """Return True if a model runs in a memory format for which it was not written."""
     try:
         capture = Capture(module, owners(module, base.params), base.architecture.task, layout)
         capture.run(features, labels)
-    # A view of a tensor in another format raises a RuntimeError; custom code may raise others.
+    # view() raises a RuntimeError in another format; custom code may raise any exception.
     except Exception:
         return False
     return True
@@ -322,82 +331,87 @@ def measure_chunk(
     labels: Shaped[Tensor, "samples ..."],
     clients: int,
 ) -> LayerProducts:
-    """Return the products of one chunk: the sum of all layers' shares, in double precision."""
-    passages = capture.run(features, labels)
+    """Return the products of one chunk, summed over all layers, in double precision."""
+    activations = capture.run(features, labels)
     dots = torch.zeros(len(labels), clients, dtype=torch.float64, device=labels.device)
     squared = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
-    while passages:
-        # Released one by one, to free the memory of finished layers.
-        path, (inputs, grads, _) = passages.popitem()
+    while activations:
+        # popitem releases the memory of each finished layer.
+        path, (inputs, grads, _) = activations.popitem()
         if grads is not None:
             with torch.no_grad():
-                share = kernels[path](capture.part(path), inputs, grads)
-            dots += share.dots
-            squared += share.squared_norms
+                products = kernels[path](capture.part(path), inputs, grads)
+            dots += products.dots
+            squared += products.squared_norms
     return LayerProducts(dots, squared)
 
 
 def kernel_for(
     part: Owner,
-    passage: Passage,
+    activation: Activation,
     updates: Sequence[Params],
     cut: Mapping[str, int] | None = None,
 ) -> tuple[LayerKernel, bool]:
-    """Return the kernel of one owner, and whether its type of layer has a fast one.
+    """Return the kernel of one owner of parameters, and True if it is a fast kernel.
 
-    The passage of the trial run gives the shapes; without updates, norms alone are computed.
+    Args:
+        part: The owner.
+        activation: Its activation in the trial run, for the shapes.
+        updates: Every client's update; without updates, only norms are computed.
+        cut: As in :func:`plan_for`.
     """
-    layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, updates)
-    maker = KERNELS.get(type(part.module))
-    partial = {local: (cut or {})[n] for local, n in part.names.items() if n in (cut or {})}
-    # Hooks may change what the layer computes; the generic kernel runs them too.
-    if maker is not None and _plain(part.module):
-        kernel = maker(layer)
+    layer = _layer(part, tuple(activation.inputs.shape[1:]), activation.outputs, updates)
+    make_kernel = KERNELS.get(type(part.module))
+    layer_cut = {local: (cut or {})[n] for local, n in part.names.items() if n in (cut or {})}
+    # Hooks may change what the layer computes. Only the generic kernel runs them.
+    if make_kernel is not None and _has_no_hooks(part.module):
+        kernel = make_kernel(layer)
         if kernel is not None:
-            return (generic_kernel(layer, cut=partial) if partial else kernel), True
-    return generic_kernel(layer, cut=partial), False
+            return (generic_kernel(layer, cut=layer_cut) if layer_cut else kernel), True
+    return generic_kernel(layer, cut=layer_cut), False
 
 
-def norms_over_copies(part: Owner, passage: Passage, copies: int) -> LayerKernel:
-    """Return a kernel for norms alone, of samples with ``copies`` consecutive rows each."""
-    if type(part.module) not in _ANY_POSITIONS or not _plain(part.module):
-        layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, [])
+def norms_over_copies(part: Owner, activation: Activation, copies: int) -> LayerKernel:
+    """Return a kernel that computes only norms, if each sample has ``copies`` consecutive rows."""
+    if type(part.module) not in _ANY_POSITIONS or not _has_no_hooks(part.module):
+        layer = _layer(part, tuple(activation.inputs.shape[1:]), activation.outputs, [])
         return generic_kernel(layer, copies)
-    inputs, outputs = (copies, *passage.inputs.shape[1:]), (copies, *passage.outputs)
+    inputs, outputs = (copies, *activation.inputs.shape[1:]), (copies, *activation.outputs)
     kernel = KERNELS[type(part.module)](_layer(part, inputs, outputs, []))
     if kernel is None:
         return generic_kernel(_layer(part, inputs[1:], outputs[1:], []), copies)
 
-    def folded(
+    def kernel_of_rows(
         module: nn.Module,
         inputs: Shaped[Tensor, "rows ..."],
         grads: Float[Tensor, "rows ..."],
     ) -> LayerProducts:
-        a, b = (each.view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
+        # Copies become positions.
+        a, b = (tensor.view(-1, copies, *tensor.shape[1:]) for tensor in (inputs, grads))
         return kernel(module, a, b)
 
-    return folded
+    return kernel_of_rows
 
 
 def _layer(
     part: Owner, inputs: tuple[int, ...], outputs: tuple[int, ...], updates: Sequence[Params]
 ) -> Layer:
-    kinds = {name: value.dtype for name, value in part.module.named_parameters(recurse=False)}
-    by_name = {
-        local: [update[name].detach().to(kinds[local]) for update in updates]
+    dtypes = {name: value.dtype for name, value in part.module.named_parameters(recurse=False)}
+    layer_updates = {
+        local: [update[name].detach().to(dtypes[local]) for update in updates]
         for local, name in part.names.items()
     }
-    return Layer(part.module, by_name, inputs, outputs)
+    return Layer(part.module, layer_updates, inputs, outputs)
 
 
-def _plain(module: nn.Module) -> bool:
+def _has_no_hooks(module: nn.Module) -> bool:
     return not module._forward_pre_hooks and not module._forward_hooks
 
 
-def _largest_map(parts: Mapping[str, Owner], passages: Mapping[str, Passage]) -> int:
+def _largest_map(parts: Mapping[str, Owner], activations: Mapping[str, Activation]) -> int:
     return max(
         (
-            math.prod(passages[path].outputs[1:])
+            math.prod(activations[path].outputs[1:])
             for path, part in parts.items()
             if isinstance(part.module, nn.Conv2d)
         ),
@@ -407,15 +421,15 @@ def _largest_map(parts: Mapping[str, Owner], passages: Mapping[str, Passage]) ->
 
 @contextmanager
 def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[list[int]]:
-    """Record, within the block, the output sizes of layers without audited parameters."""
+    """Record the output sizes of layers without audited parameters, while the context is open."""
     sizes: list[int] = []
     audited = {id(part.module) for part in parts.values()}
 
-    def note(module: nn.Module, inputs: tuple[object, ...], out: object) -> None:
+    def record(module: nn.Module, inputs: tuple[object, ...], out: object) -> None:
         sizes.append(out.numel() if isinstance(out, Tensor) else 0)
 
     handles = [
-        part.register_forward_hook(note)
+        part.register_forward_hook(record)
         for part in module.modules()
         if part._parameters and id(part) not in audited
     ]
@@ -426,11 +440,20 @@ def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[
             handle.remove()
 
 
-def _chunk(passages: Mapping[str, Passage], frozen: int, large: bool, device: torch.device) -> int:
-    """Return the largest power of two of samples whose passages roughly fit the cache."""
-    numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values()) + frozen
-    room = by_kind(device, cpu=_CHUNK_BYTES, gpu=_CHUNK_BYTES_ON_GPU)
-    fitting = max(1, room // (4 * numbers))
-    on_cpu = _CHUNK_MOST_LARGE_MAPS if large else _CHUNK_MOST
-    limit = by_kind(device, cpu=on_cpu, gpu=_CHUNK_MOST_ON_GPU)
-    return min(limit, max(_CHUNK_LEAST, 1 << (fitting.bit_length() - 1)))
+def _chunk_size(
+    activations: Mapping[str, Activation], frozen: int, has_large_maps: bool, device: torch.device
+) -> int:
+    """Return the power of two of samples whose activations roughly fill the cache, within limits.
+
+    Args:
+        activations: Activations of the trial run.
+        frozen: Output entries per sample of layers without audited parameters.
+        has_large_maps: Whether the model has large feature maps.
+        device: Device of the model.
+    """
+    entries = sum(a.inputs[0].numel() + math.prod(a.outputs) for a in activations.values()) + frozen
+    max_bytes = by_kind(device, cpu=_CHUNK_BYTES, gpu=_CHUNK_BYTES_ON_GPU)
+    fitting = max(1, max_bytes // (4 * entries))
+    on_cpu = _MAX_CHUNK_LARGE_MAPS if has_large_maps else _MAX_CHUNK
+    limit = by_kind(device, cpu=on_cpu, gpu=_MAX_CHUNK_ON_GPU)
+    return min(limit, max(_MIN_CHUNK, 1 << (fitting.bit_length() - 1)))

@@ -12,7 +12,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import ATTACKED, RECORDING_FILE
 from fedaudit.evaluation.asking import label_posterior, normalised, source_posterior
-from fedaudit.observe.measurements import stored_in
+from fedaudit.observe.measurements import measured_rounds_in
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.report.wording import client_name, client_names
 from fedaudit.results.answer import SourceAnswer
@@ -94,7 +94,7 @@ def _source(record: Record, row: AttackRow, run: Path, seed: int, sample_id: int
         raise Damaged(f"{run} does not have the audited sample; use the run of the result")
     ids, labels, owners = columns
     position = ids.index(sample_id)
-    rounds = [stored.measured for stored in stored_in(run)]
+    rounds = [stored.measured for stored in measured_rounds_in(run)]
     if rounds and position >= min(v.shape[1] for v in rounds[0].signals.values()):
         raise Damaged(f"{run} measured fewer samples than it audited; use the run of the result")
     sizes = {client.client: client.samples for client in record.clients}

@@ -22,9 +22,9 @@ from fedaudit.observe.measurements import (
     MeasuredRound,
     Stored,
     fault_in,
-    measured_names,
-    measured_on,
-    stored_in,
+    measured_rounds_in,
+    measuring_device,
+    signal_names,
     write_measured,
 )
 from fedaudit.observe.round import Round
@@ -33,7 +33,7 @@ from fedaudit.observe.usage import record_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.signals.base import Signal
-from fedaudit.signals.measure import Measuring, measure_round, measuring_on
+from fedaudit.signals.measure import MeasureRound, measure_round, measuring_on
 from fedaudit.study.running.pictures import store_pictures
 
 
@@ -42,7 +42,7 @@ def missing_signals(run: Setup) -> list[str]:
 
     Nothing is missing before a round was measured.
     """
-    measured = measured_names(run.folder)
+    measured = signal_names(run.folder)
     if not measured:
         return []
     # Kept updates allow any signal to be measured later.
@@ -87,10 +87,10 @@ def with_all_signals(
     missing = [signal for signal in run.signals if signal.name not in stored[0].measured.signals]
     added: Sequence[Mapping[str, Tensor]] = [{}] * len(stored)
     if missing and run.study.audit.keep == "full":
-        if measured_on(stored) != work.device.type:
+        if measuring_device(stored) != work.device.type:
             raise BadInput(
                 f"{missing[0].name} must be measured on the same kind of device as {run.folder}: "
-                f"give {assignment('device', measured_on(stored))}"
+                f"give {assignment('device', measuring_device(stored))}"
             )
         rounds = measure_kept_updates(run, stored, missing, work)
         added = [round.signals for round in rounds]
@@ -219,7 +219,7 @@ def stored_rounds(run: Setup) -> list[Stored]:
         BadInput: Rounds are missing.
         Damaged: A file cannot be read, is of another run, or has values that are impossible.
     """
-    stored, folder = stored_in(run.folder), run.folder
+    stored, folder = measured_rounds_in(run.folder), run.folder
     indices = tuple(round.measured.index for round in stored)
     if indices != run.measured_rounds:
         raise BadInput(
@@ -227,7 +227,7 @@ def stored_rounds(run: Setup) -> list[Stored]:
             f"{list(run.measured_rounds)}; let the study finish if it is running, or delete the "
             "folder and run it again"
         )
-    key = run.key(measured_on(stored))
+    key = run.key(measuring_device(stored))
     for round in stored:
         what = f"the measured round {round.measured.index} in {folder}"
         if round.notes.get("run") != key:
@@ -248,12 +248,12 @@ def stored_rounds(run: Setup) -> list[Stored]:
 
 
 @contextmanager
-def _measuring(run: Setup, work: Work) -> Iterator[Measuring]:
+def _measuring(run: Setup, work: Work) -> Iterator[MeasureRound]:
     """Yield the function that measures audited samples in a round, here or in other processes."""
     samples = run.deal.measured
     # All rounds of a folder have the same signals. Further signals of attacks that were added later
     # are measured on the updates that it keeps.
-    measured = measured_names(run.folder)
+    measured = signal_names(run.folder)
     signals = tuple(signal for signal in run.signals if not measured or signal.name in measured)
     if work.measuring is not None:
         with measuring_on(work.measuring, signals, samples, count=work.workers) as measuring:
@@ -269,7 +269,7 @@ def _measuring(run: Setup, work: Work) -> Iterator[Measuring]:
 
 
 def _measure(
-    run: Setup, round: Round, split: EvaluationSplit, device: torch.device, measuring: Measuring
+    run: Setup, round: Round, split: EvaluationSplit, device: torch.device, measuring: MeasureRound
 ) -> None:
     measured = measuring(round)
     write_round(run.folder, round, run.study.audit.keep)

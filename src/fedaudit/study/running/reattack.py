@@ -16,8 +16,8 @@ from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Stored,
-    measured_on,
-    stored_in,
+    measured_rounds_in,
+    measuring_device,
     warn_of_unhashed,
 )
 from fedaudit.observe.tensors import read_tensors
@@ -57,9 +57,9 @@ def unmeasurable(recording: Path) -> str:
     if study.audit.keep != "full":
         return 'the run did not keep its updates (audit.keep = "full")'
     devices = {
-        measured_on(stored)
+        measuring_device(stored)
         for seed in study.seeds
-        if (stored := stored_in(run_folder(recording, seed)))
+        if (stored := measured_rounds_in(run_folder(recording, seed)))
     }
     # On large networks, signals differ between kinds of devices by more than rounding.
     others = sorted(devices - {CPU.type})
