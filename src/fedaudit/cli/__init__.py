@@ -1,7 +1,7 @@
 """The command line. Commands import heavy modules themselves, so that help appears at once."""
 
 from fedaudit.cli.application import app, main
-from fedaudit.cli.releasing import check_dp, gate, pack, verify
+from fedaudit.cli.releasing import check_dp, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
 
@@ -18,6 +18,7 @@ __all__ = [
     "pack",
     "report",
     "run_command",
+    "signals",
     "summary",
     "verify",
 ]
