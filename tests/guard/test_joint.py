@@ -2,7 +2,9 @@
 
 import csv
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -157,6 +159,20 @@ def test_tables_that_do_not_fit_are_refused_in_one_sentence(
     (tmp_path / "empty").mkdir()
     assert exit_code("attack", tmp_path / "x", "--signals", tmp_path / "empty") == 2
     assert "folder without .csv files" in capsys.readouterr().err
+
+
+def test_further_uploads_of_a_round_are_reported(
+    guards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(guards / "C", tmp_path / "again")
+    audit = read_audit(tmp_path / "again")
+    options: Any = {"limit": 0.999, "decide_by": "estimate", "attacks": ATTACKS}
+    with Guard(tmp_path / "again", network, audit, log=lambda line: None, **options) as guard:
+        assert guard.check(2, sent=network(), upload=network()) is not None
+    assert exit_code("signals", tmp_path / "again", "--out", tmp_path / "table.csv") == 0
+    said = capsys.readouterr().out
+    assert "the table lacks the second uploads of repeated rounds (2)" in said
+    assert "attack the table with --fair" in said
 
 
 def test_folders_without_own_uploads_have_no_table(

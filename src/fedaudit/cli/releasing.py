@@ -32,6 +32,7 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
         Name of the client in the table, which no other site may use; by default that of the
         recording.
     """
+    from fedaudit.live.recording import read_recording
     from fedaudit.live.tables.export import csv_of, signal_table
 
     refuse_other_suffix(out, ".csv", what="a CSV table")
@@ -45,6 +46,9 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
         f"{n_rounds} rounds and {n_samples} samples of {', '.join(sorted({*table['client']}))}; "
         "it states which samples are members",
     )
+    if conflicts := read_recording(recording).conflicts:
+        rounds = ", ".join(map(str, sorted(conflicts)[:10]))
+        log(f"the table lacks the second uploads of repeated rounds ({rounds})")
     if "drawn_for" in table:
         log("a coin decided on each sample: attack the table with --fair")
 
