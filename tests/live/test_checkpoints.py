@@ -262,7 +262,7 @@ def test_sizes_are_the_weights_of_the_mean(tmp_path: Path) -> None:
     sizes = {0: 10, 1: 20, 2: 50}
     path = recorded(folder, tmp_path / "after", attacks=("avg-cosine",), sizes=sizes, view="sum")
     assert all(entry.measured for entry in read_round_log(path))
-    with pytest.raises(BadInput, match="sizes has no number of samples of client '2'"):
+    with pytest.raises(BadInput, match="sizes= has no number of samples of client '2'"):
         recorded(folder, tmp_path / "other", attacks=FEW, sizes={0: 10, 1: 20})
 
 
@@ -288,7 +288,7 @@ def test_an_interrupted_import_is_continued(tmp_path: Path) -> None:
         ({"client_files": "round-{round}/client-0.pt"}, "mark the name of the client by {client}"),
         ({"saved": "before"}, "no choice of saved named 'before'"),
         ({"rounds": 2}, "rounds is 2, but there are models of round 4"),
-        ({"clients": {"site": 0}}, "clients names 'site', and there is no file"),
+        ({"clients": {"site": 0}}, "clients= names 'site', and there is no file"),
         ({"clients": {"0": 1}}, "two names in files to the same client"),
         ({"gaps": "join"}, "gaps='join' is for the view 'globals'"),
         ({"first": 2}, "first is 2; give 0 or 1"),
@@ -336,11 +336,49 @@ def test_the_command_records_checkpoints_and_attacks_them(
         (named[:2], "--checkpoints needs --network"),
         (named[2:4], "--network applies to --checkpoints FOLDER"),
         (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
+        (("--sizes", "a=1"), "--sizes applies to --checkpoints FOLDER or --signals FILE"),
+        ((*named, "--fair"), "--fair applies to --signals, and not to --checkpoints"),
+        (("--signals", "a.csv", "--gaps", "join"), "--gaps applies to --checkpoints, and not"),
+        ((*named, "--clients", "a"), "--clients has 'a'; give each client once as NAME=VALUE"),
+        ((*named, "--clients", "a=1,a=2"), "--clients has 'a=2'; give each client once"),
+        ((*named, "--clients", "x=0"), "--clients names 'x', and there is no file of such"),
+        ((*named, "--sizes", "0=many"), "--sizes gives 'many' samples to client '0'"),
+        ((*named, "--sizes", "0=9"), "--sizes has no number of samples of client '1'"),
+        ((*named, "--gaps", "join"), "--gaps 'join' is for the view 'globals'"),
         ((*named[:3], "train", *named[4:]), "no model named .train.; a custom model is named"),
         ((*named[:3], "json:loads", *named[4:]), "builds no network|returns no network|model is"),
     ):
         assert exit_code("attack", "other", *options) == 2
         assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+def test_the_command_maps_names_rounds_and_sizes_as_the_function_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained = list(rounds())
+    for one in trained:
+        place = tmp_path / "saved" / f"round-{one.number - 1}"
+        place.mkdir(parents=True)
+        torch.save(one.after, place / "global.pt")
+        for client, upload in one.uploads.items():
+            torch.save(upload, place / f"client-site {client}, ward.pt")
+    torch.save(trained[0].sent, tmp_path / "initial.pt")
+    data().split.save("part")
+    Path("named_network.py").write_text("from tests.live.federation import network\n")
+    names = {f"site {client}, ward": client for client in trained[0].uploads}
+    sizes = dict.fromkeys(names.values(), 100)
+    settings = {"attacks": ("blackbox-loss",), "first": 0, "initial": "initial.pt"}
+    recorded(tmp_path / "saved", tmp_path / "function", clients=names, sizes=sizes, **settings)
+    words = ["--checkpoints", "saved", "--network", "named_network:network", "--samples", "part"]
+    words += ["--first", "0", "--initial", "initial.pt"]
+    words += ["--clients", ", ".join(f'"{name}={client}"' for name, client in names.items())]
+    words += ["--sizes", ",".join(f"{client}={size}" for client, size in sizes.items())]
+    assert exit_code("attack", "command", "blackbox-loss", *words) == 0
+    function, command = measured(tmp_path / "function"), measured(tmp_path / "command")
+    assert function.keys() <= command.keys()
+    assert all(torch.equal(function[key], command[key]) for key in function)
+    assert read_recording(tmp_path / "command").sizes == sizes
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "after-the-fact"

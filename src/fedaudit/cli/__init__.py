@@ -2,7 +2,7 @@
 
 from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main
-from fedaudit.cli.releasing import check_dp, gate, pack, verify
+from fedaudit.cli.releasing import check_dp, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
 
@@ -20,6 +20,7 @@ __all__ = [
     "pack",
     "report",
     "run_command",
+    "signals",
     "summary",
     "verify",
 ]

@@ -10,8 +10,47 @@ from cyclopts import Parameter
 from fedaudit.cli.application import HAVE_RECORDS, PACK, POLICY, DataDir, Trust, app, expecting, log
 from fedaudit.cli.showing import record_in
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import record_at, refuse_other_suffix
+from fedaudit.core.files import record_at, refuse_other_suffix, write_whole
 from fedaudit.core.progress import LONG
+
+
+@app.command
+def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
+    """Write the signals of a guard or recording as a table, without samples and labels.
+
+    Whoever runs the joint audit records and attacks the tables of all sites with fedaudit attack
+    --signals. The table states losses and similar values of each audited sample, and whether the
+    client trains on it.
+
+    Parameters
+    ----------
+    recording
+        Folder of a guard, or of a recording of the view uploads.
+    out
+        CSV file to write, which must not exist.
+    client
+        Name of the client in the table, which no other site may use; by default that of the
+        recording.
+    """
+    from fedaudit.live.recording import read_recording
+    from fedaudit.live.tables.export import csv_of, signal_table
+
+    refuse_other_suffix(out, ".csv", what="a CSV table")
+    if out.exists():
+        raise BadInput(f"{out} exists; give another file with --out, or delete it")
+    table = signal_table(recording, client=client)
+    write_whole(out, csv_of(table), private=True)
+    n_rounds, n_samples = (len({*table[name].tolist()}) for name in ("round", "sample"))
+    log(
+        f"signals: {out}",
+        f"{n_rounds} rounds and {n_samples} samples of {', '.join(sorted({*table['client']}))}; "
+        "it states which samples are members",
+    )
+    if conflicts := read_recording(recording).conflicts:
+        rounds = ", ".join(map(str, sorted(conflicts)[:10]))
+        log(f"the table lacks the second uploads of repeated rounds ({rounds})")
+    if "drawn_for" in table:
+        log("a coin decided on each sample: attack the table with --fair")
 
 
 @app.command

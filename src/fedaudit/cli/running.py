@@ -23,7 +23,7 @@ from fedaudit.cli.application import (
     expecting,
     log,
 )
-from fedaudit.cli.checkpoints import NO_CHECKPOINTS, CheckpointOptions, record_checkpoints
+from fedaudit.cli.saved import NOTHING_SAVED, SavedOptions, record_saved
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import (
@@ -234,17 +234,18 @@ def attack(
     device: DeviceName = "cpu",
     trust: Trust = False,
     targets: str | None = None,
-    saved_models: CheckpointOptions = NO_CHECKPOINTS,
+    saved: SavedOptions = NOTHING_SAVED,
 ) -> None:
     """Attack the measurements of a study or a live recording, without training.
 
-    With --checkpoints, the recording is first written from a folder of saved models.
+    With --checkpoints, the recording is first written from a folder of saved models. With
+    --signals, it is written from tables of signals, such as those of several sites' guards.
 
     Parameters
     ----------
     recording
-        The folder of a study, or of a live recording; with --checkpoints, the folder that the
-        recording is written to.
+        The folder of a study, or of a live recording; with --checkpoints or --signals, the
+        folder that the recording is written to.
     out
         Folder for record and report; by default "attacked" in the recording. A record of other
         settings is never replaced.
@@ -259,7 +260,7 @@ def attack(
         from fedaudit.live.recording import is_recording
         from fedaudit.study.running.reattack import changed_figures, reattack
 
-    record_checkpoints(recording, saved_models, device)
+    record_saved(recording, saved, device)
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     folder = out or own_place(recording, ATTACKED)
     if is_recording(recording):

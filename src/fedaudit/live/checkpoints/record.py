@@ -210,23 +210,27 @@ def _clients_by_name(
     """Return the audited client for each client's name in file names."""
     names = sorted(files.client_names)
     if unknown := sorted({*clients} - {*names}):
-        raise BadInput(f"clients names {unknown[0]!r}, and there is no file of such a client")
+        raise BadInput(
+            f"{option('clients')} names {unknown[0]!r}, and there is no file of such a client"
+        )
     client_of_name = {name: clients.get(name, name) for name in names}
     numbers = {name: number_of(client) for name, client in client_of_name.items()}
     if len({*numbers.values()}) < len(numbers):
         raise BadInput(
-            "clients maps two names in files to the same client; give each its own client"
+            f"{option('clients')} maps two names in files to the same client; give each its own "
+            "client"
         )
     if names and not {*audited} & {*numbers.values()}:
         raise BadInput(
             f"the files are of the clients {', '.join(names[:_MOST_LISTED])}, and none of them is "
-            f"audited (audited are {', '.join(map(str, sorted(audited)[:_MOST_LISTED]))}); pass "
-            "clients={name in files: audited client}"
+            f"audited (audited are {', '.join(map(str, sorted(audited)[:_MOST_LISTED]))}); state "
+            f"the audited client of each name in files with {option('clients')}"
         )
     sized = {number_of(client) for client in sizes}
     if sized and (absent := [name for name in names if numbers[name] not in sized]):
         raise BadInput(
-            f"sizes has no number of samples of client {absent[0]!r}; give those of all clients"
+            f"{option('sizes')} has no number of samples of client {absent[0]!r}; give those of "
+            "all clients"
         )
     return client_of_name
 

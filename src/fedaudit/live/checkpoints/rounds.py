@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from fedaudit.core.errors import BadInput, option
+from fedaudit.core.errors import BadInput, assignment, option
 from fedaudit.live.checkpoints.files import StoredWeights, read_checkpoint
 from fedaudit.live.checkpoints.layouts import FINAL, CheckpointFiles
 from fedaudit.live.recording import UPLOAD_VIEWS
@@ -71,7 +71,10 @@ def models_of(
         index + 1 - first: of_round for index, of_round in files.clients.items() if index != FINAL
     }
     if 0 in clients:
-        raise BadInput("round 0 has clients' models; pass first=0 if rounds are counted from 0")
+        raise BadInput(
+            f"round 0 has clients' models; pass {assignment('first', '0')} if rounds are counted "
+            "from 0"
+        )
     last = max([*global_files, *clients, rounds], default=0)
     if not rounds and (files.final is not None or FINAL in files.clients):
         name = "the clients' model" if files.final is None else files.final.name
@@ -136,7 +139,8 @@ def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Planned
         )
     if gaps == "join" and view in UPLOAD_VIEWS:
         raise BadInput(
-            "gaps='join' is for the view 'globals'; clients train from their round's model"
+            f"{assignment('gaps', repr('join'))} is for the view 'globals'; clients train from "
+            "their round's model"
         )
     if view == "final":
         if models.last not in models.after:
@@ -164,7 +168,7 @@ def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Planned
     if all(step.missing for step in planned):
         raise BadInput(
             f"no round can be measured: {planned[-1].missing}; pass {option('initial')} for the "
-            "model before the first round, gaps='join' to measure the change across missing "
-            "rounds, or view='final'"
+            f"model before the first round, {assignment('gaps', repr('join'))} to measure the "
+            f"change across missing rounds, or {assignment('view', repr('final'))}"
         )
     return planned

@@ -90,14 +90,26 @@ def columns_of(
 
 
 def concatenated(tables: Sequence[Columns]) -> Columns:
-    """Return one table with the rows of all tables, which must have the same columns."""
-    first = tables[0]
+    """Return one table with the rows of all tables.
+
+    Raises:
+        BadInput: Tables have different columns, or rows of the same client.
+    """
+    first, table_of = tables[0], dict[str, int]()
     for number, table in enumerate(tables[1:], 2):
         if different := sorted(first.keys() ^ table.keys()):
             raise BadInput(
                 f"the column {different[0]!r} is in only one of the tables 1 and {number}; give "
                 "all tables the same columns"
             )
+    for number, table in enumerate(tables, 1):
+        for client in sorted({*table["client"].tolist()}):
+            other = table_of.setdefault(client, number)
+            if other != number:
+                raise BadInput(
+                    f"client {client} is in the tables {other} and {number}; give the clients of "
+                    "two sites different names, and each client one table"
+                )
     return Columns({name: np.concatenate([table[name] for table in tables]) for name in first})
 
 

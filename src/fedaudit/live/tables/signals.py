@@ -47,29 +47,36 @@ def _negative_square(values: ndarray) -> ndarray:
     return squares
 
 
+def _root(values: ndarray) -> ndarray:
+    roots: ndarray = np.sqrt(np.maximum(-values, 0))
+    return roots
+
+
 class SignalColumn(NamedTuple):
     """Column of a table that has the values of one signal.
 
     Attributes:
         signal: Name of the signal.
         convert: Converts the column to the signal, which is larger for members.
+        restore: Converts the signal to the column.
         low: Smallest value of the column.
         high: Largest value of the column.
     """
 
     signal: str
     convert: Callable[[ndarray], ndarray]
+    restore: Callable[[ndarray], ndarray]
     low: float
     high: float
 
 
 SIGNAL_COLUMNS: Mapping[str, SignalColumn] = {
-    "loss": SignalColumn(Loss().name, _negative, -_LARGEST, _LARGEST),
-    "confidence": SignalColumn(Confidence().name, _unchanged, 0.0, 1.0),
-    "cosine": SignalColumn(GradientCosine().name, _unchanged, -1.0, 1.0),
-    "gradient_norm": SignalColumn(GradientNorm().name, _negative_square, 0.0, _LARGEST_NORM),
-    "global_loss": SignalColumn(Loss("global").name, _negative, -_LARGEST, _LARGEST),
-    "global_confidence": SignalColumn(Confidence("global").name, _unchanged, 0.0, 1.0),
+    "loss": SignalColumn(Loss().name, _negative, _negative, -_LARGEST, _LARGEST),
+    "confidence": SignalColumn(Confidence().name, _unchanged, _unchanged, 0.0, 1.0),
+    "cosine": SignalColumn(GradientCosine().name, _unchanged, _unchanged, -1.0, 1.0),
+    "gradient_norm": SignalColumn(GradientNorm().name, _negative_square, _root, 0.0, _LARGEST_NORM),
+    "global_loss": SignalColumn(Loss("global").name, _negative, _negative, -_LARGEST, _LARGEST),
+    "global_confidence": SignalColumn(Confidence("global").name, _unchanged, _unchanged, 0.0, 1.0),
 }
 
 CLASS_COLUMNS = {"logits": "logit", "probabilities": "probability"}
@@ -92,7 +99,7 @@ def signals_of(columns: Mapping[str, ndarray]) -> dict[str, ndarray]:
         BadInput: A value is out of its range, or a label is no class of the table.
     """
     signals = dict[str, ndarray]()
-    for column, (name, convert, low, high) in SIGNAL_COLUMNS.items():
+    for column, (name, convert, _, low, high) in SIGNAL_COLUMNS.items():
         if column not in columns:
             continue
         values = columns[column]

@@ -1,0 +1,185 @@
+"""Options of ``fedaudit attack`` for saved models and for tables of signals."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+from cyclopts import Parameter
+
+from fedaudit.cli.application import log
+from fedaudit.core.errors import BadInput
+from fedaudit.core.importing import code_named_in, look_up
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class SavedOptions:
+    """Saved models or tables of signals that are recorded before they are attacked.
+
+    Attributes:
+        checkpoints: Folder of saved models of rounds and clients; the recording is written first.
+        network: The network as module:object, in this folder or on Python's path: a module, or a
+            function or class that returns one. It is imported, so name only code that you trust.
+        samples: File of audited samples, one for each client (Split.save); may be repeated.
+        rounds: Rounds that were trained, if names of files do not say.
+        first: Number of the first round in names of files.
+        global_files: Pattern of the global models, such as 'round-{round}/global.pt'.
+        client_files: Pattern of the clients' models, such as 'round-{round}/client-{client}.pt'.
+        saved: Whether a global model is that after its round, or the one that clients were sent.
+        initial: File of the model before the first round.
+        clients: Audited client for each client's name in files, such as site-1=0,site-2=1.
+        gaps: Whether a round is left out if the model before it is not saved, or the change across
+            missing rounds is measured as one round (for the view globals).
+        signals: CSV table of signals, or folder of such tables, one for each site; may be repeated.
+            The recording is written first.
+        references: CSV table of reference models, for RMIA and LiRA with --signals.
+        fair: State that a fair coin decided for each sample of --signals if its client trains on
+            it.
+        sizes: Number of training samples of each client, such as site-1=1200,site-2=800.
+        view: The adversary's view; by default the one that shows most of what is saved.
+    """
+
+    checkpoints: Path | None = None
+    network: str = ""
+    samples: Annotated[tuple[Path, ...], Parameter(negative=())] = ()
+    rounds: int = 0
+    first: Literal[0, 1] = 1
+    global_files: str = ""
+    client_files: str = ""
+    saved: Literal["after", "sent"] = "after"
+    initial: Path | None = None
+    clients: str = ""
+    gaps: Literal["missing", "join"] = "missing"
+    signals: Annotated[tuple[Path, ...], Parameter(negative=())] = ()
+    references: Path | None = None
+    fair: Annotated[bool, Parameter(negative=())] = False
+    sizes: str = ""
+    view: str = ""
+
+
+NOTHING_SAVED = SavedOptions()
+
+_OF_SIGNALS = ("signals", "references", "fair")
+_OF_BOTH = ("sizes", "view")
+
+
+def record_saved(recording: Path, options: SavedOptions, device: str) -> None:
+    """Record saved models or signals if they are named; raise for options without them."""
+    defaults = vars(NOTHING_SAVED)
+    changed = [name for name, value in vars(options).items() if value != defaults[name]]
+    if options.checkpoints is not None:
+        _refuse_options(changed, _OF_SIGNALS, "--signals, and not to --checkpoints")
+        _record_checkpoints(recording, options.checkpoints, options, device)
+    elif options.signals:
+        models = [name for name in changed if name not in (*_OF_SIGNALS, *_OF_BOTH)]
+        _refuse_options(changed, models, "--checkpoints, and not to --signals")
+        _record_signals(recording, options)
+    else:
+        _refuse_options(changed, _OF_SIGNALS, "--signals FILE")
+        _refuse_options(changed, _OF_BOTH, "--checkpoints FOLDER or --signals FILE")
+        _refuse_options(changed, changed, "--checkpoints FOLDER")
+
+
+def _refuse_options(
+    changed: list[str], names: tuple[str, ...] | list[str], applies_to: str
+) -> None:
+    refused = [name for name in changed if name in names]
+    if refused:
+        raise BadInput(
+            f"--{refused[0].replace('_', '-')} applies to {applies_to}; give what it applies to, "
+            "or leave it out"
+        )
+
+
+def _record_checkpoints(recording: Path, folder: Path, options: SavedOptions, device: str) -> None:
+    if not options.network or not options.samples:
+        missing = "network" if not options.network else "samples"
+        raise BadInput(
+            f"--checkpoints needs --{missing}: the network as module:object, and a file of audited "
+            "samples for each client"
+        )
+    from fedaudit.live.audited import join_audits
+    from fedaudit.live.checkpoints.record import from_checkpoints
+
+    clients, sizes = _pairs("clients", options.clients), _sizes(options)
+    with code_named_in(options.network, trusted=True, folder=Path.cwd()):
+        network: object = look_up(
+            "model",
+            options.network,
+            {},
+            expected="a torch.nn.Module, or a function that returns one",
+            fits=callable,
+        )
+    from_checkpoints(
+        folder,
+        cast("Callable[[], nn.Module]", network),
+        join_audits(options.samples),
+        out=recording,
+        rounds=options.rounds,
+        first=options.first,
+        global_files=options.global_files,
+        client_files=options.client_files,
+        saved=options.saved,
+        initial=options.initial,
+        clients=clients,
+        sizes=sizes,
+        gaps=options.gaps,
+        view=options.view,
+        device=device,
+        log=log,
+    )
+
+
+def _record_signals(recording: Path, options: SavedOptions) -> None:
+    from fedaudit.live.tables.record import from_signals
+
+    from_signals(
+        [table for path in options.signals for table in _tables_at(path)],
+        out=recording,
+        fair=options.fair,
+        sizes=_sizes(options),
+        references=options.references,
+        view=options.view or "uploads",
+        log=log,
+    )
+
+
+def _tables_at(path: Path) -> list[Path]:
+    """Return a table, or the tables in a folder."""
+    if not path.is_dir():
+        return [path]
+    tables = sorted(path.glob("*.csv"))
+    if not tables:
+        raise BadInput(f"--signals {path} is a folder without .csv files; give tables of signals")
+    return tables
+
+
+def _sizes(options: SavedOptions) -> dict[str, int] | None:
+    sizes = _pairs("sizes", options.sizes)
+    for client, size in sizes.items():
+        if not size.isdecimal() or not 0 < int(size) <= 10**9:
+            raise BadInput(
+                f"--sizes gives {size[:40]!r} samples to client {client[:80]!r}; give whole "
+                "numbers above 0"
+            )
+    return {client: int(size) for client, size in sizes.items()} or None
+
+
+def _pairs(option: str, text: str) -> dict[str, str]:
+    """Split pairs NAME=VALUE at commas; a pair with a comma is in double quotes."""
+    entries = [entry.strip() for row in csv.reader([text], skipinitialspace=True) for entry in row]
+    pairs = dict[str, str]()
+    for entry in filter(None, entries):
+        name, equals, value = (part.strip() for part in entry.rpartition("="))
+        if not (name and equals and value) or name in pairs:
+            raise BadInput(
+                f"--{option} has {entry[:80]!r}; give each client once as NAME=VALUE, with commas "
+                "between them"
+            )
+        pairs[name] = value
+    return pairs
