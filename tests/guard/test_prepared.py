@@ -16,7 +16,7 @@ from fedaudit.guard.guard import Guard
 from fedaudit.live import forking, measuring
 from fedaudit.live.forking import DetachedProcess, has_ended
 from fedaudit.live.preparing import PreparingProcess
-from fedaudit.observe.measurements import stored_in
+from fedaudit.observe.measurements import measured_rounds_in
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.updates import GradientCosine
 from tests.guard.client import guard, honest, initial, memorising, network, noisy
@@ -69,7 +69,7 @@ def test_a_prepared_guard_decides_by_the_same_bits(
     assert here
     assert not any(names & GRADIENTS for names in here), "they are measured in the second process"
     for left, right in zip(
-        stored_in(tmp_path / "plain"), stored_in(tmp_path / "prepared"), strict=True
+        measured_rounds_in(tmp_path / "plain"), measured_rounds_in(tmp_path / "prepared"), strict=True
     ):
         assert [*left.measured.signals] == [*right.measured.signals]
         assert left.notes == {**right.notes, "run": left.notes["run"]}

@@ -85,9 +85,9 @@ class Shadow(NamedTuple):
 
 
 class _ShadowTask(NamedTuple):
-    """Training of one shadow model: number ``number`` of the cluster at position ``index``."""
+    """Training of the shadow model ``number`` of the cluster at position ``cluster_index``."""
 
-    index: int
+    cluster_index: int
     number: int
     cluster: Cluster
     initial: Model
@@ -196,7 +196,7 @@ def _shadow(
         start, model = train_shadow(samples.take(task.members), task, how, seed, device)
     except BadInput as error:
         raise BadInput(
-            f"shadow model {task.number} of model {task.index} diverged: its parameters are no "
+            f"shadow model {task.number} of model {task.cluster_index} diverged: its parameters are no "
             f"longer finite; lower the learning rate ({how.training.lr})"
         ) from error
     return Shadow(start, model, task.members, task.nonmembers)
@@ -211,7 +211,7 @@ def _continued(
         client=task.number,
         cohort=(task.number,),
         weights={task.number: 1.0},
-        seed=seed_for(seed, "cluster", task.index, "shadow"),
+        seed=seed_for(seed, "cluster", task.cluster_index, "shadow"),
         device=device,
     )
     training = replace(how.training, epochs=how.epochs)
@@ -224,7 +224,7 @@ def _repeated(
 ) -> tuple[Model, Model]:
     """Train a federation like that of the cluster, with fewer clients if there are fewer data."""
     cluster = task.cluster
-    shadow_seed = seed_for(seed, "cluster", task.index, "shadow", task.number)
+    shadow_seed = seed_for(seed, "cluster", task.cluster_index, "shadow", task.number)
     count = min(len(data), max(1, round(cluster.clients * len(data) / cluster.samples)))
     # The samples are already in random order.
     parts = [data.take(index) for index in torch.arange(len(data)).tensor_split(count)]

@@ -235,7 +235,7 @@ def exposed_table(record: Record) -> Grid | None:
     ranked = []
     for same in grouped(listed, lambda row: (row.defense, row.target, row.sample)).values():
         best = max(same, key=lambda row: row.above_nonmembers)
-        attacks, above = distinct(row.attack for row in same), 1 - best.above_nonmembers
+        attacks, rate = distinct(row.attack for row in same), 1 - best.above_nonmembers
         total = len({row.attack for row in attacks_by_defense[best.defense]})
         names = wording.join_some(list(map(shortened, attacks)), MOST_NAMED)
         label = labels[Setting(best.defense, "", best.target, None)]
@@ -243,9 +243,9 @@ def exposed_table(record: Record) -> Grid | None:
             wording.capital(best.unit): Cell(str(best.sample), label),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(f"{len(attacks)} of {total}", names),
-            "Non-members as high or higher": wording.percent(above),
+            "Non-members as high or higher": wording.percent(rate),
         }
-        ranked.append(((-len(attacks), above, best.sample), filled))
+        ranked.append(((-len(attacks), rate, best.sample), filled))
     ranked.sort(key=lambda pair: pair[0])
     hidden = len(ranked) - MOST_SAMPLES
     return grid_of(
