@@ -68,9 +68,8 @@ def test_a_prepared_guard_decides_by_the_same_bits(
     assert prepared == plain
     assert here
     assert not any(names & GRADIENTS for names in here), "they are measured in the second process"
-    for left, right in zip(
-        measured_rounds_in(tmp_path / "plain"), measured_rounds_in(tmp_path / "prepared"), strict=True
-    ):
+    plain, prepared = (measured_rounds_in(tmp_path / name) for name in ("plain", "prepared"))
+    for left, right in zip(plain, prepared, strict=True):
         assert [*left.measured.signals] == [*right.measured.signals]
         assert left.notes == {**right.notes, "run": left.notes["run"]}
         for name, values in left.measured.signals.items():
