@@ -196,8 +196,8 @@ def _shadow(
         start, model = train_shadow(samples.take(task.members), task, how, seed, device)
     except BadInput as error:
         raise BadInput(
-            f"shadow model {task.number} of model {task.cluster_index} diverged: its parameters are "
-            f"no longer finite; lower the learning rate ({how.training.lr})"
+            f"shadow model {task.number} of model {task.cluster_index} diverged: its parameters "
+            f"are no longer finite; lower the learning rate ({how.training.lr})"
         ) from error
     return Shadow(start, model, task.members, task.nonmembers)
 
