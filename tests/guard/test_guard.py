@@ -46,7 +46,9 @@ def same(left: Any, right: State) -> bool:
     return left is not None and all(torch.equal(left[name], right[name]) for name in right)
 
 
-def test_an_honest_upload_is_sent_as_it_is_and_a_memorised_one_is_withheld(tmp_path: Path) -> None:
+def test_an_honest_upload_is_sent_unchanged_and_a_memorised_upload_is_withheld(
+    tmp_path: Path,
+) -> None:
     with guard(tmp_path) as opened:
         assert same(opened.check(1, sent=initial(), upload=honest()), honest())
         assert opened.check(2, sent=honest(), upload=memorising()) is None
@@ -55,7 +57,7 @@ def test_an_honest_upload_is_sent_as_it_is_and_a_memorised_one_is_withheld(tmp_p
     assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
 
 
-def test_the_filter_is_applied_to_a_memorised_upload_and_to_no_honest_one(tmp_path: Path) -> None:
+def test_the_filter_is_applied_only_to_a_memorised_upload(tmp_path: Path) -> None:
     with guard(tmp_path, filter=noisy) as opened:
         assert same(opened.check(1, sent=initial(), upload=honest()), honest())
         leaving = opened.check(2, sent=initial(), upload=memorising())
@@ -70,7 +72,7 @@ def test_the_filter_is_applied_to_a_memorised_upload_and_to_no_honest_one(tmp_pa
     assert all(figure.high <= 0.6 for figure in decision.figures)
 
 
-def test_a_filter_that_hides_too_little_does_not_help(tmp_path: Path) -> None:
+def test_an_upload_is_withheld_if_the_filter_hides_too_little(tmp_path: Path) -> None:
     with guard(tmp_path, filter=lambda update: update) as opened:
         assert opened.check(1, sent=initial(), upload=memorising()) is None
     assert str(opened.decisions[0]).startswith("round 1: withheld after the filter: AUC 0.8")
@@ -142,7 +144,7 @@ def auc_of_losses(state: State) -> float:
     return float(below.float().mean())
 
 
-def test_updates_pass_through_the_filter_as_they_are(tmp_path: Path) -> None:
+def test_the_filter_receives_updates_unchanged(tmp_path: Path) -> None:
     change = {name: memorising()[name] - value for name, value in initial().items()}
     with guard(tmp_path, filter=noisy) as opened:
         leaving = opened.check(1, sent=initial(), upload=change, is_update=True)
@@ -152,7 +154,7 @@ def test_updates_pass_through_the_filter_as_they_are(tmp_path: Path) -> None:
 FIGURES = {**SMALL["figures"], "blind_classifier": False}
 
 
-def test_figures_equal_those_of_a_central_recording_and_of_the_guards_own_record(
+def test_estimates_equal_those_of_a_central_recording_and_of_the_guards_record(
     tmp_path: Path,
 ) -> None:
     client, parts = 1, {}
@@ -199,7 +201,7 @@ def test_figures_equal_those_of_a_central_recording_and_of_the_guards_own_record
     assert any(what.startswith("Attacks that compare clients") for what in out.untested)
 
 
-def test_rounds_that_were_withheld_do_not_count_in_later_figures(tmp_path: Path) -> None:
+def test_withheld_rounds_do_not_count_in_later_estimates(tmp_path: Path) -> None:
     with guard(tmp_path / "first") as first, guard(tmp_path / "second") as second:
         first.check(1, sent=initial(), upload=memorising())
         for opened in (first, second):
@@ -207,7 +209,7 @@ def test_rounds_that_were_withheld_do_not_count_in_later_figures(tmp_path: Path)
     assert first.decisions[-1].figures == second.decisions[-1].figures
 
 
-def test_an_upload_of_earlier_rounds_counts_in_later_figures(tmp_path: Path) -> None:
+def test_sent_uploads_of_earlier_rounds_count_in_later_estimates(tmp_path: Path) -> None:
     lax = {"limit": 0.95, "decide_by": "estimate", "attacks": ["loss-series"]}
     with guard(tmp_path / "first", **lax) as first, guard(tmp_path / "second", **lax) as second:
         first.check(1, sent=initial(), upload=memorising())
@@ -278,7 +280,7 @@ def test_a_filtered_upload_is_filtered_again(tmp_path: Path) -> None:
         {"other": torch.zeros(3)},
     ],
 )
-def test_what_is_no_upload_is_withheld(upload: Any, tmp_path: Path) -> None:
+def test_an_invalid_upload_is_withheld(upload: Any, tmp_path: Path) -> None:
     with guard(tmp_path) as opened:
         # Types are checked in tests, and a loop passes anything.
         unchecked: Callable[..., object] = inspect.unwrap(Guard.check)
@@ -419,7 +421,7 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
         guard(folder)
 
 
-def test_nothing_leaves_after_the_folder_was_deleted(tmp_path: Path) -> None:
+def test_uploads_are_withheld_after_the_folder_was_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "guard"
     opened = guard(folder)
     opened.check(1, sent=initial(), upload=honest())
@@ -449,7 +451,7 @@ def test_a_recording_of_no_guard_is_refused_and_kept(tmp_path: Path) -> None:
     assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
 
 
-def test_an_incomplete_last_line_is_of_no_decision(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_counts_as_no_decision(tmp_path: Path) -> None:
     with guard(tmp_path) as opened:
         opened.check(1, sent=initial(), upload=honest())
     log = tmp_path / DECISIONS_FILE
@@ -497,7 +499,7 @@ def test_known_members_are_compared_with_held_out_samples(tmp_path: Path) -> Non
     assert opened.decisions[0].figures[0].value == recorded.value
 
 
-def test_the_upper_limit_is_that_of_the_project(tmp_path: Path) -> None:
+def test_a_decision_has_the_confidence_interval_of_the_auc(tmp_path: Path) -> None:
     with guard(tmp_path, attacks=["blackbox-loss"]) as opened:
         opened.check(1, sent=initial(), upload=honest())
     (stored,) = measured_rounds_in(tmp_path)
@@ -507,7 +509,7 @@ def test_the_upper_limit_is_that_of_the_project(tmp_path: Path) -> None:
     assert (figure.value, figure.low, figure.high) == (interval.value, interval.low, interval.high)
 
 
-def test_a_network_of_one_layer_is_guarded(tmp_path: Path) -> None:
+def test_a_guard_accepts_a_network_of_one_layer(tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(0)
     x, net = torch.randn(800, 2, generator=draw), torch.nn.Linear(2, 2)
     split = fair_split({0: (x, torch.arange(800) % 2)}, audited=600)

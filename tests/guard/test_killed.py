@@ -79,7 +79,7 @@ def checked_in_a_fork(folder: Path, moment: str, **settings: Any) -> int:
 
 @pytest.mark.parametrize("filter", [None, noisy], ids=["sent", "filtered"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_process_has_returned_nothing_and_the_next_one_measures(
+def test_a_killed_process_returns_no_upload_and_the_next_process_measures(
     moment: str, filter: Any, tmp_path: Path
 ) -> None:
     settings = {} if filter is None else {"filter": filter}

@@ -39,7 +39,7 @@ def policy(**settings: Any) -> GuardPolicy:
         ("estimate", None, float("nan"), None, True),
     ],
 )
-def test_what_decides_is_compared_with_the_limit(
+def test_the_deciding_value_is_compared_with_the_limit(
     decide_by: str, high: float | None, value: float, low: float | None, exceeds: bool
 ) -> None:
     assert policy(decide_by=decide_by).exceeds(value, low, high) is exceeds
@@ -49,7 +49,7 @@ def test_what_decides_is_compared_with_the_limit(
     st.sampled_from(["upper", "estimate", "lower"]),
     st.lists(st.floats(0, 1), min_size=3, max_size=3),
 )
-def test_reversed_scores_are_judged_alike(decide_by: str, figures: list[float]) -> None:
+def test_reversed_scores_lead_to_the_same_decision(decide_by: str, figures: list[float]) -> None:
     low, value, high = sorted(figures)
     strict = policy(decide_by=decide_by)
     reversed_low, reversed_value, reversed_high = 1 - high, 1 - value, 1 - low
@@ -60,7 +60,7 @@ def test_reversed_scores_are_judged_alike(decide_by: str, figures: list[float]) 
         )
 
 
-def test_the_error_is_shared_between_attacks_only_if_a_lower_limit_decides() -> None:
+def test_the_error_probability_is_divided_by_the_attacks_only_for_a_lower_limit() -> None:
     assert policy(attacks=["loss-series", "avg-cosine"]).level == 0.95
     shared = policy(attacks=["loss-series", "avg-cosine"], decide_by="lower").level
     assert shared == pytest.approx(0.975)
@@ -96,13 +96,13 @@ def test_attacks_that_need_more_than_the_clients_uploads_are_refused() -> None:
         policy(attacks=["loss-serie"]).catalogue()
 
 
-def test_a_side_below_the_smallest_audit_is_refused() -> None:
+def test_too_few_members_or_held_out_samples_are_refused() -> None:
     policy(smallest_audit=60, decide_by="estimate").refuse_small(60, 60)
     with pytest.raises(BadInput, match="60 members and 59 held-out samples"):
         policy(smallest_audit=60, decide_by="estimate").refuse_small(60, 59)
 
 
-def test_an_audit_that_would_withhold_every_upload_is_refused_with_the_size_it_needs() -> None:
+def test_an_audit_that_would_withhold_every_upload_is_refused_and_a_size_is_advised() -> None:
     with pytest.raises(BadInput, match="audit about 256 samples"):
         policy().refuse_small(60, 60)
     policy().refuse_small(64, 64)
@@ -110,7 +110,7 @@ def test_an_audit_that_would_withhold_every_upload_is_refused_with_the_size_it_n
         policy().refuse_small(63, 63)
 
 
-def test_an_audit_that_would_withhold_nothing_is_refused() -> None:
+def test_an_audit_that_would_withhold_no_upload_is_refused() -> None:
     strict = policy(limit=0.95, decide_by="lower", smallest_audit=10)
     with pytest.raises(BadInput, match="nothing would be withheld"):
         strict.refuse_small(20, 20)

@@ -59,7 +59,7 @@ def decided(folder: Path, *, prepares: bool, **settings: Any) -> list[Decision]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("filter", [None, noisy], ids=["without a filter", "filter"])
-def test_a_prepared_guard_decides_by_the_same_bits(
+def test_a_prepared_guard_has_bit_identical_signals_and_equal_decisions(
     filter: Any, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = decided(tmp_path / "plain", prepares=False, filter=filter)
@@ -111,7 +111,7 @@ def failing(opened: Guard) -> None:
 @pytest.mark.parametrize(
     "prepare", [not_at_all, another_model, a_later_model, no_model, killed, stopped, failing]
 )
-def test_a_process_that_cannot_help_changes_no_decision(
+def test_a_process_that_fails_changes_no_decision(
     prepare: Callable[[Guard], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forking, "_MIN_PATIENCE", 0.5)
@@ -154,7 +154,7 @@ def test_an_upload_with_infinite_values_is_withheld(tmp_path: Path) -> None:
         assert opened.check(2, sent=initial(), upload=honest()) is not None
 
 
-def test_losses_alone_need_no_process(tmp_path: Path) -> None:
+def test_attacks_on_losses_start_no_process(tmp_path: Path) -> None:
     with guard(tmp_path, attacks=["blackbox-loss"]) as opened:
         opened.prepare(sent=initial())
         assert process_of(opened).pid == 0

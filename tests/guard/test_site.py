@@ -38,7 +38,7 @@ def site(folder: Path, policy: str = POLICY) -> Path:
     return folder / "guard.toml"
 
 
-def test_a_guard_of_a_file_decides_like_one_of_python(tmp_path: Path) -> None:
+def test_a_guard_from_a_policy_file_decides_like_one_from_python(tmp_path: Path) -> None:
     path = site(tmp_path, f'{POLICY}filter = "site.py:noisy"\n')
     with site_guard(path, "job-1", log=lambda line: None) as opened:
         assert opened.check(1, sent=initial(), upload=honest()) is not None

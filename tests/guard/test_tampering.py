@@ -22,7 +22,7 @@ def write_lines(folder: Path, lines: list[str]) -> None:
     (folder / DECISIONS_FILE).write_text("".join(f"{line}\n" for line in lines))
 
 
-def test_an_upload_does_not_leave_because_a_line_lists_it_as_sent(tmp_path: Path) -> None:
+def test_a_forged_log_line_does_not_release_an_upload(tmp_path: Path) -> None:
     with guard(tmp_path) as opened:
         opened.check(1, sent=initial(), upload=honest())
         opened.check(2, sent=initial(), upload=memorising())
@@ -34,7 +34,7 @@ def test_an_upload_does_not_leave_because_a_line_lists_it_as_sent(tmp_path: Path
     assert "is another one" in again.decisions[-1].reason
 
 
-def test_an_upload_does_not_leave_because_its_measurement_was_put_in_the_folder(
+def test_a_forged_measurement_does_not_release_an_upload(
     tmp_path: Path,
 ) -> None:
     lax, strict = tmp_path / "lax", tmp_path / "strict"
@@ -74,7 +74,7 @@ def reversed_update(update: State) -> State:
     return {name: -value for name, value in update.items()}
 
 
-def test_a_filter_that_reverses_the_leak_does_not_help(tmp_path: Path) -> None:
+def test_a_leak_that_a_filter_reverses_is_withheld(tmp_path: Path) -> None:
     with guard(tmp_path, filter=reversed_update) as opened:
         assert opened.check(1, sent=initial(), upload=memorising()) is None
     (decision,) = opened.decisions
@@ -84,7 +84,7 @@ def test_a_filter_that_reverses_the_leak_does_not_help(tmp_path: Path) -> None:
     assert f", at least {decision.worst.low:.3f} (avg-cosine)" in str(decision)
 
 
-def test_an_update_that_the_received_model_absorbs_does_not_leave(tmp_path: Path) -> None:
+def test_an_update_that_the_received_model_absorbs_is_withheld(tmp_path: Path) -> None:
     change = {name: memorising()[name] - value for name, value in initial().items()}
     large = {name: value + 1e9 for name, value in initial().items()}
     with guard(tmp_path) as opened:
@@ -92,7 +92,7 @@ def test_an_update_that_the_received_model_absorbs_does_not_leave(tmp_path: Path
     assert "rounds it away" in opened.decisions[-1].reason
 
 
-def test_a_small_update_of_an_ordinary_model_leaves(tmp_path: Path) -> None:
+def test_a_small_update_of_an_ordinary_model_is_sent(tmp_path: Path) -> None:
     # About the smallest step of training in single precision.
     change = {n: 1e-5 * (honest()[n] - v) for n, v in initial().items()}
     computed = {n: (v + change[n]) - v for n, v in initial().items()}
@@ -116,7 +116,7 @@ def test_threads_get_the_answers_to_their_own_uploads(tmp_path: Path) -> None:
     assert leaving == {number: number % 2 == 1 for number in range(1, 7)}
 
 
-def test_workers_do_not_change_figures(tmp_path: Path) -> None:
+def test_the_number_of_workers_does_not_change_estimates(tmp_path: Path) -> None:
     with guard(tmp_path / "one") as one, guard(tmp_path / "two", workers=2) as two:
         for opened in (one, two):
             opened.check(1, sent=initial(), upload=honest())
@@ -126,7 +126,7 @@ def test_workers_do_not_change_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [100, 600, 800, 2000, 9000, 20_000])
-def test_on_a_full_disk_an_upload_leaves_with_its_decision_alone(
+def test_on_a_full_disk_an_upload_is_sent_only_with_its_decision(
     limit: int, tmp_path: Path
 ) -> None:
     second = trained(honest(), data().split.train[CLIENT].tolist(), epochs=1, seed=3)

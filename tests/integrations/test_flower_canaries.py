@@ -59,7 +59,7 @@ def test_canary_nodes_bound_the_epsilon_of_flower_noise(
     assert normal > truth / 4
 
 
-def test_noise_that_is_forgotten_is_found_out(
+def test_missing_noise_is_detected(
     example: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     coins, normal = printed(example, capsys, noise_multiplier=1e-6)

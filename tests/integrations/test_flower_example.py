@@ -129,7 +129,7 @@ def test_the_projects_run_and_the_recording_is_complete(
         assert max(samples) < 1797 * 4 / 5 / 3, "what was set aside is not trained on"
 
 
-def test_a_client_of_an_audit_imports_nothing_that_measures() -> None:
+def test_an_audited_client_imports_no_measuring_module() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaudit[flower]'")
     code = "import sys, digits_app.client_app; print(*sys.modules)"
     done = subprocess.run(
@@ -150,7 +150,7 @@ def test_a_client_of_an_audit_imports_nothing_that_measures() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("project", ["lora", "lora-audited"])
-def test_adapters_alone_are_sent_and_recorded(
+def test_only_adapters_are_sent_and_recorded(
     project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for needed in ("all_minilm_l6_v2", "peft", "transformers"):

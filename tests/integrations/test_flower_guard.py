@@ -71,7 +71,7 @@ def replies(grid: StubGrid) -> list[Message]:
     return grid.received
 
 
-def test_a_federation_goes_on_without_the_node_that_memorises(sites: Path) -> None:
+def test_a_federation_continues_without_the_node_that_memorises(sites: Path) -> None:
     grid = StubGrid(app(), nodes=2)
     arrays = run(grid).to_torch_state_dict()
     for name, value in honest().items():
@@ -85,7 +85,7 @@ def test_a_federation_goes_on_without_the_node_that_memorises(sites: Path) -> No
     assert errors == [WITHHELD, WITHHELD]
 
 
-def test_only_measured_arrays_and_the_number_of_examples_leave(sites: Path) -> None:
+def test_only_measured_arrays_and_the_number_of_examples_are_sent(sites: Path) -> None:
     grid = StubGrid(app(extra=ConfigRecord({"secret": "x"})), nodes=1)
     run_of_one(grid)
     (reply,) = replies(grid)
@@ -143,7 +143,7 @@ def run_of_one(grid: StubGrid) -> None:
         {"metrics": None},
     ],
 )
-def test_what_was_not_measured_does_not_leave(records: dict[str, Any], sites: Path) -> None:
+def test_unmeasured_content_is_not_sent(records: dict[str, Any], sites: Path) -> None:
     grid = StubGrid(app(**records), nodes=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -152,7 +152,7 @@ def test_what_was_not_measured_does_not_leave(records: dict[str, Any], sites: Pa
     assert reply.error.reason == WITHHELD
 
 
-def test_metrics_leave_if_the_policy_allows_them(sites: Path) -> None:
+def test_metrics_are_sent_if_the_policy_allows_them(sites: Path) -> None:
     path = sites / "0" / "guard.toml"
     path.write_text(f"{path.read_text()}metrics = true\n")
     grid = StubGrid(app(), nodes=1)
@@ -169,7 +169,7 @@ def test_a_node_without_a_policy_sends_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert replies(grid)[0].error.reason == WITHHELD
 
 
-def test_the_text_of_an_error_does_not_leave(sites: Path) -> None:
+def test_the_text_of_an_error_is_not_sent(sites: Path) -> None:
     found = ClientApp(mods=[guard_mod])
 
     @found.train()
@@ -218,7 +218,7 @@ run_simulation(server, app(), num_supernodes=2)
 
 
 @pytest.mark.slow
-def test_flowers_simulation_goes_on_without_the_node_that_memorises(sites: Path) -> None:
+def test_a_flower_simulation_continues_without_the_node_that_memorises(sites: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedaudit[flower,ray]'")
     script, model = sites / "simulation.py", sites / "model.pt"
     script.write_text(SIMULATION)

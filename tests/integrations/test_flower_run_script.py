@@ -55,7 +55,7 @@ def runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("way", ["simulation", "deployment"])
-def test_nothing_outlives_the_script_when_it_is_interrupted(
+def test_no_process_outlives_an_interrupted_script(
     way: str, sent: signal.Signals, tmp_path: Path
 ) -> None:
     names = ("flwr", "flower-superlink", "flower-supernode")
@@ -72,7 +72,7 @@ def test_nothing_outlives_the_script_when_it_is_interrupted(
         script.wait()
 
 
-def test_nothing_outlives_the_script_when_it_is_done(tmp_path: Path) -> None:
+def test_no_process_outlives_a_finished_script(tmp_path: Path) -> None:
     # Nothing listens before the SuperLink is started, and something does from then on.
     asked = '#!/bin/sh\n[ -e "$PIDS" ] || exit 7\n'
     env = commands(

@@ -112,7 +112,7 @@ def test_the_server_receives_only_masked_uploads(secret: tuple) -> None:  # type
             assert not any(array.tobytes() in item for item in packed)
 
 
-def test_the_sum_that_is_recorded_is_that_of_the_uploads(secret: tuple, tmp_path: Path) -> None:  # type: ignore[type-arg]
+def test_the_recorded_sum_equals_the_sum_of_the_uploads(secret: tuple, tmp_path: Path) -> None:  # type: ignore[type-arg]
     folder, _, plain = secret
     sizes = {client: len(samples) for client, samples in data().clients.items()}
     arrays = initial().to_numpy_ndarrays()
@@ -139,7 +139,7 @@ def test_the_sum_that_is_recorded_is_that_of_the_uploads(secret: tuple, tmp_path
     ] * ROUNDS
 
 
-def test_attacks_that_need_uploads_are_refused_and_the_others_run(secret: tuple) -> None:  # type: ignore[type-arg]
+def test_attacks_that_need_uploads_are_refused_and_other_attacks_run(secret: tuple) -> None:  # type: ignore[type-arg]
     folder, _, _ = secret
     found = attack_recording(folder, (), folder / "out")
     assert {one.attack for one in found.findings} == set(NAMES)
@@ -147,7 +147,7 @@ def test_attacks_that_need_uploads_are_refused_and_the_others_run(secret: tuple)
         attack_recording(folder, ("fedmia-1",), folder / "other")
 
 
-def test_without_the_protocol_nothing_is_taken_for_a_sum(tmp_path: Path) -> None:
+def test_uploads_without_secure_aggregation_are_not_recorded_as_a_sum(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="do not come from secure aggregation"):
         aggregated(tmp_path / "a", [identity_mod], secure=False)
     with pytest.raises(BadInput, match=r"add identity_mod .* after secaggplus_mod"):
@@ -179,7 +179,9 @@ def told(folder: Path, *rounds: dict[str, object]) -> list[RoundEntry]:
 
 
 @pytest.mark.parametrize("said", [-1, 10**16, True, "", "\n", float("nan")])
-def test_numbers_that_no_client_has_are_nobodys(said: object, tmp_path: Path) -> None:
+def test_a_reply_with_an_invalid_client_number_counts_as_unnamed(
+    said: object, tmp_path: Path
+) -> None:
     with pytest.warns(RuntimeWarning, match="1 of 2 replies do not name their client"):
         (one,) = told(tmp_path, {"a": 0, "b": said})
     assert (one.measured, one.answered, one.unnamed) == (False, (0,), 1)
@@ -194,7 +196,7 @@ def test_changed_and_duplicate_client_numbers_warn(tmp_path: Path) -> None:
     assert "several nodes claim to be client 0" in str(warned[1].message)
 
 
-def test_a_sum_that_cannot_be_read_ends_no_training(tmp_path: Path) -> None:
+def test_an_unreadable_sum_does_not_stop_training(tmp_path: Path) -> None:
     class Trusting(FedAvg):
         def aggregate_fit(self, *given: object) -> tuple[None, dict[str, Scalar]]:
             return None, {}
@@ -207,7 +209,7 @@ def test_a_sum_that_cannot_be_read_ends_no_training(tmp_path: Path) -> None:
     assert [one.measured for one in read_round_log(tmp_path)] == [False]
 
 
-def test_numpy_clients_of_the_older_interface_are_recorded_singly(tmp_path: Path) -> None:
+def test_numpy_clients_of_the_older_interface_are_recorded_individually(tmp_path: Path) -> None:
     Client.plain.clear()
     mods: list[Mod] = [identity_mod]
     grid = StubGrid(ClientApp(lambda context: Client(context).to_client(), mods=mods))

@@ -351,7 +351,7 @@ def test_a_job_stores_only_the_arguments_of_the_filter(
         ("site-1", {"filter_type": FilterType.TASK_RESULT}, "this object can only be assigned"),
     ],
 )
-def test_a_filter_without_models_to_see_raises(
+def test_a_filter_added_at_a_place_without_models_raises(
     target: str, how: dict[str, object], says: str
 ) -> None:
     with pytest.raises((BadInput, ValueError), match=says):

@@ -82,7 +82,7 @@ def test_percentile_privacy_limits_each_entry_and_adds_no_noise() -> None:
     assert failed(audit) == {"outputs without noise", "standard deviation of noise"}
 
 
-def test_sparse_vectors_hide_their_noise() -> None:
+def test_check_dp_cannot_check_the_noise_of_sparse_vectors() -> None:
     audit = check_dp(SVTPrivacy, sensitivity=1e-5, sigma=1.0)
     assert audit.verdict is FilterVerdict.UNCHECKED
     assert "noise alone" in {check.name for check in audit.of(Result.UNTESTED)}

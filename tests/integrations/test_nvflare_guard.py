@@ -72,7 +72,9 @@ def difference(state: State) -> State:
 
 
 @pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
-def test_an_honest_result_leaves_and_a_memorised_one_does_not(kind: str, tmp_path: Path) -> None:
+def test_an_honest_result_is_sent_and_a_memorised_result_is_withheld(
+    kind: str, tmp_path: Path
+) -> None:
     there = Site(tmp_path)
     of = (lambda state: state) if kind == DataKind.WEIGHTS else difference
     meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: 7, "secret": "x"}
@@ -92,7 +94,7 @@ def test_an_honest_result_leaves_and_a_memorised_one_does_not(kind: str, tmp_pat
 
 
 @pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
-def test_a_filtered_result_leaves_in_the_kind_of_the_original(kind: str, tmp_path: Path) -> None:
+def test_a_filtered_result_keeps_the_data_kind_of_the_original(kind: str, tmp_path: Path) -> None:
     there = Site(tmp_path, f'{POLICY}filter = "site.py:noisy"\n')
     upload = memorising() if kind == DataKind.WEIGHTS else difference(memorising())
     left = from_shareable(there.task(0, initial(), message(kind, upload)))
@@ -102,7 +104,7 @@ def test_a_filtered_result_leaves_in_the_kind_of_the_original(kind: str, tmp_pat
     assert 3.0 < moved < 5.0, "the mean absolute noise is 5 times 0.8"
 
 
-def test_an_empty_reply_holds_no_arrays(tmp_path: Path) -> None:
+def test_an_empty_reply_has_no_arrays(tmp_path: Path) -> None:
     there = Site(tmp_path, withheld="empty")
     left = there.task(0, initial(), message(DataKind.WEIGHTS, memorising()))
     there.close()
@@ -126,7 +128,7 @@ SECRET = np.arange(20.0)
         Shareable({"secret": SECRET}),
     ],
 )
-def test_a_result_that_cannot_be_measured_does_not_leave(result: Shareable, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_measured_is_withheld(result: Shareable, tmp_path: Path) -> None:
     there = Site(tmp_path)
     left = there.task(0, initial(), result)
     there.close()
@@ -134,7 +136,7 @@ def test_a_result_that_cannot_be_measured_does_not_leave(result: Shareable, tmp_
     assert {*left} <= {"__headers__"}
 
 
-def test_an_error_of_the_site_leaves_without_its_content(tmp_path: Path) -> None:
+def test_an_error_of_the_site_is_sent_without_content(tmp_path: Path) -> None:
     there = Site(tmp_path)
     for code, expected in (
         (ReturnCode.EXECUTION_EXCEPTION, ReturnCode.EXECUTION_EXCEPTION),
@@ -163,7 +165,7 @@ def test_other_keys_and_headers_of_a_result_are_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_metrics_leave_only_if_the_site_allows_numbers(allowed: bool, tmp_path: Path) -> None:
+def test_metrics_are_sent_only_if_the_site_allows_them(allowed: bool, tmp_path: Path) -> None:
     there = Site(tmp_path, f"{POLICY}metrics = {str(allowed).lower()}\n")
     metrics = {"loss": 0.5, "samples": SECRET, "text": "x"}
     alone = there.task(0, initial(), message(DataKind.METRICS, metrics))
@@ -181,7 +183,7 @@ def test_metrics_leave_only_if_the_site_allows_numbers(allowed: bool, tmp_path: 
         assert MetaKey.INITIAL_METRICS not in together.meta
 
 
-def test_a_result_without_a_known_model_does_not_leave(tmp_path: Path) -> None:
+def test_a_result_without_a_known_model_is_withheld(tmp_path: Path) -> None:
     there = Site(tmp_path)
     for round, model in (("second", initial()), (0, None)):
         left = there.task(round, model, message(DataKind.WEIGHTS, honest()))
@@ -334,7 +336,7 @@ def block(start: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["simulator", "poc"])
-def test_a_job_goes_on_without_the_site_that_memorises(where: str, tmp_path: Path) -> None:
+def test_a_job_continues_without_the_site_that_memorises(where: str, tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"site-{number}").mkdir()
         site(tmp_path / f"site-{number}", POLICY)

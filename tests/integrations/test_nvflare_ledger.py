@@ -212,7 +212,7 @@ def test_each_site_is_recorded_with_the_model_it_received(
     same(tmp_path / "ledger", tmp_path / "hand")
 
 
-def test_weights_are_those_that_sites_report(tmp_path: Path) -> None:
+def test_weights_equal_those_that_sites_report(tmp_path: Path) -> None:
     ledger = asked(tmp_path / "ledger", "site-0", "site-1", view="sum", attacks=())
     live = next(iter(rounds()))
     ledger.add_result("site-0", Upload(arrays(live.uploads[0]), weight=3.0))

@@ -8,6 +8,6 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaud
 
 
 @pytest.mark.parametrize("name", ["study_server", "study_client"])
-def test_an_app_of_a_study_is_sent_to_workers_and_ray(name: str) -> None:
+def test_importing_a_removed_app_suggests_workers_and_ray(name: str) -> None:
     with pytest.raises(ImportError, match=r"--workers N`, .* with `--engine ray:auto`"):
         getattr(import_module("fedaudit.integrations.flower"), name)

@@ -52,5 +52,5 @@ def test_unprefixed_metrics_are_read_only_from_training() -> None:
         ("latest", False),
     ],
 )
-def test_records_of_an_evaluation_are_known_by_their_names(name: str, expected: bool) -> None:
+def test_records_of_an_evaluation_are_recognised_by_name(name: str, expected: bool) -> None:
     assert is_evaluation(name) == expected

@@ -77,7 +77,7 @@ KINDS = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_model_in_any_type_of_torch_is_read_or_refused(kind: torch.dtype) -> None:
+def test_models_of_every_torch_dtype_are_read_or_refused(kind: torch.dtype) -> None:
     shape = Shape(NET.initial(1), network())
     state = dict(network().state_dict())
     try:
@@ -94,7 +94,7 @@ def test_a_model_in_any_type_of_torch_is_read_or_refused(kind: torch.dtype) -> N
 @settings(deadline=None, max_examples=200)
 @given(st.data())
 @pytest.mark.slow
-def test_an_array_of_any_type_and_shape_is_read_or_refused(data: st.DataObject) -> None:
+def test_arrays_of_every_dtype_and_shape_are_read_or_refused(data: st.DataObject) -> None:
     kinds = npst.array_dtypes(max_size=3) | npst.scalar_dtypes() | npst.complex_number_dtypes()
     kind, axes = data.draw(kinds), data.draw(npst.array_shapes(min_dims=0, min_side=0))
     array = np.zeros(axes, kind)
@@ -106,6 +106,6 @@ def test_an_array_of_any_type_and_shape_is_read_or_refused(data: st.DataObject) 
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00(((("])
-def test_bytes_that_are_no_array_are_refused(content: bytes) -> None:
+def test_bytes_that_encode_no_array_are_refused(content: bytes) -> None:
     with pytest.raises(BadInput, match=r"an array (is|cannot be read)"):
         array_from(lambda: np.load(io.BytesIO(content), allow_pickle=False))

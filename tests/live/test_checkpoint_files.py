@@ -151,7 +151,7 @@ def test_files_without_a_model_are_refused(tmp_path: Path, stored: object) -> No
         read_checkpoint(tmp_path / "net.pt")
 
 
-def test_an_endless_pickle_of_itself_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_that_contains_itself_is_refused(tmp_path: Path) -> None:
     endless: dict[str, object] = {}
     endless["model"] = endless
     torch.save(endless, tmp_path / "net.pt")
@@ -223,7 +223,7 @@ def test_an_old_checkpoint_is_refused(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "net.pt")
 
 
-def test_a_program_of_torchscript_is_refused(tmp_path: Path) -> None:
+def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("net/constants.pkl", b"")

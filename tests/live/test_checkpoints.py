@@ -41,7 +41,7 @@ def coverage_of(recording: Path) -> Coverage:
 
 
 @pytest.mark.parametrize("save", [as_torch, as_module, as_safetensors, as_npz])
-def test_signals_and_figures_equal_those_of_a_live_recording_to_the_bit(
+def test_checkpoints_give_bit_identical_signals_and_equal_estimates(
     tmp_path: Path, save: Save
 ) -> None:
     record_live(tmp_path / "live", attacks=(*FEW, "fta-l-global", "sia"))
@@ -57,7 +57,7 @@ def test_signals_and_figures_equal_those_of_a_live_recording_to_the_bit(
     assert first.controls == second.controls
 
 
-def test_global_models_alone_give_the_figures_of_a_live_client(tmp_path: Path) -> None:
+def test_global_models_give_the_signals_of_a_recording_in_the_globals_view(tmp_path: Path) -> None:
     record_live(tmp_path / "live", view="globals", attacks=("avg-cosine", "fta-l"))
     save_all(tmp_path / "saved", as_torch, clients=False)
     path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("avg-cosine", "fta-l"))
@@ -67,7 +67,7 @@ def test_global_models_alone_give_the_figures_of_a_live_client(tmp_path: Path) -
     assert all(torch.equal(live[key], after[key]) for key in live)
 
 
-def test_models_that_were_sent_are_read_as_such(tmp_path: Path) -> None:
+def test_global_models_saved_before_their_round_are_recorded(tmp_path: Path) -> None:
     record_live(tmp_path / "live", view="globals", attacks=("avg-cosine",))
     folder = tmp_path / "saved"
     folder.mkdir()
@@ -157,7 +157,7 @@ def test_a_final_model_needs_the_number_of_rounds(tmp_path: Path) -> None:
         recorded(tmp_path, tmp_path / "after")
 
 
-def test_rounds_without_a_model_are_missing_with_the_reason(tmp_path: Path) -> None:
+def test_rounds_without_a_saved_model_are_missing_with_the_reason(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch, clients=False)
     (tmp_path / "saved" / "round-2" / "global.pt").unlink()
     with pytest.warns(RuntimeWarning, match="not recorded"):
@@ -170,7 +170,7 @@ def test_rounds_without_a_model_are_missing_with_the_reason(tmp_path: Path) -> N
     }
 
 
-def test_distant_models_are_joined_if_asked(tmp_path: Path) -> None:
+def test_missing_rounds_are_measured_as_one_with_gaps_join(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch, clients=False)
     (tmp_path / "saved" / "round-2" / "global.pt").unlink()
     with pytest.warns(RuntimeWarning, match="not recorded"):
@@ -209,13 +209,13 @@ def test_names_in_files_are_matched_with_audited_clients(tmp_path: Path) -> None
     assert all(torch.equal(live[key], after[key]) for key in live)
 
 
-def test_the_mean_of_clients_reveals_models_saved_at_another_time(tmp_path: Path) -> None:
+def test_the_mean_of_uploads_contradicts_a_wrong_time_of_saving(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch)
     with pytest.raises(BadInput, match="saved='sent' takes for it, but that of saved='after'"):
         recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW, saved="sent")
 
 
-def test_a_missing_client_is_reported_if_the_mean_shows_it(tmp_path: Path) -> None:
+def test_a_missing_file_of_a_client_is_reported_if_the_mean_differs(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch)
     (tmp_path / "saved" / "round-2" / "client-1.pt").unlink()
     with pytest.warns(RuntimeWarning, match="not the plain mean of the saved clients' models"):
@@ -240,7 +240,7 @@ def test_copied_files_are_reported(tmp_path: Path) -> None:
         recorded(tmp_path / "saved", tmp_path / "again", attacks=FEW)
 
 
-def test_a_client_that_did_not_train_is_no_copy(tmp_path: Path) -> None:
+def test_a_client_that_returns_the_sent_model_is_not_reported_as_a_copy(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch)
     start = (tmp_path / "saved" / "round-1" / "global.pt").read_bytes()
     for client in (0, 1):

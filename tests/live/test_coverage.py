@@ -208,7 +208,7 @@ def test_queued_rounds_are_missing(tmp_path: Path) -> None:
     assert (span.first, span.last, span.reason) == (2, 3, "still to be measured")
 
 
-def test_an_upload_of_an_unknown_client_may_be_of_an_audited_one(tmp_path: Path) -> None:
+def test_an_upload_of_an_unknown_client_may_be_from_an_audited_client(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
         recorder.round(
@@ -332,7 +332,7 @@ def test_a_repeated_round_raises_if_strict(tmp_path: Path) -> None:
             recorder.round(1, sent=shifted(LIST[0].sent), uploads=LIST[0].uploads)
 
 
-def test_a_resumed_run_may_repeat_rounds_and_then_one_of_them_twice(tmp_path: Path) -> None:
+def test_a_round_passed_again_with_other_data_after_resuming_is_missing(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2)
     with opened(tmp_path) as recorder:

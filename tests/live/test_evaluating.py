@@ -37,7 +37,7 @@ def notes_of(folder: Path, attacks: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("attacks", [["blackbox-loss"], ["blackbox-loss", "avg-cosine"]])
-def test_accuracy_of_one_upload_takes_no_pass_and_is_the_same(
+def test_accuracy_of_one_upload_needs_no_separate_pass_and_is_equal(
     attacks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = counted(monkeypatch)
@@ -52,7 +52,7 @@ def test_accuracy_of_one_upload_takes_no_pass_and_is_the_same(
     assert notes["train_correct/global"] == str(int(is_right[member].sum()))
 
 
-def test_accuracy_takes_its_own_pass_if_no_signal_reads_outputs(
+def test_accuracy_needs_a_separate_pass_if_no_signal_reads_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = counted(monkeypatch)
@@ -61,7 +61,7 @@ def test_accuracy_takes_its_own_pass_if_no_signal_reads_outputs(
     assert notes == notes_of(tmp_path / "losses", ["blackbox-loss"]) | {"run": notes["run"]}
 
 
-def test_accuracy_takes_its_own_pass_if_the_model_after_the_round_is_another(
+def test_accuracy_needs_a_separate_pass_if_the_global_model_differs_from_the_upload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = counted(monkeypatch)

@@ -162,7 +162,7 @@ def test_an_invalid_weight_excludes_only_its_client_and_round(
 
 
 @pytest.mark.parametrize("sent", ["missing", "nan", "none"])
-def test_a_client_with_unknown_received_model_is_excluded_alone(
+def test_only_the_client_with_an_unknown_received_model_is_excluded(
     sent: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
@@ -292,7 +292,7 @@ def test_the_sum_of_a_round_with_a_faulty_upload_is_refused(tmp_path: Path) -> N
         recorder.close()
 
 
-def test_unchanged_infinite_buffers_are_no_fault(tmp_path: Path) -> None:
+def test_unchanged_infinite_buffers_are_accepted(tmp_path: Path) -> None:
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -337,7 +337,7 @@ def test_a_round_with_a_non_finite_next_model_is_missing(
 
 
 @pytest.mark.parametrize("fault", ["nan", "huge"])
-def test_a_global_model_spoiled_by_an_upload_keeps_other_clients(
+def test_a_non_finite_global_model_excludes_only_the_faulty_client(
     fault: str, tmp_path: Path
 ) -> None:
     (one, *_) = LIST

@@ -92,7 +92,9 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
 
 
 @pytest.mark.slow
-def test_clients_with_other_label_distributions_are_no_leak(skewed: tuple[Record, Path]) -> None:
+def test_different_label_distributions_are_not_reported_as_a_leak(
+    skewed: tuple[Record, Path],
+) -> None:
     record, _ = skewed
     assert verdict(record).status in ("no leak shown", "inconclusive")
     outcome = evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome
@@ -100,7 +102,9 @@ def test_clients_with_other_label_distributions_are_no_leak(skewed: tuple[Record
     assert not [one for one in record.controls if one.passed is False]
 
 
-def test_held_out_samples_of_a_client_follow_its_coins(skewed: tuple[Record, Path]) -> None:
+def test_members_are_compared_with_held_out_samples_of_the_same_draw(
+    skewed: tuple[Record, Path],
+) -> None:
     record, folder = skewed
     scores = read_scores(folder / "result" / "scores.safetensors")
     for one in record.where(contrast="unseen", metric="auc", attack="blackbox-loss"):
@@ -126,7 +130,9 @@ def test_samples_of_other_clients_are_class_matched_and_marked_unfair(
     assert not any("other clients'" in check.name for check in found.checks)
 
 
-def test_small_clients_are_pooled_each_compared_within_itself(skewed: tuple[Record, Path]) -> None:
+def test_small_clients_are_pooled_and_compared_within_each_client(
+    skewed: tuple[Record, Path],
+) -> None:
     record, _ = skewed
     (pooled,) = record.where(attack="blackbox-loss", contrast="unseen", metric="auc", target=None)
     assert pooled.within == "client"
@@ -168,7 +174,9 @@ def test_a_single_memorising_client_is_not_hidden_by_others(
 
 
 @pytest.mark.slow
-def test_a_site_of_thirty_members_passes_no_control_for_want_of_power(tmp_path: Path) -> None:
+def test_the_blind_classifier_does_not_pass_for_a_client_with_too_few_samples(
+    tmp_path: Path,
+) -> None:
     record = audited(federation(3, 300, 1.0, 5), tmp_path, samples=20, epochs=1)
     alone = [one for one in record.controls if one.control == "blind classifier" and one.target]
     assert alone

@@ -118,11 +118,11 @@ def test_flat_probabilities_and_logits_are_distinguished() -> None:
 @pytest.mark.parametrize(
     "last", [lambda z: 0 * z, lambda z: 0 * z + 0.5, lambda z: z.log_softmax(-1)]
 )
-def test_outputs_that_prove_nothing_are_taken(last: Callable[[Tensor], Tensor]) -> None:
+def test_outputs_that_could_be_logits_are_accepted(last: Callable[[Tensor], Tensor]) -> None:
     described("classes", last)
 
 
-def test_a_loss_of_probabilities_takes_probabilities(tmp_path: Path) -> None:
+def test_a_custom_loss_of_probabilities_accepts_probabilities(tmp_path: Path) -> None:
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         return -outputs.gather(1, labels[:, None])[:, 0].clamp_min(1e-9).log()
 
@@ -173,7 +173,7 @@ TRAINED: dict[str, Network] = {
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-def test_nothing_that_was_trained_is_left_in_the_untrained_control(kind: str) -> None:
+def test_the_untrained_control_has_no_trained_parameter(kind: str) -> None:
     module = TRAINED[kind]()
     with torch.no_grad():
         for value in module.parameters():

@@ -227,7 +227,7 @@ def test_unaudited_clients_prevent_only_source_inference(tmp_path: Path) -> None
     assert "every attack was run" not in evidence(found)
 
 
-def test_a_client_that_leaves_is_measured_until_then(tmp_path: Path) -> None:
+def test_a_client_that_leaves_is_measured_in_its_earlier_rounds(tmp_path: Path) -> None:
     folder = tmp_path / "left"
     with record(folder, network, data().split.audit, attacks=("blackbox-loss",)) as recorder:
         for one in rounds():

@@ -93,7 +93,7 @@ def test_clients_that_train_more_or_less_than_others_pass(share: float, tmp_path
     assert control.note == f"4 clients in {ROUNDS} rounds"
 
 
-def test_two_clients_say_nothing_of_which_of_them_differs(tmp_path: Path) -> None:
+def test_with_two_clients_neither_is_reported_as_different(tmp_path: Path) -> None:
     record = recorded(tmp_path, lambda index, sent, own: dict(sent), clients=2)
     assert not [one for one in record.controls if one.control == "peer updates"]
 
@@ -108,6 +108,6 @@ def test_a_peer_with_a_copied_update_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_different_updates_of_equal_norm_are_no_copies(tmp_path: Path) -> None:
+def test_different_updates_of_equal_norm_are_not_reported_as_copies(tmp_path: Path) -> None:
     control = peers(recorded(tmp_path, lambda index, sent, own: own, signs=True))
     assert control.passed is True

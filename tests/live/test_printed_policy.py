@@ -73,7 +73,7 @@ def judged(
 MANY = {0: 1500, 1: 1500, 2: 1500}
 
 
-def test_a_single_client_can_pass(tmp_path: Path) -> None:
+def test_a_recording_of_a_single_client_can_pass_the_gate(tmp_path: Path) -> None:
     data = classes_of({0: 2500})
     found = judged(tmp_path, data, fedaudit.fair_split(data, audited=1200))
     assert found.outcome is Outcome.PASS, found.reason
@@ -81,7 +81,7 @@ def test_a_single_client_can_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_clients_that_share_no_class_can_pass(tmp_path: Path) -> None:
+def test_clients_that_share_no_class_can_pass_the_gate(tmp_path: Path) -> None:
     data = classes_of(dict.fromkeys(range(4), 900), only={0: 0, 1: 1, 2: 2, 3: 3})
     found = judged(tmp_path, data, fedaudit.fair_split(data, audited=400))
     assert found.outcome is Outcome.PASS, found.reason
@@ -97,7 +97,7 @@ def test_a_client_with_too_few_coins_for_a_bound_does_not_fail_others(tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_audit_without_coins_is_asked_for_no_bound_on_epsilon(tmp_path: Path) -> None:
+def test_a_gate_needs_no_bound_on_epsilon_for_an_audit_without_coins(tmp_path: Path) -> None:
     data = classes_of(MANY)
     members = {client: (x[:300], y[:300]) for client, (x, y) in data.items()}
     samples = fedaudit.audit_samples(members, (data[2][0][600:], data[2][1][600:]))

@@ -40,7 +40,7 @@ def recorded(folder: Path) -> Path:
         ({"unnamed": -1}, "got round 1 of the clients"),
     ],
 )
-def test_a_missed_round_of_impossible_clients_does_not_end_the_loop(
+def test_a_missed_round_with_invalid_clients_does_not_stop_the_loop(
     told: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:

@@ -189,7 +189,7 @@ def compared(
         pytest.param({0: [0.0]}, 0, 100, True, id="nothing is correct"),
     ],
 )
-def test_accuracies_are_compared_as_share_or_percentage(
+def test_accuracies_are_compared_as_fraction_or_percentage(
     by_client: Mapping[int, list[float]], correct: int, classes: int, expected: bool | None
 ) -> None:
     control = compared(by_client, correct=correct, classes=classes)[0]
@@ -203,7 +203,9 @@ def test_accuracies_are_compared_as_share_or_percentage(
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), -1, 300, "high", None, [1], 10**400, torch.zeros(2)]
 )
-def test_a_metric_that_no_client_can_have_costs_no_round(value: object, tmp_path: Path) -> None:
+def test_an_impossible_metric_does_not_prevent_the_recording_of_a_round(
+    value: object, tmp_path: Path
+) -> None:
     assert metrics_in({"accuracy": value}) == {}
     record = attacked(tmp_path, lambda n, c, m: {"accuracy": value} if c == 1 else m)
     assert sorted(c or 0 for c in reconciled(record)) == [0, 2]
@@ -211,7 +213,7 @@ def test_a_metric_that_no_client_can_have_costs_no_round(value: object, tmp_path
 
 
 @pytest.mark.slow
-def test_changes_are_compared_and_gradients_and_sums_are_not(tmp_path: Path) -> None:
+def test_metrics_are_compared_for_updates_but_not_for_gradients_or_sums(tmp_path: Path) -> None:
     assert {c.passed for c in reconciled(attacked(tmp_path / "u", kind="updates")).values()} == {
         True
     }

@@ -1,5 +1,6 @@
 """Recordings from tables of signals."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,12 @@ from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import read_audit
 from fedaudit.live.recording import read_recording
-from fedaudit.live.tables.record import from_signals
 from fedaudit.observe.measurements import read_measured
 from fedaudit.results.record import Record
-from tests.live.federation import POLICY, data, measured, recorder, rounds
-from tests.programs import exit_code
+from tests.live.conftest import RecordTable
+from tests.live.federation import data, measured, recorder, rounds
 
 Table = dict[str, np.ndarray]
-
-
-def recorded(table: object, out: Path, **settings: object) -> Path:
-    return from_signals(table, out=out, log=lambda line: None, **settings)  # type: ignore[arg-type]
 
 
 def attacked(recording: Path, *names: str) -> Record:
@@ -31,7 +27,7 @@ def attacked(recording: Path, *names: str) -> Record:
 
 
 def leaking(n_rounds: int = 3, n_clients: int = 3, n_samples: int = 120) -> Table:
-    """A table in which members have smaller losses; half of the samples have an owner."""
+    """Return a table in which members have smaller losses, and half of the samples are members."""
     rng = np.random.default_rng(1)
     round, client, sample = np.indices((n_rounds, n_clients, n_samples)).reshape(3, -1)
     owner = np.where(sample < n_samples // 2, sample % n_clients, -1)
@@ -48,7 +44,7 @@ NAMES = ("loss-series", "fedmia-1", "avg-cosine", "fedmia-2", "sia", "fta-l-glob
 
 
 def table_of(folder: Path) -> Table:
-    """The signals of a live recording as another library would measure them."""
+    """Return the signals of a live recording as a table of another library."""
     audit = read_audit(folder)
     ids, owner = audit.samples.ids.numpy(), audit.owner
     parts: list[Table] = []
@@ -72,12 +68,14 @@ def table_of(folder: Path) -> Table:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def test_a_table_of_a_live_recording_gives_its_figures(tmp_path: Path) -> None:
+def test_a_table_of_recorded_signals_gives_the_estimates_of_the_recording(
+    record_table: RecordTable, tmp_path: Path
+) -> None:
     with recorder(tmp_path / "live", attacks=NAMES, keep="signals") as live:
-        for one in rounds():
-            live.round(one.number, sent=one.sent, uploads=one.uploads, after=one.after)
+        for round in rounds():
+            live.round(round.number, sent=round.sent, uploads=round.uploads, after=round.after)
     table = table_of(tmp_path / "live")
-    path = recorded(table, tmp_path / "table", attacks=NAMES, fair=True)
+    path = record_table(table, attacks=NAMES, fair=True)
     figures = [
         {
             (e.attack, e.target, e.contrast): e.value
@@ -90,21 +88,21 @@ def test_a_table_of_a_live_recording_gives_its_figures(tmp_path: Path) -> None:
     # Samples are in another order, in which sums are rounded differently.
     assert figures[0] == pytest.approx(figures[1], abs=1e-12)
     live_scores, scores = measured(tmp_path / "live"), measured(path)
-    place = {number: at for at, number in enumerate(read_audit(path).samples.ids.tolist())}
-    order = [place[number] for number in read_audit(tmp_path / "live").samples.ids.tolist()]
+    position = {number: index for index, number in enumerate(read_audit(path).samples.ids.tolist())}
+    order = [position[number] for number in read_audit(tmp_path / "live").samples.ids.tolist()]
     for key, values in live_scores.items():
         assert torch.allclose(scores[key][:, order], values, rtol=1e-12, atol=0)
 
 
-def test_an_auc_is_that_of_mean_losses(tmp_path: Path) -> None:
+def test_the_auc_equals_that_of_mean_losses(record_table: RecordTable) -> None:
     table = leaking()
-    record = attacked(recorded(table, tmp_path / "table", attacks=["loss-series"]))
-    cube = table["loss"].reshape(3, 3, 120)
+    record = attacked(record_table(table, attacks=["loss-series"]))
+    loss = table["loss"].reshape(3, 3, 120)
     owner = table["owner"][:120]
     for client in range(3):
-        scores = -cube[:, client].mean(0)
-        members, unseen = scores[owner == client], scores[owner == -1]
-        expected = (members[:, None] > unseen[None]).mean()
+        scores = -loss[:, client].mean(0)
+        members, held_out = scores[owner == client], scores[owner == -1]
+        expected = (members[:, None] > held_out[None]).mean()
         (estimate,) = (
             e
             for e in record.estimates
@@ -119,7 +117,9 @@ def csv_of(table: Table, folder: Path) -> object:
 
 
 @pytest.mark.parametrize("kind", ["frame", "csv", "text of a path", "sites"])
-def test_every_form_of_a_table_gives_the_same_recording(tmp_path: Path, kind: str) -> None:
+def test_every_form_of_a_table_gives_the_same_recording(
+    record_table: RecordTable, tmp_path: Path, kind: str
+) -> None:
     table = leaking()
     forms = {
         "frame": pd.DataFrame(table),
@@ -130,28 +130,30 @@ def test_every_form_of_a_table_gives_the_same_recording(tmp_path: Path, kind: st
             for client in range(3)
         ],
     }
-    first = measured(recorded(table, tmp_path / "first"))
-    second = measured(recorded(forms[kind], tmp_path / "second"))
+    first = measured(record_table(table, "first"))
+    second = measured(record_table(forms[kind], "second"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert (read_audit(tmp_path / "first").owner == read_audit(tmp_path / "second").owner).all()
 
 
 @pytest.mark.parametrize("form", ["members", "member", "owner"])
-def test_every_form_of_the_truth_gives_the_same_owners(tmp_path: Path, form: str) -> None:
+def test_every_statement_of_membership_gives_the_same_owners(
+    record_table: RecordTable, form: str
+) -> None:
     table = leaking()
-    owner = table["owner"]
-    expected = read_audit(recorded(table, tmp_path / "expected")).owner
+    owners = table["owner"]
+    expected = read_audit(record_table(table, "expected")).owner
     settings = {}
     del table["owner"]
     if form == "members":
         settings["members"] = {client: set(range(client, 60, 3)) for client in range(3)}
     elif form == "member":
-        table["member"] = owner == table["client"]
+        table["member"] = owners == table["client"]
     else:
-        table["owner"] = np.where(owner < 0, np.nan, owner)
-    found = read_audit(recorded(table, tmp_path / "found", **settings)).owner
-    assert (found == expected).all()
+        table["owner"] = np.where(owners < 0, np.nan, owners)
+    owner = read_audit(record_table(table, **settings)).owner
+    assert (owner == expected).all()
 
 
 @given(st.lists(st.floats(-5, 5), min_size=6, max_size=6), st.integers(0, 2))
@@ -182,29 +184,33 @@ def test_outputs_by_class_give_the_signals_of_their_formulas(
         assert np.allclose(values, expected[name], atol=1e-9), name
 
 
-def test_confidence_and_labels_give_the_cross_entropy(tmp_path: Path) -> None:
+def test_confidence_and_labels_give_the_cross_entropy(record_table: RecordTable) -> None:
     table = leaking()
     table["confidence"] = np.exp(-table.pop("loss"))
-    path = recorded(table | {"label": table["sample"] % 4}, tmp_path / "table")
+    path = record_table(table | {"label": table["sample"] % 4})
     assert {name for _, name in measured(path)} == {"loss", "confidence", "scaled_logit"}
-    expected = measured(recorded(leaking(), tmp_path / "expected"))[1, "loss"]
+    expected = measured(record_table(leaking(), "expected"))[1, "loss"]
     assert torch.allclose(measured(path)[1, "loss"], expected)
 
 
-def test_attacks_without_their_signal_are_refused_with_the_column(tmp_path: Path) -> None:
+def test_an_attack_without_its_signal_raises_and_names_the_column(
+    record_table: RecordTable,
+) -> None:
     with pytest.raises(NotVisible, match=r"'fedmia-2' needs .*; give the column cosine"):
-        recorded(leaking(), tmp_path / "table", attacks=["fedmia-2"])
+        record_table(leaking(), attacks=["fedmia-2"])
     with pytest.raises(NotVisible, match="'rmia' needs reference models"):
-        recorded(leaking(), tmp_path / "table", attacks=["rmia"])
-    path = recorded(leaking(), tmp_path / "table")
+        record_table(leaking(), attacks=["rmia"])
+    path = record_table(leaking())
     recording = read_recording(path)
     assert recording.attacks[:3] == ("blackbox-loss", "loss-series", "fedmia-1")
     with pytest.raises(BadInput, match=r"'fedmia-2' was not recorded for: .*column cosine"):
         attacked(path, "fedmia-2")
 
 
-def test_controls_that_need_no_inputs_are_run_and_others_named(tmp_path: Path) -> None:
-    record = attacked(recorded(leaking(), tmp_path / "table"))
+def test_controls_without_inputs_are_run_and_other_controls_are_listed(
+    record_table: RecordTable,
+) -> None:
+    record = attacked(record_table(leaking()))
     assert {control.control for control in record.controls} == {"permuted members"}
     assert all(control.passed for control in record.controls)
     missing = " ".join(record.untested)
@@ -214,7 +220,7 @@ def test_controls_that_need_no_inputs_are_run_and_others_named(tmp_path: Path) -
 
 
 def separate() -> list[Table]:
-    """Tables of sites that measured their own samples only."""
+    """Return tables of sites that measured only their own samples."""
     table = leaking(n_samples=180)
     chosen = table["sample"] % 3 == table["client"]
     rows = {name: column[chosen] for name, column in table.items()}
@@ -226,10 +232,10 @@ def separate() -> list[Table]:
 
 
 @pytest.mark.parametrize("fair", [True, False])
-def test_separate_sites_are_compared_with_their_own_samples_only(
-    tmp_path: Path, fair: bool
+def test_separate_sites_are_compared_only_with_their_own_samples(
+    record_table: RecordTable, fair: bool
 ) -> None:
-    path = recorded(separate(), tmp_path / "table", fair=fair)
+    path = record_table(separate(), fair=fair)
     assert set(read_recording(path).attacks) == {"blackbox-loss", "loss-series", "fta-l"}
     record = attacked(path)
     others = [e for e in record.estimates if e.contrast == "other_client"]
@@ -250,27 +256,27 @@ def test_separate_sites_are_compared_with_their_own_samples_only(
 
 @pytest.mark.parametrize("name", ["fedmia-1", "sia", "sia-mean"])
 def test_attacks_that_compare_clients_are_refused_for_separate_sites(
-    tmp_path: Path, name: str
+    record_table: RecordTable, name: str
 ) -> None:
     with pytest.raises(NotVisible, match=f"'{name}' compares all clients at each sample"):
-        recorded(separate(), tmp_path / "table", attacks=[name])
+        record_table(separate(), attacks=[name])
 
 
-def test_named_clients_and_samples_keep_their_names(tmp_path: Path) -> None:
+def test_named_clients_and_samples_keep_their_names(record_table: RecordTable) -> None:
     table = pd.DataFrame(leaking())
     table["client"] = table["client"].map(lambda number: f"site {number}")
     table["owner"] = table["owner"].map(lambda number: f"site {number}" if number >= 0 else "")
     table["sample"] = table["sample"].map(lambda number: f"patient-{number:03d}")
-    path = recorded(table, tmp_path / "table", targets=["site 1"])
+    path = record_table(table, targets=["site 1"])
     recording = read_recording(path)
     assert set(recording.names.values()) == {"site 0", "site 1", "site 2"}
     assert [recording.names[target] for target in recording.targets] == ["site 1"]
 
 
-def test_clients_need_not_take_part_in_every_round(tmp_path: Path) -> None:
+def test_clients_need_not_take_part_in_every_round(record_table: RecordTable) -> None:
     table = leaking()
     kept = ~((table["client"] == 1) & (table["round"] == 2)) & (table["round"] != 3)
-    path = recorded({name: column[kept] for name, column in table.items()}, tmp_path / "table")
+    path = record_table({name: column[kept] for name, column in table.items()})
     assert [stored.measured.clients for stored in read_measured(path)] == [(0, 1, 2), (0, 2)]
 
 
@@ -322,30 +328,32 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_unusable_tables_are_refused_in_one_sentence(tmp_path: Path, what: str) -> None:
+def test_unusable_tables_are_refused_in_one_sentence(
+    record_table: RecordTable, tmp_path: Path, what: str
+) -> None:
     table, message = REFUSED[what]
     with pytest.raises(BadInput, match=message) as refusal:
-        recorded(table, tmp_path / "table")
+        record_table(table)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "table").exists()
 
 
-def test_samples_with_two_owners_are_refused(tmp_path: Path) -> None:
+def test_samples_with_two_owners_are_refused(record_table: RecordTable) -> None:
     table = leaking()
     del table["owner"]
     with pytest.raises(BadInput, match="sample 5 has two owners, 0 and 1"):
-        recorded(table, tmp_path / "table", members={0: [1, 5], 1: [5]})
+        record_table(table, members={0: [1, 5], 1: [5]})
     table["member"] = (table["sample"] == 7).astype(int)
     with pytest.raises(BadInput, match="sample 7 has two owners"):
-        recorded(table, tmp_path / "table")
+        record_table(table)
 
 
-def test_a_fair_draw_needs_the_client_whose_coin_was_tossed(tmp_path: Path) -> None:
+def test_a_fair_draw_needs_the_client_whose_coin_was_tossed(record_table: RecordTable) -> None:
     with pytest.raises(BadInput, match="fair=True needs the column drawn_for"):
-        recorded(leaking(), tmp_path / "table", fair=True)
+        record_table(leaking(), fair=True)
     table = leaking()
     table["drawn_for"] = table["sample"] % 3
-    audit = read_audit(recorded(table, tmp_path / "table", fair=True))
+    audit = read_audit(record_table(table, fair=True))
     assert (audit.panel == audit.samples.ids.numpy() % 3).all()
 
 
@@ -360,47 +368,40 @@ def test_a_fair_draw_needs_the_client_whose_coin_was_tossed(tmp_path: Path) -> N
         ("round;client;sample\n1;0;0\n", "has a single column, 'round;client;sample'"),
     ],
 )
-def test_unusable_csv_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_unusable_csv_files_are_refused(
+    record_table: RecordTable, tmp_path: Path, text: str, message: str
+) -> None:
     (tmp_path / "table.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput, match=message):
-        recorded(tmp_path / "table.csv", tmp_path / "out")
+        record_table(tmp_path / "table.csv", "out")
 
 
-def test_a_folder_with_a_recording_is_refused(tmp_path: Path) -> None:
-    recorded(leaking(), tmp_path / "table")
+def test_a_folder_with_a_recording_is_refused(record_table: RecordTable) -> None:
+    record_table(leaking())
     with pytest.raises(BadInput, match="has a recording already; give another folder"):
-        recorded(leaking(), tmp_path / "table")
+        record_table(leaking())
     assert len(data().split.audit) == 180
 
 
 @pytest.mark.parametrize("form", ["joint", "separate"])
 def test_gate_pack_and_verify_accept_the_recording_of_a_table(
-    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    record_table: RecordTable, pack_recording: Callable[[], str], form: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    recorded(leaking() if form == "joint" else separate(), tmp_path / "table", attacks=["fta-l"])
-    Path("policy.toml").write_text(
-        POLICY.replace("required = []", 'required = ["permuted members"]')
-    )
-    policy = ("--policy", "policy.toml")
-    assert exit_code("attack", "table", "--figures.permutations=20") == 0
-    assert exit_code("gate", "table", *policy) in (0, 3)
-    assert exit_code("pack", "table", *policy, "--out", "pack") == 0
-    assert exit_code("verify", "pack", "--recording", "table") == 0
-    assert "the pack is sound" in capsys.readouterr().out
+    record_table(leaking() if form == "joint" else separate(), attacks=["fta-l"])
+    assert "the pack is sound" in pack_recording()
 
 
-def test_confidence_alone_gives_the_attacks_on_the_loss(tmp_path: Path) -> None:
+def test_confidence_without_a_loss_allows_attacks_on_the_loss(record_table: RecordTable) -> None:
     table = leaking()
     table["confidence"] = np.exp(-table.pop("loss"))
-    recording = read_recording(recorded(table, tmp_path / "table"))
+    recording = read_recording(record_table(table))
     assert {"loss-series", "fedmia-1"} <= {*recording.attacks}
     assert "probabilities of classes" in recording.refused["fta-c"]
 
 
-def test_members_may_be_numbers_of_any_type(tmp_path: Path) -> None:
+def test_members_may_be_numbers_of_any_type(record_table: RecordTable) -> None:
     table = leaking()
     owner = table.pop("owner")
     members = {c: table["sample"][owner == c].astype(float) for c in range(3)}
-    path = recorded(table, tmp_path / "table", members=members)
-    assert (read_audit(path).owner == read_audit(recorded(leaking(), tmp_path / "2")).owner).all()
+    path = record_table(table, members=members)
+    assert (read_audit(path).owner == read_audit(record_table(leaking(), "2")).owner).all()

@@ -1,5 +1,6 @@
 """Reference models in tables of signals."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,15 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.evaluation.sample_scores import SampleScores, read_scores
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.live.tables.record import from_signals
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from tests.live.federation import POLICY
+from tests.live.conftest import RecordTable
 from tests.live.test_signal_tables import Table, csv_of
-from tests.programs import exit_code
 
 N_SAMPLES, N_MODELS, N_ROUNDS = 120, 6, 2
 
 
 def tables(*, online: bool = False, by_round: bool = False) -> tuple[Table, Table]:
-    """Hard and easy samples, on which members have a higher confidence."""
+    """Return tables of clients and reference models; members have a higher confidence."""
     rng = np.random.default_rng(2)
     difficulty = rng.normal(0, 2, N_SAMPLES)
     round, client, sample = np.indices((N_ROUNDS, 2, N_SAMPLES)).reshape(3, -1)
@@ -31,27 +30,20 @@ def tables(*, online: bool = False, by_round: bool = False) -> tuple[Table, Tabl
     clients = {"round": round + 1, "client": client, "sample": sample, "owner": owner}
     clients |= {"label": sample % 3, "confidence": 1 / (1 + np.exp(-logit))}
     n_rounds = N_ROUNDS if by_round else 1
-    index, model, of_model = np.indices((n_rounds, N_MODELS, N_SAMPLES)).reshape(3, -1)
-    logit = difficulty[of_model] + rng.normal(0, 0.5, len(model))
-    models = {"model": model, "sample": of_model}
+    index, model, model_sample = np.indices((n_rounds, N_MODELS, N_SAMPLES)).reshape(3, -1)
+    logit = difficulty[model_sample] + rng.normal(0, 0.5, len(model))
+    models = {"model": model, "sample": model_sample}
     if by_round:
         models["round"] = index + 1
     if online:
         half = rng.random((N_MODELS, N_SAMPLES)).argsort(0).argsort(0) < N_MODELS // 2
-        models["trained"] = half[model, of_model].astype(int)
+        models["trained"] = half[model, model_sample].astype(int)
         logit += models["trained"]
     return clients, models | {"confidence": 1 / (1 + np.exp(-logit))}
 
 
-def scores_of(clients: Table, models: object, folder: Path, attack: str) -> SampleScores:
+def scores_of(path: Path, attack: str) -> SampleScores:
     """Return the scores of client 0, with the samples as ids."""
-    path = from_signals(
-        clients,
-        out=folder,
-        references=models,  # type: ignore[arg-type]
-        attacks=[attack],
-        log=lambda line: None,
-    )
     attack_recording(path, [attack], path / "attacked")
     return read_scores(path / "attacked" / SCORES_FILE)[1, 0]
 
@@ -63,7 +55,7 @@ def cell(table: Table, name: str, **keys: int) -> float:
 
 
 def rmia(clients: Table, models: Table, sample: int, round: int) -> float:
-    """RMIA by its equations, for one sample."""
+    """Return the RMIA score of one sample by its equations."""
     target = cell(clients, "confidence", round=round, client=0, sample=sample)
     sides: dict[int, list[float]] = {0: [], 1: []}
     for model in range(N_MODELS):
@@ -79,7 +71,7 @@ def rmia(clients: Table, models: Table, sample: int, round: int) -> float:
 
 
 def lira(clients: Table, models: Table, sample: int, round: int) -> float:
-    """LiRA's distance above models without the sample, for one sample."""
+    """Return the distance of one sample above reference models without it, as LiRA does."""
     logits = [
         np.log(p / (1 - p))
         for p in (
@@ -97,40 +89,46 @@ def lira(clients: Table, models: Table, sample: int, round: int) -> float:
         *[("rmia-series", False, True), ("rmia-series", True, True)],
     ],
 )
-def test_scores_are_those_of_the_equations(
-    tmp_path: Path, attack: str, online: bool, by_round: bool
+def test_scores_equal_those_of_the_equations(
+    record_table: RecordTable, attack: str, online: bool, by_round: bool
 ) -> None:
     clients, models = tables(online=online, by_round=by_round)
     formula = lira if attack == "lira" else rmia
     rounds = range(1, N_ROUNDS + 1) if attack.endswith("series") else [N_ROUNDS]
-    scores = scores_of(clients, models, tmp_path / "table", attack)
+    path = record_table(clients, references=models, attacks=[attack])
+    scores = scores_of(path, attack)
     assert len(scores.ids) == N_SAMPLES
     for sample, score in zip(scores.ids.tolist(), scores.by_attack[attack].tolist(), strict=True):
         expected = np.mean([formula(clients, models, sample, round) for round in rounds])
         assert score == pytest.approx(expected, abs=1e-6)
 
 
-def test_online_lira_finds_members(tmp_path: Path) -> None:
-    scores = scores_of(*tables(online=True), tmp_path / "table", "lira")
+def test_online_lira_finds_members(record_table: RecordTable) -> None:
+    clients, models = tables(online=True)
+    scores = scores_of(record_table(clients, references=models, attacks=["lira"]), "lira")
     values, is_member = scores.by_attack["lira"], scores.origin == Origin.MEMBER
     assert values[is_member].mean() > values[~is_member].mean() + 1
 
 
-def test_neither_order_nor_further_samples_nor_the_form_change_scores(tmp_path: Path) -> None:
+def test_scores_do_not_depend_on_order_other_samples_or_file_format(
+    record_table: RecordTable, tmp_path: Path
+) -> None:
     clients, models = tables(online=True)
-    expected = scores_of(clients, models, tmp_path / "table", "rmia").by_attack["rmia"]
     order = np.random.default_rng(3).permutation(len(models["model"]))
     shuffled = {name: values[order] for name, values in models.items()}
     further = {"model": 0, "sample": 999, "trained": 1, "confidence": 0.5}
     longer = {name: np.append(values, further[name]) for name, values in shuffled.items()}
-    for number, form in enumerate((longer, csv_of(shuffled, tmp_path))):
-        scores = scores_of(clients, form, tmp_path / f"form-{number}", "rmia")
-        assert np.array_equal(scores.by_attack["rmia"], expected)
+    scores = []
+    for number, references in enumerate((models, longer, csv_of(shuffled, tmp_path))):
+        path = record_table(clients, str(number), references=references, attacks=["rmia"])
+        scores.append(scores_of(path, "rmia").by_attack["rmia"])
+    assert np.array_equal(scores[0], scores[1])
+    assert np.array_equal(scores[0], scores[2])
 
 
-def test_default_attacks_include_those_on_references(tmp_path: Path) -> None:
+def test_default_attacks_include_attacks_with_references(record_table: RecordTable) -> None:
     clients, models = tables()
-    path = from_signals(clients, out=tmp_path, references=models, log=lambda line: None)
+    path = record_table(clients, references=models)
     recording = read_recording(path)
     assert {"rmia", "lira"} <= {*recording.attacks}
     assert recording.references == N_MODELS
@@ -146,7 +144,7 @@ def broken(name: str) -> tuple[object, str]:
         "a row is missing": (without, "there is no row of sample 0 for model 0"),
         "no model": ({k: v for k, v in models.items() if k != "model"}, "no column 'model'"),
         "a column of clients": (models | {"cosine": models["confidence"]}, "column of references"),
-        "trained is a share": (models | {"trained": models["confidence"]}, "whole numbers"),
+        "trained is a fraction": (models | {"trained": models["confidence"]}, "whole numbers"),
         "trained is 2": (models | {"trained": models["trained"] + 1}, "other values than 0 and 1"),
         "other samples": (models | {"sample": models["sample"] + 500}, "have no audited sample"),
         "loss alone": (
@@ -165,22 +163,22 @@ def broken(name: str) -> tuple[object, str]:
 @pytest.mark.parametrize(
     "what",
     [
-        *["a row is missing", "no model", "a column of clients", "trained is a share"],
+        *["a row is missing", "no model", "a column of clients", "trained is a fraction"],
         *["trained is 2", "other samples", "loss alone", "trained on all", "all lack a sample"],
     ],
 )
-def test_unusable_references_are_refused(tmp_path: Path, what: str) -> None:
+def test_unusable_references_are_refused(
+    record_table: RecordTable, tmp_path: Path, what: str
+) -> None:
     models, message = broken(what)
     with pytest.raises((BadInput, NotVisible), match=message):
-        scores_of(tables()[0], models, tmp_path / "table", "lira")
+        record_table(tables()[0], references=models, attacks=["lira"])
     assert not (tmp_path / "table" / "recording.json").exists()
 
 
-def test_references_of_another_recording_are_refused(tmp_path: Path) -> None:
+def test_references_of_another_recording_are_refused(record_table: RecordTable) -> None:
     clients, models = tables()
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        from_signals(clients, out=folder, references=models, log=lambda line: None)
+    folders = [record_table(clients, name, references=models) for name in ("first", "second")]
     name = "references/trained-on.safetensors"
     (folders[0] / name).write_bytes((folders[1] / name).read_bytes())
     with pytest.raises(Damaged, match="reference models"):
@@ -192,17 +190,8 @@ def test_references_of_another_recording_are_refused(tmp_path: Path) -> None:
 
 
 def test_gate_pack_and_verify_accept_attacks_on_references(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    record_table: RecordTable, pack_recording: Callable[[], str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     clients, models = tables()
-    from_signals(clients, out="table", references=models, attacks=["rmia"], log=lambda line: None)
-    Path("policy.toml").write_text(
-        POLICY.replace("required = []", 'required = ["permuted members"]')
-    )
-    policy = ("--policy", "policy.toml")
-    assert exit_code("attack", "table", "--figures.permutations=20") == 0
-    assert exit_code("gate", "table", *policy) in (0, 3)
-    assert exit_code("pack", "table", *policy, "--out", "pack") == 0
-    assert exit_code("verify", "pack", "--recording", "table") == 0
-    assert "the pack is sound" in capsys.readouterr().out
+    record_table(clients, references=models, attacks=["rmia"])
+    assert "the pack is sound" in pack_recording()

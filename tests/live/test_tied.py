@@ -79,7 +79,7 @@ def test_tied_parameters_are_read_under_either_name(how: str) -> None:
     assert torch.equal(model.buffers["scale"], upload(1)["scale"])
 
 
-def test_tied_entries_that_are_both_not_finite_are_no_disagreement() -> None:
+def test_tied_entries_that_are_both_not_finite_count_as_equal() -> None:
     nan = {n: v * torch.nan for n, v in upload(1).items()}
     assert shape().model_of(nan, whose="its upload").params["first.weight"].isnan().all()
 

@@ -152,7 +152,7 @@ def test_whole_modules_are_measured_as_they_are(whole: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_statistics_that_never_travel_are_estimated_and_named(
+def test_statistics_that_clients_do_not_send_are_estimated_and_reported(
     form: str, whole: Path, tmp_path: Path
 ) -> None:
     upload, sent = FORMS[form]
@@ -163,9 +163,11 @@ def test_statistics_that_never_travel_are_estimated_and_named(
     assert any("running statistics of 1, which" in one for one in record.untested)
 
 
-@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 @pytest.mark.parametrize("measure", ["background", "after"])
-def test_estimates_do_not_depend_on_when_rounds_are_measured(measure: When, tmp_path: Path) -> None:
+def test_estimated_statistics_do_not_depend_on_the_time_of_measurement(
+    measure: When, tmp_path: Path
+) -> None:
     recorded(tmp_path / "now", parameters, keep="full")
     recorded(tmp_path / "other", parameters, keep="full", measure=measure)
     now, other = measured(tmp_path / "now"), measured(tmp_path / "other")
@@ -173,9 +175,9 @@ def test_estimates_do_not_depend_on_when_rounds_are_measured(measure: When, tmp_
     assert all(torch.equal(now[key], other[key]) for key in now)
 
 
-@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])
-def test_every_view_has_estimates(view: str, tmp_path: Path) -> None:
+def test_statistics_are_estimated_in_every_view(view: str, tmp_path: Path) -> None:
     names = ["blackbox-loss"]
     if view == "sum":
         recorded(tmp_path, parameters, view=view, attacks=names)
@@ -186,8 +188,8 @@ def test_every_view_has_estimates(view: str, tmp_path: Path) -> None:
     assert any("running statistics" in one for one in attacked(tmp_path).untested)
 
 
-@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
-def test_one_client_without_statistics_leaves_the_others_as_they_are(
+@pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
+def test_a_client_without_statistics_does_not_change_other_clients(
     whole: Path, tmp_path: Path
 ) -> None:
     with record(tmp_path, network, split().audit, attacks=ATTACKS, strict=True) as recorder:
@@ -200,9 +202,11 @@ def test_one_client_without_statistics_leaves_the_others_as_they_are(
         assert not torch.equal(values[2], expected[key][2])
 
 
-@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 @pytest.mark.parametrize("kind", ["updates", "gradients"])
-def test_changes_use_sent_statistics_and_others_are_estimated(kind: Kind, tmp_path: Path) -> None:
+def test_updates_use_the_sent_statistics_and_missing_statistics_are_estimated(
+    kind: Kind, tmp_path: Path
+) -> None:
     sign = 1 if kind == "updates" else -1
     with record(
         tmp_path, network, split().audit, attacks=ATTACKS, uploads=kind, strict=True
@@ -220,7 +224,7 @@ def test_changes_use_sent_statistics_and_others_are_estimated(kind: Kind, tmp_pa
     assert "in round 1 they" in estimated, "later ones were sent, and are not the recorder's own"
 
 
-@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 def test_undeclared_personal_layers_raise_in_the_first_round(
     tmp_path: Path,
 ) -> None:
@@ -262,7 +266,7 @@ def test_an_update_without_the_head_raises(kind: Kind, tmp_path: Path) -> None:
         recorder.round(1, sent=one.sent, uploads=dict.fromkeys(range(3), body))
 
 
-def test_a_frozen_part_need_not_travel_and_is_taken_as_it_was_sent(tmp_path: Path) -> None:
+def test_frozen_parameters_need_not_be_uploaded_and_keep_the_sent_values(tmp_path: Path) -> None:
     def frozen() -> nn.Module:
         net = network()
         for name, value in net.named_parameters():
@@ -287,7 +291,7 @@ def test_a_frozen_part_need_not_travel_and_is_taken_as_it_was_sent(tmp_path: Pat
     assert all(torch.equal(values, expected[key]) for key, values in first.items())
 
 
-def test_a_name_that_the_network_has_not_cannot_be_declared(tmp_path: Path) -> None:
+def test_declaring_an_unknown_parameter_as_not_uploaded_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"not_uploaded has 'bn1.\*', and the model has no such"):
         recorded(tmp_path, parameters, not_uploaded=["bn1.*"])
 
@@ -321,7 +325,7 @@ def trained_lists(kind: str) -> Iterator[tuple[list[Tensor], dict[int, list[Tens
 
 
 @pytest.mark.parametrize("kind", ["constant", "not in the state dict"])
-def test_constant_buffers_need_not_travel(kind: str, tmp_path: Path) -> None:
+def test_constant_buffers_need_not_be_uploaded(kind: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with record(tmp_path, partial(Counting, kind), split().audit, strict=True) as recorder:
@@ -351,15 +355,15 @@ def test_unknown_buffers_raise(kind: str, message: str, tmp_path: Path) -> None:
             recorder.round(1, sent=sent, uploads=uploads)
 
 
-def test_a_parameter_without_a_gradient_need_not_travel(tmp_path: Path) -> None:
+def test_a_parameter_without_a_gradient_need_not_be_uploaded(tmp_path: Path) -> None:
     make = partial(Counting, "unused parameter")
     with record(tmp_path, make, split().audit, strict=True) as recorder:
         state = {n: v for n, v in make().state_dict().items() if n != "unused"}
         recorder.round(1, sent=make(), uploads=dict.fromkeys(range(3), state))
 
 
-@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
-def test_clients_that_send_different_parts_cannot_be_averaged(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
+def test_clients_that_send_different_parameters_are_not_averaged(tmp_path: Path) -> None:
     one = rounds()[0]
     parts = {c: dict(net.named_parameters()) for c, net in one.uploads.items()}
     parts[2] = {n: v for n, v in parts[2].items() if n != "3.bias"}
@@ -371,7 +375,7 @@ def test_clients_that_send_different_parts_cannot_be_averaged(tmp_path: Path) ->
         recorder.round(1, sent=one.sent, uploads=parts)
 
 
-@pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
+@pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 @pytest.mark.parametrize("statistics", ["estimated", "of another network"])
 def test_the_reported_accuracy_shows_whether_statistics_are_local(
     statistics: str, tmp_path: Path
