@@ -60,16 +60,9 @@ Key = TypeVar("Key", int, str)
 
 @dataclass
 class OpenRound(Generic[Key]):
-    """Answers of the nodes or tasks of one round so far.
+    """Answers of nodes or tasks in the round in progress.
 
-    Attributes:
-        index: Number of the round.
-        uploads: Uploads.
-        weights: Weights in the average that clients reported.
-        reported: Training metrics that clients reported.
-        answered: Nodes or tasks that sent a reply other than an error.
-        lost: Nodes or tasks that ended in an error, with the reason.
-        excluded: Nodes or tasks whose reply cannot be measured, with the reason.
+    ``lost`` has errors and ``excluded`` answers that cannot be measured, each with the reason.
     """
 
     index: int
@@ -94,19 +87,11 @@ class OpenRound(Generic[Key]):
         excluded: Mapping[ClientRef, str],
         note: str,
     ) -> None:
-        """Pass the round to a recorder.
+        """Pass the round to a recorder, or the ``fault`` because of which it cannot be recorded.
 
-        Args:
-            recorder: The recorder.
-            index: Number of the round in the recording.
-            asked: Nodes or tasks that were sent the model.
-            clients: Client of each node or task, if it is known.
-            chosen: Node or task of each client to measure.
-            models: Model that each client was sent.
-            after: See :meth:`fedaudit.live.recorder.Recorder.round`, as for the arguments below.
-            fault: Reason why the round cannot be recorded; empty if it can.
-            excluded: Clients with an unreadable upload, and the reason.
-            note: Fault in uploads of clients that are not identified.
+        ``asked`` are the nodes or tasks that were sent the model, ``clients`` their known clients.
+        ``chosen`` has the node or task of each client to measure, ``models`` the model that each
+        client was sent. For the others, see :meth:`fedaudit.live.recorder.Recorder.round`.
         """
         asked_clients = {clients[key] for key in asked if key in clients}
         unnamed = sum(key not in clients for key in asked)

@@ -36,14 +36,7 @@ _N_LOGIT_SAMPLES = 3
 
 
 class Network(NamedTuple):
-    """Network that clients train.
-
-    Attributes:
-        architecture: Builds untrained networks whose outputs are logits, if the task is
-            classification.
-        shape: Names and shapes of the parameters and buffers.
-        classes: Number of outputs.
-    """
+    """Network that clients train; ``classes`` is the number of outputs."""
 
     architecture: Architecture
     shape: Shape

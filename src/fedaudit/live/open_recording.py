@@ -19,12 +19,7 @@ from fedaudit.live.recording import (
 
 
 class OpenRecording:
-    """Settings of a recording in progress; every change is written to the recording's file.
-
-    Attributes:
-        folder: Folder of the recording.
-        settings: The current settings.
-    """
+    """Settings of a recording in progress; every change is written to the recording's file."""
 
     def __init__(self, folder: Path, settings: Recording) -> None:
         self.folder, self.settings = folder, settings
@@ -69,11 +64,7 @@ class OpenRecording:
 
 
 class RecordedRounds:
-    """Rounds that are recorded, with which repeated rounds are compared.
-
-    Attributes:
-        entries: Log entries of the recorded rounds, by number.
-    """
+    """Log entries of the recorded rounds by number, with which repeated rounds are compared."""
 
     def __init__(
         self,
@@ -93,11 +84,9 @@ class RecordedRounds:
             raise BadInput(self._other_run_error)
 
     def is_repeated(self, entry: RoundEntry, before: RoundEntry | None = None) -> bool:
-        """Return True if a round was recorded before; raise if the folder has another run.
+        """Return True if a round was passed before; raise if the folder has another run.
 
-        Args:
-            entry: The round.
-            before: The earlier version of the round; by default the recorded one.
+        ``before`` is the earlier version of the round, by default the recorded version.
         """
         before = before or self.entries.get(entry.round)
         if before is None:

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import ClientId, Model, Samples, common, plus, scaled, weighted_sum
+from fedaudit.core.values import (
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    common,
+    plus,
+    scaled,
+    weighted_sum,
+)
 from fedaudit.live.clients import ByClient, number_of
 from fedaudit.live.recording import RoundEntry
 from fedaudit.live.weights import NOT_FINITE, Shape, Weights, is_array
@@ -62,40 +71,47 @@ class CheckedRound(NamedTuple):
     after_is_finite: bool = False
 
 
+class _ClientModels(NamedTuple):
+    """Models of one client: received, after training, and the difference of both."""
+
+    base: Model
+    local: Model
+    update: Params
+
+
 def round_of_uploads(
     entry: RoundEntry, answers: RoundData, shape: Shape, kind: Kind, sizes: Mapping[ClientId, int]
 ) -> CheckedRound:
     """Build a round from the uploads that can be measured."""
     bases, faulty = bases_of(answers.sent, sorted(answers.uploads), shape)
     sent = digest_of_models(bases)
-    usable, names = dict[ClientId, Exposed](), dict[ClientId, tuple[str, ...]]()
+    usable, names = dict[ClientId, _ClientModels](), dict[ClientId, tuple[str, ...]]()
     for client, base in bases.items():
         try:
             if answers.weights:
                 _refuse_impossible_weight(answers.weights.get(client))
-            client_exposed = _exposed(base, answers.uploads[client], shape, kind)
-            _refuse_not_finite(client_exposed)
+            models = _client_models(base, answers.uploads[client], shape, kind)
+            _refuse_not_finite(models)
             names[client] = shape.trainable_names(answers.uploads[client], whose="its upload")
-            usable[client] = client_exposed
+            usable[client] = models
         # Catch any error, since a client may send anything.
         except Exception as error:
             faulty[client] = str(error) or type(error).__name__
     common_names, differing = _most_common_names(names, len(shape.model.params))
     faulty |= differing
-    usable = {c: client_exposed for c, client_exposed in usable.items() if c not in faulty}
+    usable = {c: models for c, models in usable.items() if c not in faulty}
     if not usable:
         return CheckedRound(None, faulty, {}, sent, "")
     usable, has_statistics = _with_trained_statistics(usable, shape, kind)
-    exposed = {c: _restricted(client_exposed, common_names) for c, client_exposed in usable.items()}
-    uploads = digest_of_models(
-        {c: client_exposed.local for c, client_exposed in exposed.items() if client_exposed.local}
-    )
+    restricted = {c: _restricted(models, common_names) for c, models in usable.items()}
+    uploads = digest_of_models({c: models.local for c, models in restricted.items()})
     weights = answers.weights or _default_weights([*usable], sizes)
     used = {c: 0.0 if c in answers.kept_out else float(weights[c]) for c in usable}
     fractions = _normalised(used)
+    after, after_is_finite = next(iter(bases.values())), False
     # If the server rejected all uploads, its model stays the same.
-    after = _mean(usable, fractions) if any(used.values()) else next(iter(bases.values()))
-    after_is_finite = False
+    if any(used.values()):
+        after = _mean({c: models.local for c, models in usable.items()}, fractions)
     if answers.after is not None:
         model_after = shape.model_of(answers.after, whose="the model afterwards")
         after_is_finite = is_finite(model_after.params)
@@ -103,48 +119,46 @@ def round_of_uploads(
             after = _base_statistics(model_after, shape, has_statistics=has_statistics)
         elif not _can_spoil_mean(usable, faulty):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
+    exposed = {c: Exposed(*models) for c, models in restricted.items()}
     round = _round(entry, exposed, fractions, after)
     return CheckedRound(round, faulty, used, sent, uploads, after_is_finite)
 
 
-def _can_spoil_mean(usable: Mapping[ClientId, Exposed], faulty: Mapping[ClientId, str]) -> bool:
+def _can_spoil_mean(
+    usable: Mapping[ClientId, _ClientModels], faulty: Mapping[ClientId, str]
+) -> bool:
     """Return True if an upload can make the mean non-finite."""
     return any(NOT_FINITE in reason for reason in faulty.values()) or any(
         bool((value.abs() > _MAX_AVERAGED).any())
-        for exposed in usable.values()
-        if exposed.local is not None
-        for value in exposed.local.params.values()
+        for models in usable.values()
+        for value in models.local.params.values()
     )
 
 
 def _with_trained_statistics(
-    usable: Mapping[ClientId, Exposed], shape: Shape, kind: Kind
-) -> tuple[dict[ClientId, Exposed], bool]:
+    usable: Mapping[ClientId, _ClientModels], shape: Shape, kind: Kind
+) -> tuple[dict[ClientId, _ClientModels], bool]:
     """Remove untrained running statistics; also return whether most uploads have trained ones."""
     unsent = shape.unsent
     if not unsent.statistics:
         return dict(usable), True
-    locals_ = {
-        client: None
-        if exposed.local is None
-        else unsent.without_statistics(exposed.local)
-        if unsent.are_untrained(exposed.local.buffers)
-        else exposed.local
-        for client, exposed in usable.items()
-    }
-    n_trained = sum(m is not None and unsent.has_statistics(m) for m in locals_.values())
+    locals_ = {client: models.local for client, models in usable.items()}
+    for client, local in locals_.items():
+        if unsent.are_untrained(local.buffers):
+            locals_[client] = unsent.without_statistics(local)
+    n_trained = sum(map(unsent.has_statistics, locals_.values()))
     has_statistics = kind == "models" and 2 * n_trained >= len(locals_)
+    # Keep one object per distinct model, since clients are compared if they share the object.
     bases = {
-        id(exposed.base): _base_statistics(exposed.base, shape, has_statistics=has_statistics)
-        for exposed in usable.values()
-        if exposed.base is not None
+        id(models.base): _base_statistics(models.base, shape, has_statistics=has_statistics)
+        for models in usable.values()
     }
     trained = {}
-    for client, exposed in usable.items():
-        base, local = bases.get(id(exposed.base)), locals_[client]
-        if kind != "models" and base is not None and local is not None:
+    for client, models in usable.items():
+        base, local = bases[id(models.base)], locals_[client]
+        if kind != "models":
             local = replace(local, buffers=base.buffers)
-        trained[client] = replace(exposed, base=base, local=local)
+        trained[client] = models._replace(base=base, local=local)
     return trained, has_statistics
 
 
@@ -171,7 +185,8 @@ def without(
     remaining = {c: weight for c, weight in (weights or round.weights).items() if c in exposed}
     fractions, after = _normalised(remaining), round.after
     if weights and any(remaining.values()):
-        after = {"global": _mean(exposed, fractions)}
+        locals_ = {c: each.local for c, each in exposed.items() if each.local is not None}
+        after = {"global": _mean(locals_, fractions)}
     return replace(round, exposed=exposed, weights=fractions, after=after)
 
 
@@ -180,25 +195,17 @@ def is_finite(params: Mapping[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in params.values())
 
 
-def _refuse_not_finite(exposed: Exposed) -> None:
+def _refuse_not_finite(models: _ClientModels) -> None:
     """Raise if an upload, or its difference from the model that was sent, is not finite.
 
     A buffer that equals the sent one may be non-finite: some masks contain minus infinity.
     """
-    local, update = exposed.local, exposed.update
-    assert exposed.base is not None
-    assert local is not None
-    sent_buffers = exposed.base.buffers
-    for name, value in (*local.params.items(), *local.buffers.items(), *(update or {}).items()):
-        if bool(value.isfinite().all()):
-            continue
-        is_unchanged = (
-            name in local.buffers
-            and name in sent_buffers
-            and torch.equal(value, sent_buffers[name])
-        )
-        if not is_unchanged:
-            raise BadInput(f"its upload has {name!r} with {NOT_FINITE}")
+    local, sent_buffers = models.local, models.base.buffers
+    for name, value in (*local.params.items(), *models.update.items(), *local.buffers.items()):
+        if not bool(value.isfinite().all()):
+            is_shared_buffer = name in local.buffers and name in sent_buffers
+            if not is_shared_buffer or not torch.equal(value, sent_buffers[name]):
+                raise BadInput(f"its upload has {name!r} with {NOT_FINITE}")
 
 
 def digest_of_models(models: Mapping[ClientId, Model]) -> str:
@@ -230,20 +237,18 @@ def _most_common_names(
     }
 
 
-def _restricted(exposed: Exposed, names: tuple[str, ...]) -> Exposed:
+def _restricted(models: _ClientModels, names: tuple[str, ...]) -> _ClientModels:
     """Restrict models and update to some parameters; all other parameters become buffers."""
-    if exposed.update is None or len(names) == len(exposed.update):
-        return exposed
+    if len(names) == len(models.update):
+        return models
 
-    def restrict(model: Model | None) -> Model | None:
-        if model is None:
-            return None
+    def restrict(model: Model) -> Model:
         params = {name: model.params[name] for name in names}
         others = {name: value for name, value in model.params.items() if name not in params}
         return Model(model.architecture, params, {**model.buffers, **others})
 
-    update = {name: exposed.update[name] for name in names}
-    return Exposed(restrict(exposed.base), restrict(exposed.local), update)
+    update = {name: models.update[name] for name in names}
+    return _ClientModels(restrict(models.base), restrict(models.local), update)
 
 
 def round_of_globals(
@@ -320,16 +325,17 @@ def finite_model(weights: Weights, shape: Shape, whose: str) -> Model:
     return model
 
 
-def _exposed(base: Model, upload: Weights, shape: Shape, kind: Kind) -> Exposed:
+def _client_models(base: Model, upload: Weights, shape: Shape, kind: Kind) -> _ClientModels:
     whose = "its upload"
     if kind == "models":
         local = shape.model_of(upload, whose=whose, sent=base)
-        return Exposed(base, local, plus(local.params, base.params, -1.0))
-    change = shape.change_of(upload, whose=whose)
+        return _ClientModels(base, local, plus(local.params, base.params, -1.0))
+    update = shape.change_of(upload, whose=whose)
     if kind == "gradients":
         # One step of size 1, since attacks on gradients do not depend on the step size.
-        change = scaled(change, -1.0)
-    return Exposed(base, Model(base.architecture, plus(base.params, change), base.buffers), change)
+        update = scaled(update, -1.0)
+    local = Model(base.architecture, plus(base.params, update), base.buffers)
+    return _ClientModels(base, local, update)
 
 
 def _default_weights(
@@ -357,12 +363,11 @@ def _normalised(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
     return {client: weight / total for client, weight in weights.items()}
 
 
-def _mean(exposed: Mapping[ClientId, Exposed], fractions: Mapping[ClientId, float]) -> Model:
-    locals_ = {client: model.local for client, model in exposed.items() if model.local is not None}
-    first = next(iter(locals_.values()))
-    weights = [fractions[client] for client in locals_]
-    params = weighted_sum([model.params for model in locals_.values()], weights)
-    buffers = weighted_sum(common([model.buffers for model in locals_.values()]), weights)
+def _mean(models: Mapping[ClientId, Model], fractions: Mapping[ClientId, float]) -> Model:
+    first = next(iter(models.values()))
+    weights = [fractions[client] for client in models]
+    params = weighted_sum([model.params for model in models.values()], weights)
+    buffers = weighted_sum(common([model.buffers for model in models.values()]), weights)
     return Model(first.architecture, params, buffers)
 
 

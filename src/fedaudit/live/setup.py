@@ -56,16 +56,6 @@ def recorded_run(
     """Return a recording as a run, for estimates and controls.
 
     Nothing is trained: the run has an algorithm only for its architecture.
-
-    Args:
-        recording: Settings of the recording.
-        audit: The audited samples.
-        architecture: The network, with the clients' task.
-        clients: Clients of the federation.
-        rounds: The measured rounds.
-        figures: Settings of the section ``figures``.
-        attacks: Attacks to run; by default all attacks of the recording.
-        recorded: Contents of the record that are known only to a recording.
     """
     view, task = recording.adversary, architecture.task
     names = tuple(attacks) or recording.attacks

@@ -136,11 +136,8 @@ def connected_nodes(grid: Grid, number: int, patience: float) -> list[int]:
 class _OpenRound(OpenRound[int]):
     """Messages and replies of the round in progress, by node.
 
-    Attributes:
-        messages: Messages to clients.
-        sent: Model in the message to each node.
-        misnamed: Nodes whose client has a name instead of a number, or the reverse; with the error.
-        fault: Reason why the messages cannot be read; empty if they can.
+    ``misnamed`` has nodes whose client has a name instead of a number, or the reverse, and
+    ``fault`` the reason why a message cannot be read.
     """
 
     messages: list[Message] = field(default_factory=list)

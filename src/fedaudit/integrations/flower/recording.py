@@ -396,14 +396,7 @@ def _sender_name(reply: Message) -> str:
 
 
 class _Part(NamedTuple):
-    """Audited samples of one reply.
-
-    Attributes:
-        name: The sender, for messages.
-        arrays: The samples.
-        clients: Clients that own the samples.
-        form: Shapes and types of features and targets.
-    """
+    """Audited samples of one reply; ``form`` has the shapes and types of features and targets."""
 
     name: str
     arrays: Mapping[str, np.ndarray]

@@ -34,33 +34,10 @@ _LARGEST_NORM = 1e50
 """Largest gradient norm, whose square is a finite number."""
 
 
-def _negative(values: ndarray) -> ndarray:
-    return -values
-
-
-def _unchanged(values: ndarray) -> ndarray:
-    return values
-
-
-def _negative_square(values: ndarray) -> ndarray:
-    squares: ndarray = -np.square(values)
-    return squares
-
-
-def _root(values: ndarray) -> ndarray:
-    roots: ndarray = np.sqrt(np.maximum(-values, 0))
-    return roots
-
-
 class SignalColumn(NamedTuple):
-    """Column of a table that has the values of one signal.
+    """Name of the signal in a column, conversions to and from the signal, and the range.
 
-    Attributes:
-        signal: Name of the signal.
-        convert: Converts the column to the signal, which is larger for members.
-        restore: Converts the signal to the column.
-        low: Smallest value of the column.
-        high: Largest value of the column.
+    Signals are larger for members.
     """
 
     signal: str
@@ -71,12 +48,20 @@ class SignalColumn(NamedTuple):
 
 
 SIGNAL_COLUMNS: Mapping[str, SignalColumn] = {
-    "loss": SignalColumn(Loss().name, _negative, _negative, -_LARGEST, _LARGEST),
-    "confidence": SignalColumn(Confidence().name, _unchanged, _unchanged, 0.0, 1.0),
-    "cosine": SignalColumn(GradientCosine().name, _unchanged, _unchanged, -1.0, 1.0),
-    "gradient_norm": SignalColumn(GradientNorm().name, _negative_square, _root, 0.0, _LARGEST_NORM),
-    "global_loss": SignalColumn(Loss("global").name, _negative, _negative, -_LARGEST, _LARGEST),
-    "global_confidence": SignalColumn(Confidence("global").name, _unchanged, _unchanged, 0.0, 1.0),
+    "loss": SignalColumn(Loss().name, np.negative, np.negative, -_LARGEST, _LARGEST),
+    "confidence": SignalColumn(Confidence().name, np.positive, np.positive, 0.0, 1.0),
+    "cosine": SignalColumn(GradientCosine().name, np.positive, np.positive, -1.0, 1.0),
+    "gradient_norm": SignalColumn(
+        GradientNorm().name,
+        lambda v: -(v**2),
+        lambda v: np.sqrt(np.maximum(-v, 0)),
+        0.0,
+        _LARGEST_NORM,
+    ),
+    "global_loss": SignalColumn(Loss("global").name, np.negative, np.negative, -_LARGEST, _LARGEST),
+    "global_confidence": SignalColumn(
+        Confidence("global").name, np.positive, np.positive, 0.0, 1.0
+    ),
 }
 
 CLASS_COLUMNS = {"logits": "logit", "probabilities": "probability"}
