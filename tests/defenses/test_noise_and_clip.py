@@ -11,7 +11,7 @@ from scipy.stats import norm as normal
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Params, flat, norm
-from fedaudit.defenses.clip import ClientDP, clipped
+from fedaudit.defenses.clip import ClientDP, clip_norm
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.hooks import TrainingContext
@@ -74,7 +74,7 @@ def test_noise_depends_on_round_and_client(
 def test_a_clipped_upload_is_as_long_as_the_clip_at_most(share: float, scale: float) -> None:
     given = values(20, scale)
     limit = share * norm(given)
-    sent = clipped(given, limit)
+    sent = clip_norm(given, limit)
     assert norm(sent) <= limit * (1 + 1e-6)
     if norm(given) <= limit:
         assert sent is given
@@ -85,7 +85,7 @@ def test_a_clipped_upload_is_as_long_as_the_clip_at_most(share: float, scale: fl
 
 def test_the_whole_upload_is_clipped_and_not_each_layer() -> None:
     # A length of 5 becomes 1: every entry is a fifth.
-    sent = clipped({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
+    sent = clip_norm({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
     assert float(sent["w"]) == pytest.approx(0.6)
     assert float(sent["b"]) == pytest.approx(0.8)
 
@@ -93,7 +93,7 @@ def test_the_whole_upload_is_clipped_and_not_each_layer() -> None:
 def test_client_level_noise_spreads_by_clip_times_multiplier() -> None:
     defense = ClientDP(clip=0.5, noise_multiplier=3.0)
     sent = defense.upload(update(), context())
-    noise = flat(sent.values) - flat(clipped(values(), 0.5))
+    noise = flat(sent.values) - flat(clip_norm(values(), 0.5))
     assert float(noise.std()) == pytest.approx(1.5, rel=0.02)
 
 
