@@ -142,12 +142,12 @@ class Begun:
 
     def __init__(self, count: int = 1) -> None:
         self.crew = _WorkerPool(pickled((contract.product, 1)), count)
-        self.crew.take([pickled(1)] * count)
+        self.crew.submit([pickled(1)] * count)
         self.pids = [worker.process.pid or 0 for worker in self.crew._workers]
 
     def more(self) -> object:
         """What one more item comes to."""
-        return self.crew.result(self.crew.take([pickled(2)])[0])
+        return self.crew.result(self.crew.submit([pickled(2)])[0])
 
 
 def once(interrupted: Callable[..., object]) -> Callable[..., object]:
