@@ -68,7 +68,7 @@ def test_no_entry_moves_by_a_step_or_beyond_the_extremes(bits: int, seed: int) -
     shift=st.sampled_from([0.0, 1.0, -1e3]),
     floor=st.booleans(),
 )
-def test_once_is_as_good_as_twice(
+def test_quantisation_is_idempotent(
     bits: int, seed: int, scale: float, shift: float, floor: bool
 ) -> None:
     def moved(values: torch.Tensor, again: int) -> torch.Tensor:

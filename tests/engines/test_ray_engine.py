@@ -112,7 +112,7 @@ def test_script_definitions_are_sent_and_unpicklable_values_refused(
         pass
 
 
-def test_a_model_that_all_items_have_is_in_memory_once() -> None:
+def test_a_model_that_all_items_share_is_packed_once() -> None:
     from fedaudit.engines.ray_tasks import pack_all
 
     model, own = torch.ones(1000), [torch.zeros(10), torch.zeros(10)]

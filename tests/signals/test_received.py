@@ -92,7 +92,7 @@ def test_gradients_of_convolutions_are_written_before_the_update_is_known(
     assert not passed
 
 
-def test_what_does_not_fit_the_memory_is_measured_with_the_update(
+def test_chunks_beyond_the_memory_limit_are_measured_with_the_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base, samples = cnn()
@@ -108,7 +108,9 @@ def test_what_does_not_fit_the_memory_is_measured_with_the_update(
     assert kept.bytes == first
 
 
-def test_what_is_kept_of_another_model_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_gradients_and_inputs_of_another_model_are_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     base, samples = cnn()
     other = base.architecture.initial(1)
     kept = last(keep_chunks(other, samples.features, samples.targets, ENOUGH))
@@ -146,7 +148,7 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
         assert torch.equal(measured[name], values)
 
 
-def test_no_memory_keeps_nothing() -> None:
+def test_nothing_is_kept_within_a_limit_that_is_too_small() -> None:
     base, samples = cnn(20)
     received = Received(base, samples, most_bytes=100)
     for signal in SIGNALS:
@@ -156,7 +158,7 @@ def test_no_memory_keeps_nothing() -> None:
     assert received.inputs("7", base) is None
 
 
-def test_kept_chunks_are_not_announced(caplog: pytest.LogCaptureFixture) -> None:
+def test_kept_chunks_write_no_log_messages(caplog: pytest.LogCaptureFixture) -> None:
     base, samples = cnn(10)
     with caplog.at_level(logging.WARNING, "fedaudit"):
         kept = last(keep_chunks(base, samples.features, samples.targets, ENOUGH))

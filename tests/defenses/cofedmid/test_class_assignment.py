@@ -64,7 +64,7 @@ def test_sets_have_their_size_keep_their_bound_and_cover_all_they_can(
 
 
 @pytest.mark.parametrize(("classes", "members", "size"), [(10, 2, 5), (10, 5, 2), (100, 2, 35)])
-def test_sets_that_need_not_meet_do_not(classes: int, members: int, size: int) -> None:
+def test_sets_without_required_overlap_are_disjoint(classes: int, members: int, size: int) -> None:
     rng = np.random.default_rng(0)
     sets, bound = assign_with_bound(members, size, preferred=np.ones(classes, dtype=bool), rng=rng)
     assert bound == overlap_bound(classes, members, size) == 0

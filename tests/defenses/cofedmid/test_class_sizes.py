@@ -84,12 +84,12 @@ def test_largest_size_by_number_of_members() -> None:
 
 
 @pytest.mark.parametrize(("classes", "least"), [(10, 2), (100, 20), (200, 40), (3, 1)])
-def test_the_least_size_is_the_papers_fifth_unless_given(classes: int, least: int) -> None:
+def test_the_smallest_size_is_a_fifth_of_the_classes_by_default(classes: int, least: int) -> None:
     assert smallest_size(classes, 0) == least
     assert smallest_size(classes, 1) == 1
 
 
-def test_sizes_without_meaning_are_refused() -> None:
+def test_impossible_class_set_sizes_are_refused() -> None:
     with pytest.raises(BadInput, match="from 1 to 10"):
         smallest_size(10, 11)
     with pytest.raises(BadInput, match="m_max is a number of classes"):

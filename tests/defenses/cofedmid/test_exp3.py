@@ -29,7 +29,7 @@ def test_a_rewarded_arms_weight_grows_by_the_formula() -> None:
     assert float(lost[0] / lost[1]) == pytest.approx(exp(-0.1))
 
 
-def test_no_reward_changes_nothing() -> None:
+def test_a_reward_of_zero_changes_no_weight() -> None:
     assert rewarded(values(0.25, 0.75), 1, 0.0, 0.1).tolist() == pytest.approx([0.25, 0.75])
 
 

@@ -99,7 +99,7 @@ def test_least_noise_multiplier_reaches_epsilon_tightly(epsilon: float, delta: f
     assert epsilon_of_gaussian(noise, delta) == pytest.approx(epsilon, rel=1e-4)
 
 
-def test_the_least_noise_is_less_than_the_textbooks() -> None:
+def test_the_smallest_noise_is_less_than_that_of_the_classical_bound() -> None:
     assert noise_of_gaussian(1.0, 1e-5) == pytest.approx(3.7306, abs=1e-3)
     assert noise_of_gaussian(1.0, 1e-5) < (2 * np.log(1.25e5)) ** 0.5
 
@@ -153,6 +153,6 @@ def test_failure_probabilities_out_of_range_are_refused(bad: float) -> None:
             refused()
 
 
-def test_noise_for_no_epsilon_is_refused() -> None:
+def test_an_infinite_epsilon_is_refused() -> None:
     with pytest.raises(BadInput, match="above 0 and finite"):
         noise_of_gaussian(INF, 1e-5)
