@@ -11,8 +11,9 @@ from fedaudit.core.values import Model, Samples
 from fedaudit.models import architecture
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals import gradients
+from fedaudit.signals.base import Signal
 from fedaudit.signals.gradients import gradient_products, keep_chunks
-from fedaudit.signals.kernels import FormedGradients
+from fedaudit.signals.kernels import FormedGradients, plan
 from fedaudit.signals.kernels.capture import Uncapturable
 from fedaudit.signals.kernels.kept import KeptChunks
 from fedaudit.signals.measure import measure_round
@@ -26,7 +27,12 @@ from fedaudit.signals.updates import (
 from tests.networks import CASES, WHOLE
 from tests.signals.test_gradients import given, rng, updates_for
 
-SIGNALS = [GradientNorm(), GradientCosine(), GradientDifference(), ProjectionResidual()]
+SIGNALS: list[Signal] = [
+    GradientNorm(),
+    GradientCosine(),
+    GradientDifference(),
+    ProjectionResidual(),
+]
 ENOUGH = 1 << 30
 
 
@@ -68,7 +74,7 @@ def cnn(count: int = 150) -> tuple[Model, Samples]:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of samples of each chunk that is passed through the model with the update."""
     passed = list[int]()
-    measure = gradients.measure_chunk
+    measure = plan.measure_chunk
 
     def watch(capture, kernels, x, y, clients):  # type: ignore[no-untyped-def]
         passed.append(len(x))
@@ -152,6 +158,7 @@ def test_nothing_is_kept_within_a_limit_that_is_too_small() -> None:
     base, samples = cnn(20)
     received = Received(base, samples, most_bytes=100)
     for signal in SIGNALS:
+        assert isinstance(signal, Prepares)
         for _ in signal.prepare(received):
             pass
     assert received.gradients is None
