@@ -36,7 +36,7 @@ def test_scores_are_means_over_rounds_with_the_sample_assigned() -> None:
 
 
 @pytest.mark.parametrize("rule", [Mean(), OneSidedLikelihood()])
-def test_with_all_classes_assigned_it_equals_the_rule(
+def test_scores_with_all_classes_assigned_equal_those_of_the_rule(
     rule: Mean | OneSidedLikelihood,
 ) -> None:
     everything = dict.fromkeys(ROUNDS, torch.tensor(True))

@@ -35,7 +35,7 @@ def test_without_a_schedule_every_step_between_measured_rounds_counts() -> None:
     assert Recovery(floor=1e-12)(m, target=0).item() == pytest.approx(math.log(8) / 2)
 
 
-def test_a_loss_of_nothing_has_a_logarithm() -> None:
+def test_a_loss_of_zero_gives_finite_scores() -> None:
     m = over_rounds(-torch.tensor([[1.0, 0.0], [0.0, 0.0]]), (3, 4))
     scores = Recovery(3, 2, 0.01)(m, target=0)
     assert scores.tolist() == pytest.approx([math.log(1.01 / 0.01), 0.0])
@@ -51,7 +51,9 @@ def test_a_loss_of_nothing_has_a_logarithm() -> None:
     ],
     ids=["before the first poison", "not after it", "one round", "no floor"],
 )
-def test_rounds_that_follow_no_poison_are_refused(rule: Recovery, rounds: tuple[int, ...]) -> None:
+def test_recovery_without_a_poisoned_round_is_refused(
+    rule: Recovery, rounds: tuple[int, ...]
+) -> None:
     with pytest.raises(BadInput, match="leave out the attack's settings"):
         rule(over_rounds(-torch.ones(len(rounds), 1), rounds), target=0)
 

@@ -143,7 +143,7 @@ def test_contrast_does_not_change_uniform_images() -> None:
     assert not torch.allclose(jittered[1], data.features[1])
 
 
-def test_an_image_without_any_contrast_stays_finite() -> None:
+def test_an_image_without_contrast_stays_finite() -> None:
     data = Samples(torch.zeros(3, 1, 6, 8), torch.arange(3), torch.arange(3))
     assert torch.equal(shown(Augmentation(), data).x, data.features)
 

@@ -12,7 +12,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
 from fedaudit.defenses.clip import ClientDP
-from fedaudit.defenses.dpsgd import DPSGD, sampling_rate, windows
+from fedaudit.defenses.dpsgd import DPSGD, random_crops, sampling_rate
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.hooks import UNDEFENDED, Objective, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, train
@@ -185,7 +185,7 @@ def test_a_gradient_without_poisson_batches_raises() -> None:
 def test_every_augmented_copy_is_a_crop_or_flipped_crop() -> None:
     images = torch.arange(2 * 36, dtype=torch.float32).view(2, 1, 6, 6)
     padded = nn.functional.pad(images, (2, 2, 2, 2), mode="reflect")
-    seen = windows(
+    seen = random_crops(
         images.repeat_interleave(60, 0), seeded(0, "windows"), padding=2, horizontal_flip=0.5
     )
     found = set()
@@ -208,8 +208,8 @@ def test_every_augmented_copy_is_a_crop_or_flipped_crop() -> None:
 
 def test_without_padding_and_flip_augmentation_is_the_identity() -> None:
     images = torch.randn(3, 2, 5, 4, generator=seeded(0, "images"))
-    assert torch.equal(windows(images, seeded(0), padding=0, horizontal_flip=0.0), images)
-    mirrored = windows(images, seeded(0), padding=0, horizontal_flip=1.0)
+    assert torch.equal(random_crops(images, seeded(0), padding=0, horizontal_flip=0.0), images)
+    mirrored = random_crops(images, seeded(0), padding=0, horizontal_flip=1.0)
     assert torch.equal(mirrored, images.flip(3))
 
 

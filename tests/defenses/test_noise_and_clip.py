@@ -11,7 +11,7 @@ from scipy.stats import norm as normal
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Params, flat, norm
-from fedaudit.defenses.clip import ClientDP, clipped
+from fedaudit.defenses.clip import ClientDP, clip_norm
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.hooks import TrainingContext
@@ -41,7 +41,7 @@ def added(
 
 
 @pytest.mark.parametrize("sigma", [1e-3, 0.5, 20.0])
-def test_noise_has_mean_zero_and_spread_sigma_and_is_normal(sigma: float) -> None:
+def test_noise_is_normal_with_mean_zero_and_standard_deviation_sigma(sigma: float) -> None:
     noise = added(GradientNoise(sigma), update()) / sigma
     count = len(noise)
     assert abs(float(noise.mean())) < 4 / count**0.5
@@ -71,10 +71,12 @@ def test_noise_depends_on_round_and_client(
 @example(share=0.999, scale=1.0)
 @example(share=1.001, scale=1.0)
 @given(share=st.floats(1e-3, 1e3), scale=st.floats(1e-4, 1e4))
-def test_a_clipped_upload_is_as_long_as_the_clip_at_most(share: float, scale: float) -> None:
+def test_the_norm_of_a_clipped_upload_is_at_most_the_clipping_norm(
+    share: float, scale: float
+) -> None:
     given = values(20, scale)
     limit = share * norm(given)
-    sent = clipped(given, limit)
+    sent = clip_norm(given, limit)
     assert norm(sent) <= limit * (1 + 1e-6)
     if norm(given) <= limit:
         assert sent is given
@@ -85,15 +87,15 @@ def test_a_clipped_upload_is_as_long_as_the_clip_at_most(share: float, scale: fl
 
 def test_the_whole_upload_is_clipped_and_not_each_layer() -> None:
     # A length of 5 becomes 1: every entry is a fifth.
-    sent = clipped({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
+    sent = clip_norm({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
     assert float(sent["w"]) == pytest.approx(0.6)
     assert float(sent["b"]) == pytest.approx(0.8)
 
 
-def test_client_level_noise_spreads_by_clip_times_multiplier() -> None:
+def test_client_level_noise_has_the_standard_deviation_clip_times_multiplier() -> None:
     defense = ClientDP(clip=0.5, noise_multiplier=3.0)
     sent = defense.upload(update(), context())
-    noise = flat(sent.values) - flat(clipped(values(), 0.5))
+    noise = flat(sent.values) - flat(clip_norm(values(), 0.5))
     assert float(noise.std()) == pytest.approx(1.5, rel=0.02)
 
 
@@ -135,6 +137,6 @@ def test_without_noise_there_is_no_epsilon() -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5])
-def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
+def test_a_delta_outside_zero_to_one_is_refused(delta: float) -> None:
     with pytest.raises(BadInput, match="probability in"):
         gaussian_mechanism_epsilon(1.0, 1, delta=delta)

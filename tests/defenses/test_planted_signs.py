@@ -68,7 +68,7 @@ def test_units_that_fire_for_at_most_one_sample_are_counted() -> None:
     assert look("lone-units", never) == 1.0
 
 
-def test_the_lead_of_a_sample_is_in_standard_deviations() -> None:
+def test_one_stands_out_is_measured_in_standard_deviations() -> None:
     # Unit one: 3 before 1, 1, 0, which spread by sqrt(2) / 3; unit two: 3 before 1, 0, -1.
     assert look("one-stands-out", PLAIN) == pytest.approx(2 / (math.sqrt(2) / 3))
     same = model([[0.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, -1.0]])
@@ -120,7 +120,7 @@ def test_distances_agree_with_scipy(seed: int, rows: int, each: int, ties: bool)
         assert distance_between(others, values[row]) == pytest.approx(expected)
 
 
-def test_twins_are_parallel_units_of_any_length() -> None:
+def test_twins_are_parallel_units_of_any_norm() -> None:
     assert look("twins", PLAIN) == pytest.approx(0.0, abs=1e-12)
     scaled = model([[1.0, 2.0], [10.0, 20.0]], [[1.0, 1.0], [1.0, -1.0]])
     assert look("twins", scaled) == pytest.approx(1.0)
@@ -165,7 +165,7 @@ def test_models_without_hidden_dense_layers_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_a_sign_leaves_model_and_samples_as_they_are(name: str) -> None:
+def test_a_sign_does_not_change_model_or_samples(name: str) -> None:
     before = {key: value.clone() for key, value in PLAIN.params.items()}
     assert look(name, PLAIN, PLAIN) == look(name, PLAIN, PLAIN)
     assert all(torch.equal(PLAIN.params[key], value) for key, value in before.items())
@@ -180,7 +180,7 @@ def test_change_needs_the_round_before(name: str) -> None:
         look(name, PLAIN, other)
 
 
-def test_how_units_act_needs_samples() -> None:
+def test_signs_of_activations_need_at_least_three_samples() -> None:
     with pytest.raises(BadInput, match=r"at least three of the client.s samples, got 2"):
         look("lone-units", PLAIN, samples=own([1.0, 0.0], [0.0, 1.0]))
 

@@ -96,7 +96,7 @@ def test_an_ascent_of_any_length_stays_finite() -> None:
     assert float(loss_of(after, PROBES).mean()) > float(loss_of(MODEL.params, PROBES).mean())
 
 
-def test_the_poison_decides_whether_it_changes_the_loss() -> None:
+def test_a_poison_states_whether_it_changes_the_loss() -> None:
     poison = PoisonedUpload(PROBES, frozenset({1}))
     assert not poison.acts_in("loss")
     assert replace(poison, ascends_to=1.0).acts_in("loss")

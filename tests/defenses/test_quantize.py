@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.seeds import seeded
-from fedaudit.defenses.quantize import GradientQuantization, floored, stochastically_rounded
+from fedaudit.defenses.quantize import GradientQuantization, floor_to_level, round_stochastically
 from fedaudit.observe.round import Update
 from tests.defenses.turns import context
 
@@ -12,7 +12,7 @@ bits_of = st.integers(1, 10)
 
 
 def drawn(values: torch.Tensor, bits: int, seed: int = 0) -> torch.Tensor:
-    return stochastically_rounded(values, bits, seeded(seed, "rounding"))
+    return round_stochastically(values, bits, seeded(seed, "rounding"))
 
 
 def some(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.0) -> torch.Tensor:
@@ -22,8 +22,8 @@ def some(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.0) -> tor
 def test_floor_rounding_matches_hand_calculation() -> None:
     # Range 0 to 8 in 2 bits: steps of 2, levels 0, 2, 4, 6 and 8.
     given = torch.tensor([[0.0, 1.9, 2.0], [3.9, 7.9, 8.0]])
-    assert floored(given, 2).tolist() == [[0.0, 0.0, 2.0], [2.0, 6.0, 8.0]]
-    assert floored(given - 4, 1).tolist() == [[-4.0, -4.0, -4.0], [-4.0, 0.0, 4.0]]
+    assert floor_to_level(given, 2).tolist() == [[0.0, 0.0, 2.0], [2.0, 6.0, 8.0]]
+    assert floor_to_level(given - 4, 1).tolist() == [[-4.0, -4.0, -4.0], [-4.0, 0.0, 4.0]]
 
 
 def test_stochastic_rounding_uses_the_adjacent_levels() -> None:
@@ -52,13 +52,13 @@ def test_no_entry_moves_by_a_step_or_beyond_the_extremes(bits: int, seed: int) -
     spread = float(value.max() - value.min())
     for sent, step in (
         (drawn(value, bits, seed), spread / (2**bits - 1)),
-        (floored(value, bits), spread / 2**bits),
+        (floor_to_level(value, bits), spread / 2**bits),
     ):
         assert float((sent - value).abs().max()) <= step + 1e-6
         assert float(sent.min()) == float(value.min())
         assert float(sent.max()) == float(value.max())
         assert len(set(sent.tolist())) <= 2**bits + 1
-    assert bool((floored(value, bits) <= value + 1e-6).all())
+    assert bool((floor_to_level(value, bits) <= value + 1e-6).all())
 
 
 @given(
@@ -68,11 +68,11 @@ def test_no_entry_moves_by_a_step_or_beyond_the_extremes(bits: int, seed: int) -
     shift=st.sampled_from([0.0, 1.0, -1e3]),
     floor=st.booleans(),
 )
-def test_once_is_as_good_as_twice(
+def test_quantisation_is_idempotent(
     bits: int, seed: int, scale: float, shift: float, floor: bool
 ) -> None:
     def moved(values: torch.Tensor, again: int) -> torch.Tensor:
-        return floored(values, bits) if floor else drawn(values, bits, seed + again)
+        return floor_to_level(values, bits) if floor else drawn(values, bits, seed + again)
 
     once = moved(some(20, seed, scale=scale, shift=shift), 0)
     assert torch.equal(moved(once, 1), once)
@@ -91,14 +91,14 @@ def test_once_is_as_good_as_twice(
     ids=["constant", "zeros", "empty", "scalar", "smallest number"],
 )
 def test_a_tensor_without_a_range_stays_as_it_is(value: torch.Tensor, bits: int) -> None:
-    assert torch.equal(floored(value, bits), value)
+    assert torch.equal(floor_to_level(value, bits), value)
     assert torch.equal(drawn(value, bits), value)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_each_tensor_keeps_its_precision(kind: torch.dtype) -> None:
     value = some(50, 0).to(kind)
-    assert drawn(value, 3).dtype == floored(value, 3).dtype == kind
+    assert drawn(value, 3).dtype == floor_to_level(value, 3).dtype == kind
 
 
 def test_each_tensor_is_quantised_within_its_range() -> None:

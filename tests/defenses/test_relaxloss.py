@@ -89,14 +89,14 @@ def test_the_loss_of_a_misclassified_sample_matches_hand_calculation() -> None:
     assert float(loss) == pytest.approx(soft)
 
 
-def test_both_branches_are_seen_by_a_client_with_one_epoch_a_round() -> None:
+def test_a_client_with_one_epoch_per_round_uses_both_branches() -> None:
     outputs, batch = example()
     losses = [float(step(RelaxLoss(5.0), round, outputs, batch)[0]) for round in (1, 2, 3, 4)]
     assert losses[0] == losses[2] > 0
     assert losses[1] == losses[3] != losses[0]
 
 
-def test_target_zero_acts_nowhere() -> None:
+def test_a_target_of_zero_replaces_no_hook() -> None:
     outputs, batch = example()
     assert not RelaxLoss(0.0).acts_in("loss")
     assert RelaxLoss(0.1).acts_in("loss")

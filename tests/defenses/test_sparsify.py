@@ -42,14 +42,14 @@ def test_sparsification_matches_sorting(numbers: list[int], ratio: float) -> Non
 
 
 @given(numbers=entries, ratio=ratios, per_tensor=st.booleans())
-def test_once_is_as_good_as_twice(numbers: list[int], ratio: float, per_tensor: bool) -> None:
+def test_sparsification_is_idempotent(numbers: list[int], ratio: float, per_tensor: bool) -> None:
     sparse = sparse_per_tensor if per_tensor else sparse_globally
     values = two_tensors(numbers * 60 if per_tensor else numbers)
     once = sparse(values, ratio)
     assert torch.equal(flat(sparse(once, ratio)), flat(once))
 
 
-def test_tensors_of_several_precisions_keep_theirs() -> None:
+def test_tensors_keep_their_precision_when_mixed() -> None:
     given = {"w": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 4.0], dtype=torch.float64)}
     sparse = sparse_globally(given, 0.5)
     assert sparse["w"].dtype == torch.float32
@@ -76,7 +76,7 @@ def test_per_tensor_sparsification_sends_zeros_at_ratio_one() -> None:
     assert sparse["small"].all()
 
 
-def test_the_scope_decides_and_buffers_stay() -> None:
+def test_the_scope_selects_entries_and_buffers_are_unchanged() -> None:
     large = torch.arange(1, 1011, dtype=torch.float32)
     upload = Update({"large": large, "tiny": torch.tensor([0.1])}, {"mean": torch.ones(1)})
     everywhere = GradientSparsification(0.5).upload(upload, context())

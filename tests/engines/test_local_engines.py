@@ -27,7 +27,7 @@ def test_fewer_than_one_worker_is_refused(count: int) -> None:
         Workers(count)
 
 
-def test_one_thread_is_used_inside_and_the_earlier_number_afterwards() -> None:
+def test_one_thread_is_used_in_the_context_and_the_previous_count_restored() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -112,13 +112,13 @@ def test_script_definitions_are_sent_and_unpicklable_values_refused(
         pass
 
 
-def test_a_model_that_all_items_have_is_in_memory_once() -> None:
+def test_a_model_that_all_items_share_is_packed_once() -> None:
     from fedaudit.engines.ray_tasks import pack_all
 
     model, own = torch.ones(1000), [torch.zeros(10), torch.zeros(10)]
     parcels = pack_all([{"model": model, "own": one} for one in own], put=lambda part: part)
     assert [array.size for array in parcels.common] == [1000]
-    assert [[type(part) for part in one.arrays] for one in parcels.each] == [
+    assert [[type(part) for part in one.arrays] for one in parcels.parcels] == [
         [int, type(parcels.common[0])]
     ] * 2
 
@@ -251,7 +251,7 @@ def test_work_that_kills_every_worker_is_given_up(
 ) -> None:
     from fedaudit.engines import ray_tasks
 
-    monkeypatch.setattr(ray_tasks, "_TRIES", 2)
+    monkeypatch.setattr(ray_tasks, "_MAX_LOSSES", 2)
     with (
         cluster.session(always_killed, ()) as run,
         pytest.raises(MemoryError, match=r"lost 2 times .* fewer"),

@@ -127,7 +127,7 @@ def alive(pids: list[int]) -> bool:
     return any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_worker_of_unknown_process_number_ends_with_its_pipe() -> None:
+def test_a_worker_with_an_unknown_pid_ends_with_its_pipe() -> None:
     ours, theirs = get_context("spawn").Pipe()
     worker = _Worker(SpawnProcess(), ours)
     for _ in range(2):
@@ -142,12 +142,12 @@ class Begun:
 
     def __init__(self, count: int = 1) -> None:
         self.crew = _WorkerPool(pickled((contract.product, 1)), count)
-        self.crew.take([pickled(1)] * count)
+        self.crew.submit([pickled(1)] * count)
         self.pids = [worker.process.pid or 0 for worker in self.crew._workers]
 
     def more(self) -> object:
         """What one more item comes to."""
-        return self.crew.result(self.crew.take([pickled(2)])[0])
+        return self.crew.result(self.crew.submit([pickled(2)])[0])
 
 
 def once(interrupted: Callable[..., object]) -> Callable[..., object]:
@@ -195,7 +195,7 @@ def test_a_session_that_was_interrupted_during_a_message_is_closed(
         begun.more()
 
 
-def test_sessions_leave_nothing_open() -> None:
+def test_sessions_leave_no_file_descriptors_open() -> None:
     Begun().crew.close()  # Python opens some of its own with the first
     before = os.listdir("/proc/self/fd")
     for _ in range(3):

@@ -221,7 +221,7 @@ def test_unprotected_scalar_arrays_are_noted() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
-def test_other_precisions_are_not_blamed_for_their_rounding(dtype: torch.dtype) -> None:
+def test_rounding_errors_of_other_precisions_do_not_fail(dtype: torch.dtype) -> None:
     def narrow(update: cases.Update) -> cases.Update:
         wide = {name: value.double() for name, value in update.items()}
         return {name: value.to(dtype) for name, value in cases.plain(wide).items()}

@@ -14,9 +14,9 @@ from fedaudit.filters.check import (
     Finding,
     call_tests,
     entry_tests,
+    estimate_std,
     scale_tests,
     shape_tests,
-    spread_of,
 )
 from fedaudit.filters.claim import Arrays
 from fedaudit.filters.replay import corner
@@ -107,9 +107,9 @@ def test_noise_with_a_fault_fails_every_time(draw: Draw, noise: str, check: str)
         assert check in failing(draws(draw, rng), noise)
 
 
-def test_limits_of_a_standard_deviation_have_their_coverage() -> None:
+def test_confidence_limits_of_a_standard_deviation_have_their_coverage() -> None:
     rng, runs = seeded_numpy(0, "limits"), 300
-    found = [spread_of(draws(normal, rng), "gaussian", 0.1) for _ in range(runs)]
+    found = [estimate_std(draws(normal, rng), "gaussian", 0.1) for _ in range(runs)]
     outside = sum(not one.low <= 1.0 <= one.high for one in found)
     # Binomial with mean 30 and standard deviation 5.2.
     assert 8 < outside < 52

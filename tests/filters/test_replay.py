@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.filters.replay import Form, Snapshot, drawing
+from fedaudit.filters.replay import Form, Snapshot, seeding_draws
 
 SOURCES: dict[str, Callable[[], object]] = {
     "torch": lambda: torch.randn(3).tolist(),
@@ -29,20 +29,20 @@ SOURCES: dict[str, Callable[[], object]] = {
 def test_draws_depend_on_the_seed(source: str) -> None:
     found = []
     for seed in (1, 1, 2):
-        with drawing(seed):
+        with seeding_draws(seed):
             found.append([SOURCES[source]() for _ in range(2)])
     assert found[0] == found[1]
     assert found[0] != found[2]
     assert found[0][0] != found[0][1]
 
 
-def test_draws_go_on_afterwards_as_if_nothing_had_been() -> None:
+def test_seeding_draws_restores_the_generators() -> None:
     torch.manual_seed(3)
     random.seed(3)
     expected = (torch.randn(2).tolist(), random.random())
     torch.manual_seed(3)
     random.seed(3)
-    with pytest.raises(RuntimeError), drawing(5):
+    with pytest.raises(RuntimeError), seeding_draws(5):
         raise RuntimeError
     assert (torch.randn(2).tolist(), random.random()) == expected
     assert os.urandom(8) != os.urandom(8)
@@ -67,7 +67,7 @@ def test_the_state_of_a_function_is_restored_for_every_copy() -> None:
     copies = Snapshot(given, is_factory=False)
     values = []
     for _ in range(3):
-        copy = copies.fresh()
+        copy = copies.new_filter()
         assert callable(copy)
         values.append((copy(), copy()))
     assert values == [(13, 15)] * 3
@@ -103,12 +103,12 @@ def planted(tree: object) -> object:
 
 
 @given(TREES)
-def test_a_form_restores_its_values(tree: object) -> None:
+def test_an_update_with_other_values_has_the_same_form(tree: object) -> None:
     form = Form(planted(tree))
     values = {path: np.full_like(value, 2) for path, value in form.values.items()}
-    again = Form(form.filled(values))
+    again = Form(form.with_values(values))
     assert again.shapes == form.shapes
-    assert again.whole == form.whole
+    assert again.integer_paths == form.integer_paths
     assert again.rounding == form.rounding
     for path, value in again.values.items():
         np.testing.assert_array_equal(value, values[path])

@@ -174,7 +174,7 @@ every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENS
 
 @every_network
 @every_defense
-def test_one_step_with_any_loss_is_autograds_to_a_millionth(
+def test_one_step_with_any_loss_equals_autograd_to_1e_6(
     defense: Defense, network: Architecture
 ) -> None:
     # So long a step that what it adds outweighs what it is rounded into.
@@ -218,7 +218,7 @@ def test_training_with_cross_entropy_equals_autograd(
 
 
 @every_network
-def test_a_loss_that_never_changes_leaves_the_model(network: Architecture) -> None:
+def test_a_constant_loss_does_not_change_the_model(network: Architecture) -> None:
     model = learned(network, OPTIMIZERS["sgd"], Nothing())
     assert torch.equal(flat(model.params), flat(network.initial(0).params))
 
@@ -262,7 +262,7 @@ class Sloped(Flipped):
         return None if slope is None else -slope
 
 
-def test_the_slope_of_a_replaced_loss_is_not_computed() -> None:
+def test_the_gradient_of_an_overridden_loss_is_left_to_autograd() -> None:
     network, how = NETWORKS["dense"], OPTIMIZERS["sgd"]
     flipped, sloped = (kind(0.5, 0.1) for kind in (Flipped, Sloped))
     assert [d.knows_its_slope for d in (Defense(), Hamp(0.5, 0.1), flipped, sloped)] == [
@@ -279,7 +279,7 @@ def test_the_slope_of_a_replaced_loss_is_not_computed() -> None:
 @pytest.mark.parametrize(
     "defense", [Hamp(0.5, 0.1), Hamp(0.5, 0.1, divide_by_classes=False), BACK], ids=str
 )
-def test_slopes_that_are_written_out_are_autograds(defense: Defense) -> None:
+def test_explicit_gradients_of_losses_equal_autograd(defense: Defense) -> None:
     start = NETWORKS["dense"].initial(0)
     context = ClientContext(round=2, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(
         start

@@ -98,7 +98,9 @@ def test_no_samples_have_no_gradient(name: str) -> None:
 @every_net
 @settings(max_examples=6, deadline=None)
 @given(clip=st.floats(1e-4, 1e2), row=st.integers(0, 6))
-def test_one_sample_moves_the_sum_by_the_clip_at_most(name: str, clip: float, row: int) -> None:
+def test_one_sample_changes_the_sum_by_at_most_the_clipping_norm(
+    name: str, clip: float, row: int
+) -> None:
     module, whole = net(name), batch(name)
     alone = Batch(whole.x[row : row + 1], whole.y[row : row + 1], whole.ids[row : row + 1])
     length = norm(clipped_sum(objective(module), alone, clip=clip))
@@ -115,7 +117,7 @@ def test_without_a_clip_the_sum_is_the_gradient_of_the_sum(name: str) -> None:
     same(clipped_sum(objective(module), whole, clip=float("inf")), scaled(bare, float(len(whole))))
 
 
-def test_a_sample_without_gradient_stays_without() -> None:
+def test_clipping_keeps_a_zero_gradient_zero() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, CLASSES, bias=False)).double()
     with torch.no_grad():
         next(module.parameters()).fill_(-1.0)
@@ -140,7 +142,7 @@ def test_clipping_excludes_frozen_parameters() -> None:
     same(found, total)
 
 
-def test_lengths_and_sum_use_one_dropout_mask() -> None:
+def test_norms_and_sum_use_one_dropout_mask() -> None:
     module = nn.Sequential(nn.Linear(6, 30), nn.Dropout(0.5), nn.Linear(30, CLASSES)).double()
     whole = batch("mlp-in-place", 1)
     with torch.random.fork_rng(devices=[]):
@@ -155,7 +157,7 @@ def test_lengths_and_sum_use_one_dropout_mask() -> None:
             same(found, scaled(bare, 0.01 / norm(bare)))
 
 
-def test_a_network_is_left_without_hooks() -> None:
+def test_clipping_leaves_no_hooks_on_the_network() -> None:
     for name in NETS:
         module = net(name)
         clipped_sum(objective(module), batch(name), clip=1.0)
@@ -163,7 +165,7 @@ def test_a_network_is_left_without_hooks() -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_images_with_channels_last_agree_too(copies: int) -> None:
+def test_images_with_channels_last_are_clipped_alike(copies: int) -> None:
     for name in ("conv", "deep-conv"):
         module, whole = in_fastest_layout(net(name)), batch(name, 4 * copies)
         for part in module.modules():
@@ -182,7 +184,7 @@ def test_residual_networks_are_clipped_over_copies_of_images(name: str, width: i
     same(found, one_by_one(module, whole, 0.2, copies=2))
 
 
-def test_batches_of_other_shapes_take_turns_on_one_network() -> None:
+def test_one_network_clips_batches_of_alternating_shapes() -> None:
     module = nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, CLASSES)
     ).double()

@@ -37,7 +37,7 @@ def autograd(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 
 
 @given(samples=st.integers(1, 9), widths=st.lists(st.integers(2, 8), min_size=2, max_size=5))
-def test_gradients_are_autograds(samples: int, widths: list[int]) -> None:
+def test_gradients_equal_those_of_autograd(samples: int, widths: list[int]) -> None:
     module = stack(*widths)
     x, y = batch(samples, widths[0], widths[-1])
     ours = dense_gradients(list(module.parameters()), x, partial(cross_entropy_slope, y=y))

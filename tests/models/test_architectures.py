@@ -120,7 +120,7 @@ def test_outputs_are_finite_and_all_parameters_have_gradients(
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_no_network_works_in_place() -> None:
+def test_no_network_changes_tensors_in_place() -> None:
     sizes = {"mlp": (1, 32, 32), "transformer": (9,)}
     for name in MODELS.keys() - {"diffusion", "minilm"}:
         for layer in built(name, sizes.get(name, (3, 32, 32))).modules():

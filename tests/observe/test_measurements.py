@@ -34,7 +34,7 @@ def none_for_nan(row: object) -> object:
     return None if row != row else row
 
 
-def test_rounds_stack_ascending_and_absent_clients_are_missing_there() -> None:
+def test_rounds_are_stacked_in_order_with_absent_clients_missing() -> None:
     m = stacked([measured(20, {1: 5.0, 3: 6.0}), measured(10, {1: 1.0, 2: 2.0})])["loss"]
     assert (m.rounds, m.clients) == ((10, 20), (1, 2, 3))
     assert rows(m.values) == [[1.0, 2.0, None], [5.0, None, 6.0]]
@@ -49,7 +49,7 @@ def test_the_order_of_a_signals_rounds_and_its_precision_are_kept() -> None:
     assert m.of(0).dtype == torch.float32
 
 
-def test_clients_with_another_base_in_a_round_are_no_peers_in_it() -> None:
+def test_clients_that_received_another_model_are_no_peers_in_that_round() -> None:
     m = stacked(
         [
             measured(1, {0: 1.0, 1: 2.0, 2: 3.0}, bases=[0, 1, 0]),
@@ -76,7 +76,7 @@ def test_a_merged_client_has_the_measurements_of_its_group() -> None:
     assert peers(m, 2) == [[], [4.0], []]
 
 
-def test_a_global_model_stands_for_every_client_without_peers() -> None:
+def test_a_global_model_is_measured_for_every_client_without_peers() -> None:
     m = stacked([measured(1, {ALL_CLIENTS: 1.0}), measured(2, {ALL_CLIENTS: 2.0})])["loss"]
     assert rows(m.of(17)) == [1.0, 2.0]
     assert peers(m, 17) == [[], []]

@@ -52,7 +52,7 @@ def weight(params: Mapping[str, torch.Tensor] | None) -> float:
     return float(params["w"])
 
 
-def test_every_keeps_rounds_that_are_multiples() -> None:
+def test_snapshots_are_kept_of_rounds_that_are_multiples() -> None:
     rounds = [replace(ROUND, index=index) for index in range(1, 10)]
     assert [round.index for round in every_nth(rounds, 3)] == [3, 6, 9]
     assert [round.index for round in every_nth(rounds, 1)] == list(range(1, 10))

@@ -205,7 +205,7 @@ class Overwriting(nn.Module):
         return first + entered.mul_(2)
 
 
-def test_an_input_that_is_overwritten_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_input_that_a_layer_overwrites_is_detected(caplog: pytest.LogCaptureFixture) -> None:
     these = given(Case(Overwriting, (5,)), 1)
     with caplog.at_level(logging.INFO, "fedaudit"), pytest.raises(RuntimeError, match="inplace"):
         gradient_products(*these)
@@ -224,7 +224,7 @@ def test_a_model_that_is_random_in_evaluation_mode_is_refused() -> None:
         gradient_products(*these)
 
 
-def test_a_loss_that_mixes_samples_is_caught_and_measured_one_by_one(
+def test_samples_that_a_loss_mixes_are_measured_one_by_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def mixed(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def test_a_loss_that_mixes_samples_is_caught_and_measured_one_by_one(
     assert "differ from ordinary autograd" in caplog.records[0].getMessage()
 
 
-def test_a_broken_kernel_is_caught_and_does_not_reach_the_result(
+def test_results_of_a_broken_kernel_are_detected_and_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(layer: Layer) -> LayerKernel | None:
@@ -340,7 +340,7 @@ class Unused(Twice):
 
 
 @pytest.mark.parametrize(("build", "audited"), [(half_frozen, 3), (Unused, 4)])
-def test_a_parameter_that_is_not_audited_or_has_no_effect_has_no_share(
+def test_parameters_without_audit_or_effect_contribute_nothing(
     build: Callable[[], nn.Module], audited: int
 ) -> None:
     these = given(Case(build, (6,)))

@@ -36,7 +36,7 @@ def convolutions(draw: st.DrawFn) -> tuple[nn.Conv2d, tuple[int, int, int, int],
 @pytest.mark.parametrize("route", ROUTES)
 @settings(max_examples=60, deadline=None)
 @given(drawn=convolutions())
-def test_every_route_gives_the_gradients_of_ordinary_autograd(
+def test_every_method_computes_the_gradients_of_autograd(
     route: str, drawn: tuple[nn.Conv2d, tuple[int, int, int, int], int]
 ) -> None:
     module, shape, clients = drawn
@@ -111,7 +111,7 @@ def test_maps_of_two_by_two_pixels_need_nine_products_and_are_exact(
     outputs=st.integers(1, 6),
     clients=st.integers(0, 5),
 )
-def test_gradients_in_blocks_are_those_written_out_at_once(
+def test_gradients_computed_in_blocks_equal_those_computed_at_once(
     samples: int, places: int, inner: int, outputs: int, clients: int
 ) -> None:
     generator = torch.Generator().manual_seed(0)

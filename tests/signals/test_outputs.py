@@ -69,7 +69,7 @@ def test_only_modified_entropy_distinguishes_correct_predictions() -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_model_beyond_doubt_gives_a_finite_signal(kind: type[OutputSignal]) -> None:
+def test_a_model_with_certain_predictions_gives_a_finite_signal(kind: type[OutputSignal]) -> None:
     sure = Samples(torch.tensor([[900.0, 0.0, 0.0]] * 2), torch.tensor([0, 1]), torch.arange(2))
     values = measured(kind(), a_round(1.0), sure)
     assert bool(values.isfinite().all())

@@ -11,8 +11,9 @@ from fedaudit.core.values import Model, Samples
 from fedaudit.models import architecture
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals import gradients
+from fedaudit.signals.base import Signal
 from fedaudit.signals.gradients import gradient_products, keep_chunks
-from fedaudit.signals.kernels import FormedGradients
+from fedaudit.signals.kernels import FormedGradients, plan
 from fedaudit.signals.kernels.capture import Uncapturable
 from fedaudit.signals.kernels.kept import KeptChunks
 from fedaudit.signals.measure import measure_round
@@ -26,7 +27,12 @@ from fedaudit.signals.updates import (
 from tests.networks import CASES, WHOLE
 from tests.signals.test_gradients import given, rng, updates_for
 
-SIGNALS = [GradientNorm(), GradientCosine(), GradientDifference(), ProjectionResidual()]
+SIGNALS: list[Signal] = [
+    GradientNorm(),
+    GradientCosine(),
+    GradientDifference(),
+    ProjectionResidual(),
+]
 ENOUGH = 1 << 30
 
 
@@ -68,7 +74,7 @@ def cnn(count: int = 150) -> tuple[Model, Samples]:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of samples of each chunk that is passed through the model with the update."""
     passed = list[int]()
-    measure = gradients.measure_chunk
+    measure = plan.measure_chunk
 
     def watch(capture, kernels, x, y, clients):  # type: ignore[no-untyped-def]
         passed.append(len(x))
@@ -92,7 +98,7 @@ def test_gradients_of_convolutions_are_written_before_the_update_is_known(
     assert not passed
 
 
-def test_what_does_not_fit_the_memory_is_measured_with_the_update(
+def test_chunks_beyond_the_memory_limit_are_measured_with_the_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base, samples = cnn()
@@ -108,7 +114,9 @@ def test_what_does_not_fit_the_memory_is_measured_with_the_update(
     assert kept.bytes == first
 
 
-def test_what_is_kept_of_another_model_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_gradients_and_inputs_of_another_model_are_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     base, samples = cnn()
     other = base.architecture.initial(1)
     kept = last(keep_chunks(other, samples.features, samples.targets, ENOUGH))
@@ -146,17 +154,18 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
         assert torch.equal(measured[name], values)
 
 
-def test_no_memory_keeps_nothing() -> None:
+def test_nothing_is_kept_within_a_limit_that_is_too_small() -> None:
     base, samples = cnn(20)
     received = Received(base, samples, most_bytes=100)
     for signal in SIGNALS:
+        assert isinstance(signal, Prepares)
         for _ in signal.prepare(received):
             pass
     assert received.gradients is None
     assert received.inputs("7", base) is None
 
 
-def test_kept_chunks_are_not_announced(caplog: pytest.LogCaptureFixture) -> None:
+def test_kept_chunks_write_no_log_messages(caplog: pytest.LogCaptureFixture) -> None:
     base, samples = cnn(10)
     with caplog.at_level(logging.WARNING, "fedaudit"):
         kept = last(keep_chunks(base, samples.features, samples.targets, ENOUGH))

@@ -188,7 +188,7 @@ class Transposed(nn.Module):
         return out
 
 
-def test_a_layer_that_is_not_given_a_row_a_sample_is_refused() -> None:
+def test_a_layer_whose_inputs_have_no_row_per_sample_is_refused() -> None:
     net = Architecture("transposed", Transposed)
     samples = random_samples(seeded(10), 7, 40, classes=4)
     with pytest.raises(Unsupported, match=r"'mix'.*not called with one row for each sample"):
@@ -201,7 +201,7 @@ def test_non_finite_updates_raise() -> None:
         residuals(seen, random_samples(seeded(11), 4, 3, classes=2), SIGNAL)
 
 
-def test_frozen_layers_are_no_clients() -> None:
+def test_frozen_layers_cannot_be_chosen_for_residuals() -> None:
     module = WIDE.built()
     module.get_submodule("1").requires_grad_(False)
     ProjectionResidual(layer="3").refuse_misfit(Model.of(WIDE, module))

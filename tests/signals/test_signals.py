@@ -126,7 +126,7 @@ def test_signals_measured_together_are_those_measured_alone() -> None:
         assert alone.dtype == torch.float64
 
 
-def test_clients_sent_the_same_model_have_one_number() -> None:
+def test_clients_that_received_the_same_model_have_the_same_base() -> None:
     first, second, third = measure_round(ROUND, [Loss()], SAMPLES).bases.tolist()
     assert first == third != second
 
@@ -206,7 +206,7 @@ def test_known_noise_can_be_excluded_from_signals(form: str) -> None:
 
 
 @pytest.mark.parametrize("signal", [CentredTailCosine, WithoutTailCosine])
-def test_a_tail_is_a_share_of_the_parameters(
+def test_a_tail_outside_zero_to_one_is_refused(
     signal: type[CentredTailCosine | WithoutTailCosine],
 ) -> None:
     for tail in (0.0, -0.5, 1.5):
@@ -214,7 +214,7 @@ def test_a_tail_is_a_share_of_the_parameters(
             signal(tail)
 
 
-def test_the_sum_scale_needs_to_know_how_clients_step() -> None:
+def test_the_sum_scale_without_a_known_gradient_scale_is_refused() -> None:
     unknown = a_round({0: exposed(0, NET.initial(0), scale=None)})
     with pytest.raises(Unsupported, match='use scale "raw"'):
         measure_round(unknown, [GradientDifference("sum")], SAMPLES)

@@ -11,7 +11,7 @@ from torch import nn
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat, norm, plus
-from fedaudit.defenses.clip import ClientDP, clipped
+from fedaudit.defenses.clip import ClientDP, clip_norm
 from fedaudit.extensions.canaries import Canaries
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.canary import CANARIES_FILE, canary_direction
@@ -34,7 +34,7 @@ class ForgottenNoise(ClientDP):
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Clipped, and nothing else."""
-        return type(upload)(**{**vars(upload), "values": clipped(upload.values, self.clip)})
+        return type(upload)(**{**vars(upload), "values": clip_norm(upload.values, self.clip)})
 
 
 CLAIMS = ("claimed_client_epsilon", "claimed_client_epsilon_without_canaries")

@@ -3,9 +3,9 @@
 >>> import fedaudit as fa
 >>> defenses = [fa.defenses.CoFedMID(members=[0, 1]), fa.defenses.DPSGD(1.0, 0.1, members=[2])]
 
-Each class is one defense of ``fedaudit list defenses``. ``members`` names the clients that use it;
+Each class is one defense of ``fedaudit list defenses``. ``members`` lists the clients that use it;
 without ``members``, all clients that have no other defense use it. Derive a custom defense from
-:class:`ConfiguredDefense`, or from :class:`Defense`, and override the hooks in which it acts.
+:class:`ConfiguredDefense`, or from :class:`Defense`, and override the hooks that it needs.
 """
 
 from collections.abc import Callable, Mapping

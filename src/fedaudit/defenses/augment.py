@@ -16,18 +16,18 @@ from fedaudit.core.values import Batch, Params, Samples
 from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, TrainingContext
 
 
-class _Range(NamedTuple):
-    """Smallest value and range of each channel of a client's (standardised) images."""
+class _ChannelRange(NamedTuple):
+    """Smallest value (black), and range, of each channel of a client's standardised images."""
 
     black: Float[Tensor, "channels 1 1"]
     span: Float[Tensor, "channels 1 1"]
 
     @staticmethod
-    def of(images: Float[Tensor, "samples channels height width"]) -> "_Range":
+    def of(images: Float[Tensor, "samples channels height width"]) -> "_ChannelRange":
         black = images.amin(dim=(0, 2, 3))[:, None, None]
         white = images.amax(dim=(0, 2, 3))[:, None, None]
-        # A constant channel has a range of 0, which cannot be divided by.
-        return _Range(black, torch.where(white > black, white - black, 1.0))
+        # A constant channel has a range of 0; it is replaced by 1, as values are divided by it.
+        return _ChannelRange(black, torch.where(white > black, white - black, 1.0))
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,30 @@ class Augmentation(ConfiguredDefense):
     """Random crop, flips, rotation and colour jitter of every image in each training step.
 
     Signals are measured on the original images. Every transformation is drawn independently for
-    each image, and has a neutral setting. With all of them neutral, clients train as if undefended.
+    each image. With all settings at 0, clients train as if undefended.
 
     Attributes:
-        padding: Black pixels that are added around an image before a random crop to its original
-            size; 0 for none.
+        padding: Number of black pixels that are added around an image, before a random crop to its
+            original size; 0 for none.
         horizontal_flip: Probability of a horizontal flip, in [0, 1]; 0 for none.
         vertical_flip: Probability of a vertical flip, in [0, 1]; 0 for none.
-        rotation: Largest angle in degrees, in both directions, in [0, 180]; corners become black; 0
-            for none.
-        brightness: Images are multiplied by a factor between 1 minus and 1 plus this, in [0, 1]; 0
-            for none.
-        contrast: Distances from the image's mean grey are multiplied by such a factor, in [0, 1]; 0
-            for none.
+        rotation: Largest angle of a rotation in either direction, in degrees, in [0, 180]; corners
+            become black; 0 for none.
+        brightness: Images are multiplied by a random factor between 1 - brightness and
+            1 + brightness, in [0, 1]; 0 for none.
+        contrast: Differences from the image's mean grey are multiplied by a random factor between
+            1 - contrast and 1 + contrast, in [0, 1]; 0 for none.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.defenses.Augmentation(padding=4, horizontal_flip=0.5).padding
         4
 
-    Source: FedMIA, appendix A.2, with the strengths of its published code (which are the
-        defaults).
-    Differs: The published code augments pixels before it standardises them. Here images are already
-        standardised, so that they are mapped to [0, 1] and back: black and white are the smallest
-        and largest values of each channel in the client's images. Shifts are those of the crop; the
-        paper's shearing has no published strength and is left out.
+    Source: FedMIA, appendix A.2. The defaults are the strengths in its published code.
+    Differs: The published code augments pixels before it standardises them. Here, images are
+        already standardised, so that they are mapped to [0, 1] and back: black and white are the
+        smallest and largest values of each channel in the client's images. The random crop also
+        provides the paper's shifts. The paper's shearing has no published strength and is left out.
     """
 
     padding: Count = 4
@@ -80,8 +79,8 @@ class Augmentation(ConfiguredDefense):
     def neutral(self) -> bool:
         """True if images are not changed."""
         colours = (self.brightness, self.contrast)
-        moves = (self.padding, self.horizontal_flip, self.vertical_flip, self.rotation)
-        return not any((*colours, *moves))
+        geometry = (self.padding, self.horizontal_flip, self.vertical_flip, self.rotation)
+        return not any((*colours, *geometry))
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         """Store the range of each channel; the data are not changed."""
@@ -94,16 +93,16 @@ class Augmentation(ConfiguredDefense):
                 f"with 1 or 3 channels, got samples of shape {'x'.join(map(str, shape))}; "
                 "leave it out, or use 'mixup', which works on any features"
             )
-        self.restore(_Range.of(data.features)._asdict())
+        self.restore(_ChannelRange.of(data.features)._asdict())
         return data
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         if self.neutral or len(batch) == 0:
             return batch
-        black, span = (self._range[name].to(batch.x) for name in _Range._fields)
+        black, span = (self._range[name].to(batch.x) for name in _ChannelRange._fields)
         seed = int(torch.randint(2**62, (), generator=context.rng("augmentation")))
         with fork_generators(context.device):
-            # kornia draws from the global generator; the fork keeps that to this batch.
+            # kornia draws from the global generator, which is restored afterwards.
             seed_globally(seed)
             images = self._transformations(batch.x)((batch.x - black) / span)
         return Batch((images * span + black).to(batch.x.dtype), batch.y, batch.ids)
@@ -114,18 +113,19 @@ class Augmentation(ConfiguredDefense):
         # The order is that of the published code.
         kornia = _kornia()
         size = (images.shape[2], images.shape[3])
-        parts: list[nn.Module] = []
+        transformations: list[nn.Module] = []
         if self.padding:
-            parts.append(kornia.RandomCrop(size, padding=self.padding))
+            transformations.append(kornia.RandomCrop(size, padding=self.padding))
         if self.horizontal_flip:
-            parts.append(kornia.RandomHorizontalFlip(p=self.horizontal_flip))
+            transformations.append(kornia.RandomHorizontalFlip(p=self.horizontal_flip))
         if self.vertical_flip:
-            parts.append(kornia.RandomVerticalFlip(p=self.vertical_flip))
+            transformations.append(kornia.RandomVerticalFlip(p=self.vertical_flip))
         if self.rotation:
-            parts.append(kornia.RandomRotation(float(self.rotation), p=1.0))
+            transformations.append(kornia.RandomRotation(float(self.rotation), p=1.0))
         if self.brightness or self.contrast:
-            parts.append(kornia.ColorJitter(float(self.brightness), float(self.contrast)))
-        return nn.Sequential(*parts)
+            jitter = kornia.ColorJitter(float(self.brightness), float(self.contrast))
+            transformations.append(jitter)
+        return nn.Sequential(*transformations)
 
     def state(self) -> Params:
         return dict(self._range)
@@ -136,7 +136,7 @@ class Augmentation(ConfiguredDefense):
 
 
 def _kornia() -> ModuleType:
-    # Optional, and importing it takes seconds.
+    # kornia is an optional dependency, and importing it takes seconds.
     try:
         from kornia import augmentation
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Client-level differential privacy: clipped uploads with noise in proportion to the clip."""
+"""Client-level differential privacy: clipped uploads with noise in proportion to the clip norm."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -23,15 +23,15 @@ def refuse_noise_without_clip(clip: float, noise_multiplier: float) -> None:
         )
 
 
-def clipped(values: Params, limit: float) -> Params:
-    """Scale tensors together to a norm of at most ``limit``."""
-    length = norm(values)
-    return values if length <= limit else scaled(values, limit / length)
+def clip_norm(values: Params, limit: float) -> Params:
+    """Scale all tensors by one factor, so that their joint norm is at most ``limit``."""
+    total_norm = norm(values)
+    return values if total_norm <= limit else scaled(values, limit / total_norm)
 
 
 @dataclass(frozen=True)
 class ClientDP(ConfiguredDefense):
-    """Clipping of a client's upload, with noise in proportion to the clip.
+    """Clipping of a client's upload, with noise in proportion to the clip norm.
 
     Attributes:
         clip: Largest Euclidean norm of an upload, above 0; infinity clips nothing.
@@ -45,7 +45,7 @@ class ClientDP(ConfiguredDefense):
 
     Source: McMahan et al. 2018 (DP-FedAvg), applied by the client itself.
     Differs: FedMIA's "gradient perturbation" and CoFedMID's "client-level DP" add noise without
-        clipping; that is :class:`fedaudit.defenses.noise.GradientNoise`.
+        clipping, like :class:`fedaudit.defenses.noise.GradientNoise`.
     """
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
@@ -58,12 +58,12 @@ class ClientDP(ConfiguredDefense):
 
     @property
     def always_acts(self) -> bool:
-        """True if there is noise; otherwise only uploads longer than the clip are changed."""
+        """True if there is noise. Without noise, only uploads above the clip norm are changed."""
         return self.noise_multiplier > 0
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the clipped upload with noise; buffers are not protected."""
-        values = clipped(upload.values, self.clip)
+        values = clip_norm(upload.values, self.clip)
         if self.noise_multiplier:
             std = self.noise_multiplier * self.clip
             values = with_noise(values, std, context.rng("client-level noise"))
@@ -74,8 +74,9 @@ class ClientDP(ConfiguredDefense):
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
         """Return the guarantee against an observer of all uploads of the client.
 
-        Adjacency: the client's whole contribution is replaced by zeros, so that its upload changes
-        by at most one clip norm. There is no amplification, since the server sees each upload.
+        Neighbouring inputs differ by replacing the client's whole contribution by zeros, which
+        changes an upload by at most one clip norm. There is no amplification by sampling, since the
+        server sees each upload.
         """
         return Guarantee(
             gaussian_mechanism_epsilon(self.noise_multiplier, work.rounds, delta=delta),

@@ -21,70 +21,70 @@ class Filter(ConfiguredDefense):
 
     The function receives copies of tensors by name, which it may change, and returns tensors with
     the same names and shapes. Torch's generator is seeded for each client and round from the run's
-    seed; other random generators are not seeded. The cosine between the upload before and after is
-    noted in each round as ``filter_cosine``, unless one of them is zero.
+    seed; other random generators are not seeded. In each round, the cosine between the original and
+    the filtered upload is noted as ``filter_cosine``, unless one of them is zero.
 
     Attributes:
-        function: Function from update to update. With several workers it must be importable.
+        function: Function from update to update. With several workers, it must be importable.
     """
 
     function: Callable[[Params], object]
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        raw = upload.values
+        original = upload.values
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             seed_globally(int(torch.randint(2**62, (), generator=context.rng("filter"))))
             try:
-                result = self.function({n: value.clone() for n, value in raw.items()})
+                result = self.function({n: value.clone() for n, value in original.items()})
             except Exception as error:
                 raise BadInput(
-                    f"{self._what} failed on client {context.client}'s upload of round "
+                    f"{self._description} failed on client {context.client}'s upload of round "
                     f"{context.round}: {type(error).__name__}: {error}"
                 ) from error
-        sent = self._checked(result, raw)
-        before, after = flat(raw).double(), flat(sent).double()
+        filtered = self._checked(result, original)
+        before, after = flat(original).double(), flat(filtered).double()
         norms = before.norm() * after.norm()
         if norms > 0:
             context.note("filter_cosine", (before @ after / norms)[None])
-        return replace(upload, values=sent)
+        return replace(upload, values=filtered)
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return f"the filter {getattr(self.function, '__qualname__', repr(self.function))!r}"
 
-    def _checked(self, result: object, raw: Params) -> Params:
+    def _checked(self, result: object, original: Params) -> Params:
         """Return the result in the order and precision of the upload."""
         if not isinstance(result, Mapping):
             raise BadInput(
-                f"{self._what} returned {type_of(result)}; a filter receives tensors by "
+                f"{self._description} returned {type_of(result)}; a filter receives tensors by "
                 "name and must return tensors by the same names"
             )
-        if set(result) != set(raw):
-            differing = sorted(map(str, set(result) ^ set(raw)))
+        if set(result) != set(original):
+            differing = sorted(map(str, set(result) ^ set(original)))
             raise BadInput(
-                f"{self._what} must return the names that it receives; missing or new: "
+                f"{self._description} must return the names that it receives; missing or new: "
                 f"{', '.join(differing)}"
             )
-        return {name: self._checked_tensor(name, result[name], raw[name]) for name in raw}
+        return {name: self._checked_tensor(name, result[name], original[name]) for name in original}
 
-    def _checked_tensor(self, name: str, value: object, raw: Tensor) -> Tensor:
-        if not isinstance(value, Tensor) or value.shape != raw.shape or value.is_complex():
+    def _checked_tensor(self, name: str, value: object, original: Tensor) -> Tensor:
+        if not isinstance(value, Tensor) or value.shape != original.shape or value.is_complex():
             description = (
                 f"a {value.dtype} tensor of shape {tuple(value.shape)}"
                 if isinstance(value, Tensor)
                 else type_of(value)
             )
             raise BadInput(
-                f"{self._what} returned {description} as {name!r}; return a real tensor of shape "
-                f"{tuple(raw.shape)}"
+                f"{self._description} returned {description} as {name!r}; return a real tensor of "
+                f"shape {tuple(original.shape)}"
             )
-        sent = value.detach().to(raw)
-        if not bool(sent.isfinite().all()):
+        filtered = value.detach().to(original)
+        if not bool(filtered.isfinite().all()):
             raise BadInput(
-                f"{self._what} returned entries of {name!r} that are not finite; check it for "
-                "divisions by zero, such as on an update of zeros"
+                f"{self._description} returned entries of {name!r} that are not finite; check it "
+                "for divisions by zero, such as on an update of zeros"
             )
-        return sent
+        return filtered
 
 
 @checked

@@ -19,27 +19,28 @@ from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 class Hamp(ConfiguredDefense):
     """Training towards soft labels of a given entropy, with a reward for entropy in predictions.
 
-    The published loss is smaller than a cross-entropy by the number of classes, and was used with
+    The published loss is a cross-entropy divided by the number of classes, and was used with
     learning rates of 0.5 to 1. If defended and undefended clients have the same learning rate, set
-    ``divide_by_classes`` to false, or defended clients barely train.
+    ``divide_by_classes`` to false. Otherwise, defended clients barely train.
 
-    If both numbers are 0 and there is no division, clients train as if undefended.
+    If threshold and weight are 0 and there is no division, clients train as if undefended.
 
     Attributes:
-        entropy_threshold: Entropy of the labels as a share of the largest one, in [0, 1]; 0 leaves
-            labels hard. Published: 0.5 for CIFAR-100, 0.95 for CIFAR-10, 0.8 for Purchase.
+        entropy_threshold: Entropy of the labels, divided by the largest possible entropy, in
+            [0, 1]; 0 does not change labels. Published: 0.5 for CIFAR-100, 0.95 for CIFAR-10, 0.8
+            for Purchase.
         entropy_weight: Weight of the prediction's entropy, in nats, relative to the published
-            divergence; 0 for none. Published: 0.005, 0.001 and 0.01 for the same three.
-        divide_by_classes: Whether the loss has the published scale; false multiplies both terms by
-            the number of classes, so that they keep their ratio.
+            divergence; 0 for none. Published: 0.005, 0.001 and 0.01 for these three data sets.
+        divide_by_classes: Whether the loss is divided by the number of classes, as published. With
+            false, both terms of the loss are larger by this factor.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.005).divide_by_classes
         True
 
-    Source: HAMP (Chen and Pattabiraman, NDSS 2024), training part and its published code;
-        CoFedMID, appendix E, which uses that part alone.
+    Source: HAMP (Chen and Pattabiraman, NDSS 2024), training and its published code; CoFedMID,
+        appendix E, which also uses only the training.
     Differs: Outputs at test time are not changed, since attacks see the model.
     """
 

@@ -16,17 +16,17 @@ from fedaudit.fl.hooks import ConfiguredDefense, Plan, TrainingContext
 
 @dataclass(frozen=True)
 class MixUp(ConfiguredDefense):
-    """Mixing of every sample of a batch with another one of the batch, in inputs and labels.
+    """Mixing of every sample of a batch with another sample of the batch, in inputs and labels.
 
-    A batch has one share and one permutation. Mixed samples keep the id of the sample that has the
-    larger share in them.
+    A batch has one mixing weight and one permutation. A mixed sample keeps the id of the sample
+    with the larger weight.
 
     Attributes:
-        alpha: The share is drawn from Beta(alpha, alpha): small values rarely mix, 1 draws all
-            shares uniformly, large values mix half and half. 0, the limit, mixes nothing and trains
-            as if undefended. Published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID).
-        mixes: "inputs-and-labels", or "legacy_label_only", which mixes labels but not inputs; that
-            is label noise, available for comparison.
+        alpha: The mixing weight is drawn from Beta(alpha, alpha). With small values, it is mostly
+            near 0 or 1, with 1 it is uniform, and with large values it is near one half. With 0,
+            clients train as if undefended. Published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID).
+        mixes: "inputs-and-labels", or "legacy_label_only", which mixes labels but not inputs; this
+            is label noise, which is available for comparison.
 
     Examples:
         >>> import fedaudit as fa
@@ -35,9 +35,10 @@ class MixUp(ConfiguredDefense):
 
     Source: MixUp (Zhang et al. 2018), section 2; FedMIA, appendix A.2 (alpha from 1e-5 to 1e5);
         CoFedMID, appendix E (alpha 0.01); FedMIA's published code for "legacy_label_only".
-    Differs: Of the two shares, the sample itself gets the larger one. With a uniform permutation
-        the batch has the same distribution, and ids stay meaningful. "legacy_label_only" uses the
-        shares as drawn, since a sample and its partner are not interchangeable there.
+    Differs: The sample itself gets the larger of the two weights, so that its id stays meaningful.
+        As the permutation is uniform, this does not change the distribution of the batch.
+        "legacy_label_only" does not exchange weights, since a sample and its partner are not
+        interchangeable there.
     """
 
     alpha: AtLeastZero
@@ -58,26 +59,29 @@ class MixUp(ConfiguredDefense):
         if self.alpha == 0 or len(batch) == 0:
             return batch
         rng = context.rng("mixup")
-        # torch's Beta has no generator argument, and underflows to 0 / 0 for small alpha.
+        # numpy is used, as torch's Beta accepts no generator and underflows to 0 / 0 for small
+        # alpha.
         seed = int(torch.randint(2**62, (), generator=rng))
-        share = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
+        weight = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
         partner = torch.randperm(len(batch), generator=rng).to(batch.x.device)
         labels = _probabilities(batch, context)
         if self.mixes == "legacy_label_only":
-            return Batch(batch.x, mix_rows(labels, partner, share), batch.ids)
-        share = max(share, 1 - share)
-        return Batch(mix_rows(batch.x, partner, share), mix_rows(labels, partner, share), batch.ids)
+            return Batch(batch.x, mix_rows(labels, partner, weight), batch.ids)
+        weight = max(weight, 1 - weight)
+        return Batch(
+            mix_rows(batch.x, partner, weight), mix_rows(labels, partner, weight), batch.ids
+        )
 
 
 def mix_rows(
-    values: Float[Tensor, "samples ..."], partner: Tensor, share: float
+    values: Float[Tensor, "samples ..."], partner: Tensor, weight: float
 ) -> Float[Tensor, "samples ..."]:
-    """Mix each row, with this share, with the row of its partner."""
-    return share * values + (1 - share) * values[partner]
+    """Mix each row with the row of its partner; ``weight`` is the weight of the row itself."""
+    return weight * values + (1 - weight) * values[partner]
 
 
 def _probabilities(batch: Batch, context: TrainingContext) -> Float[Tensor, "samples classes"]:
-    """Return the labels as class probabilities; the number of classes is that of the model."""
+    """Return the labels as class probabilities."""
     if batch.y.is_floating_point():
         return batch.y
     precision = next(iter(context.received.params.values())).dtype

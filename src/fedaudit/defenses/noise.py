@@ -24,8 +24,8 @@ def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
 class GradientNoise(ConfiguredDefense):
     """Noise from N(0, sigma^2) on every entry of the upload.
 
-    The upload is not clipped, so that there is no differential privacy; use :class:`ClientDP` for
-    that.
+    The upload is not clipped. Therefore, there is no differential privacy; :class:`ClientDP`
+    provides it.
 
     Attributes:
         sigma: Standard deviation in units of the upload, at least 0; 0 changes nothing.

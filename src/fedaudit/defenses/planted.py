@@ -1,6 +1,7 @@
-"""Indicators by which a client can detect a planted neuron in the model that it received.
+"""Signs by which a client can detect a planted neuron in the model that it received.
 
-They use weights, changes between rounds, and activations on the client's own samples.
+A sign is a number that depends on weights, on changes between rounds, or on activations for the
+client's own samples. It is larger if a planted neuron is more likely.
 """
 
 import math
@@ -19,8 +20,8 @@ from fedaudit.core.values import Model, Samples
 _USE = "signs"
 
 Sign = Callable[[Model, Model | None, Samples], float]
-"""Function that returns how suspicious a model is, larger for more, from the received model, that
-of the previous round (or None) and the client's own samples."""
+"""Function that computes a sign from the received model, the one received in the previous round (or
+None), and the client's own samples."""
 
 
 class DenseLayer(NamedTuple):
@@ -42,21 +43,21 @@ class DenseLayer(NamedTuple):
         return torch.cat([self.weight, self.bias[:, None]], dim=1)
 
 
-def sign(look: Sign) -> Sign:
-    """Wrap a sign so that it returns infinity for parameters or results that are not finite.
+def sign(measure: Sign) -> Sign:
+    """Decorate a sign: it is infinite if parameters or its value are not finite.
 
     An honest server does not send such parameters, and comparisons with NaN would be meaningless.
     """
 
-    @wraps(look)
-    def guarded(now: Model, before: Model | None, samples: Samples) -> float:
-        sent = [*now.params.values(), *(before.params.values() if before else ())]
-        if not all(bool(values.isfinite().all()) for values in sent):
+    @wraps(measure)
+    def measure_finite(now: Model, before: Model | None, samples: Samples) -> float:
+        params = [*now.params.values(), *(before.params.values() if before else ())]
+        if not all(bool(values.isfinite().all()) for values in params):
             return math.inf
-        value = look(now, before, samples)
+        value = measure(now, before, samples)
         return value if math.isfinite(value) else math.inf
 
-    return guarded
+    return measure_finite
 
 
 def hidden_layers(model: Model) -> tuple[DenseLayer, ...]:
@@ -68,7 +69,7 @@ def hidden_layers(model: Model) -> tuple[DenseLayer, ...]:
     return tuple(
         DenseLayer(
             name,
-            # Copies: the module is refilled for the next model.
+            # Parameters are copied, as the next model is loaded into the same module.
             part.weight.detach().to(torch.float64, copy=True),
             torch.zeros(len(part.weight), dtype=torch.float64)
             if part.bias is None
@@ -79,7 +80,7 @@ def hidden_layers(model: Model) -> tuple[DenseLayer, ...]:
 
 
 def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "samples units"], ...]:
-    """Return the values of the units of each hidden dense layer on samples, before the ReLU.
+    """Return the outputs of each hidden dense layer for samples, before the ReLU.
 
     Raises:
         Unsupported: The model has no hidden dense layer.
@@ -107,22 +108,26 @@ def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "sampl
 def row_changes(now: Model, before: Model | None) -> tuple[Float[Tensor, "units 2"], ...]:
     """Return the norms of each unit's change since the previous round and of its old weights.
 
-    There is one tensor per hidden dense layer. Norms below rounding error are raised to it.
+    There is one tensor per hidden dense layer. Norms below the rounding error are replaced by it.
 
     Raises:
         Unsupported: There is no model of the previous round, or it has other layers.
     """
     changes = []
     for new, old in zip(hidden_layers(now), layers_before(now, before), strict=True):
-        length = old.rows.norm(dim=1)
-        rounding = max(float(length.median()), 1e-30) * torch.finfo(torch.float32).eps
-        change = (new.rows - old.rows).norm(dim=1)
-        changes.append(torch.stack([change, length], dim=1).clamp_min(rounding))
+        norms = old.rows.norm(dim=1)
+        rounding_error = max(float(norms.median()), 1e-30) * torch.finfo(torch.float32).eps
+        change_norms = (new.rows - old.rows).norm(dim=1)
+        changes.append(torch.stack([change_norms, norms], dim=1).clamp_min(rounding_error))
     return tuple(changes)
 
 
 def layers_before(now: Model, before: Model | None) -> tuple[DenseLayer, ...]:
-    """Return the hidden dense layers of the previous round's model, if it has the same ones."""
+    """Return the hidden dense layers of the previous round's model.
+
+    Raises:
+        Unsupported: There is no such model, or its layers have other shapes.
+    """
     if before is None:
         raise Unsupported(
             "a sign of change needs the model of the previous round; use other signs in the first "
@@ -150,10 +155,10 @@ def _hidden(model: Model) -> list[tuple[str, nn.Linear]]:
 
 @sign
 def lone_units(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the share of units after the first hidden layer that fire for at most one sample.
+    """Compute the fraction of units after the first hidden layer that fire for at most one sample.
 
-    A planted neuron fires for its target only, or for no sample if the client does not have the
-    target. In a model with one hidden layer, its units are used.
+    A planted neuron fires only for its target, or for no sample if the client does not have the
+    target. If the model has only one hidden layer, the units of this layer are used.
 
     Source: AMI, Eq. (5).
     """
@@ -164,21 +169,22 @@ def lone_units(now: Model, before: Model | None, samples: Samples) -> float:
 
 @sign
 def one_stands_out(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest lead of the highest sample at a unit, in deviations of the others.
+    """Compute the largest gap at a unit between the highest sample and the second highest.
 
-    The units are those of :func:`lone_units`, before their ReLU.
+    The gap is in standard deviations of all samples except the highest one. The units are those of
+    :func:`lone_units`, before their ReLU.
     """
     values = activations_on(now, samples)
     ordered = torch.cat(values[1:] or values, dim=1).double().sort(0, descending=True).values
     first, others = ordered[0], ordered[1:]
-    # A unit with equal values on all other samples, up to rounding, has a tiny deviation.
-    rounding = ordered.abs().amax(0).clamp_min(1e-30) * torch.finfo(torch.float32).eps
-    return float(((first - others[0]) / others.std(0, correction=0).maximum(rounding)).max())
+    # A unit with equal values for all other samples has a deviation near 0.
+    rounding_error = ordered.abs().amax(0).clamp_min(1e-30) * torch.finfo(torch.float32).eps
+    return float(((first - others[0]) / others.std(0, correction=0).maximum(rounding_error)).max())
 
 
 @sign
 def dead_units(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the share of hidden units that fire for no sample."""
+    """Compute the fraction of hidden units that fire for no sample."""
     fired = torch.cat([(layer > 0).any(0) for layer in activations_on(now, samples)])
     return float((~fired).double().mean())
 
@@ -187,8 +193,8 @@ def dead_units(now: Model, before: Model | None, samples: Samples) -> float:
 def moved_row(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the log ratio of the largest and the median change of a unit in its layer.
 
-    The change is that of weights and bias together. The sign fails if more than half of a layer is
-    replaced.
+    A change is the norm over weights and bias. If more than half of a layer is replaced, the sign
+    does not detect it.
     """
     return max(
         float((changes[:, 0].max() / changes[:, 0].median()).log())
@@ -200,14 +206,15 @@ def moved_row(now: Model, before: Model | None, samples: Samples) -> float:
 def rewritten_row(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the largest log ratio of a unit's change and its norm in the previous round.
 
-    Weights and bias are taken together. The value is near 0 or above for a unit that was replaced.
+    Norms are over weights and bias. For a unit that was replaced, the value is near 0 or above.
     """
     return max(
         float((changes[:, 0] / changes[:, 1]).log().max()) for changes in row_changes(now, before)
     )
 
 
-_LEAST = 1e-30
+_TINY = 1e-30
+"""Smallest norm, so that its logarithm is finite."""
 
 
 @sign
@@ -216,20 +223,22 @@ def norm_ratio(now: Model, before: Model | None, samples: Samples) -> float:
 
     Source: AMI, Figs. 8 and 14 (which claim that malicious weights resemble normal ones).
     """
-    logs = [layer.weight.norm(dim=1).clamp_min(_LEAST).log() for layer in hidden_layers(now)]
-    return max(float((each - each.median()).abs().max()) for each in logs)
+    logs = [layer.weight.norm(dim=1).clamp_min(_TINY).log() for layer in hidden_layers(now)]
+    return max(
+        float((logs_of_layer - logs_of_layer.median()).abs().max()) for logs_of_layer in logs
+    )
 
 
 @sign
 def bias_ratio(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest log ratio of a bias's magnitude and its layer's median."""
-    sizes = [layer.bias.abs().clamp_min(_LEAST) for layer in hidden_layers(now)]
-    return max(float((size.max() / size.median()).log()) for size in sizes)
+    """Compute the largest log ratio of a bias's absolute value and the median in its layer."""
+    biases = [layer.bias.abs().clamp_min(_TINY) for layer in hidden_layers(now)]
+    return max(float((values.max() / values.median()).log()) for values in biases)
 
 
 @sign
 def odd_row(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest Kolmogorov-Smirnov distance of a unit's weights from its layer's others.
+    """Compute the largest Kolmogorov-Smirnov distance of a unit's weights from others of its layer.
 
     Source: AMI, Figs. 8 and 14 (distributions of weights).
     """
@@ -239,7 +248,7 @@ def odd_row(now: Model, before: Model | None, samples: Samples) -> float:
 
 @sign
 def moved_weights(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest Kolmogorov-Smirnov distance of a layer's weights from the previous ones.
+    """Compute the largest Kolmogorov-Smirnov distance of a layer's weights from the last round's.
 
     Source: AMI, Fig. 14, which compares the weights of honest and malicious models.
     """
@@ -265,9 +274,9 @@ def twins(now: Model, before: Model | None, samples: Samples) -> float:
 
 @sign
 def zero_weights(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest share of a layer's weights that are exactly zero.
+    """Compute the largest fraction of a layer's weights that are exactly zero.
 
-    A server may set the weights of other neurons on the inputs of the planted one to zero.
+    A server may set weights from the inputs of the planted neuron to other neurons to zero.
     """
     return max(float((layer.weight == 0).double().mean()) for layer in hidden_layers(now))
 
@@ -277,12 +286,12 @@ def distance_from_others(rows: Float[Tensor, "rows values"]) -> Float[Tensor, " 
     count, size = rows.shape
     # The largest gap is at a value of the row or just before one, because the row's distribution
     # function is constant in between.
-    overall = _ranks(rows.flatten()).reshape(2, count, size)
+    ranks_in_all = _ranks(rows.flatten()).reshape(2, count, size)
     contiguous, ordered = rows.contiguous(), rows.sort(1).values.contiguous()
-    within = torch.stack(
+    ranks_in_row = torch.stack(
         [torch.searchsorted(ordered, contiguous, right=right) for right in (True, False)]
     ).double()
-    gaps = within / size - (overall - within) / ((count - 1) * size)
+    gaps = ranks_in_row / size - (ranks_in_all - ranks_in_row) / ((count - 1) * size)
     return gaps.abs().amax((0, 2))
 
 
@@ -290,19 +299,19 @@ def distance_between(
     first: Float[Tensor, " values"], second: Float[Tensor, " more_values"]
 ) -> float:
     """Compute the Kolmogorov-Smirnov distance between two samples."""
-    overall, within = _ranks(torch.cat([first, second]))[:, : len(first)], _ranks(first)
-    return float((within / len(first) - (overall - within) / len(second)).abs().max())
+    ranks_in_both, ranks = _ranks(torch.cat([first, second]))[:, : len(first)], _ranks(first)
+    return float((ranks / len(first) - (ranks_in_both - ranks) / len(second)).abs().max())
 
 
 def _ranks(values: Float[Tensor, " values"]) -> Float[Tensor, "2 values"]:
-    """Return, for each value, the number of values at most as large and the number of smaller."""
+    """Return, for each value, how many values are at most as large, and how many are smaller."""
     order = values.sort()
-    starts = torch.cat([order.values.new_ones(1, dtype=torch.bool), order.values.diff() != 0])
-    place = starts.cumsum(0) - 1
-    ties = torch.bincount(place)
-    upto = ties.cumsum(0)[place]
+    is_new = torch.cat([order.values.new_ones(1, dtype=torch.bool), order.values.diff() != 0])
+    group = is_new.cumsum(0) - 1
+    group_sizes = torch.bincount(group)
+    up_to = group_sizes.cumsum(0)[group]
     ranks = torch.empty(2, len(values), dtype=torch.float64)
-    ranks[:, order.indices] = torch.stack([upto, upto - ties[place]]).double()
+    ranks[:, order.indices] = torch.stack([up_to, up_to - group_sizes[group]]).double()
     return ranks
 
 
@@ -319,4 +328,4 @@ SIGNS: dict[str, Sign] = {
     "moved-row": moved_row,
     "rewritten-row": rewritten_row,
 }
-"""Signs that a client can compute alone; the last three need the model of the previous round."""
+"""Signs by name. The last three need the model of the previous round."""

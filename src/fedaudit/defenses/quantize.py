@@ -31,10 +31,10 @@ class GradientQuantization(ConfiguredDefense):
 
     Source: FedMIA, appendix A.2 (gradient quantization); Reisizadeh et al. 2020 (FedPAQ) for
         unbiased rounding.
-    Differs: FedMIA's code takes the level below each entry, so that updates are biased downwards,
-        with steps of range / 2^bits and therefore 2^bits + 1 levels; "floor" does the same. A
-        tensor with equal entries is not changed, whereas that code gives NaN. All attacks see the
-        rounded upload, including attacks on losses.
+    Differs: FedMIA's code rounds each entry down, so that updates are biased downwards, with steps
+        of range / 2^bits and therefore 2^bits + 1 levels; "floor" does the same. A tensor with
+        equal entries is not changed; that code gives NaN. All attacks see the rounded upload,
+        including attacks on losses.
     """
 
     bits: Annotated[int, Range(ge=1, le=10)] | Literal[32]
@@ -44,14 +44,16 @@ class GradientQuantization(ConfiguredDefense):
         if self.bits == 32:
             return upload
         if self.rounding == "floor":
-            return replace(upload, values=_each(upload, partial(floored, bits=self.bits)))
+            return replace(
+                upload, values=_map_tensors(upload, partial(floor_to_level, bits=self.bits))
+            )
         rounding = partial(
-            stochastically_rounded, bits=self.bits, rng=context.rng("gradient quantization")
+            round_stochastically, bits=self.bits, rng=context.rng("gradient quantization")
         )
-        return replace(upload, values=_each(upload, rounding))
+        return replace(upload, values=_map_tensors(upload, rounding))
 
 
-def stochastically_rounded(values: Tensor, bits: int, rng: torch.Generator) -> Tensor:
+def round_stochastically(values: Tensor, bits: int, rng: torch.Generator) -> Tensor:
     """Round entries to one of 2^bits levels at random, without bias."""
 
     def to_level(position: Tensor) -> Tensor:
@@ -59,19 +61,19 @@ def stochastically_rounded(values: Tensor, bits: int, rng: torch.Generator) -> T
         draws = torch.rand(position.shape, dtype=torch.float64, generator=rng)
         return below + (draws < position - below)
 
-    return _quantized(values, 2**bits - 1, to_level)
+    return _quantize(values, 2**bits - 1, to_level)
 
 
-def floored(values: Tensor, bits: int) -> Tensor:
+def floor_to_level(values: Tensor, bits: int) -> Tensor:
     """Round entries down to the next of 2^bits + 1 levels, as FedMIA's code does."""
-    return _quantized(values, 2**bits, torch.floor)
+    return _quantize(values, 2**bits, torch.floor)
 
 
-def _quantized(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) -> Tensor:
+def _quantize(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) -> Tensor:
     """Scale entries to [0, steps], round them with ``to_level``, and scale them back.
 
-    A position that equals a level up to rounding error counts as that level, so that rounding twice
-    changes nothing.
+    An entry that equals a level up to rounding error is not changed, so that quantizing twice gives
+    the same result as quantizing once.
     """
     if values.numel() == 0:
         return values
@@ -86,5 +88,5 @@ def _quantized(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor])
     return (low + step * level).clamp(low, high).to(values.dtype)
 
 
-def _each(upload: Upload, function: Callable[[Tensor], Tensor]) -> Params:
+def _map_tensors(upload: Upload, function: Callable[[Tensor], Tensor]) -> Params:
     return {name: function(value) for name, value in upload.values.items()}

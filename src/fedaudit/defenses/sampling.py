@@ -12,12 +12,12 @@ from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 @dataclass(frozen=True)
 class DataSampling(ConfiguredDefense):
-    """Training on a new random share of the client's data in every epoch or round.
+    """Training on a new random subset of the client's data in every epoch or round.
 
     Attributes:
-        share: Share of the data, in (0, 1], with at least one sample; 1 changes nothing.
+        share: Fraction of the data, in (0, 1], with at least one sample; 1 changes nothing.
             Published: 0.1 to 1 (FedMIA).
-        every: "epoch" draws before each epoch; "round" draws once for all epochs of a round.
+        every: "epoch" draws a subset for each epoch; "round" draws one for all epochs of a round.
 
     Examples:
         >>> import fedaudit as fa
@@ -25,16 +25,17 @@ class DataSampling(ConfiguredDefense):
         0.5
 
     Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.
-    Differs: FedMIA's code stops an epoch after a share of its batches, and trains on all data if
-        that is less than one batch. Here the share is of samples, and the last batch is truncated.
+    Differs: FedMIA's code stops an epoch after a fraction of its batches, and trains on all data if
+        that is less than one batch. Here, ``share`` is a fraction of the samples, and the last
+        batch is truncated.
     """
 
     share: Share
     every: Literal["epoch", "round"] = "epoch"
 
     def acts_in(self, hook: str) -> bool:
-        acting = {"epoch": "batches", "round": "select"}[self.every]
-        return hook == acting and self.share < 1
+        used_hook = {"epoch": "batches", "round": "select"}[self.every]
+        return hook == used_hook and self.share < 1
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
         if not self.acts_in("select"):

@@ -16,8 +16,8 @@ from fedaudit.fl.hooks import TrainingContext
 
 def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " samples"]:
     """Compute the entropy of each sample's prediction in nats, from 0 to ln(classes)."""
-    logs = functional.log_softmax(outputs, dim=1)
-    return -(logs.exp() * logs).sum(dim=1)
+    log_p = functional.log_softmax(outputs, dim=1)
+    return -(log_p.exp() * log_p).sum(dim=1)
 
 
 def divergence_per_class(
@@ -25,8 +25,8 @@ def divergence_per_class(
 ) -> Float[Tensor, " samples"]:
     """Compute KL(target || prediction) of each sample in nats, divided by the number of classes.
 
-    Its mean is the Kullback-Leibler loss of published code, whose default reduction divides by
-    samples times classes. The published weights of other terms are for this scale.
+    Published code computes the mean of this by torch's Kullback-Leibler loss, whose default
+    reduction divides by samples times classes. Published weights of other terms are for this scale.
 
     Args:
         outputs: Outputs before the softmax.
@@ -34,8 +34,8 @@ def divergence_per_class(
 
     Source: HAMP, published code (``kl_div`` with reduction "mean").
     """
-    logs = functional.log_softmax(outputs, dim=1)
-    return functional.kl_div(logs, targets, reduction="none").mean(dim=1)
+    log_p = functional.log_softmax(outputs, dim=1)
+    return functional.kl_div(log_p, targets, reduction="none").mean(dim=1)
 
 
 def soft_label_gradient(
@@ -50,11 +50,12 @@ def soft_label_gradient(
     ``divergence_per_class(outputs, targets) - entropy_weight * entropy(outputs)``. Targets do not
     depend on the outputs.
     """
-    logs = outputs.log_softmax(1)
-    probabilities = logs.exp()
-    # d divergence = (p - target) / classes, since targets add up to 1; d entropy = -p (log p + H).
-    negative_entropy = (probabilities * logs).sum(1, keepdim=True)
-    gradient = probabilities * (logs - negative_entropy)
+    log_p = outputs.log_softmax(1)
+    probabilities = log_p.exp()
+    # With H the entropy, the derivatives are (p - target) / classes for the divergence (targets
+    # add up to 1), and -p (log p + H) for the entropy.
+    negative_entropy = (probabilities * log_p).sum(1, keepdim=True)
+    gradient = probabilities * (log_p - negative_entropy)
     return gradient.mul_(entropy_weight).add_(probabilities - targets, alpha=1 / outputs.shape[1])
 
 
@@ -83,7 +84,7 @@ def one_hot(labels: Int[Tensor, " samples"], *, classes: int) -> Float[Tensor, "
 def soft_target(
     probability: Float[Tensor, " samples"], labels: Int[Tensor, " samples"], *, classes: int
 ) -> Float[Tensor, "samples classes"]:
-    """Return soft labels with a probability for the true class and equal ones for all others.
+    """Return soft labels with a given probability for the true class, and equal ones for others.
 
     Args:
         probability: Probability of each sample's true class. Gradients flow through it unless it is
@@ -98,15 +99,16 @@ def soft_target(
 
 
 def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"]:
-    """Return the most confident soft label whose entropy reaches a share of the largest one.
+    """Return the most confident soft label with an entropy of at least ``threshold * ln(classes)``.
 
-    The true class comes first. Its probability falls from 1 in steps of 0.01, with equal ones for
-    all others, until the entropy is at least ``threshold * ln(classes)``. It never falls below the
-    probability of the others.
+    The first class is the true one. Its probability is the largest multiple of 0.01 with which the
+    entropy is sufficient; all other classes have equal probabilities. The true class never has a
+    lower probability than the others.
 
     Args:
         classes: Number of classes, at least 2.
-        threshold: Share of the largest entropy, in [0, 1]: 0 is a hard label, 1 a uniform one.
+        threshold: Smallest entropy, divided by the largest possible one, in [0, 1]: 0 gives a hard
+            label, 1 a uniform label.
 
     Source: HAMP (Chen and Pattabiraman 2024), high-entropy soft labels, as in its published code.
     Differs: If no step of 0.01 reaches the threshold, the label is uniform; the published code does
@@ -118,7 +120,7 @@ def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"
 
 @cache
 def _probability_for_entropy(classes: int, threshold: float) -> float:
-    # Cached because every training step needs it.
+    # The result is cached, as every training step needs it.
     if classes < 2 or not 0 <= threshold <= 1:
         raise BadInput(
             f"a soft label needs at least 2 classes and a threshold in [0, 1], got {classes} "

@@ -12,7 +12,7 @@ from fedaudit.core.values import Params, flat
 from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
-SMALL = 1000
+UNCHANGED_SIZE = 1000
 """Largest number of entries of a tensor that the published code does not change."""
 
 
@@ -21,11 +21,11 @@ class GradientSparsification(ConfiguredDefense):
     """Gradient sparsification: only the entries of largest magnitude are sent.
 
     Attributes:
-        ratio: Share of the entries that become zero, in [0, 1]; 0 changes nothing. Published: 0.1
-            to 0.99 (FedMIA), 0.1 and 0.2 (CoFedMID).
+        ratio: Fraction of the entries that become zero, in [0, 1]; 0 changes nothing. Published:
+            0.1 to 0.99 (FedMIA), 0.1 and 0.2 (CoFedMID).
         scope: "global" ranks the entries of all tensors together, and sends exactly
-            round((1 - ratio) * count) of them, the first of ties; "per-tensor" ranks each tensor
-            separately, as the published code does.
+            round((1 - ratio) * count) of them; of equal entries, the first ones. "per-tensor" ranks
+            each tensor separately, as in the published code.
 
     Examples:
         >>> import fedaudit as fa
@@ -34,9 +34,9 @@ class GradientSparsification(ConfiguredDefense):
 
     Source: FedMIA, appendix A.2 (gradient sparsification); CoFedMID, appendix E (GradSparse).
     Differs: FedMIA's code ranks each tensor separately, does not change tensors of up to 1000
-        entries and sends all entries that equal the smallest one sent. "per-tensor" does the same,
-        but sends zeros at ratio 1, where that code fails. All attacks see the sparse upload,
-        including attacks on losses.
+        entries, and sends all entries that equal the smallest one that it sends. "per-tensor" does
+        the same, but sends zeros at ratio 1, at which that code fails. All attacks see the sparse
+        upload, including attacks on losses.
     """
 
     ratio: Fraction
@@ -54,43 +54,43 @@ def sparse_globally(values: Params, ratio: float) -> Params:
 
     Args:
         values: Tensors by name.
-        ratio: Share of the entries that become zero. The number of others is rounded, halves to
-            even: for 6 entries and a ratio of 0.25, 4.5 is rounded to 4.
+        ratio: Fraction of the entries that become zero. The number of other entries is rounded,
+            halves to even: for 6 entries and a ratio of 0.25, 4.5 is rounded to 4.
     """
     total = sum(value.numel() for value in values.values())
     is_largest = _largest(flat(values).abs(), round((1 - ratio) * total))
-    parts = torch.split(is_largest, [value.numel() for value in values.values()])
+    masks = torch.split(is_largest, [value.numel() for value in values.values()])
     return {
-        name: torch.where(part.reshape(value.shape), value, 0)
-        for (name, value), part in zip(values.items(), parts, strict=True)
+        name: torch.where(mask.reshape(value.shape), value, 0)
+        for (name, value), mask in zip(values.items(), masks, strict=True)
     }
 
 
 def sparse_per_tensor(values: Params, ratio: float) -> Params:
-    """Set all but the largest entries of each large tensor to zero, without breaking ties."""
+    """Set all but the largest entries of each large tensor to zero; ties are all kept."""
 
     def sparse(value: Tensor) -> Tensor:
-        if value.numel() <= SMALL:
+        if value.numel() <= UNCHANGED_SIZE:
             return value
         count = int(value.numel() * (1 - ratio))
         if count == 0:
             return torch.zeros_like(value)
-        return torch.where(value.abs() >= _smallest_of(value.abs().flatten(), count), value, 0)
+        return torch.where(value.abs() >= _threshold(value.abs().flatten(), count), value, 0)
 
     return {name: sparse(value) for name, value in values.items()}
 
 
 def _largest(sizes: Float[Tensor, " entries"], count: int) -> Bool[Tensor, " entries"]:
-    """Mark exactly ``count`` of the largest entries, the first of ties."""
+    """Return a mask of exactly ``count`` largest entries; of equal entries, the first ones."""
     if count == 0:
         return torch.zeros_like(sizes, dtype=torch.bool)
-    threshold = _smallest_of(sizes, count)
-    larger = sizes > threshold
-    equal = sizes == threshold
-    return larger | (equal & (equal.cumsum(0) <= count - larger.sum()))
+    threshold = _threshold(sizes, count)
+    is_larger = sizes > threshold
+    is_equal = sizes == threshold
+    return is_larger | (is_equal & (is_equal.cumsum(0) <= count - is_larger.sum()))
 
 
-def _smallest_of(sizes: Float[Tensor, " entries"], count: int) -> Float[Tensor, ""]:
+def _threshold(sizes: Float[Tensor, " entries"], count: int) -> Float[Tensor, ""]:
     """Return the smallest of the ``count`` largest entries."""
     smallest: Tensor = sizes.kthvalue(len(sizes) - count + 1).values
     return smallest

@@ -1,6 +1,6 @@
 """Engines: processes and machines on which clients train and samples are measured.
 
-Worker processes import this module first, which therefore imports little.
+This module imports little, since worker processes import it first.
 """
 
 from multiprocessing.connection import Connection
@@ -10,7 +10,7 @@ from fedaudit.core.progress import importing
 
 
 def begin(pipe: Connection) -> NoReturn:
-    """Import what a worker needs, and start it; see :func:`fedaudit.engines.local.serve`."""
+    """Run a worker process; see :func:`fedaudit.engines.local.serve`."""
     with importing():
         from fedaudit.engines.local import serve
     serve(pipe)

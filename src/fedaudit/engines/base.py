@@ -1,4 +1,4 @@
-"""The interface of engines, and tensors as bytes for other processes."""
+"""The interface of engines, and pickling for other processes."""
 
 import copyreg
 import io
@@ -18,43 +18,47 @@ Value = TypeVar("Value")
 
 
 class SharedByKey(dict[Key, Value]):
-    """Shared values; each item needs only a few, so an engine may send single values."""
+    """Shared values of which each item needs only a few, so an engine may send them one by one."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Processes that train clients. Results depend on neither the engine nor the workers."""
+    """Processes that train clients and measure samples.
+
+    Results depend on neither the engine nor its number of workers.
+    """
 
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> AbstractContextManager[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item.
+        """Return a context with a function that does the work for each item, in order.
 
         Args:
-            work: A module-level function of (shared, item), which changes neither in place.
-            shared: Values that every item needs, such as the clients' data; sent once.
+            work: A module-level function of (shared, item) that changes neither in place.
+            shared: Values that all items need, such as the clients' data; they are sent once.
         """
         ...
 
 
 @runtime_checkable
 class Counted(Engine, Protocol):
-    """An engine that states how many items it works on at once."""
+    """An engine with a known number of workers."""
 
     @property
     def count(self) -> int:
-        """Number of items, at least 1."""
+        """Number of items that are processed at once, at least 1."""
         ...
 
 
 Recipe: TypeAlias = tuple[Callable[..., Tensor], tuple[object, ...]]
+"""A function and its arguments, from which pickle restores a tensor."""
 
 _ARRAY_TYPES = {torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool}
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether an array can represent a tensor without loss."""
-    # Arrays have no strides with gaps, no autograd state, and no bfloat16.
+    """Return True if a NumPy array can represent the tensor without loss."""
+    # It has no autograd state and no bfloat16, and pickling does not preserve its strides.
     return (
         tensor.dtype in _ARRAY_TYPES
         and tensor.device.type == "cpu"
@@ -65,7 +69,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def pickled(value: object) -> bytes:
-    """Pickle a value for a process of this program, which unpickles no other data.
+    """Pickle a value for a worker process, which unpickles only data of this program.
 
     Raises:
         PicklingError, AttributeError, TypeError: A part of the value cannot be pickled.
@@ -76,7 +80,7 @@ def pickled(value: object) -> bytes:
 
 
 def _reduce_tensor(tensor: Tensor) -> Recipe:
-    """Return the picklable form of a tensor: an array if that is without loss."""
+    """Pickle a tensor as an array if that is without loss, and otherwise as torch does."""
     if is_plain(tensor):
         return torch.from_numpy, (tensor.numpy(),)
     reduce: Callable[[int], Recipe] = tensor.__reduce_ex__
@@ -84,6 +88,6 @@ def _reduce_tensor(tensor: Tensor) -> Recipe:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors as arrays, which is 5 to 10 times as fast as torch's format."""
+    """A pickler of tensors as arrays, which is 5 to 10 times as fast as torch's format."""
 
     dispatch_table = copyreg.dispatch_table | {Tensor: _reduce_tensor}

@@ -35,32 +35,32 @@ _KILLED = -int(getattr(signal, "SIGKILL", 9))
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, torch uses one thread.
+    """Let torch use one thread.
 
-    The last bits of results depend on the number of threads, and two threads on small batches are
+    The last bits of results depend on the number of threads, and on small batches two threads are
     slower than one. All results are therefore computed on one thread.
     """
-    before = torch.get_num_threads()
+    previous_count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous_count)
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """Works on one item after another in this process."""
+    """An engine that processes one item after another in this process."""
 
     @contextmanager
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item."""
+        """Return a context with a function that does the work for each item, in order."""
 
         def run(items: Iterable[Item]) -> Iterator[Result]:
             for item in items:
-                # Not around the yield, so that the caller has its own number of threads.
+                # The yield is outside, since the caller has its own number of threads.
                 with one_thread():
                     result = work(shared, item)
                 yield result
@@ -71,7 +71,7 @@ class Sequential:
 
 @contextmanager
 def deferring_signals() -> Iterator[None]:
-    """Inside, defer Ctrl-C and SIGTERM, and start processes that never receive them.
+    """Defer Ctrl-C and SIGTERM; processes started in the context never receive them.
 
     The parent process handles the signals and stops the workers.
     """
@@ -81,8 +81,8 @@ def deferring_signals() -> Iterator[None]:
 
 @contextmanager
 def _defer(number: signal.Signals) -> Iterator[None]:
-    """Inside, defer this program's reaction to a signal."""
-    # Blocking does not suffice: another thread may receive the signal, and the main one handles it.
+    """Defer this program's reaction to a signal until the context ends."""
+    # Blocking is not enough: another thread may receive the signal, and the main thread handles it.
     handler = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
@@ -99,45 +99,45 @@ def _defer(number: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def _blocking_signals() -> Iterator[None]:
-    """Inside, block signals, which processes that start inside inherit."""
+    """Block signals for this thread and for the processes that it starts."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python starts the tracker with the first process, and unblocks the signals when it does.
+    # With its first process, Python starts this tracker, which would unblock the signals.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 class WorkResult(NamedTuple):
-    """The result of work in a worker."""
+    """What the work for an item returned, or the error that it raised."""
 
     value: object = None
     error: Exception | None = None
 
 
 def serve(pipe: Connection) -> NoReturn:
-    """Receive a job and then items from a pipe, and send an outcome for each item.
+    """Receive a job and then items from a pipe, and send the pickled result for each item.
 
-    The process ends when the process at the other end of the pipe does.
+    This process ends when the process at the other end of the pipe ends.
     """
-    # Only the main process handles Ctrl-C, also on systems where it cannot be blocked.
+    # Only the main process handles Ctrl-C, even where signals cannot be blocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     messages = SimpleQueue[bytes]()
     Thread(target=_receive_messages, args=(pipe, messages), daemon=True).start()
-    next_outcome = _prepare_work(messages)
+    process_next_item = _prepare_work(messages)
     while True:
-        outcome = next_outcome()
+        result = process_next_item()
         try:
-            pipe.send_bytes(outcome)
+            pipe.send_bytes(result)
         except OSError:
             os._exit(1)
-        # Freed now, since it can be large and the next item may take long to arrive.
-        del outcome
+        # The result can be large, and the next item may take long to arrive.
+        del result
 
 
 def _receive_messages(pipe: Connection, messages: "SimpleQueue[bytes]") -> NoReturn:
@@ -148,27 +148,30 @@ def _receive_messages(pipe: Connection, messages: "SimpleQueue[bytes]") -> NoRet
     except (EOFError, OSError):
         pass
     except BaseException:
-        # For example a MemoryError on receipt. Without an exit, the worker would wait forever.
+        # Memory may run out for a message. Without an exit, the worker would wait forever.
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
 def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
-    """Return a function that works on the next item; it fails if the job cannot be unpickled."""
+    """Return a function that processes the next item and returns the pickled result.
+
+    If the job cannot be unpickled, every result is that error.
+    """
     try:
         with importing():
             work, shared = pickle.loads(messages.get())
     except Exception as error:
-        failed = _pickle_error(error)
+        job_error = _pickle_error(error)
 
-        def fail() -> bytes:
+        def return_job_error() -> bytes:
             messages.get()
-            return failed
+            return job_error
 
-        return fail
+        return return_job_error
 
-    def do() -> bytes:
+    def process_item() -> bytes:
         try:
             item = pickle.loads(messages.get())
             with refusing_exits():
@@ -177,26 +180,26 @@ def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
         except Exception as error:
             return _pickle_error(error)
 
-    return do
+    return process_item
 
 
 def _pickle_error(error: Exception) -> bytes:
-    where = f"In a worker process:\n{''.join(traceback.format_exception(error))}"
+    note = f"In a worker process:\n{''.join(traceback.format_exception(error))}"
     try:
-        # The note is added to a copy, since work may raise the same object again.
+        # The work may raise the same object again, so the note is added to a copy.
         copy: Exception = pickle.loads(pickled(error))
-        copy.add_note(where)
+        copy.add_note(note)
         return pickled(WorkResult(error=copy))
     except Exception:
-        return pickled(WorkResult(error=RuntimeError(where)))
+        return pickled(WorkResult(error=RuntimeError(note)))
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Works on items in several processes with one thread each.
+    """An engine of several processes with one thread each.
 
-    Pickles go only to the worker processes of this program, never to disk or network. No worker
-    outlives its session or this process. A session must be used by one thread at a time.
+    Pickled values go only to the worker processes of this program, never to disk or network. No
+    worker outlives its session or this process. Only one thread at a time may use a session.
 
     Attributes:
         count: Number of processes, at least 1.
@@ -215,7 +218,7 @@ class Workers:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item.
+        """Return a context with a function that does the work for each item, in order.
 
         Raises:
             Unsupported: Work or data cannot be sent to another process, or no process starts.
@@ -224,12 +227,12 @@ class Workers:
         with closing(_WorkerPool(_pickle_for_workers((work, shared)), self.count)) as pool:
 
             def run(items: Iterable[Item]) -> Iterator[Result]:
-                numbers = pool.take(list(items))
+                numbers = pool.submit(list(items))
                 try:
                     for number in numbers:
                         yield cast(Result, pool.result(number))
                 finally:
-                    pool.forget(numbers)
+                    pool.discard(numbers)
 
             yield run
 
@@ -251,36 +254,35 @@ class _Worker:
     item: int | None = None
 
     def end(self) -> None:
-        """End the process if it was started; may be called repeatedly."""
+        """End the process if it was started; a second call does nothing."""
         if self.process.pid is not None:
             self.process.kill()
-        # If a start was interrupted, the pid is unknown; the process exits when its pipe closes.
+        # If its start was interrupted, the process has no known pid; it exits with its pipe.
         self.pipe.close()
 
     def wait(self) -> None:
-        """Wait until the process has ended."""
         if self.process.pid is not None:
             self.process.join()
 
 
 class _WorkerPool:
-    """Worker processes for one job, which are started when there are items."""
+    """Worker processes for one job, started when there are items."""
 
     def __init__(self, job: bytes, max_workers: int) -> None:
         self._job, self._max_workers = job, max_workers
         self._workers = list[_Worker]()
         self._numbers = itertools.count()
         self._requested = set[int]()
-        # Items are pickled when a worker is free: the items of a thousand clients, each with the
-        # global model, take more memory than their results.
+        # Items are pickled only when a worker is free, since the items of a thousand clients, each
+        # with the global model, would take more memory than their results.
         self._queue = deque[tuple[int, object]]()
         self._results = dict[int, bytes]()
         self._is_closed = False
-        # A program that ends during a session may never leave its context.
+        # A program may end without leaving the context of its session.
         atexit.register(self.close)
 
-    def take(self, items: Sequence[object]) -> list[int]:
-        """Queue items for the workers, and return numbers by which to request the results."""
+    def submit(self, items: Sequence[object]) -> list[int]:
+        """Queue items for the workers, and return their numbers for :meth:`result`."""
         with self._closing_on_error():
             self._start_workers(min(self._max_workers, len(items)) - len(self._workers))
             numbers = [next(self._numbers) for _ in items]
@@ -290,17 +292,17 @@ class _WorkerPool:
         return numbers
 
     def result(self, number: int) -> object:
-        """Wait for the result of an item, and return it or raise what the work raised."""
+        """Wait for the result of an item, and return it or raise the error of the work."""
         while number not in self._results:
             with self._closing_on_error():
                 self._receive_results()
-        outcome: WorkResult = pickle.loads(self._results.pop(number))
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
+        result: WorkResult = pickle.loads(self._results.pop(number))
+        if result.error is not None:
+            raise result.error
+        return result.value
 
-    def forget(self, numbers: Collection[int]) -> None:
-        """Discard items whose results will not be requested."""
+    def discard(self, numbers: Collection[int]) -> None:
+        """Discard items and their results."""
         self._requested.difference_update(numbers)
         self._queue = deque(item for item in self._queue if item[0] in self._requested)
         self._results = {
@@ -308,7 +310,7 @@ class _WorkerPool:
         }
 
     def close(self) -> None:
-        """End the workers; may be called again after an interruption."""
+        """End the workers; call it again if it was interrupted."""
         self._is_closed = True
         for worker in self._workers:
             worker.end()
@@ -316,15 +318,12 @@ class _WorkerPool:
             worker.wait()
         self._workers.clear()
         self._job = b""
-        self.forget(list(self._requested))
+        self.discard(list(self._requested))
         atexit.unregister(self.close)
 
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
-        """Within the context, close the pool on any error.
-
-        An error may leave a message partly sent, which corrupts the pipe.
-        """
+        """Close the pool on any error, since a message that was partly sent corrupts a pipe."""
         if self._is_closed:
             raise RuntimeError("the session of these workers is closed; open another one")
         try:
@@ -334,26 +333,26 @@ class _WorkerPool:
             raise
 
     def _start_workers(self, count: int) -> None:
-        # All start before the first is sent its job, since sending waits until it has started.
+        # All workers start at once. Sending a job waits until its worker has started.
         new = [self._start_worker() for _ in range(count)]
         for worker in new:
             with _explaining_exit(worker):
                 worker.pipe.send_bytes(self._job)
         if len(self._workers) == self._max_workers:
-            # The data of all clients, which are not needed any more.
+            # All workers have the job, which contains the data of all clients.
             self._job = b""
 
     def _start_worker(self) -> _Worker:
-        # Forking after torch has used its own threads hangs or fails in backward passes.
+        # A process forked after torch used its threads hangs or fails in backward passes.
         context = get_context("spawn")
         with deferring_signals():
-            ours, theirs = context.Pipe()
-            worker = _Worker(context.Process(target=begin, args=(theirs,)), ours)
-            # Added before it starts, so that it is ended even if the start is interrupted.
+            pipe, pipe_of_worker = context.Pipe()
+            worker = _Worker(context.Process(target=begin, args=(pipe_of_worker,)), pipe)
+            # close() must end the worker even if its start is interrupted.
             self._workers.append(worker)
             worker.process.start()
-            # Closed here, so that the pipe ends with the worker.
-            theirs.close()
+            # The pipe must end with the worker, which has its own copy of this end.
+            pipe_of_worker.close()
         return worker
 
     def _send_items(self) -> None:
@@ -363,7 +362,7 @@ class _WorkerPool:
                 try:
                     content = _pickle_for_workers(item)
                 except Unsupported as error:
-                    # Raised when the result of this item is requested.
+                    # result() raises this error.
                     self._results[number] = pickled(WorkResult(error=error))
                     continue
                 worker.item = number
@@ -375,9 +374,9 @@ class _WorkerPool:
         for pipe in wait(list(working)):
             worker = working[cast(Connection, pipe)]
             with _explaining_exit(worker):
-                done = worker.pipe.recv_bytes()
+                result = worker.pipe.recv_bytes()
             if worker.item in self._requested:
-                self._results[worker.item] = done
+                self._results[worker.item] = result
             worker.item = None
         self._send_items()
 
@@ -387,7 +386,7 @@ def _explaining_exit(worker: _Worker) -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
-        # With a limit, since a process that closed its end of the pipe may never exit.
+        # A process that closed its end of the pipe may never exit, hence the limit in seconds.
         worker.process.join(10)
         if worker.process.exitcode == _KILLED:
             raise MemoryError(
@@ -401,10 +400,10 @@ def _explaining_exit(worker: _Worker) -> Iterator[None]:
 
 
 def refuse_import_by_worker() -> None:
-    """Raise if a worker process is importing the script that started it.
+    """Raise if this is a worker process that is importing the main script.
 
-    Workers import the main script. A script that starts its audit on import would deadlock: the
-    worker would wait for the parent's run, and the parent for the worker.
+    A script that starts its audit on import would deadlock: the worker would wait for the run of
+    the parent, and the parent for the worker.
     """
     if getattr(current_process(), "_inheriting", False):
         raise Unsupported(
@@ -417,12 +416,12 @@ LOCAL = Sequential()
 
 
 def local_engine(workers: int) -> Sequential | Workers:
-    """Return the engine for a number of workers; a single worker is this process."""
+    """Return the engine with this number of workers; a single worker is this process."""
     return LOCAL if workers == 1 else Workers(workers)
 
 
 def refuse_unknown_engine(name: str) -> None:
-    """Raise if there is no engine of a name; see :func:`engine_named`."""
+    """Raise if no engine has this name; see :func:`engine_named`."""
     if name != "local" and (name.partition(":")[0] != "ray" or name == "ray:"):
         raise BadInput(
             f'there is no engine named {name!r}; it is "local", "ray" for Ray on this machine, or '
@@ -431,12 +430,12 @@ def refuse_unknown_engine(name: str) -> None:
 
 
 def engine_named(name: str, workers: int) -> "RayCluster | None":
-    """Return the engine of a name; None for processes of this machine.
+    """Return the Ray engine of this name; None if the name is "local".
 
     Args:
         name: "local", "ray" for Ray on this machine, or "ray:auto", "ray:host:6379" or
             "ray://host:10001" for a cluster.
-        workers: Number of items at once; 0 for one per core.
+        workers: Number of items that are processed at once; 0 for one per core.
 
     Raises:
         BadInput: There is no engine of that name.
@@ -446,7 +445,7 @@ def engine_named(name: str, workers: int) -> "RayCluster | None":
     if name == "local":
         return None
     _, _, address = name.partition(":")
-    from fedaudit.engines.ray_cluster import HERE, RayCluster
+    from fedaudit.engines.ray_cluster import LOCAL_ADDRESS, RayCluster
 
-    # The scheme ray:// is Ray's, for clients outside the cluster.
-    return RayCluster(name if address.startswith("//") else address or HERE, workers)
+    # ray:// is Ray's own scheme, for clients outside the cluster.
+    return RayCluster(name if address.startswith("//") else address or LOCAL_ADDRESS, workers)

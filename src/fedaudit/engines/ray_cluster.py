@@ -13,8 +13,8 @@ from types import ModuleType
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines.base import Item, Result, Shared
 
-HERE = "local"
-"""Address of a cluster of this machine, which is started for this program."""
+LOCAL_ADDRESS = "local"
+"""The address that stands for a new cluster on this machine."""
 
 _MISSING = (
     "the Ray engine needs Ray, which is not installed; pip install 'fedaudit[ray]', or "
@@ -24,25 +24,26 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Works on items as stateless Ray tasks, each on one core with one torch thread.
+    """An engine of Ray tasks, each on one core with one torch thread.
 
-    The main process owns all data and models in Ray's object store. If a worker or machine is lost,
-    its tasks are repeated elsewhere, with the same results. Workers have no state.
+    The main process owns all data and models in Ray's object store, and workers have no state. If a
+    worker or machine is lost, its tasks are repeated elsewhere, with the same results.
 
-    An existing connection to Ray is used. Otherwise the first session connects, until :meth:`close`
-    or the end of the program.
+    If the program is connected to Ray, that connection is used. Otherwise the first session opens
+    one, which lasts until :meth:`close` or the end of the program.
 
     Attributes:
         address: "local" starts Ray on this machine; "auto", "host:6379" and "ray://host:10001"
             are running clusters, with the same fedaudit, torch and Ray on every machine.
-        workers: Number of items at once; 0 for one per core of this machine or of the cluster.
+        workers: Number of items that are processed at once; 0 for one per core of this machine or
+            of the cluster.
 
     Raises:
         BadInput: The address is empty, or the number of workers is negative.
         Unsupported: Ray is not installed.
     """
 
-    address: str = HERE
+    address: str = LOCAL_ADDRESS
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -50,48 +51,47 @@ class RayCluster:
             raise BadInput(f"workers must be at least 1, or 0 for all cores, got {self.workers}")
         if not self.address:
             raise BadInput(
-                f'a cluster needs an address: "{HERE}" for this machine, or one such as '
+                f'a cluster needs an address: "{LOCAL_ADDRESS}" for this machine, or one such as '
                 '"auto", "host:6379" or "ray://host:10001"'
             )
-        # Checked before anything is started.
         if find_spec("ray") is None:
             raise Unsupported(_MISSING)
 
     @property
     def count(self) -> int:
-        """Number of items at once, by default the cores of the cluster.
+        """Number of items that are processed at once, by default one per core.
 
         Raises:
             BadInput: There is no cluster at the address.
         """
         if self.workers:
             return self.workers
-        return _cores() if self.address == HERE else int(_tasks().cores(self))
+        return _local_cores() if self.address == LOCAL_ADDRESS else int(_ray_tasks().cores(self))
 
     @contextmanager
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item.
+        """Return a context with a function that does the work for each item, in order.
 
         Raises:
-            Unsupported: Work or data cannot be sent.
+            Unsupported: Work or data cannot be sent to other processes.
             BadInput: There is no cluster at the address.
         """
-        with _tasks().session(self, work, shared) as run:
+        with _ray_tasks().session(self, work, shared) as run:
             yield run
 
     def close(self) -> None:
-        """End the connection, and a cluster that was started for this program."""
-        _tasks().close()
+        """End the connection, and the cluster if this program started it."""
+        _ray_tasks().close()
 
 
-def _cores() -> int:
+def _local_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tasks() -> ModuleType:
-    # Ray reads these when it is imported: they disable usage reports and a warning.
+def _ray_tasks() -> ModuleType:
+    # Ray reads these variables when it is imported: they disable usage reports and a warning.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

@@ -1,9 +1,9 @@
-"""Sessions on Ray: the loop of the main process over tasks, and the tasks.
+"""Sessions on Ray: the tasks, and the loop over them in the main process.
 
 Ray writes arrays once to memory that all processes of a machine share, and gives read-only views of
-them. Tensors are therefore sent as arrays, separately from the rest of a value, and copied on
-arrival. A worker trains on its own copies, whose memory layout is that of the main process, since
-the last bits of results can depend on it.
+them. Tensors are therefore sent as arrays, separately from the rest of a value. Each worker copies
+them to memory that is aligned as in the main process, since the last bits of results can depend on
+the alignment.
 """
 
 import io
@@ -31,18 +31,18 @@ from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.importing import add_module_folders, added_module_folders, refusing_exits
 from fedaudit.engines.base import Item, Key, Result, Shared, SharedByKey, is_plain
-from fedaudit.engines.ray_cluster import HERE, RayCluster
+from fedaudit.engines.ray_cluster import LOCAL_ADDRESS, RayCluster
 
 Arrays: TypeAlias = tuple[np.ndarray, ...]
 
 
 class Parcel(NamedTuple):
-    """A value in the form that is sent.
+    """A value as it is sent.
 
     Attributes:
-        skeleton: The pickled value without tensors and shards.
-        arrays: Its tensors; a number refers to a tensor that several parcels share.
-        shards: References to the parcels of its shards, by key.
+        skeleton: The pickled value, with numbers instead of its tensors and shards.
+        arrays: Its tensors; an integer is an index into :attr:`Parcels.common`.
+        shards: For each :class:`SharedByKey`, references to the parcels of its values, by key.
     """
 
     skeleton: bytes
@@ -51,45 +51,45 @@ class Parcel(NamedTuple):
 
 
 class Parcels(NamedTuple):
-    """Several values in the form that is sent.
+    """Several values as they are sent.
 
     Attributes:
-        each: Their parcels.
-        common: Tensors that several of them share, such as those of the global model.
+        parcels: The parcel of each value.
+        common: Tensors that several values share, such as those of the global model.
     """
 
-    each: list[Parcel]
+    parcels: list[Parcel]
     common: Arrays
 
 
-class _Parts(NamedTuple):
-    """A value's skeleton, and the tensors and shards that it refers to by number."""
+class _Skeleton(NamedTuple):
+    """A pickled value, and the tensors and shards that it refers to by number."""
 
-    skeleton: bytes
+    content: bytes
     tensors: list[Tensor]
     shards: list[SharedByKey[object, object]]
 
 
 def pack(value: object, put: Callable[[object], ObjectRef]) -> Parcel:
-    """Pack a value; ``put`` writes a shard to the store."""
-    return pack_all([value], put).each[0]
+    """Pack a value; ``put`` writes the parcel of a shard to the store."""
+    return pack_all([value], put).parcels[0]
 
 
 def pack_all(values: Sequence[object], put: Callable[[object], ObjectRef]) -> Parcels:
-    """Pack several values, with shared tensors only once."""
-    skeletons = [_split(value) for value in values]
-    counts = Counter(id(tensor) for part in skeletons for tensor in part.tensors)
-    shared_tensors = {id(t): t for part in skeletons for t in part.tensors if counts[id(t)] > 1}
-    numbers = {name: number for number, name in enumerate(shared_tensors)}
+    """Pack several values; a tensor that several of them contain is packed once."""
+    skeletons = [_pickle_skeleton(value) for value in values]
+    counts = Counter(id(tensor) for skeleton in skeletons for tensor in skeleton.tensors)
+    common = {id(t): t for skeleton in skeletons for t in skeleton.tensors if counts[id(t)] > 1}
+    index_by_id = {key: index for index, key in enumerate(common)}
     parcels = [
         Parcel(
-            part.skeleton,
-            tuple(numbers.get(id(tensor), tensor.numpy()) for tensor in part.tensors),
-            tuple({k: put(pack(v, put)) for k, v in shard.items()} for shard in part.shards),
+            skeleton.content,
+            tuple(index_by_id.get(id(tensor), tensor.numpy()) for tensor in skeleton.tensors),
+            tuple({k: put(pack(v, put)) for k, v in shard.items()} for shard in skeleton.shards),
         )
-        for part in skeletons
+        for skeleton in skeletons
     ]
-    return Parcels(parcels, tuple(tensor.numpy() for tensor in shared_tensors.values()))
+    return Parcels(parcels, tuple(tensor.numpy() for tensor in common.values()))
 
 
 def unpack(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -> object:
@@ -97,7 +97,7 @@ def unpack(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -
 
     Only parcels of this program's cluster are unpickled.
     """
-    arrays = [common[item] if isinstance(item, int) else item for item in parcel.arrays]
+    arrays = [common[array] if isinstance(array, int) else array for array in parcel.arrays]
     tensors = [_copy_to_tensor(array) for array in arrays]
     shards = [_LazyShards(refs, get) for refs in parcel.shards]
     value: object = _Unpickler(parcel.skeleton, {"tensor": tensors, "shards": shards}).load()
@@ -105,19 +105,19 @@ def unpack(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles a skeleton, and inserts its tensors and shards."""
+    """An unpickler that inserts the tensors and shards of a skeleton."""
 
     def __init__(self, skeleton: bytes, parts: Mapping[str, Sequence[object]]) -> None:
         super().__init__(io.BytesIO(skeleton))
         self._parts = parts
 
-    def persistent_load(self, name: tuple[str, int]) -> object:
-        kind, number = name
+    def persistent_load(self, reference: tuple[str, int]) -> object:
+        kind, number = reference
         return self._parts[kind][number]
 
 
 class _LazyShards(Mapping[Key, object]):
-    """Shards that are fetched at each access, and not stored."""
+    """Shards that are fetched at each access, and not kept."""
 
     def __init__(self, refs: Mapping[Key, ObjectRef], get: Callable[[ObjectRef], Parcel]) -> None:
         self._refs, self._get = refs, get
@@ -133,16 +133,16 @@ class _LazyShards(Mapping[Key, object]):
 
 
 def _copy_to_tensor(array: np.ndarray) -> Tensor:
-    # Copied to memory of torch, which has the same alignment on every machine.
+    # Memory of torch has the same alignment on every machine.
     tensor = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
     tensor.numpy()[...] = array
     return tensor
 
 
-def _split(value: object) -> _Parts:
+def _pickle_skeleton(value: object) -> _Skeleton:
     tensors, shards, numbers = list[Tensor](), list[SharedByKey[object, object]](), dict[int, int]()
 
-    def name(part: object) -> tuple[str, int] | None:
+    def reference(part: object) -> tuple[str, int] | None:
         if type(part) is Tensor and is_plain(part):
             if id(part) not in numbers:
                 numbers[id(part)] = len(tensors)
@@ -156,19 +156,19 @@ def _split(value: object) -> _Parts:
     file = io.BytesIO()
     # Functions and classes of a script or notebook are pickled by value, all others by name.
     pickler = cloudpickle.CloudPickler(file, pickle.HIGHEST_PROTOCOL)
-    pickler.persistent_id = name
+    pickler.persistent_id = reference
     pickler.dump(value)
-    return _Parts(file.getvalue(), tensors, shards)
+    return _Skeleton(file.getvalue(), tensors, shards)
 
 
 _Job: TypeAlias = tuple[Callable[[object, object], object], object]
-"""A session's work, and the values that all its items share."""
+"""The function of a session, and the values that all its items share."""
 
-_TRIES = 3
-"""Number of lost workers after which an item is given up."""
+_MAX_LOSSES = 3
+"""Number of workers lost at an item after which the session fails."""
 
-_SESSIONS = 3
-"""Number of jobs that a worker keeps, since training and measurement alternate."""
+_MAX_KEPT_JOBS = 3
+"""Number of jobs that a worker keeps, since sessions of training and measurement alternate."""
 
 _log = logging.getLogger("fedaudit")
 
@@ -179,7 +179,7 @@ class _Versions(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """The result of a task, with levels and texts of its log."""
+    """The result of a task, with the level and text of each log message."""
 
     value: Parcel
     log: list[tuple[int, str]]
@@ -194,14 +194,16 @@ VERSIONS = _Versions(__version__, torch.__version__)
 
 
 def connect(cluster: RayCluster) -> None:
-    """Connect this program to the cluster, unless it is connected."""
+    """Connect this program to the cluster, unless it is already connected to Ray."""
     if ray.is_initialized():
         return
     quiet: dict[str, object] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
-        if cluster.address == HERE:
-            ray.init(address=HERE, num_cpus=cluster.count, include_dashboard=False, **quiet)
+        if cluster.address == LOCAL_ADDRESS:
+            ray.init(
+                address=LOCAL_ADDRESS, num_cpus=cluster.count, include_dashboard=False, **quiet
+            )
         else:
             ray.init(address=cluster.address, **quiet)
     except (OSError, ValueError, ImportError, RuntimeError, RayError) as error:
@@ -212,9 +214,9 @@ def connect(cluster: RayCluster) -> None:
             "and for every 'ray start', with one token in ~/.ray/auth_token of all machines"
         ) from error
     finally:
-        # Ray replaces the handler, and would end the program in another way.
+        # Ray replaced the program's handler of SIGTERM.
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, handler)
 
 
 def cores(cluster: RayCluster) -> int:
@@ -232,10 +234,10 @@ def close() -> None:
 def session(
     cluster: RayCluster, work: Callable[[Shared, Item], Result], shared: Shared
 ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-    """Return the context of :meth:`fedaudit.engines.ray_cluster.RayCluster.session`."""
+    """Open a session; see :meth:`fedaudit.engines.ray_cluster.RayCluster.session`."""
     connect(cluster)
     try:
-        # Owned by this process, since objects of a worker are lost with it.
+        # This process writes the job, since objects that a worker writes are lost with it.
         job = ray.put(pack((work, shared), ray.put))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Unsupported(
@@ -245,22 +247,24 @@ def session(
     token, max_running, folders = uuid4().hex, cluster.count, added_module_folders()
 
     def run(items: Iterable[Item]) -> Iterator[Result]:
-        parcels = pack_all(list(items), ray.put)
-        # Arrays in a tuple arrive as shared memory; references in a list are not resolved.
-        common = ray.put(parcels.common)
+        parcels, common_arrays = pack_all(list(items), ray.put)
+        # Ray passes a reference as its value, here arrays in shared memory, but does not resolve
+        # a reference in a list.
+        common = ray.put(common_arrays)
 
-        def start(number: int) -> ObjectRef:
-            begun: ObjectRef = _task().remote(
-                VERSIONS, token, [job], folders, common, parcels.each[number]
+        def start(item: int) -> ObjectRef:
+            ref: ObjectRef = _remote_task().remote(
+                VERSIONS, token, [job], folders, common, parcels[item]
             )
-            return begun
+            return ref
 
-        yield from cast(Iterator[Result], _in_order(start, len(parcels.each), max_running))
+        yield from cast(Iterator[Result], _run_tasks(start, len(parcels), max_running))
 
     yield run
 
 
-def _in_order(start: Callable[[int], ObjectRef], count: int, max_running: int) -> Iterator[object]:
+def _run_tasks(start: Callable[[int], ObjectRef], count: int, max_running: int) -> Iterator[object]:
+    """Yield the results of tasks in order, and repeat tasks of lost workers."""
     queue, running = deque(range(count)), dict[Future[_Result], _Running]()
     results, losses = dict[int, object](), Counter[int]()
     try:
@@ -270,16 +274,16 @@ def _in_order(start: Callable[[int], ObjectRef], count: int, max_running: int) -
                     item = queue.popleft()
                     ref = start(item)
                     running[ref.future()] = _Running(item, ref)
-                # Not ray.wait, which treats any exception of a signal handler as Ctrl-C.
+                # ray.wait would treat any exception of a signal handler as Ctrl-C.
                 ready = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
                 item = running.pop(ready).item
                 try:
-                    results[item] = _result_of(ready)
+                    results[item] = _result(ready)
                 except RayError as error:
                     losses[item] += 1
-                    if losses[item] >= _TRIES:
+                    if losses[item] >= _MAX_LOSSES:
                         raise MemoryError(
-                            f"a Ray worker was lost {_TRIES} times at the same work "
+                            f"a Ray worker was lost {_MAX_LOSSES} times at the same work "
                             f"({type(error).__name__}), most often since memory ran out; use "
                             "fewer workers"
                         ) from error
@@ -287,12 +291,12 @@ def _in_order(start: Callable[[int], ObjectRef], count: int, max_running: int) -
                     queue.appendleft(item)
             yield results.pop(number)
     finally:
-        # Results of running tasks are not needed any more.
-        for begun in running.values():
-            ray.cancel(begun.ref, force=True)
+        # Tasks still run if an error occurred or the caller stopped early.
+        for task in running.values():
+            ray.cancel(task.ref, force=True)
 
 
-def _result_of(future: Future[_Result]) -> object:
+def _result(future: Future[_Result]) -> object:
     try:
         result = future.result()
     except RayTaskError as error:
@@ -313,8 +317,8 @@ def _log_once(level: int, text: str) -> None:
 
 
 @cache
-def _task() -> RemoteFunction:
-    # No retries by Ray, since _in_order repeats lost tasks.
+def _remote_task() -> RemoteFunction:
+    # Ray does not retry lost tasks, since _run_tasks does.
     task: RemoteFunction = ray.remote(num_cpus=1, max_retries=0)(_run_task)
     return task
 
@@ -335,19 +339,20 @@ def _run_task(
         )
     torch.set_num_threads(1)
     add_module_folders(folders)
-    work, shared = _job_of(token, job)
+    work, shared = _load_job(token, job)
     with _capturing_log() as log, refusing_exits():
         result = work(shared, unpack(item, common, ray.get))
     return _Result(pack(result, ray.put), log)
 
 
 _jobs: OrderedDict[str, _Job] = OrderedDict()
+"""The jobs of a worker's latest sessions, by token."""
 
 
-def _job_of(token: str, job: Sequence[ObjectRef]) -> _Job:
-    """Return a session's work and shared values, which each worker unpacks once."""
+def _load_job(token: str, job: Sequence[ObjectRef]) -> _Job:
+    """Return the job of a session, which each worker unpacks once."""
     if token not in _jobs:
-        while len(_jobs) >= _SESSIONS:
+        while len(_jobs) >= _MAX_KEPT_JOBS:
             _jobs.popitem(last=False)
         _jobs[token] = cast(_Job, unpack(ray.get(job[0]), (), ray.get))
     return _jobs[token]
@@ -355,16 +360,16 @@ def _job_of(token: str, job: Sequence[ObjectRef]) -> _Job:
 
 @contextmanager
 def _capturing_log() -> Iterator[list[tuple[int, str]]]:
-    """Inside, collect fedaudit's log, since the output of a worker is not shown."""
+    """Collect fedaudit's log messages, since the output of a worker is not shown."""
     messages = list[tuple[int, str]]()
 
-    class Listener(logging.Handler):
+    class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append((record.levelno, record.getMessage()))
 
-    listener = Listener()
-    _log.addHandler(listener)
+    collector = Collector()
+    _log.addHandler(collector)
     try:
         yield messages
     finally:
-        _log.removeHandler(listener)
+        _log.removeHandler(collector)

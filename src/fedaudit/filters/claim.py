@@ -12,14 +12,13 @@ from jaxtyping import Float
 from fedaudit.core.errors import BadInput, option
 
 Arrays: TypeAlias = dict[str, np.ndarray]
-"""Input or output of a filter, by name, whatever form the filter has it in."""
+"""Input or output of a filter: arrays by name, for every kind of filter."""
 
-EXACT = 1e-3
-"""Relative error up to which a length or a standard deviation is as declared: rounding."""
+TOLERANCE = 1e-3
+"""Relative difference from the declaration that is attributed to rounding."""
 
-
-MOVE, UNNOISED = "largest change of the output", "outputs without noise"
-"""Names of checks that are looked up."""
+CHANGE_CHECK, NOISELESS_CHECK = "largest change of the output", "outputs without noise"
+"""Names of checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class Claim:
         limits = {
             "sensitivity": (
                 0 < self.sensitivity < math.inf,
-                "the length that a filter clips to (its double with adjacency replace), above 0 "
+                "the norm that the filter clips to (twice that with adjacency replace), above 0 "
                 "and finite",
             ),
             "sigma": (
@@ -47,8 +46,8 @@ class Claim:
             "adjacency": (self.adjacency in ("remove", "replace"), "remove or replace"),
             "noise": (self.noise in ("gaussian", "laplace"), "gaussian or laplace"),
         }
-        for name, (fits, allowed) in limits.items():
-            if not fits:
+        for name, (is_allowed, allowed) in limits.items():
+            if not is_allowed:
                 raise BadInput(f"{option(name)} is {allowed}, got {getattr(self, name)!r}")
 
     @property
@@ -57,11 +56,11 @@ class Claim:
         return self.sigma * self.sensitivity
 
     def length(self, change: Arrays) -> float:
-        """Return the length of a change over all arrays: L2, or L1 for Laplace noise."""
-        return float(np.linalg.norm(flat(change), 1 if self.noise == "laplace" else 2))
+        """Return the norm of a change over all arrays: L2, or L1 for Laplace noise."""
+        return float(np.linalg.norm(flatten(change), 1 if self.noise == "laplace" else 2))
 
 
-def flat(arrays: Arrays) -> Float[np.ndarray, " entries"]:
+def flatten(arrays: Arrays) -> Float[np.ndarray, " entries"]:
     """Concatenate all entries of all arrays."""
     return np.concatenate([value.ravel() for value in arrays.values()])
 
@@ -72,25 +71,25 @@ class Result(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOTED = "noted"
-    """Worth knowing, but no part of the declaration."""
+    """The check found something that the declaration does not cover."""
     UNTESTED = "not tested"
 
     @classmethod
     def judged(cls, *, failed: bool) -> "Result":
-        """Return failed or passed."""
+        """Return ``FAILED`` or ``PASSED``."""
         return cls.FAILED if failed else cls.PASSED
 
 
 class FilterCheck(NamedTuple):
-    """One property of a filter, measured and declared.
+    """Check of one property of a filter.
 
     Attributes:
-        name: The property.
+        name: Name of the property.
         result: Whether measurement and declaration agree.
-        measured: The measurement.
-        declared: The declaration.
-        why: A sentence on the disagreement.
-        advice: A remedy.
+        measured: Measured value.
+        declared: Declared value.
+        why: What is wrong if the check fails, as a sentence without a full stop.
+        advice: How to correct it.
     """
 
     name: str
@@ -110,7 +109,7 @@ class FilterVerdict(StrEnum):
 
 
 EXIT_CODES = {FilterVerdict.SOUND: 0, FilterVerdict.BROKEN: 1, FilterVerdict.UNCHECKED: 3}
-"""As the gate's: 0 pass, 1 fail, 3 inconclusive."""
+"""The gate has the same exit codes: 0 pass, 1 fail, 3 inconclusive."""
 
 _SENTENCES = {
     FilterVerdict.SOUND: "does what is declared, as far as was checked",
@@ -118,7 +117,7 @@ _SENTENCES = {
     FilterVerdict.UNCHECKED: "could not be checked",
 }
 _MARKS = {Result.PASSED: "✓", Result.FAILED: "✗", Result.NOTED: "!", Result.UNTESTED: "?"}
-_MOST_LINES, _WIDTH = 40, 80
+_MAX_LINES, _WIDTH = 40, 80
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class FilterAudit:
         kind: Kind of the filter.
         claim: The declared guarantee.
         checks: All checks, the most serious first.
-        effort: Inputs and draws of the audit, and its error.
+        effort: Sizes of the inputs, number of draws and error probability, as a text.
     """
 
     filter: str
@@ -141,7 +140,7 @@ class FilterAudit:
 
     @property
     def verdict(self) -> FilterVerdict:
-        """Broken if a check failed, and not checked if one could not be made."""
+        """Broken if a check failed; otherwise not checked if a property could not be tested."""
         results = {check.result for check in self.checks}
         if Result.FAILED in results:
             return FilterVerdict.BROKEN
@@ -152,43 +151,48 @@ class FilterAudit:
         return [check for check in self.checks if check.result is result]
 
     def __str__(self) -> str:
-        claim, graver = self.claim, self.of(Result.FAILED) or self.of(Result.UNTESTED)
-        lines = _wrapped(f"{self.verdict.upper()}: {self.filter} {_SENTENCES[self.verdict]}.")
-        for check in graver[:3]:
-            lines += _wrapped(f"{check.why[:1].upper()}{check.why[1:]}.", "  ")
+        claim, serious = self.claim, self.of(Result.FAILED) or self.of(Result.UNTESTED)
+        lines = _wrap(f"{self.verdict.upper()}: {self.filter} {_SENTENCES[self.verdict]}.")
+        for check in serious[:3]:
+            lines += _wrap(f"{check.why[:1].upper()}{check.why[1:]}.", "  ")
         lines += ["", _row(" ", "check", "measured", "declared")]
         lines += [_row(_MARKS[c.result], c.name, c.measured, c.declared) for c in self.checks]
         noise = f"{claim.noise} noise" if claim.sigma else "so no noise here"
-        tail = _wrapped(
+        footer = _wrap(
             f"Declared: sensitivity {claim.sensitivity:g} ({claim.adjacency}), "
             f"sigma {claim.sigma:g}, {noise}."
         )
-        tail += _wrapped(f"Tried on {self.effort}.")
-        advice = [*dict.fromkeys(f"To do: {check.advice}" for check in graver)]
+        footer += _wrap(f"Tested with {self.effort}.")
+        advice = [*dict.fromkeys(f"To do: {check.advice}" for check in serious)]
         advice += [f"Note: {c.why}. {c.advice}".strip() for c in self.of(Result.NOTED)]
-        remarks = [line for paragraph in advice for line in _wrapped(paragraph)]
-        room = _MOST_LINES - len(lines) - len(tail) - 2
-        if len(remarks) > room:
-            remarks[room - 1 :] = ["and more, in the checks of the result of fedaudit.check_dp"]
-        return "\n".join([*lines, *[""] * bool(remarks), *remarks, "", *tail])
+        remarks = [line for paragraph in advice for line in _wrap(paragraph)]
+        max_remarks = _MAX_LINES - len(lines) - len(footer) - 2
+        if len(remarks) > max_remarks:
+            remarks[max_remarks - 1 :] = [
+                "and more, in the checks of the result of fedaudit.check_dp"
+            ]
+        return "\n".join([*lines, *[""] * bool(remarks), *remarks, "", *footer])
 
 
 def _row(mark: str, *cells: str) -> str:
-    sized = zip(cells, (29, 29, 16), strict=True)
-    cut = (c if len(c) <= size else f"{c[: size - 1]}…" for c, size in sized)
-    return "{} {:29} {:29} {}".format(mark, *cut).rstrip()
+    widths = (29, 29, 16)
+    shortened = (
+        cell if len(cell) <= width else f"{cell[: width - 1]}…"
+        for cell, width in zip(cells, widths, strict=True)
+    )
+    return "{} {:29} {:29} {}".format(mark, *shortened).rstrip()
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def _wrap(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
-def in_words(length: float) -> str:
-    """Format a length with four digits, without a power of ten if it is readable."""
+def format_length(length: float) -> str:
+    """Format a norm with four digits, and from 1,000 to ten million without a power of ten."""
     return f"{length:,.0f}" if 999.5 <= length < 1e7 else f"{length:.4g}"
 
 
-def listed(names: list[str], between: str = ", ") -> str:
+def quote_names(names: list[str], separator: str = ", ") -> str:
     """Quote the first three names, and count the others."""
-    text = between.join(map(repr, names[:3]))
+    text = separator.join(map(repr, names[:3]))
     return f"{text} and {len(names) - 3} more" if len(names) > 3 else text

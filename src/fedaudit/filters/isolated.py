@@ -1,6 +1,6 @@
-"""Check of a filter in a separate process, which contains crashes but not malicious code.
+"""Check of a filter in a child process, so that a crash of the filter does not end the command.
 
-The filter runs with the user's rights.
+It is no protection from malicious code: the filter runs with the user's rights.
 """
 
 import json
@@ -21,14 +21,14 @@ from fedaudit.core.errors import BadInput, FedauditError, called_by, option
 from fedaudit.core.importing import code_named_in
 from fedaudit.filters.claim import FilterVerdict
 
-_LONGEST_ANSWER = 2**20
+_MAX_ANSWER_BYTES = 2**20
 _VERDICT, _REFUSAL, _FAULT = "verdict", "refusal", "fault"
-# Started from a process that has imported torch once, several checks take a second each, not four.
+# The fork server imports torch once, and then each check takes one second instead of four.
 _FORKSERVER = "forkserver"
 
 
 class IsolatedAudit(NamedTuple):
-    """Outcome of a check in another process."""
+    """Outcome of a check in a child process: the verdict, and the audit as it is printed."""
 
     verdict: FilterVerdict
     text: str
@@ -39,28 +39,28 @@ def check_in_child(
 ) -> IsolatedAudit:
     """Run :func:`fedaudit.filters.check.check_dp` in a child process and return its outcome.
 
-    Only an authenticated answer of the check is a verdict, never the child's exit code. Output of
-    the child is discarded.
+    Only an answer with the token of this check is a verdict, never the child's exit code, which the
+    filter can set. Output of the child is discarded.
     """
     method = _FORKSERVER if _FORKSERVER in get_all_start_methods() else "spawn"
-    # All contexts have the same methods, but type stubs define only those of this system.
+    # All contexts have the same methods, but type stubs define only contexts of this system.
     context = cast(SpawnContext, get_context(method))
     if method == _FORKSERVER:
         context.set_forkserver_preload(["fedaudit.filters.check"])
-    ours, theirs = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe(duplex=False)
     token = secrets.token_hex(16)
-    process = context.Process(target=_answer, args=(theirs, token, filter, dict(settings)))
+    process = context.Process(target=_run_check, args=(sender, token, filter, dict(settings)))
     process.start()
-    theirs.close()
-    # A timer, since a child that has begun an answer may never end it.
+    sender.close()
+    # The timeout of wait() is not enough, since a child may stop in the middle of its answer.
     timer = Timer(seconds, process.kill) if seconds else None
-    begun = monotonic()
+    start = monotonic()
     try:
         if timer is not None:
             timer.daemon = True
             timer.start()
-        wait([ours, process.sentinel])
-        answer = _received(ours, token)
+        wait([receiver, process.sentinel])
+        answer = _receive_answer(receiver, token)
         if answer is None:
             process.join(1)
     finally:
@@ -68,10 +68,10 @@ def check_in_child(
             timer.cancel()
         process.kill()
         process.join()
-        ours.close()
+        receiver.close()
     if answer is None:
-        late = bool(seconds) and monotonic() - begun >= seconds
-        raise BadInput(_without_answer(filter, process.exitcode or 0, seconds if late else 0))
+        is_late = bool(seconds) and monotonic() - start >= seconds
+        raise BadInput(_no_answer(filter, process.exitcode or 0, seconds if is_late else 0))
     kind, verdict, text = answer
     if kind == _REFUSAL:
         raise BadInput(text)
@@ -80,17 +80,17 @@ def check_in_child(
     return IsolatedAudit(FilterVerdict(verdict), text)
 
 
-def _answer(answers: Connection, token: str, filter: str, settings: dict[str, object]) -> None:
+def _run_check(sender: Connection, token: str, filter: str, settings: dict[str, object]) -> None:
     """Run the check in the child without output, and send the outcome."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
-        os.dup2(nowhere, stream)
+        os.dup2(null, stream)
     kind, verdict, text = _outcome(filter, settings)
-    answers.send_bytes(json.dumps([token, kind, verdict, text]).encode())
+    sender.send_bytes(json.dumps([token, kind, verdict, text]).encode())
 
 
 def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
-    # The name comes from the user's command line, which is trusted code.
+    # The user's command line names the filter, whose code is therefore trusted.
     importing = code_named_in("the command line", trusted=True, folder=Path.cwd())
     try:
         from fedaudit.filters.check import check_dp
@@ -101,7 +101,6 @@ def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
     except (FedauditError, OSError, MemoryError) as error:
         return _REFUSAL, "", str(error) or type(error).__name__
     except SystemExit as error:
-        # Raised by the filter's code.
         reason = (
             f"{filter!r} ended the program (SystemExit: {error}); fix it, and run it on its own"
         )
@@ -110,13 +109,13 @@ def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
         return _FAULT, "", traceback.format_exc()
 
 
-def _received(answers: Connection, token: str) -> tuple[str, str, str] | None:
-    """Return kind, verdict and text of an answer; None if it is missing or not authentic."""
+def _receive_answer(receiver: Connection, token: str) -> tuple[str, str, str] | None:
+    """Return kind, verdict and text of an answer; None if it is missing or lacks the token."""
     try:
-        if not answers.poll():
+        if not receiver.poll():
             return None
-        sent = json.loads(answers.recv_bytes(_LONGEST_ANSWER))
-        answer_token, kind, verdict, text = map(str, sent)
+        answer = json.loads(receiver.recv_bytes(_MAX_ANSWER_BYTES))
+        answer_token, kind, verdict, text = map(str, answer)
     except (EOFError, OSError, ValueError, TypeError, RecursionError):
         return None
     if not secrets.compare_digest(answer_token.encode(), token.encode()):
@@ -124,16 +123,16 @@ def _received(answers: Connection, token: str) -> tuple[str, str, str] | None:
     return kind, verdict, text
 
 
-def _without_answer(filter: str, code: int, seconds: float) -> str:
+def _no_answer(filter: str, code: int, seconds: float) -> str:
     if seconds:
         return (
             f"the check of {filter!r} was stopped after {seconds:g} s; run the filter on its own, "
             f"or raise {option('seconds')} (0: no limit)"
         )
-    how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+    status = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
     return (
-        f"{filter!r} ended the process in which it was checked ({how}), so there is no result; fix "
-        "it, and run it on its own"
+        f"{filter!r} ended the process in which it was checked ({status}), so there is no result; "
+        "fix it, and run it on its own"
     )
 
 

@@ -1,4 +1,4 @@
-"""Neighbouring inputs, and checks of how their outputs differ for the same random draws."""
+"""Neighbouring inputs, and checks of how outputs for them differ with the same random draws."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,26 +10,27 @@ import torch
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.filters.claim import (
-    EXACT,
-    MOVE,
-    UNNOISED,
+    CHANGE_CHECK,
+    NOISELESS_CHECK,
+    TOLERANCE,
     Arrays,
     Claim,
     FilterCheck,
     Result,
-    flat,
-    in_words,
-    listed,
+    flatten,
+    format_length,
+    quote_names,
 )
-from fedaudit.filters.replay import PLAIN, Form, Release, Replay, form_for
+from fedaudit.filters.replay import DEFAULT_EXAMPLE, Form, Release, Replay, form_for
 
-_LADDER = (0.5, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, 1e6, 1e30)
-"""Norms of updates as multiples of the sensitivity, from below any clipping to far above it."""
+_NORMS = (0.5, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, 1e6, 1e30)
+"""Norms of updates as multiples of the sensitivity, from less to far more than a clipping norm."""
 _LARGE, _TINY = 1e4, 1e-9
-_ROOM = 10.0
+"""Norms of a large and a tiny contribution as multiples of the sensitivity."""
+_HEADROOM = 10.0
 """Factor by which norms stay below the largest number of a precision."""
-_DRAWS = 3
-"""Number of draws that show whether an entry has noise: without noise, it is equal in all."""
+_NOISE_DRAWS = 3
+"""Number of draws in which an entry without noise has equal values."""
 _NOT_FINITE = "NaN"
 
 
@@ -40,7 +41,7 @@ class _Pair(NamedTuple):
         label: Description of the pair.
         left: The first input.
         right: The second input; None for no contribution.
-        alone: The only array in which ``left`` is large; empty if it is not a single one.
+        alone: Name of the array if ``left`` is large in only one array, and otherwise empty.
     """
 
     label: str
@@ -50,65 +51,71 @@ class _Pair(NamedTuple):
 
 
 class Probes(NamedTuple):
-    """Inputs of an audit: neighbours, contributions of several sizes, and special cases.
+    """Inputs of an audit.
 
-    Pairs are generated lazily, since those of a large network take much memory.
+    Attributes:
+        pairs: Pairs of neighbours, one at a time, since all pairs would take much memory.
+        none: The input without a contribution.
+        small: An input with a tiny contribution.
+        large: An input with a large contribution.
+        special: Inputs that are not finite or have no samples.
     """
 
     pairs: Iterator[_Pair]
     none: Arrays
     small: Arrays
     large: Arrays
-    odd: dict[str, Arrays]
+    special: dict[str, Arrays]
 
 
 def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
     """Generate pairs of updates that differ by a client's whole contribution."""
     rng = seeded_numpy(seed, "directions")
     zeros = {path: np.zeros_like(value) for path, value in form.values.items()}
-    fractions = [path for path in zeros if path not in form.whole and zeros[path].size]
+    fractions = [path for path in zeros if path not in form.integer_paths and zeros[path].size]
     if not fractions:
         raise BadInput("the example of an update has no floating-point entries; give another")
 
-    def directed(length: float, direction: Arrays) -> Arrays:
-        factor = length * claim.sensitivity / float(np.linalg.norm(flat(direction)))
+    def update_along(length: float, direction: Arrays) -> Arrays:
+        factor = length * claim.sensitivity / float(np.linalg.norm(flatten(direction)))
         return zeros | {path: np.asarray(value * factor) for path, value in direction.items()}
 
-    def random(length: float, paths: list[str]) -> Arrays:
-        return directed(length, {p: np.asarray(rng.normal(size=form.shapes[p])) for p in paths})
+    def random_update(length: float, paths: list[str]) -> Arrays:
+        return update_along(length, {p: np.asarray(rng.normal(size=form.shapes[p])) for p in paths})
 
-    def unopposed() -> Iterator[_Pair]:
-        for factor in _LADDER:
-            if factor * claim.sensitivity < form.largest / _ROOM:
-                yield _Pair(f"{factor:g} sensitivities long", random(factor, fractions))
+    def first_updates() -> Iterator[_Pair]:
+        for factor in _NORMS:
+            if factor * claim.sensitivity < form.max_value / _HEADROOM:
+                yield _Pair(f"{factor:g} sensitivities long", random_update(factor, fractions))
         equal = {path: np.ones(form.shapes[path]) for path in fractions}
-        yield _Pair("of equal entries", directed(_LARGE, equal))
+        yield _Pair("of equal entries", update_along(_LARGE, equal))
         for path, shape in form.shapes.items():
             alone = f"that is large in {path!r} alone"
             if path in fractions:
-                yield _Pair(alone, random(_LARGE, [path]), alone=path)
+                yield _Pair(alone, random_update(_LARGE, [path]), alone=path)
                 last_entry = np.zeros(shape)
                 last_entry.flat[-1] = 1
                 yield _Pair(
-                    f"that is large in one entry of {path!r}", directed(_LARGE, {path: last_entry})
+                    f"that is large in one entry of {path!r}",
+                    update_along(_LARGE, {path: last_entry}),
                 )
             elif zeros[path].size:
                 yield _Pair(alone, zeros | {path: np.full(shape, 100)}, alone=path)
 
     def pairs() -> Iterator[_Pair]:
-        for pair in unopposed():
+        for pair in first_updates():
             yield pair
             if claim.adjacency == "replace":
                 opposite = {path: -value for path, value in pair.left.items()}
                 yield _Pair(f"{pair.label}, and its opposite", pair.left, opposite)
 
-    tiny = random(_TINY, fractions)
-    odd = {}
+    tiny = random_update(_TINY, fractions)
+    special = {}
     for name, value in (("NaN", np.nan), ("infinity", np.inf)):
         entry = tiny[fractions[0]].copy()
         entry.flat[0] = value
-        odd[name] = tiny | {fractions[0]: entry}
-    return Probes(pairs(), zeros, tiny, random(_LARGE, fractions), odd)
+        special[name] = tiny | {fractions[0]: entry}
+    return Probes(pairs(), zeros, tiny, random_update(_LARGE, fractions), special)
 
 
 def batches(form: Form, claim: Claim) -> Probes:
@@ -121,11 +128,11 @@ def batches(form: Form, claim: Claim) -> Probes:
             f"the arrays of the batch have {counts} rows; give one row for each sample in every "
             "array, and at least 3 samples"
         )
-    inputs = next((path for path in batch if path not in form.whole), None)
+    inputs = next((path for path in batch if path not in form.integer_paths), None)
     if inputs is None:
         raise BadInput("the batch has no floating-point array to scale; give one with features")
 
-    def larger(row: int, factor: float) -> Arrays:
+    def scaled(row: int, factor: float) -> Arrays:
         changed = batch[inputs].copy()
         changed[row] *= factor
         return batch | {inputs: changed}
@@ -139,26 +146,33 @@ def batches(form: Form, claim: Claim) -> Probes:
     def pairs() -> Iterator[_Pair]:
         for row in (0, rows // 2, rows - 1):
             for factor in (1.0, 10.0, 1e3, 1e5):
-                label, left = f"with sample {row} {factor:g} times as large", larger(row, factor)
+                label, left = f"with sample {row} {factor:g} times as large", scaled(row, factor)
                 if claim.adjacency == "remove":
                     yield _Pair(label, left, without(row))
                 else:
-                    yield _Pair(f"{label}, and its opposite", left, larger(row, -factor))
+                    yield _Pair(f"{label}, and its opposite", left, scaled(row, -factor))
         if claim.adjacency == "remove":
             yield _Pair("of two samples and of one", first(2), first(1))
 
-    odd = {"NaN": larger(0, np.nan), "infinity": larger(0, np.inf), "no samples": first(0)}
-    return Probes(pairs(), without(0), without(0), larger(0, _LARGE), odd)
+    special = {"NaN": scaled(0, np.nan), "infinity": scaled(0, np.inf), "no samples": first(0)}
+    return Probes(pairs(), without(0), without(0), scaled(0, _LARGE), special)
 
 
-def replays(replay: Replay, probes: Probes) -> bool:
-    """Return True if two calls with the same draws send the same, to the last bit."""
+def is_replayable(replay: Replay, probes: Probes) -> bool:
+    """Return True if two calls with the same random draws have outputs equal to the last bit."""
     first, second = (replay.release(probes.large) for _ in range(2))
     return not any(change.any() for change in first.minus(second).values())
 
 
-class _Move(NamedTuple):
-    """Distance between two outputs, how much may be rounding, and the array that moves most."""
+class _Change(NamedTuple):
+    """Difference between two outputs.
+
+    Attributes:
+        pair: The inputs.
+        length: Norm of the difference.
+        rounding: The part of the norm that rounding may cause.
+        where: Name of the array that differs most.
+    """
 
     pair: _Pair
     length: float
@@ -167,15 +181,15 @@ class _Move(NamedTuple):
 
 
 def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
-    """Check how outputs for neighbouring inputs differ for the same random draws."""
-    moves: list[_Move] = []
-    moved: Arrays = {}
+    """Check how outputs for neighbouring inputs differ with the same random draws."""
+    changes: list[_Change] = []
+    changed_entries: Arrays = {}
     extras: dict[str, set[str]] = {}
     not_finite: list[str] = []
-    of_none = replay.release(probes.none)
+    without_contribution = replay.release(probes.none)
     for pair in probes.pairs:
         left = replay.release(pair.left)
-        right = of_none if pair.right is None else replay.release(pair.right)
+        right = without_contribution if pair.right is None else replay.release(pair.right)
         for release in (left, right):
             for name, value in (
                 release.extras | {"the names of arrays": repr(sorted(release.arrays))}
@@ -184,40 +198,42 @@ def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
         if not (left.is_finite() and right.is_finite()):
             not_finite.append(pair.label)
             continue
-        changes = left.minus(right)
-        for name, change in changes.items():
-            moved[name] = np.asarray((change != 0) | moved.get(name, np.False_))
-        where = max(changes, key=lambda name: float(np.abs(changes[name]).max(initial=0)))
-        length = replay.claim.length(changes)
-        moves.append(_Move(pair, length, replay.rounding(left, right), where))
+        difference = left.minus(right)
+        for name, change in difference.items():
+            changed_entries[name] = np.asarray((change != 0) | changed_entries.get(name, np.False_))
+        where = max(difference, key=lambda name: float(np.abs(difference[name]).max(initial=0)))
+        length = replay.claim.length(difference)
+        changes.append(_Change(pair, length, replay.rounding(left, right), where))
     subject = "a batch" if replay.kind == "step" else "an update"
-    if moves:
-        yield _sensitivity_check(moves, replay.claim.sensitivity, subject)
+    if changes:
+        yield _sensitivity_check(changes, replay.claim.sensitivity, subject)
     if not_finite:
         yield FilterCheck(
             "ordinary updates",
-            Result.NOTED if moves else Result.UNTESTED,
+            Result.NOTED if changes else Result.UNTESTED,
             f"{len(not_finite)} not finite",
             why=f"{subject} {not_finite[0]} gives an output that is not finite",
             advice="Compute norms in a precision that can represent their squares.",
         )
     differing = [name for name, values in extras.items() if len(values) > 1]
-    yield from _unnoised_check(replay, probes, moved, differing)
+    yield from _noiseless_checks(replay, probes, changed_entries, differing)
 
 
-def _sensitivity_check(moves: list[_Move], sensitivity: float, subject: str) -> FilterCheck:
-    longer = [move for move in moves if move.length - move.rounding > sensitivity * (1 + EXACT)]
-    worst = longer[0] if longer else max(moves, key=lambda move: move.length)
+def _sensitivity_check(changes: list[_Change], sensitivity: float, subject: str) -> FilterCheck:
+    limit = sensitivity * (1 + TOLERANCE)
+    too_large = [change for change in changes if change.length - change.rounding > limit]
+    worst = too_large[0] if too_large else max(changes, key=lambda change: change.length)
     label, where = worst.pair.label, f"; the array that changes most is {worst.where!r}"
-    alone = [move for move in longer if move.pair.alone]
-    if alone and len(alone) < sum(bool(move.pair.alone) for move in moves):
-        # Some arrays are clipped and others are not, which is more specific than a length.
-        worst = max(alone, key=lambda move: move.length)
-        label = f"that is large in {listed([move.pair.alone for move in alone], ' or ')} alone"
-    length = in_words(worst.length)
+    alone = [change for change in too_large if change.pair.alone]
+    if alone and len(alone) < sum(bool(change.pair.alone) for change in changes):
+        # Only some arrays are not clipped, and their names say more than a norm.
+        worst = max(alone, key=lambda change: change.length)
+        names = quote_names([change.pair.alone for change in alone], " or ")
+        label = f"that is large in {names} alone"
+    length = format_length(worst.length)
     return FilterCheck(
-        MOVE,
-        Result.judged(failed=bool(longer)),
+        CHANGE_CHECK,
+        Result.judged(failed=bool(too_large)),
         length,
         f"at most {sensitivity:.4g}",
         f"{subject} {label} changes the output by {length}, but {sensitivity:.4g} is declared"
@@ -227,39 +243,41 @@ def _sensitivity_check(moves: list[_Move], sensitivity: float, subject: str) -> 
     )
 
 
-def _unnoised_check(
-    replay: Replay, probes: Probes, moved: Arrays, extras: list[str]
+def _noiseless_checks(
+    replay: Replay, probes: Probes, changed_entries: Arrays, extras: list[str]
 ) -> Iterator[FilterCheck]:
     """Check for outputs that depend on the input and have no noise."""
     elsewhere = {*replay.claim.elsewhere}
     extras = [name for name in extras if not {name, name.split(".")[-1]} & elsewhere]
     if not replay.claim.sigma:
-        # No output has noise, and the sensitivity is that of the arrays.
+        # No output needs noise here, but the declared sensitivity covers only the arrays.
         if extras:
             yield FilterCheck(
                 "sent with the arrays",
                 Result.NOTED,
-                listed(extras),
-                why=f"the output {listed(extras)} depends on the update, and the declared "
+                quote_names(extras),
+                why=f"the output {quote_names(extras)} depends on the update, and the declared "
                 "sensitivity is that of the arrays alone",
-                advice="Account for it, and declare it with --elsewhere.",
+                advice="Include it in the privacy accounting, and name it with --elsewhere.",
             )
         return
-    first, *others = (_moved_on(replay, probes, probes.small, draw) for draw in range(_DRAWS))
-    unnoised = {}
+    first, *others = (
+        _release_with_noise(replay, probes, probes.small, draw) for draw in range(_NOISE_DRAWS)
+    )
+    noiseless = {}
     for name, value in first.arrays.items():
         equal = np.all([value == other.arrays.get(name, np.nan) for other in others], axis=0)
-        unnoised[name] = int(np.sum(equal & moved.get(name, np.False_)))
-    arrays = [name for name, entries in unnoised.items() if entries]
-    share = sum(unnoised.values()) / max(1, sum(value.size for value in first.arrays.values()))
-    measured = [f"{share:.2%} of entries"] * bool(arrays) + [listed(extras)] * bool(extras)
+        noiseless[name] = int(np.sum(equal & changed_entries.get(name, np.False_)))
+    arrays = [name for name, entries in noiseless.items() if entries]
+    fraction = sum(noiseless.values()) / max(1, sum(value.size for value in first.arrays.values()))
+    measured = [f"{fraction:.2%} of entries"] * bool(arrays) + [quote_names(extras)] * bool(extras)
     yield FilterCheck(
-        UNNOISED,
+        NOISELESS_CHECK,
         Result.judged(failed=bool(measured)),
         ", ".join(measured) or "none",
         "none",
-        f"the output {listed([*arrays, *extras])} depends on the data and has no noise",
-        "Add noise to every output, buffers too, or name it with --elsewhere.",
+        f"the output {quote_names([*arrays, *extras])} depends on the data and has no noise",
+        "Add noise to every output, buffers included, or name it with --elsewhere.",
     )
 
 
@@ -267,21 +285,22 @@ def same_noise_check(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
     """Check that the noise does not depend on the input."""
     if not replay.claim.sigma:
         return
-    large, other, small, another = releases = [
-        _moved_on(replay, probes, values, draw)
+    large, large_again, small, small_again = releases = [
+        _release_with_noise(replay, probes, values, draw)
         for values in (probes.large, probes.small)
         for draw in range(2)
     ]
-    noises = large.minus(other), small.minus(another)
+    # In the difference of two draws for one input, the rest of the output cancels.
+    noises = large.minus(large_again), small.minus(small_again)
     names = sorted(noises[0].keys() & noises[1].keys())
     if not names or not all(map(Release.is_finite, releases)):
         return
-    large_noise, small_noise = (flat({name: noise[name] for name in names}) for noise in noises)
+    large_noise, small_noise = (flatten({name: noise[name] for name in names}) for noise in noises)
     difference, length = (
         float(np.linalg.norm(large_noise - small_noise)),
         float(np.linalg.norm(small_noise)),
     )
-    differs = difference > EXACT * length + replay.rounding(*releases)
+    differs = difference > TOLERANCE * length + replay.rounding(*releases)
     yield FilterCheck(
         "noise on a large update",
         Result.judged(failed=differs),
@@ -294,38 +313,40 @@ def same_noise_check(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
 
 def state_check(replay: Replay, probes: Probes) -> FilterCheck:
     """Check that a release does not depend on the inputs of earlier rounds."""
-    claim, largest, differs = replay.claim, 0.0, False
+    claim, max_length, differs = replay.claim, 0.0, False
     for values in (probes.small, probes.large):
         first, second = (
             replay.release(values, before=[p, p]) for p in (probes.large, probes.small)
         )
         if first.is_finite() and second.is_finite():
             length = claim.length(first.minus(second))
-            slack = EXACT * claim.sensitivity + replay.rounding(first, second)
-            largest, differs = max(largest, length), differs or length > slack
+            tolerance = TOLERANCE * claim.sensitivity + replay.rounding(first, second)
+            max_length, differs = max(max_length, length), differs or length > tolerance
     return FilterCheck(
         "influence of earlier rounds",
         Result.NOTED if differs and claim.stateful else Result.judged(failed=differs),
-        f"difference of {in_words(largest)}" if differs else "none",
+        f"difference of {format_length(max_length)}" if differs else "none",
         "allowed" if claim.stateful else "none",
-        f"large contributions in two earlier rounds change a release by {in_words(largest)}",
+        "large contributions in two earlier rounds change the output by "
+        f"{format_length(max_length)}",
         "Store no update between rounds, or declare --stateful if the accountant covers it.",
     )
 
 
-def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[FilterCheck]:
-    """Note non-finite and empty inputs that the filter passes on or fails on."""
-    failures = {name: failure(replay, values) for name, values in probes.odd.items()}
-    passed = [name for name, error in failures.items() if error == _NOT_FINITE]
-    if passed:
+def special_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[FilterCheck]:
+    """Note special inputs that the filter passes on or for which it raises an error."""
+    failures = {name: failure_type(replay, values) for name, values in probes.special.items()}
+    passed_on = [name for name, error in failures.items() if error == _NOT_FINITE]
+    if passed_on:
         yield FilterCheck(
             "non-finite entries",
             Result.NOTED,
-            f"{' and '.join(passed)} pass on",
-            why=f"updates with {' or '.join(passed)} pass the filter, and noise cannot hide them",
+            f"{' and '.join(passed_on)} pass on",
+            why=f"updates with {' or '.join(passed_on)} pass the filter, and noise does not "
+            "hide them",
             advice="Refuse or replace entries that are not finite before clipping.",
         )
-    if "no samples" in failures and "no samples" not in passed:
+    if "no samples" in failures and "no samples" not in passed_on:
         zeros = failures["no samples"]
     if zeros:
         what = "a batch without samples" if replay.kind == "step" else "an update of zeros"
@@ -333,19 +354,19 @@ def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[Fil
             "no contribution",
             Result.NOTED,
             zeros,
-            why=f"{what} ends in {zeros}, which reveals it",
+            why=f"{what} ends in {zeros}, which reveals that nothing was contributed",
             advice="Add a small number to the divisor.",
         )
 
 
 def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
     """Note a filter that handles arrays without dimensions, or empty ones, differently."""
-    example = PLAIN | {"temperature": torch.zeros(()), "empty": torch.zeros(0)}
+    example = DEFAULT_EXAMPLE | {"temperature": torch.zeros(()), "empty": torch.zeros(0)}
     replay = replace(replay, form=form_for(replay.kind, example))
     probes = updates(replay.form, replay.claim, seed=replay.seed)
     large = probes.small | {"temperature": np.array(_LARGE * replay.claim.sensitivity)}
     probes = probes._replace(pairs=iter([_Pair("", large)]), none=probes.small)
-    faults = {MOVE: "is not clipped", UNNOISED: "has no noise"}
+    faults = {CHANGE_CHECK: "is not clipped", NOISELESS_CHECK: "has no noise"}
     try:
         failed = [c.name for c in neighbour_checks(replay, probes) if c.result is Result.FAILED]
         measured = " and ".join(faults[name] for name in failed)
@@ -361,7 +382,7 @@ def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
         )
 
 
-def failure(replay: Replay, values: Arrays) -> str:
+def failure_type(replay: Replay, values: Arrays) -> str:
     """Return the error type for an input, "NaN" for a non-finite output, or ""."""
     try:
         return "" if replay.release(values).is_finite() else _NOT_FINITE
@@ -369,6 +390,9 @@ def failure(replay: Replay, values: Arrays) -> str:
         return type(error.__cause__ or error).__name__
 
 
-def _moved_on(replay: Replay, probes: Probes, values: Arrays, draw: int) -> Release:
-    """Return a release with other draws; earlier calls advance generators that a filter keeps."""
+def _release_with_noise(replay: Replay, probes: Probes, values: Arrays, draw: int) -> Release:
+    """Return the output with new noise, also if the filter keeps a generator.
+
+    Earlier calls advance that generator.
+    """
     return replay.release(values, draw=1 + 2 * draw, before=[probes.small] * draw)

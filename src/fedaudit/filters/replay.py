@@ -1,4 +1,4 @@
-"""A filter of any kind as a function that can be called repeatedly with the same draws and state.
+"""Repeated calls of a filter with the same random draws, from the same state.
 
 The generators of torch, numpy and Python are seeded, and the operating system's random bytes, which
 seed other generators, come from a seeded stream. Generators that a filter keeps are copied with it,
@@ -30,7 +30,7 @@ from fedaudit.core.errors import BadInput, FedauditError, Unsupported, option, t
 from fedaudit.core.importing import line_of
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Architecture, Model
-from fedaudit.filters.claim import Arrays, Claim, flat
+from fedaudit.filters.claim import Arrays, Claim, flatten
 from fedaudit.fl.hooks import Defense, TrainingContext, apply_upload_hook
 from fedaudit.observe.round import Update
 
@@ -42,13 +42,13 @@ KINDS: dict[str, str] = {
     "nvflare-filter": "a filter of NVFlare",
 }
 
-# By name, since only the integrations import frameworks.
 _FRAMEWORKS = {
     "flower-mod": ("fedaudit.integrations.flower.mods", "flower"),
     "nvflare-filter": ("fedaudit.integrations.nvflare.filter", "nvflare"),
 }
+"""The module that adapts each kind of filter of a framework, and the extra that it needs."""
 
-PLAIN = {
+DEFAULT_EXAMPLE = {
     "first.weight": torch.zeros(32, 16),
     "first.bias": torch.zeros(32),
     "second.weight": torch.zeros(10, 32),
@@ -61,11 +61,12 @@ class Form:
     """Layout of an update: tensors or arrays by name or in a list, possibly nested.
 
     Attributes:
-        values: Values of the example by path ("0.weight"), fractions in double precision.
+        values: Arrays of the example by path, such as "0.weight", those with fractions in double
+            precision.
         shapes: Shape of each array.
-        whole: Paths of integer arrays.
-        rounding: Relative error of one operation in the lowest precision.
-        largest: Largest number that every floating-point array can hold.
+        integer_paths: Paths of integer arrays.
+        rounding: Relative rounding error in the lowest precision of the arrays.
+        max_value: Largest number that every floating-point array can hold.
     """
 
     def __init__(self, example: object) -> None:
@@ -73,21 +74,25 @@ class Form:
         leaves = leaves_of(self._example)
         bad = [path for path, leaf in leaves.items() if not is_array(leaf)]
         if bad or not leaves:
-            what = f"{bad[0]!r} in it is {type_of(leaves[bad[0]])}" if bad else "it is empty"
+            reason = f"{bad[0]!r} in it is {type_of(leaves[bad[0]])}" if bad else "it is empty"
             raise BadInput(
-                f"{option('shape-from')} gives no example of an update, as {what}; give a network, "
-                "or tensors or arrays by name or in a list"
+                f"{option('shape-from')} gives no example of an update, since {reason}; give a "
+                "network, or tensors or arrays by name or in a list"
             )
         self.values: Arrays = {path: to_numpy(leaf) for path, leaf in leaves.items()}
         self.shapes = {path: value.shape for path, value in self.values.items()}
-        self.whole = {path for path, value in self.values.items() if value.dtype.kind != "f"}
-        limits = [_limits(leaf) for path, leaf in leaves.items() if path not in self.whole]
+        self.integer_paths = {
+            path for path, value in self.values.items() if value.dtype.kind != "f"
+        }
+        limits = [
+            _float_limits(leaf) for path, leaf in leaves.items() if path not in self.integer_paths
+        ]
         self.rounding = max((float(limit.eps) for limit in limits), default=0.0)
-        self.largest = min((float(limit.max) for limit in limits), default=0.0)
+        self.max_value = min((float(limit.max) for limit in limits), default=0.0)
 
-    def filled(self, values: Arrays) -> object:
-        """Return an update of this form with other values, in new memory."""
-        return _mapped(self._example, lambda path, leaf: _like(leaf, values[path]))
+    def with_values(self, values: Arrays) -> object:
+        """Return a new update of this form with other values."""
+        return _map_leaves(self._example, lambda path, leaf: _convert_like(leaf, values[path]))
 
 
 def kind_of(filter: object) -> str:
@@ -102,34 +107,34 @@ def kind_of(filter: object) -> str:
         raise BadInput(
             f"a filter is {', '.join(KINDS.values())}, got {type_of(filter)}"
             + (f" that takes {arguments} arguments" if arguments >= 0 else "")
-            + f"; name one, or say which with {option('kind')}"
+            + f"; name one, or give its kind with {option('kind')}"
         )
     return kinds[arguments]
 
 
 def required_arguments(value: object) -> int:
-    """Return the number of required positional arguments; -1 if not callable."""
+    """Return the number of required positional arguments; -1 for a value that is not callable."""
     if not callable(value):
         return -1
     try:
         parameters = list(inspect.signature(value).parameters.values())
     except (TypeError, ValueError):
         return 1
-    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = sum(
-        parameter.kind in by_place and parameter.default is parameter.empty
+        parameter.kind in positional and parameter.default is parameter.empty
         for parameter in parameters
     )
-    # A decorated function may say no more than that it passes arguments on.
+    # The wrapper of a decorated function may show only *args, which count as one argument.
     return required or int(
         any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     )
 
 
-def adapted(filter: object, kind: str, claim: Claim) -> object:
-    """Return a filter of any kind as a function that keeps its state between rounds."""
+def as_function(filter: object, kind: str, claim: Claim) -> object:
+    """Return a filter of any kind as a function, which keeps its state between calls."""
     if kind == "defense":
-        return _defending(cast(Defense, filter))
+        return _defense_function(cast(Defense, filter))
     if kind not in _FRAMEWORKS:
         return filter
     module, extra = _FRAMEWORKS[kind]
@@ -144,30 +149,30 @@ def adapted(filter: object, kind: str, claim: Claim) -> object:
 
 
 def form_for(kind: str, example: object) -> Form:
-    """Return the form of an example for this kind of filter; of a small network by default."""
+    """Return the form of the example, by default of a small network, for this kind of filter."""
     if kind == "step" and example is None:
         raise BadInput(
             "a step needs a batch of samples; name a function that returns one with "
             f"{option('shape-from')}, as a tuple of the step's arguments, with samples in rows"
         )
-    form = Form(PLAIN if example is None else example)
+    form = Form(DEFAULT_EXAMPLE if example is None else example)
     if kind in _FRAMEWORKS:
-        # Both frameworks send NumPy arrays by name, whatever a client trains.
+        # Updates of both frameworks are NumPy arrays by name.
         form = Form(form.values)
     if kind == "defense":
         form = Form({path: torch.as_tensor(value) for path, value in form.values.items()})
     return form
 
 
-def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """Return the uploads of a defense as a function, which keeps its state."""
+def _defense_function(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """Return the effect of a defense on an upload as a function, one round per call."""
     in_training = ("prepare", "select", "batches", "batch", "loss", "gradient", "after")
     hooks = [hook for hook in in_training if defense.acts_in(hook)]
     if hooks or Update not in defense.accepts:
         raise Unsupported(
             f"{type(defense).__name__} acts in {', '.join(hooks) or 'other uploads'}, and "
-            "a check needs its effect on an update; give a step that calls its gradient(), "
-            "from a batch to an update"
+            "a check needs its effect on an update; give a step, from a batch to an update, that "
+            "calls its gradient()"
         )
     rounds = count(1)
 
@@ -190,25 +195,26 @@ def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tens
 
 
 def leaves_of(tree: object) -> dict[str, object]:
-    """Flatten nested dictionaries and lists to values by path; "update" for a bare one."""
+    """Return the values in nested dictionaries and lists by path; a bare value is "update"."""
     leaves: dict[str, object] = {}
-    _mapped(tree, leaves.__setitem__)
+    _map_leaves(tree, leaves.__setitem__)
     return {path: leaf for path, leaf in leaves.items() if leaf is not None}
 
 
-def _mapped(tree: object, change: Callable[[str, object], object], path: str = "") -> object:
+def _map_leaves(tree: object, change: Callable[[str, object], object], path: str = "") -> object:
     if not isinstance(tree, Mapping | list | tuple):
         return change(path or "update", tree)
     items = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
     parts = {
-        key: _mapped(value, change, f"{path}.{key}" if path else str(key)) for key, value in items
+        key: _map_leaves(value, change, f"{path}.{key}" if path else str(key))
+        for key, value in items
     }
     if isinstance(tree, Mapping):
         return parts
     return tuple(parts.values()) if isinstance(tree, tuple) else list(parts.values())
 
 
-def _like(leaf: object, value: np.ndarray) -> object:
+def _convert_like(leaf: object, value: np.ndarray) -> object:
     if isinstance(leaf, Tensor):
         return torch.as_tensor(np.array(value)).to(leaf.dtype)
     dtype = np.asarray(leaf).dtype
@@ -221,7 +227,7 @@ def is_array(value: object) -> bool:
 
 
 def to_numpy(value: object) -> np.ndarray:
-    """Return a copy, in double precision if it holds fractions."""
+    """Return a copy as an array, in double precision if it can hold fractions."""
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = (value.double() if value.is_floating_point() else value).numpy()
@@ -229,29 +235,29 @@ def to_numpy(value: object) -> np.ndarray:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _limits(value: object) -> torch.finfo | np.finfo:
+def _float_limits(value: object) -> torch.finfo | np.finfo:
     if isinstance(value, Tensor):
         return torch.finfo(value.dtype)
     return np.finfo(np.asarray(value).dtype)
 
 
 _NUMPY_SEEDS = 2**32
-_APART = 1_000_003
-"""Between the seeds of one draw and the next, so that two checks of other seeds share none."""
-_MOST_KEPT = 4096
+_SEED_STEP = 1_000_003
+"""Difference between the seeds of successive draws; checks with other seeds share no draws."""
+_MAX_KEPT_ENTRIES = 4096
 
 
 @contextmanager
-def drawing(seed: int) -> Iterator[None]:
-    """Seed all draws inside, and suppress output, logs and warnings.
+def seeding_draws(seed: int) -> Iterator[None]:
+    """Seed all random draws, and suppress output, logs and warnings.
 
     Code that imported ``urandom`` from ``os`` by name, or draws in C, is not seeded.
     """
     stream = random.Random(seed)
-    legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002
-    system = (os.urandom, random._urandom)  # type: ignore[attr-defined]
-    disabled = logging.root.manager.disable
-    # Hundreds of calls that print would drown a verdict.
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    system_sources = (os.urandom, random._urandom)  # type: ignore[attr-defined]
+    log_level = logging.root.manager.disable
+    # Otherwise the output of hundreds of calls would bury the verdict.
     with torch.random.fork_rng(devices=[]), catch_warnings(), redirect_stdout(StringIO()):
         simplefilter("ignore")
         logging.disable(logging.CRITICAL)
@@ -262,40 +268,40 @@ def drawing(seed: int) -> Iterator[None]:
         try:
             yield
         finally:
-            os.urandom, random._urandom = system  # type: ignore[attr-defined]
-            np.random.set_state(legacy)  # noqa: NPY002
-            random.setstate(plain)
-            logging.disable(disabled)
+            os.urandom, random._urandom = system_sources  # type: ignore[attr-defined]
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
+            logging.disable(log_level)
 
 
 class Snapshot:
     """Initial state of a filter, from which every copy starts.
 
-    A factory is called for each copy, with the same draws. An object is copied, and values that its
-    functions keep elsewhere are restored.
+    A factory is called for each copy, with the same random draws. An object is copied, and the
+    values that its functions keep outside it are restored.
     """
 
     def __init__(self, source: object, *, is_factory: bool) -> None:
         self._source, self._is_factory = source, is_factory
-        self._outside = [] if is_factory else list(_kept_outside(source))
-        self._first = None if is_factory else _copied(source)
+        self._kept = [] if is_factory else list(_kept_values(source))
+        self._initial = None if is_factory else _copy(source)
 
-    def fresh(self) -> object:
+    def new_filter(self) -> object:
         """Return a filter in its initial state."""
-        for put, _, first in self._outside:
-            put(_copied(first))
+        for set_value, _, initial in self._kept:
+            set_value(_copy(initial))
         if self._is_factory:
-            with drawing(0):
+            with seeding_draws(0):
                 return cast(Callable[[], object], self._source)()
-        return _copied(self._first)
+        return _copy(self._initial)
 
     def close(self) -> None:
-        """Restore what the functions kept before the check."""
-        for put, now, _ in self._outside:
-            put(now)
+        """Restore the values that the filter's functions kept before the check."""
+        for set_value, original, _ in self._kept:
+            set_value(original)
 
 
-def _copied(value: object) -> object:
+def _copy(value: object) -> object:
     try:
         return copy.deepcopy(value)
     except Exception as error:
@@ -306,41 +312,44 @@ def _copied(value: object) -> object:
         ) from error
 
 
-_Put: TypeAlias = Callable[[object], None]
+_Setter: TypeAlias = Callable[[object], None]
 
 
-def _kept_outside(filter: object) -> Iterator[tuple[_Put, object, object]]:
-    """Yield values that a filter's functions keep elsewhere: setter, value and a copy."""
-    waiting, seen = [*_functions(filter)], set[int]()
-    while waiting:
-        function = waiting.pop()
-        if id(function) in seen:
+def _kept_values(filter: object) -> Iterator[tuple[_Setter, object, object]]:
+    """Yield the values that a filter's functions keep outside it: setter, value and a copy."""
+    queue, visited = [*_functions(filter)], set[int]()
+    while queue:
+        function = queue.pop()
+        if id(function) in visited:
             continue
-        seen.add(id(function))
-        for value, put in _places(function):
-            waiting += _functions(value, function.__module__)
+        visited.add(id(function))
+        for value, set_value in _stored_values(function):
+            queue += _functions(value, function.__module__)
             if inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value):
-                continue  # code is left alone
-            # Objects that cannot be copied stay; if they matter, equal draws give other outputs.
+                continue
+            # A value that cannot be copied is not restored. If the output depends on it, the check
+            # finds that equal draws have other outputs.
             with suppress(Exception):
-                yield put, value, copy.deepcopy(value)
+                yield set_value, value, copy.deepcopy(value)
 
 
-def _places(function: types.FunctionType) -> Iterator[tuple[object, _Put]]:
-    """Yield each value that a function may keep state in, with its setter."""
+def _stored_values(function: types.FunctionType) -> Iterator[tuple[object, _Setter]]:
+    """Yield each value in which a function may keep state, and its setter."""
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # nothing in it yet
+        with suppress(ValueError):  # The cell is empty.
             yield cell.cell_contents, partial(setattr, cell, "cell_contents")
     yield function.__defaults__, partial(setattr, function, "__defaults__")
-    for names, space in (
+    used = _names(function.__code__) & function.__globals__.keys()
+    for names, namespace in (
         (sorted(function.__dict__), function.__dict__),
-        (sorted(_names(function.__code__) & function.__globals__.keys()), function.__globals__),
+        (sorted(used), function.__globals__),
     ):
         for name in names:
-            yield space[name], partial(setitem, space, name)
+            yield namespace[name], partial(setitem, namespace, name)
 
 
 def _names(code: types.CodeType) -> set[str]:
+    """Return the names that a function uses, those of functions inside it included."""
     inner = [
         _names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
     ]
@@ -348,7 +357,10 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _functions(value: object, module: str = "") -> list[types.FunctionType]:
-    """Return the functions that a call may run, of the filter's module only."""
+    """Return the functions in a function, method, object or class that one module defines.
+
+    By default, it is the module of the first function.
+    """
     if isinstance(value, partial):
         value = value.func
     if isinstance(value, types.MethodType):
@@ -365,7 +377,7 @@ def _functions(value: object, module: str = "") -> list[types.FunctionType]:
 
 
 class Release(NamedTuple):
-    """Output of one call: its arrays in double precision, and all else as text."""
+    """Output of one call: its arrays in double precision, and the rest as text."""
 
     arrays: Arrays
     extras: dict[str, str]
@@ -376,13 +388,13 @@ class Release(NamedTuple):
 
     def minus(self, other: "Release") -> Arrays:
         """Return the difference of each array; a missing array counts as zeros."""
-        both = _stacked([self.arrays, other.arrays])
+        both = _stack([self.arrays, other.arrays])
         return {name: np.asarray(left - right) for name, (left, right) in both.items()}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One filter with its claim, called from the same state and with chosen draws."""
+    """A filter that can be called from its initial state with chosen random draws."""
 
     name: str
     kind: str
@@ -392,46 +404,55 @@ class Replay:
     seed: int
 
     def release(self, values: Arrays, *, draw: int = 1, before: Sequence[Arrays] = ()) -> Release:
-        """Return the output of a fresh filter after earlier rounds; ``draw`` selects the noise."""
-        filter = adapted(self.snapshot.fresh(), self.kind, self.claim)
-        with drawing(self.seed + _APART * draw):
+        """Return the output of a new filter for one input.
+
+        Args:
+            values: The input.
+            draw: Number that selects the random draws.
+            before: Inputs of earlier rounds.
+        """
+        filter = as_function(self.snapshot.new_filter(), self.kind, self.claim)
+        with seeding_draws(self.seed + _SEED_STEP * draw):
             for earlier in before:
                 self._call(filter, earlier)
-        with drawing(self.seed + _APART * (draw + 1)):
+        with seeding_draws(self.seed + _SEED_STEP * (draw + 1)):
             return self._call(filter, values)
 
     def draws(self, values: Arrays, calls: int, *, draw: int) -> Arrays:
-        """Return outputs of one filter for one input, one call per row; large arrays are cut."""
-        filter = adapted(self.snapshot.fresh(), self.kind, self.claim)
+        """Return outputs of a new filter for repeated calls with one input, one row per call.
+
+        Only a part of large arrays is returned; see :func:`corner`.
+        """
+        filter = as_function(self.snapshot.new_filter(), self.kind, self.claim)
         outputs: list[Arrays] = []
-        with drawing(self.seed + _APART * draw):
+        with seeding_draws(self.seed + _SEED_STEP * draw):
             for _ in range(calls):
                 arrays = self._call(filter, values).arrays
                 # A copy, since a view would keep the whole array in memory.
                 outputs.append({name: corner(value).copy() for name, value in arrays.items()})
-        return _stacked(outputs)
+        return _stack(outputs)
 
     def rounding(self, *releases: Release) -> float:
-        """Return the distance of outputs that rounding may cause."""
-        lengths = (float(np.linalg.norm(flat(release.arrays))) for release in releases)
-        return 4 * self.form.rounding * sum(lengths)
+        """Return the largest difference between these outputs that rounding may cause."""
+        norms = (float(np.linalg.norm(flatten(release.arrays))) for release in releases)
+        return 4 * self.form.rounding * sum(norms)
 
     def _call(self, filter: object, values: Arrays) -> Release:
-        sent = self.form.filled(values)
+        update = self.form.with_values(values)
         function = cast(Callable[..., object], filter)
-        step = self.kind == "step" and isinstance(sent, Sequence)
+        is_batch = self.kind == "step" and isinstance(update, Sequence)
         try:
-            result = function(*cast(Sequence[object], sent)) if step else function(sent)
+            result = function(*cast(Sequence[object], update)) if is_batch else function(update)
         except FedauditError:
             raise
-        # A filter may end the program, whose exit code must not be taken for a verdict.
+        # The filter may exit, and its exit code must not look like a verdict.
         except (Exception, SystemExit) as error:
             raise BadInput(
                 f"the filter {self.name!r} fails: {type(error).__name__}: {error} "
                 f"({line_of(error)})"
             ) from error
         # A filter that returns nothing has changed its argument in place.
-        result = sent if result is None and self.kind != "step" else result
+        result = update if result is None and self.kind != "step" else result
         extras: dict[str, object] = {}
         if isinstance(result, tuple) and len(result) > 1 and not is_array(result[0]):
             extras = leaves_of(result[1] if len(result) == 2 else result[1:])
@@ -455,15 +476,15 @@ class Replay:
 
 
 def corner(value: np.ndarray) -> np.ndarray:
-    """Return a part of an array with at most 4,096 entries."""
+    """Return the first entries along each axis, at most 4,096 in total."""
     sides = list(value.shape)
-    while np.prod(sides) > _MOST_KEPT:
+    while np.prod(sides) > _MAX_KEPT_ENTRIES:
         longest = int(np.argmax(sides))
         sides[longest] = (sides[longest] + 1) // 2
     return np.asarray(value[tuple(slice(side) for side in sides)])
 
 
-def _stacked(calls: Sequence[Arrays]) -> Arrays:
+def _stack(calls: Sequence[Arrays]) -> Arrays:
     """Stack the arrays of several calls; missing arrays are zeros."""
     stacked: Arrays = {}
     for name in dict.fromkeys(name for arrays in calls for name in arrays):
@@ -471,8 +492,8 @@ def _stacked(calls: Sequence[Arrays]) -> Arrays:
         if len(shapes) > 1:
             raise BadInput(
                 f"the filter sends arrays of one name in shapes {shapes}, which cannot be "
-                "compared; check the part of it before their shapes change"
+                "compared; check the part of the filter before their shapes change"
             )
-        nothing = np.zeros(shapes.pop())
-        stacked[name] = np.stack([arrays.get(name, nothing) for arrays in calls])
+        zeros = np.zeros(shapes.pop())
+        stacked[name] = np.stack([arrays.get(name, zeros) for arrays in calls])
     return stacked

@@ -1,4 +1,4 @@
-"""Models of the catalogue with their settings, and architectures that are built from them.
+"""Models of the catalogue with their settings, and architectures built from them.
 
 >>> import fedaudit as fa
 >>> model = fa.models.CNN(channels="16,32")
@@ -56,8 +56,8 @@ def architecture(
 ) -> Architecture:
     """Return an architecture of the catalogue, or a custom one, for samples of a shape.
 
-    All settings are recorded, including defaults. Two descriptions of the same network are
-    therefore equal, and a record can be read without this code.
+    All settings are recorded, including defaults, so two descriptions of one network are equal and
+    a record can be read without this code.
 
     Args:
         name: A key of ``MODELS``, or ``module:callable``: see :func:`architecture_from_path`.
@@ -78,28 +78,28 @@ def architecture(
         return architecture_from_path(name, task, shape=shape, classes=classes, **settings)
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
-    _check_samples(shape, classes, task)
+    _refuse_impossible_samples(shape, classes, task)
     kind = MODELS[name]
     defaults: dict[str, Setting] = vars(kind())
     _refuse_unknown(name, settings, defaults)
     converted = {key: _as_type(value, type(defaults[key])) for key, value in settings.items()}
     complete = {**defaults, **converted}
     build = kind(**complete).for_samples(shape, classes)
-    # Built on the meta device, so that misfits are refused here and not in the middle of a study.
+    # Building it without memory shows misfits here and not in the middle of a study.
     try:
         with torch.device("meta"), _SkipNormalInit():
             size = sum(value.numel() for value in build().parameters())
-    except RuntimeError as error:  # Sizes overflow.
+    except RuntimeError as error:  # A size overflows.
         raise _too_large(name, complete, "more numbers than can be addressed") from error
     if size > MAX_PARAMETERS:
         raise _too_large(name, complete, f"{size:,} parameters")
-    return Architecture(name, build, _recorded(shape, classes, complete), task)
+    return Architecture(name, build, _setting_items(shape, classes, complete), task)
 
 
 class _SkipNormalInit(TorchFunctionMode):
-    """Skip normal initialisation of a model whose parameters are only counted.
+    """Skip the initialisation with ``normal_`` of a model whose parameters are only counted.
 
-    On the meta device, torch would import its compiler for it, which takes seconds.
+    On the meta device, torch would import its compiler for ``normal_``, which takes seconds.
     """
 
     def __torch_function__(
@@ -149,7 +149,7 @@ def architecture_from_path(
         >>> linear.built()
         Linear(in_features=4, out_features=2, bias=True)
     """
-    _check_samples(shape, classes, task)
+    _refuse_impossible_samples(shape, classes, task)
     if not is_custom(path) and path not in installed("model"):
         raise BadInput(
             f"a custom model is named 'package.module:callable', got {path!r}; "
@@ -170,18 +170,18 @@ def architecture_from_path(
             f"{path!r} returned {type_of(module)}, not a torch.nn.Module; give a subclass of it, "
             "or a function that returns one"
         )
-    return Architecture(path, build, _recorded(shape, classes, settings), task)
+    return Architecture(path, build, _setting_items(shape, classes, settings), task)
 
 
 def _too_large(name: str, settings: Mapping[str, Setting], size: str) -> BadInput:
-    chosen = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+    listed_settings = ", ".join(f"{key}={value!r}" for key, value in settings.items())
     return BadInput(
-        f"model {name!r} with {chosen} has {size}, and at most {MAX_PARAMETERS:,} parameters are "
-        "allowed; choose smaller settings"
+        f"model {name!r} with {listed_settings} has {size}, and at most {MAX_PARAMETERS:,} "
+        "parameters are allowed; choose smaller settings"
     )
 
 
-def _check_samples(shape: tuple[int, ...], classes: int, task: Task) -> None:
+def _refuse_impossible_samples(shape: tuple[int, ...], classes: int, task: Task) -> None:
     if not shape or min(shape) < 1:
         raise BadInput(
             f"the shape of a sample has at least one axis, each of at least 1, got {shape}"
@@ -199,11 +199,11 @@ def _refuse_unknown(model: str, settings: Mapping[str, Setting], allowed: Collec
 
 
 def _as_type(value: Setting, kind: type[Setting]) -> Setting:
-    """Convert a whole number to the type of its setting: a float, or a list with one entry."""
+    """Convert an integer to a float, or to a list with one entry, if its setting has that type."""
     return kind(value) if type(value) is int and kind in (float, str) else value
 
 
-def _recorded(
+def _setting_items(
     shape: tuple[int, ...], classes: int, settings: Mapping[str, Setting]
 ) -> tuple[tuple[str, Setting], ...]:
     return tuple(sorted({**settings, "shape": format_shape(shape), "classes": classes}.items()))

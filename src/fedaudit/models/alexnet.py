@@ -3,7 +3,7 @@
 from torch import nn
 
 from fedaudit.core.arguments import dataclass
-from fedaudit.models.base import ConfiguredModel, image, too_small
+from fedaudit.models.base import ConfiguredModel, parse_image_shape, too_small_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +17,11 @@ class AlexNet(ConfiguredModel):
         >>> fa.models.AlexNet().build(shape=(3, 32, 32), classes=100)[-1]
         Linear(in_features=256, out_features=100, bias=True)
 
-    Source: FedMIA, section 4.1 and its code (32x32 images: an 11x11 first convolution of
-        stride 4, and 256 features into the linear layer).
-    Differs: Larger images keep their last feature map (2x2 at 64x64) instead of failing; ReLU
-        acts after a pooling, not before: same values and gradients, less work.
+    Source: FedMIA, section 4.1 and its code (for 32x32 images: an 11x11 first convolution of
+        stride 4, and a linear layer of 256 features).
+    Differs: Images can be larger; the linear layer then has more features (1,024 at 64x64). ReLU
+        follows the poolings instead of preceding them, which has the same values and gradients for
+        less work.
     """
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -29,7 +30,7 @@ class AlexNet(ConfiguredModel):
         Raises:
             BadInput: The image is too small for the strides and poolings.
         """
-        features = image("alexnet", shape)
+        features = parse_image_shape("alexnet", shape)
         pooled = {"kernel": 2, "stride": 2}
         last = (
             features.after(11, channels=64, stride=4, padding=5)
@@ -39,7 +40,7 @@ class AlexNet(ConfiguredModel):
         )
         if last.size == 0:
             remedy = "it needs at least 29 x 29: pad or enlarge the images, or use 'cnn'"
-            raise too_small("alexnet", shape, remedy)
+            raise too_small_error("alexnet", shape, remedy)
         return nn.Sequential(
             nn.Conv2d(features.channels, 64, 11, stride=4, padding=5),
             nn.MaxPool2d(2),

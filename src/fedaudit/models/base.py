@@ -15,10 +15,10 @@ from fedaudit.core.naming import NamedPart, changed_fields
 
 @dataclass(frozen=True, kw_only=True)
 class ConfiguredModel:
-    """Network of the catalogue with its settings.
+    """A model of the catalogue with its settings.
 
     Attributes:
-        catalogue_name: Name in the catalogue, which is the name of the class's module.
+        catalogue_name: Name in the catalogue, which is the module's name with hyphens.
     """
 
     catalogue_name: ClassVar[str]
@@ -42,7 +42,7 @@ class ConfiguredModel:
     def for_samples(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
         """Return a function that builds the network for samples of a shape.
 
-        The function equals its pickled copies.
+        The function compares equal to copies of it that were pickled.
         """
         return partial(type(self).build, self, shape, classes)
 
@@ -79,7 +79,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def image(model: str, shape: tuple[int, ...]) -> Image:
+def parse_image_shape(model: str, shape: tuple[int, ...]) -> Image:
     """Return the shape of an image sample.
 
     Raises:
@@ -93,7 +93,7 @@ def image(model: str, shape: tuple[int, ...]) -> Image:
     return Image(*shape)
 
 
-def too_small(model: str, shape: tuple[int, ...], remedy: str) -> BadInput:
+def too_small_error(model: str, shape: tuple[int, ...], remedy: str) -> BadInput:
     """Return the error for an image that is too small for a model's pooling layers."""
     return BadInput(f"samples of {format_shape(shape)} are too small for model {model!r}; {remedy}")
 
@@ -127,7 +127,7 @@ Widths = Annotated[
 ]
 
 
-def norm_maker(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
+def norm_factory(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
     """Return a function that builds a normalisation layer for a number of channels.
 
     Args:
@@ -135,12 +135,12 @@ def norm_maker(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
         groups: Number of groups of group normalisation; every number of channels must be a multiple
             of it.
     """
-    makers: dict[str, Callable[[int], nn.Module]] = {
+    factories: dict[str, Callable[[int], nn.Module]] = {
         "group": lambda channels: nn.GroupNorm(groups, channels),
         "batch": nn.BatchNorm2d,
         "none": lambda channels: nn.Identity(),
     }
-    return makers[norm]
+    return factories[norm]
 
 
 def dense_stack(sizes: tuple[int, ...], classes: int, dropout: float = 0.0) -> list[nn.Module]:

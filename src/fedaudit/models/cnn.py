@@ -3,31 +3,38 @@
 from torch import nn
 
 from fedaudit.core.arguments import Count, Decay, Positive, dataclass
-from fedaudit.models.base import ConfiguredModel, Widths, dense_stack, image, too_small, widths
+from fedaudit.models.base import (
+    ConfiguredModel,
+    Widths,
+    dense_stack,
+    parse_image_shape,
+    too_small_error,
+    widths,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CNN(ConfiguredModel):
     """Convolutions, each with 2x2 max-pooling and ReLU, then fully connected layers.
 
-    The defaults have 643,850 parameters on 28x28 grey images with ten classes. Images of 8x8
-    pixels need ``padding=2``, which keeps the size of the image through a convolution of 5x5.
+    With default settings it has 643,850 parameters on 28x28 grey images with ten classes. Images of
+    8x8 pixels need ``padding=2``, with which a convolution of 5x5 preserves the size of the image.
 
     Attributes:
         channels: Output channels of each convolution, such as "32,64"; empty for no convolution.
         hidden: Widths of the fully connected hidden layers, such as "512,128"; empty for none.
         kernel: Side of the convolution windows, at least 1.
         padding: Zeros around the image before each convolution, at least 0.
-        dropout: Share of hidden units that are dropped in each training step, in [0, 1).
+        dropout: Fraction of hidden units that are dropped in each training step, in [0, 1).
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.models.CNN(channels="16,32", padding=2).padding
         2
 
-    Source: SIA, Table II(a), whose number of parameters is that without padding.
-    Differs: ReLU acts after the pooling, not before: same values, same gradients, and a
-        quarter of the work.
+    Source: SIA, Table II(a), whose number of parameters implies that there is no padding.
+    Differs: ReLU follows the pooling instead of preceding it, which has the same values and
+        gradients for a quarter of the work.
     """
 
     channels: Widths = "32,64"
@@ -43,7 +50,7 @@ class CNN(ConfiguredModel):
             BadInput: The image is too small for the poolings.
         """
         kernel, padding = self.kernel, self.padding
-        features = image("cnn", shape)
+        features = parse_image_shape("cnn", shape)
         layers: list[nn.Module] = []
         for outputs in widths(self.channels):
             layers += [
@@ -56,6 +63,6 @@ class CNN(ConfiguredModel):
             )
         if features.size == 0:
             remedy = f"set padding to {kernel // 2}, use fewer channels entries, or use 'mlp'"
-            raise too_small("cnn", shape, remedy)
+            raise too_small_error("cnn", shape, remedy)
         sizes = (features.size, *widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

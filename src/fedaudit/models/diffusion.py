@@ -17,7 +17,7 @@ CONCEPTS = "concepts.weight"
 """Name of the embeddings, one row per concept, which are the only trained parameters."""
 
 _PATCH = 2
-"""Side of the pixel blocks that become channels, which takes a quarter of the time."""
+"""Side of the pixel blocks that become channels, which makes the U-Net four times as fast."""
 _GROUPS = 16
 _read_weights = lru_cache(maxsize=2)(pretrained)
 
@@ -52,8 +52,8 @@ class DiffusionNetwork(nn.Module):
         net = {n.removeprefix("net."): v for n, v in values.items() if n != CONCEPTS}
         shapes = {n: v.shape for n, v in self.net.state_dict().items()}
         concepts = values.get(CONCEPTS)
-        fits = concepts is not None and concepts.shape[1:] == self.concepts.weight.shape[1:]
-        if not fits or {n: v.shape for n, v in net.items()} != shapes:
+        same_width = concepts is not None and concepts.shape[1:] == self.concepts.weight.shape[1:]
+        if not same_width or {n: v.shape for n, v in net.items()} != shapes:
             raise BadInput(
                 f"the pretrained weights {name!r} are of another network than this 'diffusion'; "
                 "give the width and the image's shape that they were trained with"
@@ -69,7 +69,7 @@ class DiffusionNetwork(nn.Module):
         concept: Int[Tensor, " samples"],
     ) -> Float[Tensor, "samples draws channels height width"]:
         """Return the noise in each draw of each sample."""
-        # Looked up once per sample, so that the embedding's gradient takes one backward pass.
+        # One look-up for all draws makes the gradient of the embeddings one backward pass.
         condition = self.concepts(concept)
         draws = zip(noisy.unbind(1), steps.unbind(1), strict=True)
         return torch.stack(
@@ -86,10 +86,10 @@ class DiffusionNetwork(nn.Module):
 class Diffusion(ConfiguredModel):
     """A frozen diffusion model (U-Net) whose embeddings of concepts clients train.
 
-    For the task "denoising". Labels of samples are concepts. Each concept has an embedding, which
-    starts as the mean of the embeddings that the network was trained with. Clients train and upload
-    only the embeddings. Samples are images whose sides are multiples of 8. Needs the extra
-    ``generative``.
+    It is for the task "denoising", in which the labels of samples are concepts. Each concept has an
+    embedding, which starts as the mean of the embeddings that the network was trained with. Clients
+    train and upload only the embeddings. Samples are images whose sides are multiples of 8. The
+    model needs the extra ``generative``.
 
     Attributes:
         width: Channels of the first level, a multiple of 16; the other levels have two and three
@@ -104,8 +104,8 @@ class Diffusion(ConfiguredModel):
 
     Source: FedMIA section 4.1 (FedEmbedding with a diffusion model); Gal et al. 2023 (textual
         inversion), section 4.2; Ho et al. 2020.
-    Differs: A small U-Net on pixels in place of a latent diffusion model. The embedding is the
-        condition itself, and not a word that a text encoder reads.
+    Differs: The network is a small U-Net on pixels instead of a latent diffusion model. It is
+        conditioned on the embedding itself, and not on a text whose words have embeddings.
     """
 
     width: Positive = 48
@@ -115,7 +115,7 @@ class Diffusion(ConfiguredModel):
         """Return a network whose embeddings are untrained.
 
         Raises:
-            BadInput: The package is not installed, or samples are not such images.
+            BadInput: The package is not installed, or samples are not images of allowed sizes.
         """
         width = self.width
         if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width % _GROUPS:

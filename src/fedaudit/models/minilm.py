@@ -1,4 +1,4 @@
-"""MiniLM, a small pretrained language model with trained adapters, prompt and head."""
+"""MiniLM, a small pretrained language model whose adapters, prompt and head are trained."""
 
 import json
 from functools import cache
@@ -25,21 +25,21 @@ def _weights() -> dict[str, Tensor]:
 
 
 class MiniLMNetwork(nn.Module):
-    """A frozen encoder with a trained head, and trained attention adapters or a trained prompt.
+    """A frozen encoder with a trained head, and optionally trained adapters and a trained prompt.
 
     The head reads the mean of the last layer over prompt and tokens, without padding.
     """
 
     def __init__(self, classes: int, rank: int, alpha: float, prompt: int) -> None:
         super().__init__()
-        needed = ("transformers", "peft") if rank else ("transformers",)
-        config = json.loads(read_minilm_file("config.json", *needed))
+        packages = ("transformers", "peft") if rank else ("transformers",)
+        config = json.loads(read_minilm_file("config.json", *packages))
         from transformers import BertConfig, BertModel
 
         for dropout in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             config[dropout] = 0.0
         encoder = BertModel(BertConfig(**config), add_pooling_layer=False)
-        # The meta device has no memory: only the number of parameters is needed there.
+        # On the meta device, which has no memory, parameters are only counted.
         if encoder.device.type != "meta":
             encoder.load_state_dict(_weights(), strict=False)
         encoder.requires_grad_(False)
@@ -47,7 +47,7 @@ class MiniLMNetwork(nn.Module):
         self.encoder = with_adapters(encoder, rank, alpha) if rank else encoder
         self.prompt = nn.Embedding(prompt, width) if prompt else None
         if self.prompt is not None:
-            # The standard deviation of token embeddings.
+            # Token embeddings were initialised with this standard deviation.
             nn.init.normal_(self.prompt.weight, std=float(config["initializer_range"]))
         self.head = nn.Linear(width, classes)
 
@@ -59,17 +59,17 @@ class MiniLMNetwork(nn.Module):
             last = self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         else:
             count = self.prompt.num_embeddings
-            first = self.prompt(torch.arange(count, device=ids.device).expand(len(ids), -1))
-            tokens = torch.cat([first, self.encoder.get_submodule(_WORDS)(ids)], 1)
+            prompt = self.prompt(torch.arange(count, device=ids.device).expand(len(ids), -1))
+            inputs = torch.cat([prompt, self.encoder.get_submodule(_WORDS)(ids)], 1)
             mask = torch.cat([mask.new_ones(len(ids), count), mask], 1)
-            last = self.encoder(inputs_embeds=tokens, attention_mask=mask.long()).last_hidden_state
-        counted = mask[..., None].to(last)
-        out: Tensor = self.head((last * counted).sum(1) / counted.sum(1).clamp_min(1))
+            last = self.encoder(inputs_embeds=inputs, attention_mask=mask.long()).last_hidden_state
+        weights = mask[..., None].to(last)
+        out: Tensor = self.head((last * weights).sum(1) / weights.sum(1).clamp_min(1))
         return out
 
 
 def with_adapters(encoder: nn.Module, rank: int, alpha: float) -> nn.Module:
-    """Add LoRA adapters to the queries and values of an encoder's attention."""
+    """Add LoRA adapters to the query and value layers of an encoder's attention."""
     from peft import LoraConfig, inject_adapter_in_model
 
     adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules=["query", "value"])
@@ -82,12 +82,12 @@ class MiniLM(ConfiguredModel):
     """MiniLM-L6 (22.7 million parameters, frozen) with LoRA of its attention, a prompt and a head.
 
     Samples are sequences of MiniLM's tokens, into which the data option ``tokenizer = "minilm"``
-    converts texts. Clients train and upload only adapters, prompt and head. Needs the extra
-    ``text``; nothing is downloaded.
+    converts texts. Clients train and upload only adapters, prompt and head. The model needs the
+    extra ``text``; nothing is downloaded.
 
     Attributes:
-        rank: Rank of the adapters; 0 for none.
-        alpha: Scale of the adapters, above 0, divided by their rank.
+        rank: Rank of the LoRA adapters; 0 for none.
+        alpha: LoRA's alpha, above 0: adapters are scaled by alpha / rank.
         prompt: Number of trained prompt tokens before each text (prompt tuning); 0 for none.
 
     Examples:
@@ -97,7 +97,7 @@ class MiniLM(ConfiguredModel):
 
     Source: Wang et al. 2020 (MiniLM), as all-MiniLM-L6-v2; Hu et al. 2022 (LoRA), section 4.2;
         Lester et al. 2021 (prompt tuning), section 2.
-    Differs: No dropout.
+    Differs: There is no dropout.
     """
 
     rank: Count = 8

@@ -14,7 +14,7 @@ class MLP(ConfiguredModel):
 
     Attributes:
         hidden: Widths of the hidden layers, such as "200,100"; empty for a linear model.
-        dropout: Share of hidden units that are dropped in each training step, in [0, 1).
+        dropout: Fraction of hidden units that are dropped in each training step, in [0, 1).
 
     Examples:
         >>> import fedaudit as fa

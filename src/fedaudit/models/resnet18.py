@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
-from fedaudit.models.base import ConfiguredModel, image, norm_maker
+from fedaudit.models.base import ConfiguredModel, norm_factory, parse_image_shape
 
 _GROUPS = 32
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions with a shortcut; no operation works in place."""
+    """Two 3x3 convolutions with a shortcut, without in-place operations."""
 
     def __init__(
         self, inputs: int, outputs: int, *, stride: int, norm: Callable[[int], nn.Module]
@@ -65,14 +65,16 @@ class ResNet18(ConfiguredModel):
             BadInput: 32 groups do not divide the width.
         """
         width = self.width
-        make_norm = norm_maker(self.norm, groups=_GROUPS)
+        make_norm = norm_factory(self.norm, groups=_GROUPS)
         if self.norm == "group" and width % _GROUPS:
             raise BadInput(
                 f"width of model 'resnet18' is a multiple of {_GROUPS} for norm='group', got "
                 f"{width}; change it, or set norm='batch'"
             )
         layers: list[nn.Module] = [
-            nn.Conv2d(image("resnet18", shape).channels, width, 3, padding=1, bias=False),
+            nn.Conv2d(
+                parse_image_shape("resnet18", shape).channels, width, 3, padding=1, bias=False
+            ),
             make_norm(width),
             nn.ReLU(),
         ]

@@ -1,4 +1,4 @@
-"""A small transformer that predicts the next token."""
+"""A small transformer that predicts next tokens."""
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from fedaudit.models.base import ConfiguredModel, format_shape
 
 
 class _Attention(nn.Module):
-    """Causal self-attention over several heads."""
+    """Causal self-attention with several heads."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -22,14 +22,15 @@ class _Attention(nn.Module):
         self, x: Float[Tensor, "samples positions width"]
     ) -> Float[Tensor, "samples positions width"]:
         samples, positions, width = x.shape
-        parts = self.inward(x).view(samples, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
-        out: Tensor = self.outward(seen.transpose(1, 2).reshape(samples, positions, width))
+        split = self.inward(x).view(samples, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = split[0], split[1], split[2]
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = self.outward(attended.transpose(1, 2).reshape(samples, positions, width))
         return out
 
 
 class _Block(nn.Module):
-    """Attention and a hidden layer, each with a normalisation before it and a shortcut."""
+    """Attention and then a hidden layer, each after a normalisation and with a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -61,9 +62,9 @@ class TransformerNetwork(nn.Module):
         self, x: Int[Tensor, "samples positions"]
     ) -> Float[Tensor, "samples positions tokens"]:
         """Return the logits of the next token at every position."""
-        # One row per sample, which hooks that compute per-sample gradients expect.
-        places = torch.arange(x.shape[1], device=x.device).expand(x.shape)
-        out: Tensor = self.logits(self.last(self.blocks(self.tokens(x) + self.places(places))))
+        # Hooks that compute gradients per sample expect one row per sample.
+        positions = torch.arange(x.shape[1], device=x.device).expand(x.shape)
+        out: Tensor = self.logits(self.last(self.blocks(self.tokens(x) + self.places(positions))))
         return out
 
 
@@ -83,8 +84,8 @@ class Transformer(ConfiguredModel):
         Linear(in_features=128, out_features=256, bias=True)
 
     Source: Radford et al. 2019 (GPT-2), section 2.3: normalisation before each part.
-    Differs: Learned positions have torch's initialisation, no weights are tied, and there is no
-        dropout.
+    Differs: Position embeddings have torch's initialisation, the output layer does not share the
+        weights of the token embeddings, and there is no dropout.
     """
 
     layers: Positive = 2

@@ -3,7 +3,14 @@
 from torch import nn
 
 from fedaudit.core.arguments import dataclass
-from fedaudit.models.base import ConfiguredModel, Widths, dense_stack, image, too_small, widths
+from fedaudit.models.base import (
+    ConfiguredModel,
+    Widths,
+    dense_stack,
+    parse_image_shape,
+    too_small_error,
+    widths,
+)
 
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
@@ -15,7 +22,7 @@ class VGG11(ConfiguredModel):
     It has 9,756,426 parameters on CIFAR-10.
 
     Attributes:
-        hidden: Widths of the fully connected hidden layers; empty for the usual VGG for 32x32
+        hidden: Widths of the fully connected hidden layers; empty for none, as is usual with 32x32
             images (9,231,114 parameters).
 
     Examples:
@@ -24,8 +31,9 @@ class VGG11(ConfiguredModel):
         Linear(in_features=512, out_features=10, bias=True)
 
     Source: IFCA-MIR, appendix A.1 (VGG for CIFAR-10 with batch normalisation, then two hidden
-        layers of 512; the depth is not named).
-    Differs: ReLU acts after a pooling, not before: same values and gradients, less work.
+        layers of 512; the depth is not stated).
+    Differs: ReLU follows the poolings instead of preceding them, which has the same values and
+        gradients for less work.
     """
 
     hidden: Widths = "512,512"
@@ -36,7 +44,7 @@ class VGG11(ConfiguredModel):
         Raises:
             BadInput: The image is too small for five poolings.
         """
-        features = image("vgg11", shape)
+        features = parse_image_shape("vgg11", shape)
         layers: list[nn.Module] = []
         for stage in _STAGES:
             for outputs in stage:
@@ -50,6 +58,6 @@ class VGG11(ConfiguredModel):
             features = features.after(2, channels=features.channels, stride=2)
         if features.size == 0:
             remedy = "it needs at least 32 x 32: pad or enlarge the images, or use 'cnn'"
-            raise too_small("vgg11", shape, remedy)
+            raise too_small_error("vgg11", shape, remedy)
         sizes = (features.size, *widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes))

@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 
 from fedaudit.core.arguments import Condition, Positive, dataclass
-from fedaudit.models.base import ConfiguredModel, image, norm_maker
+from fedaudit.models.base import ConfiguredModel, norm_factory, parse_image_shape
 
 _GROUPS = 16
-_STEM = 16
-_DEEPEST = 1000
+_STEM_CHANNELS = 16
+_MAX_DEPTH = 1000
 
 Depth = Annotated[
     int,
     Condition(
-        f"10, 16, 22 or another 6n + 4 up to {_DEEPEST}",
-        lambda depth: depth in range(10, _DEEPEST + 1, 6),
+        f"10, 16, 22 or another 6n + 4 up to {_MAX_DEPTH}",
+        lambda depth: depth in range(10, _MAX_DEPTH + 1, 6),
     ),
 ]
 
@@ -55,7 +55,8 @@ class WideResNet(ConfiguredModel):
     the last normalisation has 512, and the linear layer has 25,700.
 
     Attributes:
-        depth: Number of layers with weights: 4 plus 6 times the blocks of a stage; up to 1,000.
+        depth: Number of layers with weights, up to 1,000: 4 plus 6 times the number of blocks of a
+            stage.
         width: Channels of the first stage in multiples of 16, at least 1; the later two
             have 2 and 4 times as many.
         norm: "group" for group normalisation in 16 groups, "batch", or "none". Batch
@@ -68,11 +69,11 @@ class WideResNet(ConfiguredModel):
 
     Source: Zagoruyko and Komodakis 2016 (WRN-depth-width); De et al. 2022, section 3 and published
         code (ReLU before normalisation, biases, a separate normalisation for the shortcut);
-        CoFedMID, section 5.1 ("modified WideResNet-16-4" after Aerni et al. 2024, which has this
-        network except for the stride).
+        CoFedMID, section 5.1 ("modified WideResNet-16-4" after Aerni et al. 2024, whose network
+        differs from this one only in the stride).
     Differs: Weights are not standardised, as in Aerni et al. and unlike De et al., and have torch's
-        initialisation. The first convolution of a block has the stride, as in De et al.; in
-        Aerni et al.'s code the second has it, with the same number of parameters.
+        initialisation. The first convolution of a block has the stride, as in De et al.; in the
+        code of Aerni et al. the second has it, with the same number of parameters.
     """
 
     depth: Depth = 16
@@ -86,13 +87,13 @@ class WideResNet(ConfiguredModel):
             BadInput: Samples are not images.
         """
         depth, width = self.depth, self.width
-        make_norm = norm_maker(self.norm, groups=_GROUPS)
-        inputs = _STEM
+        make_norm = norm_factory(self.norm, groups=_GROUPS)
+        inputs = _STEM_CHANNELS
         layers: list[nn.Module] = [
-            nn.Conv2d(image("wide-resnet", shape).channels, inputs, 3, padding=1)
+            nn.Conv2d(parse_image_shape("wide-resnet", shape).channels, inputs, 3, padding=1)
         ]
         for stage in range(3):
-            outputs = _STEM * width * 2**stage
+            outputs = _STEM_CHANNELS * width * 2**stage
             for block in range((depth - 4) // 6):
                 stride = 2 if stage > 0 and block == 0 else 1
                 layers.append(_Block(inputs, outputs, stride=stride, norm=make_norm))

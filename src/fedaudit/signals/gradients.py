@@ -128,8 +128,7 @@ class _Inputs(NamedTuple):
     """Samples to measure and options of :func:`gradient_products`.
 
     Attributes:
-        cut: Number of audited entries of each parameter of which only the first entries are
-            audited.
+        cut: Number of audited entries, for each parameter of which only the first are audited.
         kept: Activations and gradients that were computed before the updates were known.
     """
 

@@ -21,8 +21,9 @@ from fedaudit.signals.outputs import OutputSignal
 from fedaudit.signals.received import Received
 
 BLOCK = 256
-"""Number of samples of which blocks have a multiple. On a CPU, models process batches whose size is
-a power of two, at most this one. Therefore, blocks split no batch and results are bitwise equal."""
+"""Number of samples that divides the size of every block. On a CPU, models process batches whose
+size is a power of two, at most this number. Blocks therefore split no batch, and results are
+bitwise equal."""
 
 MeasureRound: TypeAlias = Callable[[Round], MeasuredRound]
 

@@ -56,7 +56,7 @@ def test_a_disguised_neuron_keeps_lengths_and_fired_records(count: int) -> None:
     assert torch.equal(disguised.model.params[second][count:], HONEST.params[second][count:])
 
 
-def test_units_without_length_stay_as_they_are() -> None:
+def test_zero_weights_give_a_finite_disguised_model() -> None:
     empty = neurons()
     empty = empty._replace(first=torch.zeros_like(empty.first))
     disguised = plant_disguised(HONEST, empty)

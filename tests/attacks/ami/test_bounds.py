@@ -34,7 +34,7 @@ def test_values_lie_in_their_range(seed: int, half: float) -> None:
     assert bool((values <= found.most[:, None] + 1e-4).all())
 
 
-def test_range_over_box_is_exact_for_one_unit() -> None:
+def test_the_range_over_a_box_is_exact_for_one_unit() -> None:
     # v = 2 ReLU(x - 1) - 3 over x in [-1, 4]: from -3 to 3.
     neuron = Neurons(
         torch.ones(1, 1, 1), torch.tensor([[-1.0]]), torch.tensor([[2.0]]), torch.tensor([-3.0])
@@ -47,7 +47,7 @@ def test_range_over_box_is_exact_for_one_unit() -> None:
     )
 
 
-def test_a_point_has_no_width() -> None:
+def test_the_range_over_a_single_point_has_width_zero() -> None:
     neurons, point = drawn(4), torch.tensor([0.5, -1.0, 2.0])
     found = range_over_box(neurons, point, point)
     values = neurons.values(point.expand(2, 1, 3))[:, 0].double()

@@ -72,7 +72,7 @@ def test_the_verdict_from_a_real_gradient_is_the_sign_of_the_neuron() -> None:
     assert verdicts == {True, False}
 
 
-def test_only_the_client_that_is_lied_to_gets_the_neurons() -> None:
+def test_only_the_attacked_client_receives_the_neurons() -> None:
     round = run(2)
     place = plant(honest(), neurons()).rows[0]
     for client, sent in round.sent.items():
@@ -130,7 +130,7 @@ def test_a_gradient_row_matches_hand_calculation() -> None:
     assert not fired_in_batch(gradient, place)
 
 
-def test_uploads_in_which_other_things_move_rows_are_refused() -> None:
+def test_uploads_whose_rows_change_for_other_reasons_are_refused() -> None:
     algorithm = FedAvg(NET, LocalTraining(lr=0.1, weight_decay=1e-3))
     server = Tampering({0: changed})
     (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)

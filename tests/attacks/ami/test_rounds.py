@@ -60,14 +60,14 @@ def test_the_gradient_of_the_target_scores_its_norm() -> None:
     assert float(looked_for.direction.norm()) == pytest.approx(1.0)
 
 
-def test_without_firing_neuron_there_is_no_reading() -> None:
+def test_a_neuron_that_never_fires_scores_zero() -> None:
     planted = plant(NET.initial(1), neuron(bias=-1e6))
     looked_for = reading(planted, TARGET)
     assert (looked_for.share, looked_for.direction.any().item()) == (0.0, False)
     assert looked_for.score(gradient(planted.model, TARGET)) == 0.0
 
 
-def test_copies_fire_as_one_and_a_louder_neuron_has_the_same_values() -> None:
+def test_copied_and_scaled_neurons_have_the_values_of_the_original() -> None:
     records = torch.randn(1, 20, FEATURES, generator=seeded(1, "records"))
     value = neuron(-9.0).values(records)
     copies = repeat_neurons(neuron(-9.0), 3).values(records.expand(3, -1, -1))

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.defenses.cofedmid.partition import ClassGuided, at_random, bounded, overlap_bound
+from fedaudit.defenses.cofedmid.partition import (
+    ClassGuided,
+    assign_at_random,
+    assign_with_bound,
+    overlap_bound,
+)
 from fedaudit.fl.hooks import ClientContext
 
 
@@ -46,7 +51,7 @@ def test_sets_have_their_size_keep_their_bound_and_cover_all_they_can(
     size = max(1, round(share * classes))
     rng = np.random.default_rng(seed)
     preferred = rng.permutation(classes) < min(classes, members * size)
-    sets, bound = bounded(members, size, preferred=preferred, rng=rng)
+    sets, bound = assign_with_bound(members, size, preferred=preferred, rng=rng)
     assert sets.shape == (members, classes)
     assert (sets.sum(1) == size).all()
     common = [int((a & b).sum()) for a, b in combinations(sets, 2)]
@@ -59,22 +64,22 @@ def test_sets_have_their_size_keep_their_bound_and_cover_all_they_can(
 
 
 @pytest.mark.parametrize(("classes", "members", "size"), [(10, 2, 5), (10, 5, 2), (100, 2, 35)])
-def test_sets_that_need_not_meet_do_not(classes: int, members: int, size: int) -> None:
+def test_sets_without_required_overlap_are_disjoint(classes: int, members: int, size: int) -> None:
     rng = np.random.default_rng(0)
-    sets, bound = bounded(members, size, preferred=np.ones(classes, dtype=bool), rng=rng)
+    sets, bound = assign_with_bound(members, size, preferred=np.ones(classes, dtype=bool), rng=rng)
     assert bound == overlap_bound(classes, members, size) == 0
     assert int(sets.sum(0).max()) == 1
 
 
 def test_two_sets_of_eight_of_ten_classes_share_six() -> None:
     rng = np.random.default_rng(0)
-    sets, bound = bounded(2, 8, preferred=np.ones(10, dtype=bool), rng=rng)
+    sets, bound = assign_with_bound(2, 8, preferred=np.ones(10, dtype=bool), rng=rng)
     assert int((sets[0] & sets[1]).sum()) == bound == 6
 
 
 def test_classes_are_used_about_equally_often() -> None:
     rng = np.random.default_rng(0)
-    sets, _ = bounded(5, 50, preferred=np.ones(100, dtype=bool), rng=rng)
+    sets, _ = assign_with_bound(5, 50, preferred=np.ones(100, dtype=bool), rng=rng)
     # 250 places for 100 classes.
     assert set(sets.sum(0).tolist()) <= {1, 2, 3, 4}
     assert 2 <= np.median(sets.sum(0)) <= 3
@@ -82,7 +87,7 @@ def test_classes_are_used_about_equally_often() -> None:
 
 def test_random_sets_have_their_size_and_overlap() -> None:
     rng = np.random.default_rng(0)
-    drawn = [at_random(2, 5, classes=10, rng=rng).sets for _ in range(50)]
+    drawn = [assign_at_random(2, 5, classes=10, rng=rng).sets for _ in range(50)]
     assert all((sets.sum(1) == 5).all() for sets in drawn)
     assert any(not sets.any(0).all() for sets in drawn)
     assert len({sets.tobytes() for sets in drawn}) > 40

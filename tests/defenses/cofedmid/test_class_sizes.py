@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.cofedmid.partition import DECAYS, largest_size, size_at, smallest_size
+from fedaudit.defenses.cofedmid.partition import DECAYS, largest_size, size_in_round, smallest_size
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,13 @@ from fedaudit.defenses.cofedmid.partition import DECAYS, largest_size, size_at, 
     ],
 )
 def test_sizes_fall_from_ten_to_two_in_five_rounds(decay: str, sizes: list[int]) -> None:
-    assert [size_at(t, 5, largest=10, smallest=2, decay=decay) for t in range(1, 6)] == sizes
+    assert [size_in_round(t, 5, largest=10, smallest=2, decay=decay) for t in range(1, 6)] == sizes
 
 
 def test_sizes_on_cifar100_round_the_papers_formula() -> None:
-    sizes = [size_at(t, 100, largest=50, smallest=20, decay="linear") for t in (1, 2, 3, 51, 100)]
+    sizes = [
+        size_in_round(t, 100, largest=50, smallest=20, decay="linear") for t in (1, 2, 3, 51, 100)
+    ]
     # 50 - 30 (t - 1) / 99 = 50, 49.70, 49.39, 34.85, 20
     assert sizes == [50, 50, 49, 35, 20]
 
@@ -42,7 +44,8 @@ def test_sizes_never_grow_and_end_at_the_least(
 ) -> None:
     most = least + extra
     sizes = [
-        size_at(t, rounds, largest=most, smallest=least, decay=decay) for t in range(1, rounds + 1)
+        size_in_round(t, rounds, largest=most, smallest=least, decay=decay)
+        for t in range(1, rounds + 1)
     ]
     assert sizes[0] == most
     assert sizes == sorted(sizes, reverse=True)
@@ -65,7 +68,7 @@ def test_the_class_count_is_the_smallest_with_full_mean_coverage(
     def places(most: int) -> int:
         every = range(1, rounds + 1)
         return members * sum(
-            size_at(t, rounds, largest=most, smallest=least, decay=decay) for t in every
+            size_in_round(t, rounds, largest=most, smallest=least, decay=decay) for t in every
         )
 
     most = largest_size(classes, members, rounds, m_max=0, smallest=least, decay=decay)
@@ -81,12 +84,12 @@ def test_largest_size_by_number_of_members() -> None:
 
 
 @pytest.mark.parametrize(("classes", "least"), [(10, 2), (100, 20), (200, 40), (3, 1)])
-def test_the_least_size_is_the_papers_fifth_unless_given(classes: int, least: int) -> None:
+def test_the_smallest_size_is_a_fifth_of_the_classes_by_default(classes: int, least: int) -> None:
     assert smallest_size(classes, 0) == least
     assert smallest_size(classes, 1) == 1
 
 
-def test_sizes_without_meaning_are_refused() -> None:
+def test_impossible_class_set_sizes_are_refused() -> None:
     with pytest.raises(BadInput, match="from 1 to 10"):
         smallest_size(10, 11)
     with pytest.raises(BadInput, match="m_max is a number of classes"):
@@ -94,4 +97,4 @@ def test_sizes_without_meaning_are_refused() -> None:
     with pytest.raises(BadInput, match="at least m_min"):
         largest_size(10, 2, 5, m_max=2, smallest=3, decay="linear")
     with pytest.raises(BadInput, match="did you mean 'linear'"):
-        size_at(1, 2, largest=2, smallest=1, decay="linar")
+        size_in_round(1, 2, largest=2, smallest=1, decay="linar")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.seeds import seeded
-from fedaudit.defenses.cofedmid.compensation import drawn, normalised, probabilities, rewarded
+from fedaudit.defenses.cofedmid.compensation import draw_arm, normalised, probabilities, rewarded
 
 
 def values(*numbers: float) -> torch.Tensor:
@@ -29,7 +29,7 @@ def test_a_rewarded_arms_weight_grows_by_the_formula() -> None:
     assert float(lost[0] / lost[1]) == pytest.approx(exp(-0.1))
 
 
-def test_no_reward_changes_nothing() -> None:
+def test_a_reward_of_zero_changes_no_weight() -> None:
     assert rewarded(values(0.25, 0.75), 1, 0.0, 0.1).tolist() == pytest.approx([0.25, 0.75])
 
 
@@ -38,7 +38,7 @@ def test_the_planted_best_arm_is_found(best: int) -> None:
     rng = seeded(best, "gambling")
     weights, pulls = torch.full((10,), 0.1, dtype=torch.float64), [0] * 10
     for _ in range(1500):
-        arm = drawn(weights, 0.1, rng)
+        arm = draw_arm(weights, 0.1, rng)
         pulls[arm] += 1
         noise = float(torch.rand((), generator=rng)) - 0.5
         weights = rewarded(weights, arm, (0.5 if arm == best else -0.5) + noise, 0.1)

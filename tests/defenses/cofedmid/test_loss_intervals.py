@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedaudit.defenses.cofedmid.compensation import edges_of, interval_of, min_max_scaled
 
 
-def test_losses_are_stretched_from_nought_to_one() -> None:
+def test_losses_are_scaled_to_the_range_from_0_to_1() -> None:
     assert min_max_scaled(torch.tensor([3.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
     assert min_max_scaled(torch.tensor([3.0, 3.0])).tolist() == [0.0, 0.0]
 
@@ -20,7 +20,7 @@ def test_edges_lie_at_the_ranks_of_the_paper() -> None:
     assert interval_of(scaled, edges).tolist() == [2, 0, 0, 1, 1, 2, 2]
 
 
-def test_the_last_interval_has_its_end() -> None:
+def test_the_last_interval_includes_its_upper_end() -> None:
     assert interval_of(torch.tensor([0.0, 1.0]), torch.tensor([0.2, 1.0])).tolist() == [0, 2]
 
 

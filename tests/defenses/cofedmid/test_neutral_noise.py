@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, flat, plus_tail, tail_of, tail_size
-from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral
+from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral_noise
 from fedaudit.fl.hooks import TrainingContext
 from fedaudit.observe.round import Update
 from tests.defenses import turns
@@ -56,8 +56,8 @@ def test_neutral_noise_matches_hand_calculation() -> None:
     draws = {0: torch.tensor([1.0]), 1: torch.tensor([3.0])}
     # |w|^2 = .05 and sum w d' = .1 + .6 = .7: 1 - .1 / .05 * .7 and 3 - .2 / .05 * .7
     weights = {0: 0.1, 1: 0.2}
-    assert float(neutral(draws, weights, 0)) == pytest.approx(-0.4)
-    assert float(neutral(draws, weights, 1)) == pytest.approx(0.2)
+    assert float(neutral_noise(draws, weights, 0)) == pytest.approx(-0.4)
+    assert float(neutral_noise(draws, weights, 1)) == pytest.approx(0.2)
 
 
 def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:

@@ -15,10 +15,10 @@ from fedaudit.defenses.ldp import Mechanism
 from fedaudit.defenses.ldp.additive import (
     LdpGaussian,
     LdpLaplace,
+    clip_records,
     delta_of_gaussian,
     epsilon_of_gaussian,
     noise_of_gaussian,
-    within_ball,
 )
 
 INF = float("inf")
@@ -33,7 +33,7 @@ def some(records: int, features: int, scale: float = 1.0, seed: int = 0) -> Tens
 @given(seed=st.integers(0, 10**6), radius=st.floats(1e-3, 1e3), order=st.sampled_from([1, 2]))
 def test_records_are_clipped_along_their_direction(seed: int, radius: float, order: int) -> None:
     x = some(6, 5, scale=radius, seed=seed)
-    short = within_ball(x, radius, order=order)
+    short = clip_records(x, radius, order=order)
     lengths = torch.linalg.vector_norm(short, ord=order, dim=1)
     before = torch.linalg.vector_norm(x.double(), ord=order, dim=1)
     assert float(lengths.max()) <= radius
@@ -42,8 +42,8 @@ def test_records_are_clipped_along_their_direction(seed: int, radius: float, ord
 
 
 def test_zeros_and_unbounded_records_are_unchanged() -> None:
-    assert within_ball(torch.zeros(1, 3), 2.0).tolist() == [[0.0, 0.0, 0.0]]
-    assert torch.equal(within_ball(some(2, 3), INF), some(2, 3).double())
+    assert clip_records(torch.zeros(1, 3), 2.0).tolist() == [[0.0, 0.0, 0.0]]
+    assert torch.equal(clip_records(some(2, 3), INF), some(2, 3).double())
 
 
 def test_laplace_noise_has_the_scale_of_the_diameter_over_epsilon() -> None:
@@ -62,7 +62,7 @@ def test_normal_noise_has_the_stated_spread() -> None:
 @given(seed=st.integers(0, 10**6), epsilon=st.floats(0.01, 20))
 def test_density_ratio_of_outputs_is_at_most_exp_epsilon(seed: int, epsilon: float) -> None:
     mechanism = LdpLaplace(epsilon=epsilon, clip=3.0)
-    ball = within_ball(some(8, 4, scale=5, seed=seed), 3.0, order=1)
+    ball = clip_records(some(8, 4, scale=5, seed=seed), 3.0, order=1)
     ball[0], ball[1] = torch.tensor([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]])  # the farthest apart
     outputs = torch.cat([ball, some(20, 4, scale=10, seed=seed + 1).double()])
     logs = -torch.cdist(outputs, ball, p=1) / mechanism.scale
@@ -99,7 +99,7 @@ def test_least_noise_multiplier_reaches_epsilon_tightly(epsilon: float, delta: f
     assert epsilon_of_gaussian(noise, delta) == pytest.approx(epsilon, rel=1e-4)
 
 
-def test_the_least_noise_is_less_than_the_textbooks() -> None:
+def test_the_smallest_noise_is_less_than_that_of_the_classical_bound() -> None:
     assert noise_of_gaussian(1.0, 1e-5) == pytest.approx(3.7306, abs=1e-3)
     assert noise_of_gaussian(1.0, 1e-5) < (2 * np.log(1.25e5)) ** 0.5
 
@@ -153,6 +153,6 @@ def test_failure_probabilities_out_of_range_are_refused(bad: float) -> None:
             refused()
 
 
-def test_noise_for_no_epsilon_is_refused() -> None:
+def test_an_infinite_epsilon_is_refused() -> None:
     with pytest.raises(BadInput, match="above 0 and finite"):
         noise_of_gaussian(INF, 1e-5)

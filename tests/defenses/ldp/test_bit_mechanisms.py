@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.defenses.ldp import NUMBERS_AT_ONCE, FixedPoint, Mechanism
+from fedaudit.defenses.ldp import FEATURES_PER_CHUNK, FixedPoint, Mechanism
 from fedaudit.defenses.ldp.bit_mechanisms import (
     BitMechanism,
     BitRandPublished,
@@ -145,7 +145,7 @@ def test_perturbation_depends_on_the_seed(
 def test_additional_records_do_not_change_earlier_chunks(
     mechanism: BitMechanism,
 ) -> None:
-    rows = NUMBERS_AT_ONCE // 512
+    rows = FEATURES_PER_CHUNK // 512
     x = skewed(rows + 30)
     assert torch.equal(drawn(mechanism, x)[:rows], drawn(mechanism, x[:rows]))
 

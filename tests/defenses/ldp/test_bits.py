@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.defenses.ldp import packed, unpacked
+from fedaudit.defenses.ldp import pack_bits, unpack_bits
 from fedaudit.defenses.ldp.bit_mechanisms import (
     BitFlips,
-    drawn_probabilities,
-    flipped,
-    flipped_alike,
+    exact_probabilities,
+    flip_bits,
+    flip_bits_with_shared_mask,
     random_words,
 )
 
@@ -33,8 +33,8 @@ def flips(drops: list[list[float]], sets: list[list[float]] | None = None) -> Bi
 def turned(start: bool, given: BitFlips, records: int, seed: int = 0) -> Tensor:
     """How often each bit of a record of ones (or of zeros) came out other than it was."""
     ones = torch.full((1, *given.drops.shape), start)
-    words = packed(ones).expand(records, -1)
-    out = unpacked(flipped(words, given, seeded(seed, "bits")), given.bits)
+    words = pack_bits(ones).expand(records, -1)
+    out = unpack_bits(flip_bits(words, given, seeded(seed, "bits")), given.bits)
     return (out != ones).sum(0)
 
 
@@ -70,7 +70,7 @@ def test_flip_probabilities_of_zero_and_one_are_exact() -> None:
 def test_bits_flip_independently_within_and_across_words() -> None:
     given = flips([[0.3] * 8] * 8)
     words = torch.zeros(4_000, 8, dtype=torch.int16)
-    out = unpacked(flipped(words, given, seeded(1, "bits")), 8).flatten(1).double()
+    out = unpack_bits(flip_bits(words, given, seeded(1, "bits")), 8).flatten(1).double()
     spread = torch.corrcoef(torch.cat([out, out.roll(1, 0)], 1).T).fill_diagonal_(0)
     # Of 128 x 127 correlations with a spread of 1 / sqrt(4,000) each.
     assert float(spread.abs().max()) < 5 / 4_000**0.5
@@ -78,7 +78,7 @@ def test_bits_flip_independently_within_and_across_words() -> None:
 
 def test_random_words_are_fair_in_every_bit_and_every_lane() -> None:
     words = random_words(400_000, seeded(0, "words")).view(-1, 4)
-    share = unpacked(words, 16).double().mean(0)
+    share = unpack_bits(words, 16).double().mean(0)
     assert float((share - 0.5).abs().max()) < 5 * 0.5 / 100_000**0.5
 
 
@@ -86,7 +86,9 @@ def test_random_words_are_fair_in_every_bit_and_every_lane() -> None:
 def test_digits_and_remainder_sum_to_the_probability(values: list[float]) -> None:
     given = flips([values])
     words = torch.zeros(1, 1, dtype=torch.int16)
-    digits = torch.cat([unpacked(given.digit(k, words)[0], len(values)) for k in range(8)]).double()
+    digits = torch.cat(
+        [unpack_bits(given.digit(k, words)[0], len(values)) for k in range(8)]
+    ).double()
     at = torch.arange(len(values))
     rest = given.remainder(torch.zeros_like(at), at, torch.zeros(len(values), dtype=torch.bool))
     whole = (digits * 0.5 ** torch.arange(1, 9)[:, None]).sum(0) + rest / 256
@@ -95,7 +97,7 @@ def test_digits_and_remainder_sum_to_the_probability(values: list[float]) -> Non
 
 @given(chance=chances)
 def test_drawn_probabilities_are_exact_from_2_to_the_minus_8(chance: float) -> None:
-    drawn = float(drawn_probabilities(torch.tensor(chance, dtype=torch.float64)))
+    drawn = float(exact_probabilities(torch.tensor(chance, dtype=torch.float64)))
     assert drawn == chance if chance >= 2**-8 else 0 <= drawn - chance <= 2.0**-61
     assert (drawn == 0) == (chance == 0)
 
@@ -113,9 +115,9 @@ def test_output_frequencies_are_products_of_bit_probabilities() -> None:
     given = flips([[0.1, 0.9], [0.3, 0.6]], [[0.2, 0.05], [0.9, 0.6]])
     every = list(product([False, True], repeat=4))
     for start in every[::3]:
-        words = packed(torch.tensor(start).view(1, 2, 2)).expand(40_000, -1)
-        out = unpacked(flipped(words, given, seeded(0, "bits")), 2).flatten(1)
-        found = torch.bincount(packed(out).long(), minlength=16).numpy()
+        words = pack_bits(torch.tensor(start).view(1, 2, 2)).expand(40_000, -1)
+        out = unpack_bits(flip_bits(words, given, seeded(0, "bits")), 2).flatten(1)
+        found = torch.bincount(pack_bits(out).long(), minlength=16).numpy()
         expected = [40_000 * probability(each, start, given) for each in every]
         assert chisquare(found, expected).pvalue > 1e-4
 
@@ -151,9 +153,9 @@ def test_a_constant_output_bit_has_epsilon_zero() -> None:
 
 def test_a_shared_mask_keeps_equal_records_equal() -> None:
     given = flips([SOME] * 20)
-    words = packed(torch.rand(1, 20, 10, generator=seeded(0, "record")) < 0.5).expand(50, -1)
-    alike = flipped_alike(words, given, seeded(1, "bits"))
-    apart = flipped(words, given, seeded(1, "bits"))
+    words = pack_bits(torch.rand(1, 20, 10, generator=seeded(0, "record")) < 0.5).expand(50, -1)
+    alike = flip_bits_with_shared_mask(words, given, seeded(1, "bits"))
+    apart = flip_bits(words, given, seeded(1, "bits"))
     assert len({tuple(row) for row in alike.tolist()}) == 1
     assert len({tuple(row) for row in apart.tolist()}) == 50
 
@@ -162,15 +164,15 @@ def test_a_shared_mask_flips_with_the_given_probability() -> None:
     given = flips([[0.3] * 10] * 2_000)
     zeros = torch.zeros(1, 2_000, dtype=torch.int16)
     both = torch.cat([zeros, ~zeros & 1023])
-    out = flipped_alike(both, given, seeded(0, "bits"))
+    out = flip_bits_with_shared_mask(both, given, seeded(0, "bits"))
     mask = out ^ both
     assert torch.equal(mask[0], mask[1])
-    assert binomtest(int(unpacked(mask[0], 10).sum()), 20_000, 0.3).pvalue > 1e-5
+    assert binomtest(int(unpack_bits(mask[0], 10).sum()), 20_000, 0.3).pvalue > 1e-5
 
 
 def test_flipping_does_not_modify_its_input() -> None:
     words = torch.ones(3, 2, dtype=torch.int16)
-    flipped(words, flips([[0.5] * 4] * 2), seeded(0, "bits"))
+    flip_bits(words, flips([[0.5] * 4] * 2), seeded(0, "bits"))
     assert torch.equal(words, torch.ones(3, 2, dtype=torch.int16))
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.ldp import FixedPoint, packed, unpacked
+from fedaudit.defenses.ldp import FixedPoint, pack_bits, unpack_bits
 
 layouts = st.integers(2, 16).flatmap(
     lambda bits: st.builds(FixedPoint, st.just(bits), st.integers(0, bits - 1))
@@ -78,7 +78,7 @@ def test_any_shape_is_encoded_feature_by_feature(point: FixedPoint, shape: tuple
 def test_every_word_is_decoded_and_encoded_back_except_minus_zero(bits: int) -> None:
     words = torch.arange(2**bits).to(torch.int16)
     point = FixedPoint(bits, integer_bits=bits // 2)
-    assert torch.equal(packed(unpacked(words, bits)), words)
+    assert torch.equal(pack_bits(unpack_bits(words, bits)), words)
     again = point.words(point.numbers(words))
     zero = words == torch.tensor(1 << (bits - 1)).to(torch.int16)
     assert torch.equal(again[~zero], words[~zero])

@@ -1,8 +1,8 @@
 """CoFedMID: a coalition of clients protects its members' training data together.
 
-The modules of the method are separate defenses: the classes that each client trains on
-(``partition``), the omitted samples that are returned to training (``compensation``), and noise
-that cancels in the average (``neutral``). :class:`CoFedMID` combines them.
+The method consists of three separate defenses: clients train on different classes (``partition``),
+some samples of other classes are returned to training (``compensation``), and noise cancels in the
+average (``neutral``). :class:`CoFedMID` combines them.
 
 Source: Bai et al., "United We Defend: Collaborative Membership Inference Defenses in Federated
     Learning" (CoFedMID).
@@ -15,10 +15,11 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 
 @dataclass(frozen=True)
 class CoFedMID(NeutralNoise, Compensation):
-    """Class-guided partition, utility-aware compensation and aggregation-neutral noise together.
+    """Combination of class-guided partition, compensation and noise that cancels in the average.
 
-    Partition and compensation act on the training samples and the loss, noise on the upload. Every
-    module can be turned off: m_max and m_min at the number of classes, recycle at 0, sigma at 0.
+    Partition and compensation change the training samples and the loss, noise changes the upload.
+    To turn off partition, set m_max and m_min to the number of classes; to turn off compensation,
+    set recycle to 0; to turn off noise, set sigma to 0.
 
     Examples:
         >>> import fedaudit as fa

@@ -1,6 +1,7 @@
-"""Utility-aware compensation of CoFedMID: some omitted samples are trained on again.
+"""Utility-aware compensation of CoFedMID: some samples of other classes are returned to training.
 
-Their loss penalises confident predictions. A bandit (EXP3) chooses the samples.
+The loss of returned samples penalises confident predictions. A bandit algorithm (EXP3) chooses the
+samples.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,14 +37,14 @@ def probabilities(weights: Float[Tensor, " arms"], exploration: float) -> Float[
 
     Args:
         weights: Weights of the arms, above 0.
-        exploration: Share of draws that are uniform, in (0, 1].
+        exploration: Fraction of draws that are uniform, in (0, 1].
 
     Source: Auer et al. 2002, algorithm Exp3: p = (1 - g) w / sum w + g / M.
     """
     return (1 - exploration) * weights / weights.sum() + exploration / len(weights)
 
 
-def drawn(weights: Float[Tensor, " arms"], exploration: float, rng: torch.Generator) -> int:
+def draw_arm(weights: Float[Tensor, " arms"], exploration: float, rng: torch.Generator) -> int:
     """Draw an arm with the probabilities of :func:`probabilities`."""
     return int(torch.multinomial(probabilities(weights, exploration), 1, generator=rng))
 
@@ -51,13 +52,13 @@ def drawn(weights: Float[Tensor, " arms"], exploration: float, rng: torch.Genera
 def rewarded(
     weights: Float[Tensor, " arms"], arm: int, reward: float, exploration: float
 ) -> Float[Tensor, " arms"]:
-    """Update the weights by a reward and normalise them to a sum of 1.
+    """Return the weights after a reward, normalised to a sum of 1.
 
     Args:
         weights: Weights before the reward.
         arm: The arm that was drawn.
         reward: The reward, in [-1, 1]; 0 changes nothing.
-        exploration: As in the draw.
+        exploration: Fraction of draws that are uniform.
 
     Source: Auer et al. 2002, algorithm Exp3: w = w exp(g (r / p) / M).
     Differs: Rewards can be as low as -1. Weights are normalised to a sum of 1, which does not
@@ -67,7 +68,7 @@ def rewarded(
     factors = torch.ones_like(weights)
     factors[arm] = torch.tensor(exploration * reward / probability / len(weights)).exp()
     after = weights * factors
-    # Probabilities are mixed with uniform ones, so that this lower limit does not change them.
+    # This lower limit does not change probabilities, since they are mixed with uniform ones.
     return (after / after.sum()).clamp(min=1e-300)
 
 
@@ -75,7 +76,7 @@ def normalised(history: Float[Tensor, " rewards"]) -> float:
     """Scale the last reward linearly: -1 at the 20th percentile of all rewards, 1 at the 80th.
 
     Returns:
-        The scaled reward, in [-1, 1]; 0 for fewer than five rewards or equal percentiles.
+        The scaled reward, clipped to [-1, 1]; 0 for fewer than five rewards or equal percentiles.
 
     Source: CoFedMID, section 4.2.1; Graves et al. 2017, equation 8.
     Differs: The paper does not specify the scale of the first rewards.
@@ -98,11 +99,11 @@ def min_max_scaled(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples
 
 
 def edges_of(scaled: Float[Tensor, " samples"], count: int) -> Float[Tensor, " edges"]:
-    """Return the inner edges of intervals with equally many samples, up to rounding.
+    """Return the ``count - 1`` edges between intervals with equally many samples, up to rounding.
 
     Args:
         scaled: Losses in [0, 1].
-        count: Number of intervals; there is one edge fewer.
+        count: Number of intervals.
 
     Source: CoFedMID, section 4.2.1, step 1: interval j contains the ranks from floor((j - 1) n / M)
         to below floor(j n / M).
@@ -124,8 +125,8 @@ def confidence_penalty(
 ) -> Float[Tensor, " samples"]:
     """Compute the penalty on the loss of each returned sample.
 
-    It increases the prediction's entropy, and moves the prediction towards a soft label. The soft
-    label keeps the predicted probability of the true class and divides the rest evenly.
+    It increases the prediction's entropy, and moves the prediction towards a soft label, which has
+    the predicted probability for the true class and equal probabilities for all others.
 
     Args:
         outputs: Outputs before the softmax.
@@ -133,13 +134,13 @@ def confidence_penalty(
         mu: Weight of the entropy.
 
     Source: CoFedMID, section 4.2.2.
-    Differs: No gradient flows through the label. The divergence is divided by the number of
-        classes, as in HAMP's published code, for which mu was chosen.
+    Differs: The gradient is not propagated through the label. The divergence is divided by the
+        number of classes, as in HAMP's published code, for which mu was chosen.
     """
     return divergence_per_class(outputs, _soft_label(outputs, labels)) - mu * entropy(outputs)
 
 
-def confidence_penalty_slope(
+def confidence_penalty_derivative(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
 ) -> Float[Tensor, "samples classes"]:
     """Compute the derivative of each sample's :func:`confidence_penalty` by its outputs."""
@@ -154,19 +155,20 @@ def _soft_label(
 
 
 EXPLORATION = 0.1
-"""Share of intervals that are drawn uniformly."""
+"""Fraction of intervals that are drawn uniformly."""
 
 
-# The names of Learned, Memory and their fields are part of the fingerprints of checkpoints.
+# Learned, Memory and their fields must not be renamed: the fingerprints of checkpoints depend on
+# their names.
 @dataclass(frozen=True)
 class Learned:
-    """What a client has learned about its loss intervals (state of the bandit).
+    """State of the bandit: what a client has learned about its intervals of the loss.
 
     Attributes:
         weights: Weight of each interval; a higher weight is drawn more often.
         rewards: Rewards of all rounds so far, before normalisation.
         edges: Edges between the intervals; empty before the first round with returned samples.
-        position: Rank in the order of losses at which "sequential" continues.
+        position: Rank in the order of losses at which the next round continues ("sequential").
     """
 
     weights: Float[Tensor, " intervals"]
@@ -199,12 +201,12 @@ class Learned:
 
 @dataclass
 class Memory:
-    """State of one client between hooks; a new round begins with its selection.
+    """State of one client between hooks; the hook select begins a new round.
 
     Attributes:
         learned: The state that is kept between rounds.
-        validation: The permanently held-out samples; None without any.
-        back: Ids of the samples that were returned in this round; None before any selection.
+        validation: The held-out samples for validation; None if there are none.
+        back: Ids of the samples that were returned in this round; None before the first selection.
         arm: The interval of these samples; None if none was drawn.
     """
 
@@ -215,20 +217,20 @@ class Memory:
     _marked: tuple[Tensor, Bool[Tensor, " _"]] | None = None
 
     def begin(self, back: Int[Tensor, " _"], arm: int | None = None) -> None:
-        """Start a round with these returned samples, and the interval that was drawn."""
+        """Start a round with the ids of returned samples, and the interval that was drawn."""
         self.back, self.arm, self._marked = back, arm, None
 
     def among(self, batch: Batch) -> Bool[Tensor, " samples"]:
         """Return a mask of the returned samples in a batch."""
-        # Cached, since every training step calls this twice.
+        # The result is cached, as every training step calls this twice.
         if self._marked is None or self._marked[0] is not batch.ids:
             back = torch.zeros(0) if self.back is None else self.back
             self._marked = batch.ids, torch.isin(batch.ids, back)
         return self._marked[1]
 
 
-class _Returned(NamedTuple):
-    """Positions of the returned samples, and their interval, if any."""
+class _ReturnedSamples(NamedTuple):
+    """Positions of the returned samples, and their interval if one was drawn."""
 
     positions: Int[Tensor, " _"]
     arm: int | None = None
@@ -236,26 +238,27 @@ class _Returned(NamedTuple):
 
 @arguments.dataclass(frozen=True)
 class Compensation(ClassGuided):
-    """Class-guided partition with compensation: some of the omitted samples return to training.
+    """Class-guided partition with compensation: some samples of other classes are trained on, too.
 
     In round ``start``, every client divides its samples into intervals by their loss. From then on,
-    it draws one interval per round and returns some of its omitted samples to training. A bandit
-    (EXP3) learns which interval helps, from the decrease of the loss on validation samples. Each
-    sample is held out for validation with the same probability, for the whole training. Validation
-    samples are therefore non-members. They still count in the client's weight in the average.
+    it draws one interval per round, and returns some samples of this interval to training, although
+    their classes are not assigned to the client in this round. A bandit algorithm (EXP3) learns
+    which interval is most useful, from the decrease of the loss on validation samples. Each sample
+    is held out for validation with the same probability, for the whole training. Validation samples
+    are therefore non-members. They still count in the client's weight in the average.
 
     Attributes:
         start: First round with returned samples, from 1. If it is above the number of rounds, no
             samples are held out or returned.
         intervals: Number of intervals of the loss, at least 1.
-        recycle: Largest share of the client's samples that is returned in a round, in [0, 1]; with
-            0, no samples are returned.
-        recycling: "exp3" learns which interval helps. "random" returns random samples of all
-            intervals. "sequential" returns samples in the order of their losses and continues where
-            the previous round ended.
+        recycle: Largest fraction of the client's samples that is returned in a round, in [0, 1];
+            with 0, no samples are returned.
+        recycling: "exp3" learns which interval is most useful. "random" returns random samples of
+            all intervals. "sequential" returns samples in the order of their losses, and continues
+            where the previous round ended.
         regularise: Whether the loss of returned samples penalises confident predictions.
-        mu: Weight of the prediction's entropy in that penalty, at least 0; 0 leaves it out.
-        validation: Expected share of the client's samples that is held out for validation, in
+        mu: Weight of the prediction's entropy in that penalty, at least 0.
+        validation: Expected fraction of the client's samples that is held out for validation, in
             [0, 1); these samples are non-members.
 
     Examples:
@@ -264,12 +267,12 @@ class Compensation(ClassGuided):
         (0, 1)
 
     Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).
-    Differs: Intervals are fixed once, as in algorithm 2; the text differs. The divergence is
-        divided by the number of classes, as in HAMP's code. Both sums over a batch are divided by
-        the batch size. The paper does not define the validation samples; here, they are the
-        client's own. Samples are returned from round ``start`` on, as in the text; algorithm 2
-        starts one round after it computes the intervals. ``recycle`` is a share of the client's
-        samples without validation samples; in the paper, it is a share of all.
+    Differs: Intervals are computed once, as in algorithm 2; the paper's text differs. The
+        divergence is divided by the number of classes, as in HAMP's code. The loss and the penalty
+        are both divided by the batch size. The paper does not define the validation samples; here,
+        they are the client's own. Samples are returned from round ``start`` on, as in the text;
+        algorithm 2 starts one round after it computes the intervals. ``recycle`` is a fraction of
+        the client's samples without validation samples; in the paper, of all samples.
     """
 
     start: Positive = 10
@@ -289,22 +292,22 @@ class Compensation(ClassGuided):
                 "recycling 'exp3' learns from validation samples: give validation above 0, or "
                 "recycling 'random' or 'sequential'"
             )
-        # Set here, since the default depends on a setting and the dataclass is frozen.
+        # The field has no default, as its value depends on a setting.
         object.__setattr__(self, "memory", Memory(Learned.nothing(self.intervals)))
 
     def acts_in(self, hook: str) -> bool:
-        """Return whether the defense uses a hook; the loss only if samples were returned."""
+        """Return True if the defense uses a hook; "loss" is only used if samples were returned."""
         if hook != "loss":
             return super().acts_in(hook)
-        is_empty = self.memory.back is not None and len(self.memory.back) == 0
-        return self.regularise and self.recycle > 0 and not is_empty
+        is_none_returned = self.memory.back is not None and len(self.memory.back) == 0
+        return self.regularise and self.recycle > 0 and not is_none_returned
 
     @property
     def needs_classes(self) -> bool:
         return self.regularise and self.recycle > 0
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
-        # Without any returned samples, nothing is learned from validation samples.
+        # Validation samples are only used to choose returned samples.
         if self.recycle == 0 or self.start > client_context.rounds:
             return data
         is_held_out = held_out(data.ids, self.validation, seed=client_context.seed)
@@ -319,46 +322,48 @@ class Compensation(ClassGuided):
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Select the samples of the client's classes and the returned ones, in original order."""
-        selected = self.has_class(data, context)
+        is_selected = self.has_class(data, context)
         limit = floor(self.recycle * len(data))
-        if context.round < self.start or limit == 0 or bool(selected.all()):
+        if context.round < self.start or limit == 0 or bool(is_selected.all()):
             self.memory.begin(data.ids[:0])
-            return data.take(selected)
-        returned = self._returned(data, (~selected).nonzero()[:, 0], limit, context)
+            return data.take(is_selected)
+        returned = self._choose_returned(data, (~is_selected).nonzero()[:, 0], limit, context)
         self.memory.begin(data.ids[returned.positions], returned.arm)
-        selected[returned.positions] = True
-        return data.take(selected)
+        is_selected[returned.positions] = True
+        return data.take(is_selected)
 
-    def _returned(
+    def _choose_returned(
         self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
-    ) -> _Returned:
+    ) -> _ReturnedSamples:
         if self.recycling == "random":
-            return _Returned(_random_subset(candidates, limit, context))
-        choose = self._next_in_order if self.recycling == "sequential" else self._of_one_interval
+            return _ReturnedSamples(_random_subset(candidates, limit, context))
+        choose = (
+            self._choose_in_order if self.recycling == "sequential" else self._choose_from_interval
+        )
         return choose(data, candidates, limit, context)
 
-    def _next_in_order(
+    def _choose_in_order(
         self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
-    ) -> _Returned:
-        """Choose the next samples by loss, continuing where the previous round ended."""
+    ) -> _ReturnedSamples:
+        """Choose samples in the order of losses, continuing where the previous round ended."""
         learned = self.memory.learned
         ranked = candidates[context.evaluate(data)[candidates].argsort(stable=True)]
-        places = torch.arange(learned.position, learned.position + min(limit, len(ranked)))
+        ranks = torch.arange(learned.position, learned.position + min(limit, len(ranked)))
         self.memory.learned = replace(learned, position=learned.position + limit)
-        return _Returned(ranked[(places % len(ranked)).to(ranked.device)])
+        return _ReturnedSamples(ranked[(ranks % len(ranked)).to(ranked.device)])
 
-    def _of_one_interval(
+    def _choose_from_interval(
         self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
-    ) -> _Returned:
-        """Draw an interval by the learned weights, and choose random samples of it."""
+    ) -> _ReturnedSamples:
+        """Draw an interval by the learned weights, and choose random samples of this interval."""
         scaled = min_max_scaled(context.evaluate(data))
         learned = self.memory.learned
         if len(learned.edges) == 0:
             learned = replace(learned, edges=edges_of(scaled, self.intervals).cpu())
             self.memory.learned = learned
-        arm = drawn(learned.weights, EXPLORATION, context.rng("interval"))
+        arm = draw_arm(learned.weights, EXPLORATION, context.rng("interval"))
         interval = interval_of(scaled, learned.edges.to(scaled.device))
-        return _Returned(
+        return _ReturnedSamples(
             _random_subset(candidates[interval[candidates] == arm], limit, context), arm
         )
 
@@ -385,9 +390,9 @@ class Compensation(ClassGuided):
         slope = cross_entropy_slope(outputs, batch.y)
         is_returned = self.memory.among(batch)
         if self.regularise and bool(is_returned.any()):
-            # Computed for all rows and masked, which is faster than selecting rows.
-            penalty_slope = confidence_penalty_slope(outputs, batch.y, mu=self.mu)
-            slope.addcmul_(penalty_slope, is_returned[:, None].to(penalty_slope))
+            # The penalty is computed for all rows and masked, which is faster than selecting rows.
+            derivative = confidence_penalty_derivative(outputs, batch.y, mu=self.mu)
+            slope.addcmul_(derivative, is_returned[:, None].to(derivative))
         return slope
 
     def after(self, start: Model, end: Model, context: TrainingContext) -> None:

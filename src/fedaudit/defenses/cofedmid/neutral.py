@@ -1,4 +1,4 @@
-"""Aggregation-neutral noise: it hides single uploads and cancels in the coalition's average."""
+"""Aggregation-neutral noise, which hides single uploads and cancels in the coalition's average."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,22 +23,22 @@ from fedaudit.observe.round import Gradient, Update, Upload
 
 @dataclass(frozen=True)
 class NeutralNoise(CoalitionDefense):
-    """Noise on the last parameters of the uploads that cancels over the members of a coalition.
+    """Noise on the last parameters of uploads, which cancels in the average over a coalition.
 
-    Members draw each other's noise from a shared seed in each round, with the server's actual
-    weights. Members that do not take part in a round are left out, so that the noise of those
-    present cancels. A member that takes part alone adds none. In a chain, this must be the last
-    defense that changes the upload. It cannot be used if clients choose among several models, since
-    the server averages each model separately.
+    In each round, every member draws the noise of all members from a shared seed, and corrects its
+    noise with the server's weights. Only members that take part in the round are included, so that
+    their noise cancels. If only one member takes part, it adds no noise. In a chain, this must be
+    the last defense that changes the upload. It cannot be used if clients choose among several
+    models, since the server averages each model separately.
 
     Attributes:
-        sigma: Standard deviation before the projection, in units of the upload, at least 0; 0
-            adds none.
-        ratio: Share of the parameters, counted from the last, that get noise, in (0, 1].
+        sigma: Standard deviation of the noise before the correction, in units of the upload, at
+            least 0; 0 adds no noise.
+        ratio: Fraction of the parameters, counted from the last, that get noise, in (0, 1].
         noise: "published" draws one number per client and round, which is added to all of these
-            parameters, as in the paper. A server that knows this can subtract their mean (the
-            attacks with "centred-tail"). "vector" draws one number per parameter. A server that
-            knows this can only leave these parameters out (the attacks with "without-tail").
+            parameters, as in the paper. A server that knows this can subtract the parameters' mean
+            (attacks with "centred-tail"). "vector" draws one number per parameter. A server that
+            knows this can only ignore these parameters (attacks with "without-tail").
         independent: Whether clients draw noise independently, so that it does not cancel.
 
     Examples:
@@ -46,8 +46,8 @@ class NeutralNoise(CoalitionDefense):
         >>> fa.defenses.NeutralNoise(members=[0, 1], sigma=0.1).cancels
         True
 
-    Source: CoFedMID, section 4.3 and algorithm 3; by its text and its costs ("two scalar values
-        per round") "published" is the paper's.
+    Source: CoFedMID, section 4.3 and algorithm 3. The paper's text and its costs ("two scalar
+        values per round") correspond to "published".
     Differs: "vector" is the default. Noise is drawn in every round; algorithm 4 draws it once.
         Buffers are not changed.
     """
@@ -56,7 +56,7 @@ class NeutralNoise(CoalitionDefense):
 
     sigma: AtLeastZero = 0.1
     ratio: Share = 0.2
-    # "scalar" is the name of "published" in earlier versions.
+    # In earlier versions, "published" was called "scalar".
     noise: Literal["vector", "published", "scalar"] = "vector"
     independent: bool = False
 
@@ -70,7 +70,7 @@ class NeutralNoise(CoalitionDefense):
         if self.sigma == 0 or (len(members) < 2 and not self.independent):
             return upload
         if not self.independent:
-            # The paper counts two numbers of one byte each.
+            # The paper counts two numbers with one byte each.
             context.note("extra_bytes", torch.tensor([2]))
         size = tail_size(upload.values, self.ratio)
         weights = {member: context.weights[member] for member in members}
@@ -84,17 +84,19 @@ class NeutralNoise(CoalitionDefense):
             for member in members
         }
         noise = (
-            draws[context.client] if self.independent else neutral(draws, weights, context.client)
+            draws[context.client]
+            if self.independent
+            else neutral_noise(draws, weights, context.client)
         )
         return replace(upload, values=plus_tail(upload.values, noise.expand(size)))
 
 
-def neutral(
+def neutral_noise(
     draws: Mapping[ClientId, Float[Tensor, " entries"]],
     weights: Mapping[ClientId, float],
     client: ClientId,
 ) -> Float[Tensor, " entries"]:
-    """Return one member's noise: its draw minus a share of the weighted sum of all draws.
+    """Return one member's noise: its draw, minus a multiple of the weighted sum of all draws.
 
     Source: CoFedMID, section 4.3: d_k = d'_k - w_k / |w|^2 * sum_j w_j d'_j.
     """

@@ -22,10 +22,10 @@ from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Plan, TrainingCo
 
 @dataclass(frozen=True)
 class CoalitionDefense(ConfiguredDefense):
-    """Defense that the members of a coalition apply together, with a shared random seed.
+    """Base class of defenses that members of a coalition use together, with a shared random seed.
 
     Attributes:
-        members: Numbers of the clients of the coalition, from 0, each once, such as ``[0, 1]``.
+        members: Numbers of the coalition's clients, from 0, without repetition, such as ``[0, 1]``.
     """
 
     members: ClientIds = field(kw_only=True)
@@ -102,8 +102,8 @@ DECAYS: dict[str, Decay] = {
 }
 
 
-def size_at(round: int, rounds: int, *, largest: int, smallest: int, decay: str) -> int:
-    """Return the number of classes of each client in a round, with halves rounded up.
+def size_in_round(round: int, rounds: int, *, largest: int, smallest: int, decay: str) -> int:
+    """Return the number of classes of each client in a round.
 
     Args:
         round: Number of the round, from 1.
@@ -112,15 +112,17 @@ def size_at(round: int, rounds: int, *, largest: int, smallest: int, decay: str)
         smallest: Size in the last round.
         decay: A key of ``DECAYS``.
 
-    Source: CoFedMID, section 4.1 (linear) and table 13 (the others by name; formulas ours).
+    Source: CoFedMID, section 4.1 (linear) and table 13, which has only the names of the others;
+        their formulas are from this toolkit.
     """
     if decay not in DECAYS:
         raise unknown_name("decay", decay, DECAYS)
     progress = (round - 1) / (rounds - 1) if rounds > 1 else 0.0
+    # Adding 0.5 before floor rounds halves up.
     return max(smallest, floor(DECAYS[decay](progress, largest, smallest) + 0.5))
 
 
-# Cached, since every member in a process calls it in every round.
+# The result is cached, as every member calls this in every round.
 @lru_cache(maxsize=256)
 def sizes(
     classes: int, members: int, rounds: int, *, m_max: int, m_min: int, decay: str
@@ -130,46 +132,46 @@ def sizes(
     The settings are those of :class:`ClassGuided`.
 
     Raises:
-        BadInput: A size exceeds the number of classes, or the first is below the last.
+        BadInput: A size is above the number of classes, or the first one below the last one.
     """
     smallest = smallest_size(classes, m_min)
     largest = largest_size(classes, members, rounds, m_max=m_max, smallest=smallest, decay=decay)
     return tuple(
-        size_at(t, rounds, largest=largest, smallest=smallest, decay=decay)
+        size_in_round(t, rounds, largest=largest, smallest=smallest, decay=decay)
         for t in range(1, rounds + 1)
     )
 
 
 def smallest_size(classes: int, m_min: int) -> int:
-    """Return the size in the last round: ``m_min``, or a fifth of the classes for 0.
+    """Return the size in the last round: ``m_min``, or a fifth of the classes if it is 0.
 
-    A fifth is what the paper uses on all of its data sets (2 of 10, 20 of 100, 40 of 200).
+    The paper uses a fifth on all of its data sets (2 of 10, 20 of 100, 40 of 200).
     """
     size = m_min or ceil(classes / 5)
-    _check("m_min", size, classes)
+    _refuse_size("m_min", size, classes)
     return size
 
 
 def largest_size(
     classes: int, members: int, rounds: int, *, m_max: int, smallest: int, decay: str
 ) -> int:
-    """Return the size in the first round: ``m_max``, or for 0 one chosen by the coalition's size.
+    """Return the size in the first round: ``m_max``, or a suitable size if it is 0.
 
-    The choice is the smallest size with which the coalition can cover every class once per round on
-    average: its sets have at least ``classes * rounds`` elements in total. Early rounds cover every
-    class. As sets shrink, the uncovered classes rotate. A larger coalition therefore has smaller
-    sets, down to ``smallest``.
+    The suitable size is the smallest one with which the coalition can cover every class once per
+    round on average: over all rounds, its sets have at least ``classes * rounds`` elements. A
+    larger coalition has smaller sets, down to ``smallest``. Early rounds cover every class; in
+    later rounds, the uncovered classes rotate.
 
     Differs: The paper leaves the choice to future work (section 6).
     """
     if m_max:
-        _check("m_max", m_max, classes)
+        _refuse_size("m_max", m_max, classes)
         if m_max < smallest:
-            raise _growth_error(m_max, smallest)
+            raise _order_error(m_max, smallest)
         return m_max
     for size in range(smallest, classes):
         total = sum(
-            size_at(t, rounds, largest=size, smallest=smallest, decay=decay)
+            size_in_round(t, rounds, largest=size, smallest=smallest, decay=decay)
             for t in range(1, rounds + 1)
         )
         if members * total >= classes * rounds:
@@ -177,14 +179,14 @@ def largest_size(
     return classes
 
 
-def _growth_error(m_max: int, m_min: int) -> BadInput:
+def _order_error(m_max: int, m_min: int) -> BadInput:
     return BadInput(
         f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
         "rounds; give m_max of at least m_min"
     )
 
 
-def _check(name: str, size: int, classes: int) -> None:
+def _refuse_size(name: str, size: int, classes: int) -> None:
     if not 1 <= size <= classes:
         raise BadInput(
             f"{name} is a number of classes from 1 to {classes} here (0 to choose it "
@@ -192,11 +194,11 @@ def _check(name: str, size: int, classes: int) -> None:
         )
 
 
-class Assigned(NamedTuple):
+class ClassAssignment(NamedTuple):
     """Classes of each member in a round.
 
     Attributes:
-        sets: For each member (row), whether it has each class.
+        sets: Whether each member (row) has each class (column).
         bound: Upper bound on the number of classes that two members have in common.
     """
 
@@ -205,46 +207,48 @@ class Assigned(NamedTuple):
 
 
 def overlap_bound(classes: int, members: int, size: int) -> int:
-    """Return a lower bound on the largest overlap of two sets of this size, at least 0.
+    """Return a lower bound on the largest overlap of two members' sets, at least 0.
 
     Source: CoFedMID, section 4.1 (a Johnson-type bound).
-    Differs: Clipped at 0, since it is negative if the sets need not cover all classes; 0 for a
-        single member, for which the formula divides by 0.
+    Differs: The bound is clipped at 0, since the formula can be negative. It is 0 for a single
+        member, for which the formula divides by 0.
     """
     if members < 2:
         return 0
     return max(0, ceil(size * (members * size - classes) / (classes * (members - 1))))
 
 
-def bounded(
+def assign_with_bound(
     members: int,
     size: int,
     *,
     preferred: Bool[ndarray, " classes"],
     rng: np.random.Generator,
-) -> Assigned:
+) -> ClassAssignment:
     """Assign sets of classes with small overlaps that together cover as many classes as possible.
 
-    Members choose one after another, in random order, the least used classes that do not raise the
-    overlap with an earlier member above the bound. If a member cannot fill its set, all start again
-    with a bound larger by one. Unused classes cause no overlap, so that the sets cover every class
-    if ``members * size`` suffices.
+    The algorithm is greedy. One member after another gets the least used classes, as long as the
+    overlap with each earlier member is at most the bound; ties are broken at random. If a set
+    cannot be filled, the algorithm starts again with a bound larger by one. Since unused classes
+    cause no overlap, the sets cover every class if ``members * size`` is at least the number of
+    classes.
 
     Args:
         members: Number of sets.
-        size: Number of classes in each set, at most all of them.
-        preferred: Classes that come first among equally used ones, so that they are covered if not
-            all can be.
-        rng: Draws the order.
+        size: Number of classes in each set, at most the number of all classes.
+        preferred: Classes that come first among equally used ones. They are covered if not all
+            classes can be.
+        rng: Random numbers for ties.
 
     Source: CoFedMID, algorithm 1.
-    Differs: The paper does not give ClassAssign; this greedy one is ours.
+    Differs: The paper does not specify its function ClassAssign; this algorithm is from this
+        toolkit.
     """
     bound = overlap_bound(len(preferred), members, size)
     while True:
         sets = _try_bound(members, size, bound, preferred, rng)
         if sets is not None:
-            return Assigned(sets, bound)
+            return ClassAssignment(sets, bound)
         bound += 1
 
 
@@ -258,51 +262,54 @@ def _try_bound(
     classes = len(preferred)
     sets = np.zeros((members, classes), dtype=bool)
     for member in range(members):
-        # lexsort sorts by the last key first: by use, then by preference, then at random.
+        # The last key of lexsort comes first: number of uses, then preference, then random order.
         order = np.lexsort((rng.permutation(classes), ~preferred, sets.sum(0)))
-        common = np.zeros(members, dtype=np.int64)
+        overlaps = np.zeros(members, dtype=np.int64)
         missing = size
         for label in order:
             if missing == 0:
                 break
-            owners = np.flatnonzero(sets[:, label])
-            if (common[owners] < bound).all():
+            earlier = np.flatnonzero(sets[:, label])
+            if (overlaps[earlier] < bound).all():
                 sets[member, label] = True
-                common[owners] += 1
+                overlaps[earlier] += 1
                 missing -= 1
         if missing:
             return None
     return sets
 
 
-def at_random(members: int, size: int, *, classes: int, rng: np.random.Generator) -> Assigned:
-    """Draw each member's classes independently: the paper's ablation.
+def assign_at_random(
+    members: int, size: int, *, classes: int, rng: np.random.Generator
+) -> ClassAssignment:
+    """Draw each member's classes independently, as in the paper's ablation.
 
     Source: CoFedMID, table 6 (random).
     """
     sets = np.zeros((members, classes), dtype=bool)
     for row in sets:
         row[rng.permutation(classes)[:size]] = True
-    return Assigned(sets, size)
+    return ClassAssignment(sets, size)
 
 
 @dataclass(frozen=True)
 class ClassGuided(CoalitionDefense):
-    """Training of each member of a coalition on a few classes, with fewer in later rounds.
+    """Training of each member of a coalition on a few classes, with fewer classes in later rounds.
 
-    In every round the sets of classes are drawn from the coalition's shared seed, for the members
-    that take part. A client without samples of its classes sends an update of zeros.
+    In every round, sets of classes are drawn from the coalition's shared seed, for the members that
+    take part. A client without samples of its classes sends an update of zeros.
 
     Attributes:
-        m_max: Classes of a client in the first round, up to the number of classes, with which every
-            client has all of them; 0 to choose it by the size of the coalition.
-        m_min: Classes of a client in the last round, up to ``m_max``; 0 for a fifth of all.
+        m_max: Number of classes of a client in the first round, up to the number of all classes; 0
+            to choose it by the size of the coalition.
+        m_min: Number of classes of a client in the last round, up to ``m_max``; 0 for a fifth of
+            all classes.
         decay: Decrease from ``m_max`` to ``m_min`` over the rounds: "linear", "cosine",
             "exponential" or "polynomial".
-        assignment: "bounded" for small overlaps and full coverage if possible, "random" for
-            neither.
-        independent: Whether every client acts alone, as a coalition of one (the paper's
-            independent mode, with which its Fig. 3 compares).
+        assignment: "bounded" assigns classes with small overlaps between members, so that all
+            classes are covered if possible. "random" draws the classes of each member.
+        independent: Whether every client is a coalition of one (the paper's independent mode, in
+            its Fig. 3).
 
     Examples:
         >>> import fedaudit as fa
@@ -322,7 +329,7 @@ class ClassGuided(CoalitionDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.m_max < self.m_min:
-            raise _growth_error(self.m_max, self.m_min)
+            raise _order_error(self.m_max, self.m_min)
 
     def refuse_misfit(self, plan: Plan) -> None:
         if not plan.architecture.task.classes:
@@ -336,24 +343,26 @@ class ClassGuided(CoalitionDefense):
         return data.take(self.has_class(data, context))
 
     def has_class(self, data: Samples, context: TrainingContext) -> Bool[Tensor, " samples"]:
-        """Return which samples are of this client's classes in this round."""
+        """Return True for samples of this client's classes in this round."""
         classes = class_count(context, data.features)
-        assigned = self.dealt(context, classes=classes)
+        is_assigned = self.dealt(context, classes=classes)
         if not self.independent:
-            # The paper counts one byte per label, for as many labels as there are classes.
+            # The paper counts one byte per class.
             context.note("extra_bytes", torch.tensor([classes]))
-        return assigned.to(data.labels.device)[data.labels]
+        return is_assigned.to(data.labels.device)[data.labels]
 
     def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
-        """Return the client's classes in a round, which every member can compute."""
+        """Return whether the client has each class in a round; every member can compute this."""
         members = present_members(self._group(client_context), client_context)
-        assigned = self.assigned(classes, len(members), client_context)
-        return torch.from_numpy(assigned.sets[members.index(client_context.client)])
+        assignment = self.assignment_in(classes, len(members), client_context)
+        return torch.from_numpy(assignment.sets[members.index(client_context.client)])
 
-    def assigned(self, classes: int, members: int, client_context: ClientContext) -> Assigned:
-        """Return the sets of a round, which are the same for every member."""
+    def assignment_in(
+        self, classes: int, members: int, client_context: ClientContext
+    ) -> ClassAssignment:
+        """Return the assignment of a round, which is the same for every member."""
         group = self._group(client_context)
-        return _assigned(
+        return _assignment(
             self.sizes(classes, client_context.rounds),
             client_context.round,
             classes=classes,
@@ -378,9 +387,9 @@ class ClassGuided(CoalitionDefense):
         )
 
 
-# Cached, since all members in a process compute the same assignment.
+# The result is cached, as all members compute the same assignment.
 @lru_cache(maxsize=256)
-def _assigned(
+def _assignment(
     sizes: tuple[int, ...],
     round: int,
     *,
@@ -389,14 +398,14 @@ def _assigned(
     members: int,
     assignment: str,
     seed: int,
-) -> Assigned:
+) -> ClassAssignment:
     size = sizes[round - 1]
     rng = seeded_numpy(seed, "classes", round)
     if assignment == "random":
-        return at_random(members, size, classes=classes, rng=rng)
-    # One order for the whole run, which each round continues where the previous ones ended.
+        return assign_at_random(members, size, classes=classes, rng=rng)
+    # Preferred classes rotate: each round continues in this order where the previous one ended.
     order = seeded_numpy(seed, "rotation").permutation(classes)
     start = coalition * sum(sizes[: round - 1])
     preferred = np.zeros(classes, dtype=bool)
     preferred[order[(start + np.arange(min(classes, members * size))) % classes]] = True
-    return bounded(members, size, preferred=preferred, rng=rng)
+    return assign_with_bound(members, size, preferred=preferred, rng=rng)

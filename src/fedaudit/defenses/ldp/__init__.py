@@ -19,8 +19,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
 from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Guarantee, Plan, Workload
 
-NUMBERS_AT_ONCE = 1 << 17
-"""Features per chunk of random draws. It must not change, since it affects the draws of a seed."""
+FEATURES_PER_CHUNK = 1 << 17
+"""Number of features per chunk. If it is changed, the same seed gives other random numbers."""
 
 UNIT = "one record's features against any other features; labels are not protected"
 
@@ -32,21 +32,21 @@ class Mechanism(Protocol):
     def __call__(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Perturb finite features, one row per record, in their precision."""
+        """Perturb finite features, with one row per record; the precision does not change."""
 
     def actual_epsilon(self, features: int) -> float:
         """Return the actual epsilon against an observer of one perturbed record.
 
         Returns:
-            Epsilon of any features of a record against any other; infinite if nothing is proven.
+            Epsilon for any two values of a record's features; infinite if nothing is proven.
         """
 
 
 class LocalDP(ConfiguredDefense):
-    """Mechanism as a defense: features are perturbed once, before training.
+    """Base class of defenses that perturb features once, before training.
 
-    Labels and ids are not changed. Training on perturbed records is post-processing, which reveals
-    nothing more about their features in any number of rounds.
+    Labels and ids are not changed. Training on perturbed records is post-processing, so that any
+    number of rounds reveals nothing more about the original features.
     """
 
     @property
@@ -66,12 +66,12 @@ class LocalDP(ConfiguredDefense):
 
     @property
     def method(self) -> str:
-        """Derivation of the actual epsilon, in words."""
+        """Short text on how the actual epsilon is computed."""
         raise NotImplementedError
 
     @property
     def prepares_apart(self) -> bool:
-        """True, since each record is perturbed independently and no original is stored."""
+        """True, as each record is perturbed independently, and no original record is stored."""
         return True
 
     def acts_in(self, hook: str) -> bool:
@@ -80,7 +80,7 @@ class LocalDP(ConfiguredDefense):
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Perturb features that are known to be finite."""
+        """Perturb finite features."""
         raise NotImplementedError
 
     def actual_epsilon(self, features: int) -> float:
@@ -90,14 +90,14 @@ class LocalDP(ConfiguredDefense):
     def __call__(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Perturb features, in their precision.
+        """Perturb features; the precision does not change.
 
         Raises:
             BadInput: A feature is not finite.
         """
         if self.off or x.numel() == 0:
             return x
-        # Both extremes are NaN if any feature is.
+        # If a feature is NaN, so are both extremes.
         if not all(bool(extreme.isfinite()) for extreme in x.aminmax()):
             raise BadInput(
                 f"{type(self).__name__} perturbs finite features, got some that are infinite or "
@@ -140,14 +140,14 @@ class LocalDP(ConfiguredDefense):
             )
 
 
-def by_parts(
+def perturb_in_chunks(
     x: Float[Tensor, "records features"],
-    noisy: Callable[[Float[Tensor, "part features"]], Tensor],
+    perturb: Callable[[Float[Tensor, "chunk features"]], Tensor],
 ) -> Float[Tensor, "records features"]:
-    """Apply a function to the records in chunks, and return the results in their precision."""
+    """Apply a function to chunks of records, and return the results in the records' precision."""
     out = torch.empty_like(x)
-    for part in chunks(len(x), max(1, NUMBERS_AT_ONCE // x.shape[1])):
-        out[part] = noisy(x[part]).to(x.dtype)
+    for rows in chunks(len(x), max(1, FEATURES_PER_CHUNK // x.shape[1])):
+        out[rows] = perturb(x[rows]).to(x.dtype)
     return out
 
 
@@ -163,11 +163,11 @@ class FixedPoint:
 
     Attributes:
         bits: Bits of one feature, 2 to 16.
-        integer_bits: Number of these bits before the point, 0 to ``bits - 1``.
+        integer_bits: Number of bits before the binary point, 0 to ``bits - 1``.
 
-    Source: AMI, appendix C, and its published code (10 bits, 5 of them before the point).
-    Differs: Features beyond the largest representable number are clipped to it. The published code
-        writes more bits than a feature has, which shifts all following bits.
+    Source: AMI, appendix C, and its published code (10 bits, 5 of them before the binary point).
+    Differs: Features above the largest representable number are clipped to it. The published code
+        writes too many bits for such a feature, which shifts all following bits.
     """
 
     bits: Bits = 10
@@ -195,8 +195,8 @@ class FixedPoint:
         return (1 << (self.bits - 1)) - 1
 
     def words(self, features: Float[Tensor, "*shape"]) -> Int16[Tensor, "*shape"]:
-        """Encode each feature, rounded to the nearest number, in the low bits of an integer."""
-        # Half precision cannot represent every word.
+        """Encode each feature in the low bits of an integer, rounded to the nearest number."""
+        # Half precision cannot represent every encoded number.
         wide = features if features.element_size() >= 4 else features.float()
         size = (wide.abs() * self.steps).round_().clamp_(max=self._magnitudes)
         return size.to(torch.int16) | ((wide < 0).to(torch.int16) << (self.bits - 1))
@@ -204,29 +204,29 @@ class FixedPoint:
     def numbers(
         self, words: Int16[Tensor, "*shape"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
-        """Decode words, the inverse of :meth:`words` up to rounding and clipping."""
+        """Decode integers, the inverse of :meth:`words` up to rounding and clipping."""
         sign = 1 - ((words >> (self.bits - 1)) & 1) * 2
         # The sign is applied to integers, so that there is no negative zero.
         return ((words & self._magnitudes) * sign).to(dtype) / self.steps
 
     def encode(self, features: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape bits"]:
-        """Return each feature's bits, the sign first."""
-        return unpacked(self.words(features), self.bits)
+        """Return the bits of each feature, starting with the sign."""
+        return unpack_bits(self.words(features), self.bits)
 
     def decode(
-        self, ones: Bool[Tensor, "*shape bits"], dtype: torch.dtype = torch.float32
+        self, bits_set: Bool[Tensor, "*shape bits"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
         """Decode bits, the inverse of :meth:`encode` up to rounding and clipping."""
-        return self.numbers(packed(ones), dtype)
+        return self.numbers(pack_bits(bits_set), dtype)
 
 
-def packed(ones: Bool[Tensor, "*shape bits"]) -> Int16[Tensor, "*shape"]:
-    """Pack rows of at most 16 bits into integers, with the last bit lowest."""
-    shifts = torch.arange(ones.shape[-1] - 1, -1, -1)
-    return (ones.long() << shifts).sum(-1).to(torch.int16)
+def pack_bits(bits_set: Bool[Tensor, "*shape bits"]) -> Int16[Tensor, "*shape"]:
+    """Pack rows of at most 16 bits into integers; the last bit becomes the lowest."""
+    shifts = torch.arange(bits_set.shape[-1] - 1, -1, -1)
+    return (bits_set.long() << shifts).sum(-1).to(torch.int16)
 
 
-def unpacked(words: Int16[Tensor, "*shape"], bits: int) -> Bool[Tensor, "*shape bits"]:
-    """Return the lowest bits of integers, the inverse of :func:`packed`."""
+def unpack_bits(words: Int16[Tensor, "*shape"], bits: int) -> Bool[Tensor, "*shape bits"]:
+    """Return the lowest bits of integers, the inverse of :func:`pack_bits`."""
     shifts = torch.arange(bits - 1, -1, -1, dtype=torch.int16)
     return ((words[..., None] >> shifts) & 1).bool()

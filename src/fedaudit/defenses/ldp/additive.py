@@ -1,6 +1,7 @@
-"""Additive noise on features: each record is clipped to a ball, and calibrated noise is added.
+"""Additive noise on features: each record is clipped to a norm, and calibrated noise is added.
 
-Standard deviations of normal noise are in units of the largest distance of two inputs.
+The argument ``noise`` of functions is a standard deviation, divided by the largest distance between
+two inputs.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,10 @@ from torch import Tensor
 
 from fedaudit.core.arguments import AboveZeroOrInfinite, Range, dataclass
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.ldp import UNIT, LocalDP, by_parts
+from fedaudit.defenses.ldp import UNIT, LocalDP, perturb_in_chunks
 from fedaudit.fl.hooks import Guarantee, Workload
 
-LEAST_DELTA = 1e-12
+MIN_DELTA = 1e-12
 """Smallest delta that a difference in double precision can represent."""
 
 
@@ -27,8 +28,8 @@ def delta_of_gaussian(noise: float, epsilon: float) -> float:
     Source: Balle and Wang 2018, Theorem 8.
     """
     half, shift = 1 / (2 * noise), epsilon * noise
-    # The exponent is added to the logarithm of the tail, since the product of both would be
-    # infinity times 0 for a large epsilon.
+    # The product e^epsilon * ndtr(-half - shift) is computed from logarithms. For a large epsilon,
+    # it would be infinity times 0.
     return float(sp.special.ndtr(half - shift)) - exp(
         epsilon + float(sp.special.log_ndtr(-half - shift))
     )
@@ -42,7 +43,9 @@ def epsilon_of_gaussian(noise: float, delta: float) -> float:
     high = 1.0
     while delta_of_gaussian(noise, high) > delta:
         high *= 2
-    return _least(lambda epsilon: delta_of_gaussian(noise, epsilon) <= delta, 0.0, high)
+    return _smallest_sufficient(
+        lambda epsilon: delta_of_gaussian(noise, epsilon) <= delta, 0.0, high
+    )
 
 
 def noise_of_gaussian(epsilon: float, delta: float) -> float:
@@ -58,11 +61,11 @@ def noise_of_gaussian(epsilon: float, delta: float) -> float:
         high *= 2
     while delta_of_gaussian(low, epsilon) <= delta:
         low /= 2
-    return _least(lambda noise: delta_of_gaussian(noise, epsilon) <= delta, low, high)
+    return _smallest_sufficient(lambda noise: delta_of_gaussian(noise, epsilon) <= delta, low, high)
 
 
-def _least(is_enough: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the least sufficient value between one that is too low and a sufficient one."""
+def _smallest_sufficient(is_enough: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the smallest sufficient value, which is above ``low`` and at most ``high``."""
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
@@ -71,12 +74,12 @@ def _least(is_enough: Callable[[float], bool], low: float, high: float) -> float
 
 def require_delta(delta: float) -> None:
     """Raise if delta is not a probability, or too small for double precision."""
-    if not LEAST_DELTA <= delta < 1:
-        raise BadInput(f"delta is a probability from {LEAST_DELTA:g} to below 1, got {delta}")
+    if not MIN_DELTA <= delta < 1:
+        raise BadInput(f"delta is a probability from {MIN_DELTA:g} to below 1, got {delta}")
 
 
 @dataclass(frozen=True)
-class _InBall(LocalDP):
+class _ClippedNoise(LocalDP):
     epsilon: AboveZeroOrInfinite
     clip: AboveZeroOrInfinite
 
@@ -96,12 +99,12 @@ class _InBall(LocalDP):
         return self.epsilon == self.clip == inf
 
     def actual_epsilon(self, features: int) -> float:
-        """Return the claimed epsilon, which holds for any number of features."""
+        """Return the claimed epsilon, which is valid for any number of features."""
         return self.epsilon
 
 
 @dataclass(frozen=True)
-class LdpLaplace(_InBall):
+class LdpLaplace(_ClippedNoise):
     """Clipping of each record in the L1 norm, with Laplace noise.
 
     Attributes:
@@ -113,9 +116,9 @@ class LdpLaplace(_InBall):
         >>> fa.defenses.LdpLaplace(epsilon=5.0, clip=2.0).scale
         0.8
 
-    Source: Dwork et al. 2006 (the Laplace mechanism); sensitivity is the ball's diameter, since
-        the adversary may distinguish any two records.
-    Differs: Proven for real numbers; the draws are the nearest numbers in double precision.
+    Source: Dwork et al. 2006 (Laplace mechanism). The sensitivity is 2 x clip, the largest distance
+        between two records.
+    Differs: The proof is for real numbers; random numbers are rounded to double precision.
     """
 
     @property
@@ -130,10 +133,10 @@ class LdpLaplace(_InBall):
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        return by_parts(x, lambda part: self._noisy(part, rng))
+        return perturb_in_chunks(x, lambda chunk: self._perturb_chunk(chunk, rng))
 
-    def _noisy(self, x: Tensor, rng: torch.Generator) -> Tensor:
-        clipped = within_ball(x, self.clip, order=1)
+    def _perturb_chunk(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        clipped = clip_records(x, self.clip, order=1)
         if self.scale == 0:
             return clipped
         # The difference of two exponential variables has a Laplace distribution.
@@ -142,7 +145,7 @@ class LdpLaplace(_InBall):
 
 
 @dataclass(frozen=True)
-class LdpGaussian(_InBall):
+class LdpGaussian(_ClippedNoise):
     """Clipping of each record in the Euclidean norm, with normal noise.
 
     Attributes:
@@ -155,12 +158,12 @@ class LdpGaussian(_InBall):
         >>> fa.defenses.LdpGaussian(epsilon=5.0, clip=2.0).delta
         1e-05
 
-    Source: Balle and Wang 2018, Theorem 8 and Algorithm 1 (the smallest sufficient noise);
-        sensitivity is the ball's diameter, since the adversary may distinguish any two records.
-    Differs: Proven for real numbers; the draws are the nearest numbers in double precision.
+    Source: Balle and Wang 2018, Theorem 8 and Algorithm 1 (smallest sufficient noise). The
+        sensitivity is 2 x clip, the largest distance between two records.
+    Differs: The proof is for real numbers; random numbers are rounded to double precision.
     """
 
-    delta: Annotated[float, Range(ge=LEAST_DELTA, lt=1)] = 1e-5
+    delta: Annotated[float, Range(ge=MIN_DELTA, lt=1)] = 1e-5
 
     @property
     def exceeded(self) -> float:
@@ -189,24 +192,25 @@ class LdpGaussian(_InBall):
     ) -> Float[Tensor, "records features"]:
         sigma = self.sigma
 
-        def noisy(part: Tensor) -> Tensor:
-            clipped = within_ball(part, self.clip)
+        def perturb_chunk(chunk: Tensor) -> Tensor:
+            clipped = clip_records(chunk, self.clip)
             if sigma == 0:
                 return clipped
-            return clipped + sigma * torch.randn(part.shape, dtype=torch.float64, generator=rng)
+            return clipped + sigma * torch.randn(chunk.shape, dtype=torch.float64, generator=rng)
 
-        return by_parts(x, noisy)
+        return perturb_in_chunks(x, perturb_chunk)
 
 
-def within_ball(
+def clip_records(
     x: Float[Tensor, "records features"], radius: float, *, order: int = 2
 ) -> Float64[Tensor, "records features"]:
-    """Clip records to a norm: the Euclidean norm, or the L1 norm with ``order`` 1."""
+    """Clip the norm of each record, Euclidean or L1 (``order`` 1), to ``radius``."""
     exact = x.double()
     if radius == inf:
         return exact
-    length = torch.linalg.vector_norm(exact, ord=order, dim=1, keepdim=True)
-    # The clamp avoids a division by 0; the factor keeps records inside the ball despite rounding.
-    factor = radius * (1 - 2.0**-40) / length.clamp_min(radius * 2.0**-40)
+    norms = torch.linalg.vector_norm(exact, ord=order, dim=1, keepdim=True)
+    # The factor 1 - 2^-40 keeps norms below the radius despite rounding, and the clamp avoids a
+    # division by 0.
+    factor = radius * (1 - 2.0**-40) / norms.clamp_min(radius * 2.0**-40)
     clipped: Tensor = exact * factor.clamp_max(1)
     return clipped

@@ -17,14 +17,14 @@ from fedaudit.defenses.ldp import (
     FixedPoint,
     IntegerBits,
     LocalDP,
-    by_parts,
-    packed,
-    unpacked,
+    pack_bits,
+    perturb_in_chunks,
+    unpack_bits,
 )
 
 COINS = 8
 """Number of coins that are tossed for every bit. After eight coins, one bit in 256 is undecided and
-needs a separate draw. Drawing is slightly slower with 6 or 10 coins."""
+needs another random number. Six or ten coins are slightly slower."""
 
 _UNIT = 2.0**-53
 """Spacing of torch's uniform random numbers in double precision."""
@@ -43,21 +43,23 @@ class BitFlips:
     sets: Float64[Tensor, "features bits"]
 
     def __post_init__(self) -> None:
-        for chances in (self.drops, self.sets):
-            if not bool(((chances >= 0) & (chances <= 1)).all()):
+        for probabilities in (self.drops, self.sets):
+            if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
                 raise BadInput(
-                    f"bits are flipped with probabilities in [0, 1], got {chances.min():g} to "
-                    f"{chances.max():g}; correct the mechanism's settings"
+                    "bits are flipped with probabilities in [0, 1], got "
+                    f"{probabilities.min():g} to {probabilities.max():g}; correct the mechanism's "
+                    "settings"
                 )
 
     @cached_property
     def epsilons(self) -> Float64[Tensor, "features bits"]:
-        """Epsilon of each bit: the largest absolute log ratio of an outcome's two probabilities.
+        """Epsilon of each bit: the largest absolute log ratio of an outcome's probabilities.
 
-        The probabilities include the rounding of the actual draws. Epsilon is infinite if an
-        outcome is possible for only one value of the bit.
+        The two probabilities are those of an outcome for a bit of 0 and of 1. They include the
+        rounding of the actual random numbers. Epsilon is infinite if an outcome is possible for
+        only one value of the bit.
         """
-        drops, sets = drawn_probabilities(self.drops), drawn_probabilities(self.sets)
+        drops, sets = exact_probabilities(self.drops), exact_probabilities(self.sets)
         ones = _log_ratio(torch.log1p(-drops), sets.log())
         zeros = _log_ratio(drops.log(), torch.log1p(-sets))
         return torch.maximum(ones, zeros)
@@ -66,8 +68,8 @@ class BitFlips:
     def actual_epsilon(self) -> float:
         """Epsilon of a record: the largest log ratio over all pairs of inputs and all outputs.
 
-        It is the sum over bits, since bits are flipped independently. Every bit pattern is a valid
-        feature value, so the worst pair of inputs exists.
+        It is the sum over bits, since bits are flipped independently. This sum is reached for some
+        pair of records, since every bit pattern is a valid feature value.
         """
         return fsum(self.epsilons.flatten().tolist())
 
@@ -83,76 +85,77 @@ class BitFlips:
 
     @cached_property
     def _expansions(self) -> tuple["_Expansion", "_Expansion"]:
-        return _expanded(self.drops), _expanded(self.sets)
+        return _expand(self.drops), _expand(self.sets)
 
     def digit(
-        self, place: int, words: Int16[Tensor, "records features"]
+        self, position: int, words: Int16[Tensor, "records features"]
     ) -> Int16[Tensor, "_ features"]:
         """Return one binary digit of each bit's flip probability.
 
         Args:
-            place: Position of the digit; 0 is the digit of 1/2.
-            words: Values of the bits, packed into words. They select the probability: ``drops`` for
-                a 1, ``sets`` for a 0.
+            position: Position of the digit after the binary point; 0 is the digit of 1/2.
+            words: Values of the bits, packed into integers. They select the probability: ``drops``
+                for a 1, ``sets`` for a 0.
         """
-        drops, sets = (expansion.digits[place : place + 1] for expansion in self._expansions)
+        drops, sets = (expansion.digits[position : position + 1] for expansion in self._expansions)
         return sets if self.symmetric else sets ^ (words & (drops ^ sets))
 
     def remainder(
         self, feature: Tensor, bit: Tensor, is_one: Bool[Tensor, " undecided"]
     ) -> Float64[Tensor, " undecided"]:
-        """Return the conditional flip probability of bits that are undecided after all coins."""
+        """Return the flip probability of bits, given that they are undecided after all coins."""
         drops, sets = (expansion.remainder[feature, bit] for expansion in self._expansions)
         return torch.where(is_one, drops, sets)
 
 
 @dataclass(frozen=True, eq=False)
 class _Expansion:
-    """The first binary digits of probabilities, packed into words, and the remainders."""
+    """The first binary digits of probabilities, packed into integers, and the remainders."""
 
-    digits: Int16[Tensor, "places features"]
+    digits: Int16[Tensor, "positions features"]
     remainder: Float64[Tensor, "features bits"]
 
 
-def _expanded(chances: Float64[Tensor, "features bits"]) -> _Expansion:
-    # Doubling and subtracting 1 are exact in floating point, and so is the remainder. A probability
-    # of 1 is exact too: it becomes 0.111... with a remainder of 1.
+def _expand(probabilities: Float64[Tensor, "features bits"]) -> _Expansion:
+    # Doubling and subtracting 1 are exact in floating point. A probability of 1 becomes 0.111...
+    # with a remainder of 1, which is exact, too.
     digits = []
     for _ in range(COINS):
-        chances = chances * 2
-        digit = chances >= 1
-        chances = chances - digit.double()
-        digits.append(packed(digit))
-    return _Expansion(torch.stack(digits), chances)
+        probabilities = probabilities * 2
+        digit = probabilities >= 1
+        probabilities = probabilities - digit.double()
+        digits.append(pack_bits(digit))
+    return _Expansion(torch.stack(digits), probabilities)
 
 
-def drawn_probabilities(chances: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """Return the exact probabilities of the draws in :func:`flipped`.
+def exact_probabilities(probabilities: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    """Return the probabilities with which :func:`flip_bits` really flips bits.
 
-    Probabilities of at least 2^-8 are exact. Smaller ones are rounded up to a multiple of 2^-61.
+    Probabilities of at least 2^-8 are not rounded. Smaller ones are rounded up to a multiple of
+    2^-61.
     """
-    places = 2.0**COINS
-    floor = (chances * places).floor()
-    return (floor + ((chances * places - floor) / _UNIT).ceil() * _UNIT) / places
+    scale = 2.0**COINS
+    floor = (probabilities * scale).floor()
+    return (floor + ((probabilities * scale - floor) / _UNIT).ceil() * _UNIT) / scale
 
 
-def flipped(
+def flip_bits(
     words: Int16[Tensor, "records features"], flips: BitFlips, rng: torch.Generator
 ) -> Int16[Tensor, "records features"]:
     """Flip bits, independently for every record and bit.
 
-    Coins are tossed, one per binary digit of the probability, until one shows heads. The digit at
-    this position decides whether the bit is flipped, so the probability is exact. One random word
-    holds the coins of all bits of a feature.
+    For each binary digit of the flip probability, a coin is tossed, until one shows heads. The bit
+    is flipped if the digit at this position is 1. The probability is then exact. A random integer
+    contains one coin for each bit of a feature.
     """
     words = words.contiguous()
     undecided = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
     mask = torch.zeros_like(words)
-    for place in range(COINS):
+    for position in range(COINS):
         heads = random_words(words.numel(), rng).view_as(words)
         heads &= undecided
         undecided ^= heads
-        mask |= heads.bitwise_and_(flips.digit(place, words))
+        mask |= heads.bitwise_and_(flips.digit(position, words))
     undecided_words = undecided.flatten().nonzero().squeeze(1)
     mask.view(-1)[undecided_words] |= _flips_after_coins(
         words, undecided, undecided_words, flips, rng
@@ -160,24 +163,25 @@ def flipped(
     return mask.bitwise_xor_(words)
 
 
-def flipped_alike(
+def flip_bits_with_shared_mask(
     words: Int16[Tensor, "records features"], flips: BitFlips, rng: torch.Generator
 ) -> Int16[Tensor, "records features"]:
-    """Flip bits with one mask that is the same for all records.
+    """Flip bits with the same mask for all records.
 
     This protects no record: an adversary who knows one record can compute the mask.
 
     Source: AMI, published code (one mask, broadcast over the batch).
     """
     draws = torch.rand(flips.drops.shape, dtype=torch.float64, generator=rng)
-    drops, sets = packed(draws < flips.drops), packed(draws < flips.sets)
+    drops, sets = pack_bits(draws < flips.drops), pack_bits(draws < flips.sets)
     return words ^ ((words & drops) | (~words & sets))
 
 
 def random_words(count: int, rng: torch.Generator) -> Int16[Tensor, " count"]:
-    """Draw independent fair bits, sixteen per word."""
+    """Draw integers of sixteen independent fair bits."""
     longs = torch.empty(-(-count // 4), dtype=torch.int64)
-    # Without negative numbers, the highest bit of every fourth word would always be 0.
+    # The range includes negative numbers. Otherwise, the highest bit of every fourth integer would
+    # always be 0.
     return longs.random_(-(2**63), None, generator=rng).view(torch.int16)[:count]
 
 
@@ -188,8 +192,8 @@ def _flips_after_coins(
     flips: BitFlips,
     rng: torch.Generator,
 ) -> Int16[Tensor, " undecided_words"]:
-    """Return the masks of flipped bits in the words that have undecided bits after all coins."""
-    word, bit = unpacked(undecided.view(-1)[undecided_words], flips.bits).nonzero(as_tuple=True)
+    """Return masks of flipped bits, for the integers with undecided bits after all coins."""
+    word, bit = unpack_bits(undecided.view(-1)[undecided_words], flips.bits).nonzero(as_tuple=True)
     index, shift = undecided_words[word], flips.bits - 1 - bit
     is_one = ((words.reshape(-1)[index] >> shift) & 1).bool()
     draws = torch.rand(len(word), dtype=torch.float64, generator=rng)
@@ -199,7 +203,7 @@ def _flips_after_coins(
 
 
 def _log_ratio(first: Tensor, second: Tensor) -> Tensor:
-    # Equal logarithms include two impossible outcomes, whose difference would be NaN.
+    # If an outcome is impossible for both values, the difference of the logarithms would be NaN.
     return torch.where(first == second, 0.0, (first - second).abs())
 
 
@@ -209,14 +213,15 @@ class BitMechanism(LocalDP):
 
     Attributes:
         bits: Bits of one feature, 2 to 16: a sign, the integer bits, and the fraction.
-        integer_bits: Number of these bits before the point, 0 to ``bits - 1``; larger features are
+        integer_bits: Number of bits before the binary point, 0 to ``bits - 1``; larger features are
             clipped.
-        shared_mask: Whether all records of a client share one mask, as in the published code of
-            the attack AMI. There is no guarantee then, since one known record reveals the mask.
-        sign_lost: Whether each client's decoding of its flipped bits drops the sign: -3.5 becomes
-            3.5 in the features that it trains on. The server of a security game uses the same
-            decoding. The published code of AMI does this by comparing a character with the number
-            1.
+        shared_mask: Whether the same bits are flipped in all records of a client, as in the
+            published code of the attack AMI. There is no guarantee then, since one known record
+            reveals the mask.
+        sign_lost: Whether the sign is lost when flipped bits are decoded: -3.5 becomes 3.5 in the
+            features on which a client trains. In a security game, the server uses the same
+            decoding. The published code of AMI has this error, as it compares a character with the
+            number 1.
     """
 
     bits: Bits = 10
@@ -235,7 +240,7 @@ class BitMechanism(LocalDP):
     def method(self) -> str:
         if self.shared_mask:
             return "one mask for all records"
-        # The text is part of a record's content hash, so it must not be reworded.
+        # This text is part of a record's content hash and must not be changed.
         return "log ratios summed over bits" + " but the sign" * self.sign_lost
 
     def actual_epsilon(self, features: int) -> float:
@@ -252,30 +257,32 @@ class BitMechanism(LocalDP):
     ) -> Float[Tensor, "records features"]:
         flips, point = _flips(self, x.shape[1]), FixedPoint(self.bits, self.integer_bits)
         if self.shared_mask:
-            noisy = point.numbers(flipped_alike(point.words(x), flips, rng), x.dtype)
+            noisy = point.numbers(flip_bits_with_shared_mask(point.words(x), flips, rng), x.dtype)
         else:
-            noisy = by_parts(x, lambda part: point.numbers(flipped(point.words(part), flips, rng)))
+            noisy = perturb_in_chunks(
+                x, lambda chunk: point.numbers(flip_bits(point.words(chunk), flips, rng))
+            )
         return noisy.abs() if self.sign_lost else noisy
 
 
 @lru_cache(maxsize=16)
 def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
-    # Cached, since security games call this thousands of times with the same arguments.
+    # The result is cached, as security games call this thousands of times with the same arguments.
     return mechanism.flips(features)
 
 
-_UPWARDS = 1 + 2.0**-45
-"""Factor that raises flip probabilities by more than their rounding error, so that the actual
-epsilon of a bit or a record never exceeds its budget. Above a budget b of about 43 per bit,
-1 / (1 + e^b) is below 2^-61, so `_LEAST` applies."""
+_ROUNDING_FACTOR = 1 + 2.0**-45
+"""Factor of flip probabilities that is larger than their rounding error, so that the actual epsilon
+of a bit or a record never exceeds its budget. If the budget of a bit is above about 43, its flip
+probability is ``_MIN_PROBABILITY``."""
 
-_LEAST = 2.0**-61
+_MIN_PROBABILITY = 2.0**-61
 """Smallest flip probability. A probability of 0 would make epsilon infinite."""
 
 
 @arguments.dataclass(frozen=True)
 class BitwiseRR(BitMechanism):
-    """Randomised response on every bit, with a share of the record's budget for each bit.
+    """Randomised response on every bit, with a part of the record's privacy budget for each bit.
 
     A bit with budget b is flipped with probability 1 / (1 + e^b). The budgets sum to epsilon, so
     the actual epsilon equals the claimed epsilon.
@@ -283,9 +290,9 @@ class BitwiseRR(BitMechanism):
     Attributes:
         epsilon: Epsilon of a whole record, for any two values of its features, above 0; infinity
             perturbs nothing.
-        split: "even" gives every bit the same budget, epsilon / (features x bits). "linear"
-            decreases the budget linearly from the first bit of a feature (the sign) to the last
-            bit. Of l bits, bit i has the budget epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
+        split: "even" gives every bit the same budget, epsilon / (features x bits). With "linear",
+            the budget decreases linearly from the first bit of a feature (the sign) to the last
+            bit: of l bits, bit i has the budget epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
 
     Examples:
         >>> import fedaudit as fa
@@ -305,13 +312,15 @@ class BitwiseRR(BitMechanism):
 
     def budgets(self, features: int) -> Float64[Tensor, "features bits"]:
         """Return the epsilon of every bit."""
-        falling = torch.arange(self.bits, 0, -1).double()
-        weights = falling if self.split == "linear" else torch.ones_like(falling)
+        decreasing = torch.arange(self.bits, 0, -1).double()
+        weights = decreasing if self.split == "linear" else torch.ones_like(decreasing)
         return (self.epsilon / features * weights / weights.sum()).expand(features, -1)
 
     def flips(self, features: int) -> BitFlips:
-        chances = (torch.sigmoid(-self.budgets(features)) * _UPWARDS).clamp(_LEAST, 0.5)
-        return BitFlips(chances, chances)
+        probabilities = (torch.sigmoid(-self.budgets(features)) * _ROUNDING_FACTOR).clamp(
+            _MIN_PROBABILITY, 0.5
+        )
+        return BitFlips(probabilities, probabilities)
 
 
 @arguments.dataclass(frozen=True)
@@ -351,18 +360,18 @@ class BitRandPublished(BitMechanism):
 
     def flips(self, features: int) -> BitFlips:
         weight = self.nominal_epsilon / self.bits * torch.arange(self.bits).double()
-        chances = torch.sigmoid(self.log_alpha(features) + weight).expand(features, -1)
-        return BitFlips(chances, chances)
+        probabilities = torch.sigmoid(self.log_alpha(features) + weight).expand(features, -1)
+        return BitFlips(probabilities, probabilities)
 
 
 @arguments.dataclass(frozen=True)
 class OmePublished(BitMechanism):
     """OME as published; it preserves most 1 bits at even positions and clears most other 1 bits.
 
-    The claimed epsilon is divided among all bits of a record and changes one probability by a
-    fraction of a per cent. For 512 features of 10 bits, the actual epsilon is 35,342 whatever the
-    claim. In the published proof, the ratios of even and odd bits cancel. They do not cancel for
-    two records that differ only in even bits.
+    The claimed epsilon is divided among all bits of a record, and changes a flip probability by
+    less than one per cent. For 512 features of 10 bits, the actual epsilon is 35,342, whatever the
+    claimed one. In the published proof, the ratios of even and odd bits cancel. They do not cancel
+    for two records that differ only in even bits.
 
     Attributes:
         nominal_epsilon: The claimed epsilon, which is the privacy budget of the paper, above 0;
@@ -388,8 +397,8 @@ class OmePublished(BitMechanism):
         return self.nominal_epsilon
 
     def flips(self, features: int) -> BitFlips:
-        places = torch.arange(features * self.bits).view(features, self.bits)
+        positions = torch.arange(features * self.bits).view(features, self.bits)
         log_odds = torch.tensor(log(self.alpha), dtype=torch.float64)
-        drops = torch.sigmoid(torch.where(places % 2 == 0, -log_odds, 3 * log_odds))
-        sets = torch.sigmoid(-log_odds - self.nominal_epsilon / places.numel())
+        drops = torch.sigmoid(torch.where(positions % 2 == 0, -log_odds, 3 * log_odds))
+        sets = torch.sigmoid(-log_odds - self.nominal_epsilon / positions.numel())
         return BitFlips(drops, sets.expand_as(drops))

@@ -115,7 +115,8 @@ class FedProx(FedAvg):
         mu: Weight of the proximal term, at least 0; 0 gives FedAvg, bit for bit.
 
     Source: Li et al. 2020 ("Federated Optimization in Heterogeneous Networks"), Algorithm 2.
-    Differs: Every client trains for a fixed number of epochs, rather than to an inexactness.
+    Differs: Every client trains for a fixed number of epochs, and not until its solution has a
+        required inexactness.
     """
 
     mu: AtLeastZero = 0.01

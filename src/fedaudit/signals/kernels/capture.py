@@ -371,8 +371,7 @@ def loop_measure(
         module: Module with the base model's values.
         base: Model with the audited parameters.
         updates: Every client's update.
-        cut: Number of audited entries of each parameter of which only the first entries are
-            audited.
+        cut: Number of audited entries, for each parameter of which only the first are audited.
     """
     disable_grad(module)
     params: Params = {n: value for n, value in module.named_parameters() if n in base.params}

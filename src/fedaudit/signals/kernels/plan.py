@@ -278,8 +278,7 @@ def plan_for(
         updates: Every client's update.
         features: Features of the trial run.
         labels: Labels of the trial run.
-        cut: Number of audited entries of each parameter of which only the first entries are
-            audited.
+        cut: Number of audited entries, for each parameter of which only the first are audited.
 
     Raises:
         Uncapturable: The model cannot be captured.
