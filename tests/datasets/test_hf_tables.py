@@ -66,6 +66,17 @@ def test_rows_of_a_test_part_stay_in_it_and_do_not_change_the_scaling(read: Read
     assert other.test.features.abs().max() > 100
 
 
+def test_a_test_part_without_labels_is_left_out(read: Reads) -> None:
+    hidden = {**table(20, start=40), **columns(readmitted=[None] * 20)}
+    parts = {"train": table(40), "test": hidden, "validation": table(20, start=40)}
+    dataset = read(parts, **ROLES)
+    assert "Hugging Face (train, validation)" in dataset.statement[0]
+    coded = columns(row=[[float(row)] for row in range(12)], label=[row % 2 for row in range(12)])
+    hidden = {**coded, **columns(label=[-1] * 12)}
+    dataset = read({"train": coded, "test": hidden}, features="row", test_share=0.25)
+    assert (len(dataset.train), len(dataset.test)) == (8, 4)
+
+
 def test_listed_features_person_and_group_are_read_and_nothing_else(read: Reads) -> None:
     person: list[object] = [f"person {row // 2}" for row in range(60)]
     part = table(person=person, mixed=[[1]] * 60)

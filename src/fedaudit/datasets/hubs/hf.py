@@ -83,7 +83,8 @@ class hf(TableSource, DataSource):
     """Data set from Hugging Face or its local cache: pictures, rows of numbers, texts or a table.
 
     ``features`` as a list, or a data set without ``image`` or ``img``, is a table, which is encoded
-    like a CSV file. Names of class indices are then the texts of a column.
+    like a CSV file. Names of class indices are then the texts of a column. The part ``test``, or
+    else ``validation``, is the test part, unless all of its labels are missing or -1.
 
     Attributes:
         name: Name on the hub, such as "ylecun/mnist".
@@ -156,7 +157,8 @@ class hf(TableSource, DataSource):
                 f"data set {self.name!r} has the parts {', '.join(sorted(parts))}; one must be "
                 "'train'"
             )
-        used = ["train", *[part for part in ("test", "validation") if part in parts][:1]]
+        tests = (part for part in ("test", "validation") if part in parts)
+        used = ["train", *[part for part in tests if _has_labels(parts[part], self.label)][:1]]
         person = person_setting(self.person, self.subject)
         settings = replace(self, person=person, subject="")
         return source._replace(parts={part: parts[part] for part in used}), settings
@@ -180,6 +182,11 @@ _TABLES_ONLY = (
     *("regression", "numeric", "categorical", "ignore", "missing", "categories", "scaling"),
     "hash_width",
 )
+
+
+def _has_labels(part: Mapping[str, Values], label: str) -> bool:
+    """Return False if the labels of a part are withheld, as in benchmarks with a hidden test."""
+    return label not in part or any(value not in (None, -1) for value in part[label])
 
 
 def _of_one_kind(source: Source, settings: hf, seed: int) -> Dataset:
