@@ -23,8 +23,8 @@ class Setting(NamedTuple):
         phase = client(noise_multiplier=self.noise, rounds=self.releases)
         if self.rate < 1:
             phase |= {"sampling": "poisson", "rate": self.rate}
-        found = fa.budget(setup(phase, delta=self.delta), every=self.releases)
-        return found.epsilon
+        result = fa.budget(setup(phase, delta=self.delta), every=self.releases)
+        return result.epsilon
 
 
 SETTINGS = [

@@ -116,8 +116,8 @@ def setup_of_study(
         )
     # The claim of a record is that of its audited clients, too.
     targets = [client for client in study.audit.targets if client in group.clients]
-    own = [sizes[client] for client in targets or group.clients if client in sizes]
-    samples = min(own if targets or fewest is None else [*own, fewest], default=0)
+    counts = [sizes[client] for client in targets or group.clients if client in sizes]
+    samples = min(counts if targets or fewest is None else [*counts, fewest], default=0)
     if samples < 1:
         raise BadInput(
             f"the study {study.name!r} states no number of samples of its clients; {_SET_UP}"
@@ -128,7 +128,7 @@ def setup_of_study(
         "batch_size": min(study.training.batch_size, samples),
         "epochs": study.training.epochs,
     }
-    most = max(own, default=samples)
+    most = max(counts, default=samples)
     return common | {"samples": samples, "most_samples": max(most, samples), "phase": [phase]}
 
 
