@@ -100,6 +100,9 @@ NOT_COMPOSED = {
     ),
     "combines client-dp with dp-sgd": study(CLIENT_DP, DP_SGD),
     "combines dp-sgd with mixup": study(DP_SGD, {"name": "mixup"}),
+    "steps of dp-sgd are counted for fedavg, .* uses fedsgd": study(
+        DP_SGD, algorithm={"name": "fedsgd"}
+    ),
     "does not grow with rounds": study(
         {"name": "ldp-laplace", "options": {"epsilon": 2, "clip": 1}}
     ),

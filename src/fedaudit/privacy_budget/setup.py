@@ -1,10 +1,12 @@
 """Privacy set-up of a federation: its units, and its mechanism in each phase of the training."""
 
+from math import ceil
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedaudit.core.errors import BadInput
+from fedaudit.fl.accounting import sampling_rate, steps_per_epoch
 
 Unit: TypeAlias = Literal["sample", "person", "client"]
 """What an adversary must not be able to detect; see :class:`PrivacySetup`."""
@@ -404,7 +406,7 @@ class PrivacySetup(_Table):
         if phase.protects == "client":
             return (phase.clients_per_round or self.clients) / self.clients
         samples = self.samples or 1
-        return (phase.batch_size or samples) / samples
+        return sampling_rate(phase.batch_size or samples, samples)
 
     def releases(self, phase: Phase, rounds: int) -> int:
         """Return in how many releases of the first rounds of a phase a unit may take part."""
@@ -420,6 +422,6 @@ class PrivacySetup(_Table):
             return phase.steps
         epochs = phase.epochs or 1
         if phase.rate is not None:
-            return epochs * -int(-1 // phase.rate)
+            return epochs * ceil(1 / phase.rate)
         samples = self.samples or 1
-        return epochs * -(-samples // (phase.batch_size or samples))
+        return epochs * steps_per_epoch(phase.batch_size or samples, samples)

@@ -15,6 +15,9 @@ from fedaudit.results.record import RECORDER_SETTINGS, Record
 
 CLIENT_DP, DP_SGD = "client-dp", "dp-sgd"
 
+_LOCAL_EPOCHS = ("fedavg", "fedprox", "fedadam", "ifca")
+"""Algorithms whose clients train for the epochs of the study in each round."""
+
 _SET_UP = "write the settings of the mechanism into a privacy set-up"
 
 
@@ -103,6 +106,11 @@ def setup_of_study(
         phase |= {"protects": "client", "order": ("clip", "noise", "sum")}
         shared = study.audit.clients_per_person
         return common | {"adjacency": "zero-out", "person_clients": shared, "phase": [phase]}
+    if study.algorithm.name not in _LOCAL_EPOCHS:
+        raise BadInput(
+            f"the steps of dp-sgd are counted for {', '.join(_LOCAL_EPOCHS)}, but the study "
+            f"{study.name!r} uses {study.algorithm.name}; {_SET_UP}"
+        )
     if study.audit.unit == "person":
         raise BadInput(
             f"the study {study.name!r} audits people and does not state how many samples one of "
