@@ -12,8 +12,8 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
 from fedaudit.defenses.clip import ClientDP
-from fedaudit.defenses.dpsgd import DPSGD, random_crops, sampling_rate
-from fedaudit.fl.accounting import gaussian_mechanism_epsilon
+from fedaudit.defenses.dpsgd import DPSGD, random_crops
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon, sampling_rate
 from fedaudit.fl.hooks import UNDEFENDED, Objective, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture

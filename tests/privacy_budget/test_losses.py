@@ -21,8 +21,8 @@ def epsilon(settings: dict[str, object], unit: Unit = "client", rounds: int | No
 @pytest.mark.parametrize("noise", [0.5, 3.0, 40.0])
 @pytest.mark.parametrize("rounds", [1, 7, 1000])
 def test_gaussian_composition_has_the_closed_form(noise: float, rounds: int) -> None:
-    found = epsilon(setup(client(noise_multiplier=noise, rounds=rounds)))
-    assert found == pytest.approx(epsilon_of_gaussian(noise / math.sqrt(rounds), 1e-6), rel=1e-9)
+    result = epsilon(setup(client(noise_multiplier=noise, rounds=rounds)))
+    assert result == pytest.approx(epsilon_of_gaussian(noise / math.sqrt(rounds), 1e-6), rel=1e-9)
 
 
 def test_phases_with_different_noise_compose() -> None:
@@ -52,8 +52,8 @@ def test_participations_bound_the_number_of_releases() -> None:
 
 def test_shuffled_batches_release_a_sample_once_in_each_epoch() -> None:
     phase = sample(sampling="shuffle", batch_size=None, epochs=3)
-    found = epsilon(setup(phase, adjacency="zero-out"), "sample")
-    assert found == pytest.approx(epsilon_of_gaussian(1 / math.sqrt(30), 1e-6))
+    result = epsilon(setup(phase, adjacency="zero-out"), "sample")
+    assert result == pytest.approx(epsilon_of_gaussian(1 / math.sqrt(30), 1e-6))
 
 
 def test_full_batches_release_a_sample_in_each_step() -> None:
@@ -88,8 +88,8 @@ def test_noise_of_honest_clients_adds_up_under_secure_aggregation() -> None:
         secure_aggregation=True,
         least_honest_clients=36,
     )
-    found = epsilon(setup(summed, adjacency="zero-out"))
-    assert found == pytest.approx(epsilon(setup(client(noise_multiplier=3.0))))
+    result = epsilon(setup(summed, adjacency="zero-out"))
+    assert result == pytest.approx(epsilon(setup(client(noise_multiplier=3.0))))
 
 
 def divergence(p: np.ndarray, q: np.ndarray, epsilon: float, width: float) -> float:
@@ -103,7 +103,7 @@ def test_a_group_in_one_step_has_the_integrated_epsilon(
 ) -> None:
     phase = sample(rounds=1, noise_multiplier=noise, batch_size=None, rate=rate, epochs=None)
     phase["steps"] = 1
-    found = epsilon(setup(phase, person_samples=members), "person")
+    result = epsilon(setup(phase, person_samples=members), "person")
     outputs = np.linspace(-12 * noise, members + 12 * noise, 400_001)
     width = float(outputs[1] - outputs[0])
     without = sp.stats.norm.pdf(outputs, scale=noise)
@@ -114,8 +114,8 @@ def test_a_group_in_one_step_has_the_integrated_epsilon(
     )
     for factor, holds in ((0.995, False), (1.005, True)):
         deltas = (
-            divergence(mixed, without, factor * found, width),
-            divergence(without, mixed, factor * found, width),
+            divergence(mixed, without, factor * result, width),
+            divergence(without, mixed, factor * result, width),
         )
         # Above 64 members in a step, numbers are rounded up, which costs accuracy.
         assert (max(deltas) <= 1e-6) == holds or (members > 64 and not holds)
@@ -134,8 +134,8 @@ def test_a_group_agrees_with_the_mixture_of_dp_accounting() -> None:
     weights = sp.stats.binom.pmf(np.arange(3), 2, 0.05)
     theirs = library.from_mixture_gaussian_mechanism(1.0, [0.0, 1.0, 2.0], list(weights))
     phase = sample(batch_size=None, rate=0.05, epochs=None, steps=10)
-    found = epsilon(setup(phase, person_samples=2), "person")
-    assert found == pytest.approx(theirs.self_compose(100).get_epsilon_for_delta(1e-6), rel=1e-3)
+    result = epsilon(setup(phase, person_samples=2), "person")
+    assert result == pytest.approx(theirs.self_compose(100).get_epsilon_for_delta(1e-6), rel=1e-3)
 
 
 def test_fixed_subsets_cost_slightly_more_than_a_known_replacement() -> None:
@@ -177,3 +177,11 @@ def test_a_loss_too_large_for_a_grid_ignores_sampling() -> None:
     (phase,) = resolved.phase
     assert release_of(resolved, phase, "client") == Release("gaussian", 1.0, 50_000)
     assert release_of(resolved, phase, "sample").kind == "poisson"
+
+
+def test_a_person_may_be_in_the_batches_of_several_clients() -> None:
+    phase = sample(sampling="fixed", batch_size=4)
+    several = {"person_samples": 8, "person_clients": 2, "adjacency": "replace"}
+    resolved = settings_from(setup(phase, **several), PrivacySetup)
+    assert release_of(resolved, resolved.phase[0], "person").distance == 16
+    assert release_of(resolved, resolved.phase[0], "client").distance == 8

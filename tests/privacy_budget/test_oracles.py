@@ -23,8 +23,8 @@ class Setting(NamedTuple):
         phase = client(noise_multiplier=self.noise, rounds=self.releases)
         if self.rate < 1:
             phase |= {"sampling": "poisson", "rate": self.rate}
-        found = fa.budget(setup(phase, delta=self.delta), every=self.releases)
-        return found.epsilon
+        result = fa.budget(setup(phase, delta=self.delta), every=self.releases)
+        return result.epsilon
 
 
 SETTINGS = [
@@ -35,7 +35,7 @@ SETTINGS = [
     Setting(1.1, 0.0042, 14_000, 1e-5),
     Setting(4.0, 0.2, 100, 1e-5),
     Setting(0.8, 0.1, 50, 1e-6),
-    Setting(1.2, 0.0355, 100, 1e-5),
+    Setting(1.2, 120 / 3383, 100, 1e-5),
     Setting(10.0, 1.0, 100, 1e-6),
     Setting(3.0, 1.0, 10, 1e-5),
 ]

@@ -47,7 +47,7 @@ REFUSED = {
     "needs clients_per_round, and exactly one": client(sampling="fixed"),
     "rate has no effect": client(rate=0.1),
     "batch_size has no effect": client(sampling="poisson", batch_size=10),
-    "hide what one takes part with": client(sampling="fixed", clients_per_round=10),
+    "have a guarantee for units that are replaced": client(sampling="fixed", clients_per_round=10),
     "is for samples in epochs": client(sampling="shuffle"),
     "shuffled batches contain other samples": sample(sampling="shuffle", batch_size=None),
     "needs epochs": sample(sampling="shuffle", batch_size=None, epochs=None, steps=3),

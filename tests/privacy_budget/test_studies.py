@@ -41,12 +41,12 @@ DP_SGD: dict[str, object] = {"name": "dp-sgd", "options": {"clip": 1.0, "noise_m
 
 
 def test_client_dp_counts_every_upload() -> None:
-    found = fa.budget(setup_of_study(study(CLIENT_DP), SIZES) | {"delta": 1e-5})
-    assert found.setup.adjacency == "zero-out"
-    assert found.unit == "client"
+    result = fa.budget(setup_of_study(study(CLIENT_DP), SIZES) | {"delta": 1e-5})
+    assert result.setup.adjacency == "zero-out"
+    assert result.unit == "client"
     by_hand = {"rounds": 4, "protects": "client", "clip": 1.0, "noise_multiplier": 2.0}
     again = fa.budget({"clients": 3, "delta": 1e-5, "phase": [by_hand]})
-    assert found.epsilon == pytest.approx(again.epsilon)
+    assert result.epsilon == pytest.approx(again.epsilon)
 
 
 def test_people_at_several_clients_and_dp_sgd() -> None:
@@ -74,9 +74,9 @@ def test_the_budget_is_slightly_below_the_renyi_claim(
 ) -> None:
     run = run_of(study(defense), 1, None)
     claimed = formal_epsilons([run])[0].value
-    found = fa.budget(setup_of_study(run.study, run.deal.sizes))
+    result = fa.budget(setup_of_study(run.study, run.deal.sizes))
     assert claimed is not None
-    assert 0.8 * claimed < found.epsilon < claimed
+    assert 0.8 * claimed < result.epsilon < claimed
     path = tmp_path / "study.toml"
     options = "\n".join(f"{name} = {value}" for name, value in _options(defense).items())
     path.write_text(
@@ -84,7 +84,7 @@ def test_the_budget_is_slightly_below_the_renyi_claim(
         "attacks.blackbox-loss = {}\n[training]\nrounds = 4\nepochs = 2\nbatch_size = 20\n"
         f'[defense]\nname = "{defense["name"]}"\n[defense.options]\n{options}\n'
     )
-    assert fa.budget(path).epsilon == found.epsilon
+    assert fa.budget(path).epsilon == result.epsilon
 
 
 def _options(defense: dict[str, object]) -> dict[str, object]:
@@ -100,6 +100,9 @@ NOT_COMPOSED = {
     ),
     "combines client-dp with dp-sgd": study(CLIENT_DP, DP_SGD),
     "combines dp-sgd with mixup": study(DP_SGD, {"name": "mixup"}),
+    "steps of dp-sgd are counted for fedavg, .* uses fedsgd": study(
+        DP_SGD, algorithm={"name": "fedsgd"}
+    ),
     "does not grow with rounds": study(
         {"name": "ldp-laplace", "options": {"epsilon": 2, "clip": 1}}
     ),
@@ -131,10 +134,10 @@ def with_bounds(*bounds: tuple[str, float], **changes: object) -> Record:
 
 
 def test_the_largest_bound_of_each_kind_is_measured() -> None:
-    found = measured_bounds(
+    result = measured_bounds(
         with_bounds(("epsilon", 0.3), ("epsilon", 0.5), ("client_epsilon", 2.0))
     )
-    assert [(bound.unit, bound.metric, bound.value) for bound in found] == [
+    assert [(bound.unit, bound.metric, bound.value) for bound in result] == [
         ("client", "client_epsilon", 2.0),
         ("sample", "epsilon", 0.5),
     ]
@@ -148,10 +151,10 @@ def written(path: Path, document: Record) -> Path:
 def test_a_record_states_its_set_up_and_its_bounds(tmp_path: Path) -> None:
     config = study(CLIENT_DP).model_dump(mode="json", exclude_defaults=True)
     path = written(tmp_path / "record.json", with_bounds(("epsilon", 0.51999), config=config))
-    found = fa.budget(path)
-    assert found.epsilon == fa.budget(setup_of_study(study(CLIENT_DP), SIZES)).epsilon
-    assert "Measured for one sample: epsilon at least 0.519 (epsilon; one run" in str(found)
-    assert json.loads(found.to_json())["measured"][0]["value"] == 0.51999
+    result = fa.budget(path)
+    assert result.epsilon == fa.budget(setup_of_study(study(CLIENT_DP), SIZES)).epsilon
+    assert "Measured for one sample: epsilon at least 0.519 (epsilon; one run" in str(result)
+    assert json.loads(result.to_json())["measured"][0]["value"] == 0.51999
 
 
 def test_a_bound_above_the_epsilon_is_pointed_out(tmp_path: Path) -> None:

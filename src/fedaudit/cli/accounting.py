@@ -48,7 +48,7 @@ def budget(
     from fedaudit.privacy_budget.budget import EXIT_CODES
     from fedaudit.privacy_budget.budget import budget as computed
 
-    found = computed(
+    result = computed(
         setup,
         target=target,
         unit=unit,
@@ -58,7 +58,7 @@ def budget(
         data_dir=data_dir,
     )
     if json:
-        print(found.to_json())
+        print(result.to_json())
     else:
-        log(*str(found).split("\n"))
-    sys.exit(EXIT_CODES[found.verdict])
+        log(*str(result).split("\n"))
+    sys.exit(EXIT_CODES[result.verdict])

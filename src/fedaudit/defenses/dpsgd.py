@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import field
 from functools import cache
-from math import ceil
 from weakref import WeakKeyDictionary
 
 import torch
@@ -32,7 +31,7 @@ from fedaudit.core.errors import BadInput, Unsupported, type_of
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
 from fedaudit.defenses.clip import refuse_noise_without_clip
-from fedaudit.fl.accounting import gaussian_mechanism_epsilon
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon, sampling_rate, steps_per_epoch
 from fedaudit.fl.hooks import (
     ConfiguredDefense,
     Guarantee,
@@ -125,7 +124,7 @@ class DPSGD(ConfiguredDefense):
         rate = sampling_rate(batch_size, len(data))
         object.__setattr__(self, "_expected", rate * len(data))
         rng = context.rng("poisson batches")
-        for _ in range(ceil(len(data) / batch_size)):
+        for _ in range(steps_per_epoch(batch_size, len(data))):
             is_drawn = torch.rand(len(data), generator=rng, dtype=torch.float64) < rate
             samples = data.take(is_drawn.to(data.ids.device))
             yield Batch(samples.features, samples.targets, samples.ids)
@@ -171,7 +170,7 @@ class DPSGD(ConfiguredDefense):
         steps that draw each sample independently, and not for shuffled batches.
         """
         rate = sampling_rate(work.batch_size, work.samples)
-        steps = work.rounds * work.epochs * ceil(work.samples / work.batch_size)
+        steps = work.rounds * work.epochs * steps_per_epoch(work.batch_size, work.samples)
         return Guarantee(
             gaussian_mechanism_epsilon(self.noise_multiplier, steps, delta=delta, rate=rate),
             f"one sample, in {steps} steps that each draw it with probability {rate:.3g}",
@@ -212,11 +211,6 @@ def _refuse_other_than_images(shape: tuple[int, ...], padding: int) -> None:
             f"are larger than padding = {padding}, got samples of shape {'x'.join(map(str, shape))}"
             "; set multiplicity = 1 or a smaller padding"
         )
-
-
-def sampling_rate(batch_size: int, samples: int) -> float:
-    """Return the probability that a step draws a sample."""
-    return min(1.0, batch_size / samples)
 
 
 _log = logging.getLogger("fedaudit")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 
 from fedaudit.core.errors import BadInput
 
@@ -62,6 +63,16 @@ def gaussian_mechanism_epsilon(
     if rate < 1 and not epsilon > 0:
         return gaussian_mechanism_epsilon(noise_multiplier, releases, delta=delta)
     return epsilon
+
+
+def sampling_rate(batch_size: int, samples: int) -> float:
+    """Return the probability that a step of DP-SGD draws a sample."""
+    return min(1.0, batch_size / samples)
+
+
+def steps_per_epoch(batch_size: int, samples: int) -> int:
+    """Return the number of steps of an epoch of DP-SGD."""
+    return ceil(samples / batch_size)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import ceil, isfinite
 from os import PathLike
 from pathlib import Path
 
@@ -86,8 +87,8 @@ class Budget:
         >>> phase = {
         ...     "rounds": 100, "protects": "client", "clip": 1.0, "noise_multiplier": 10.0
         ... }
-        >>> found = fa.budget({"clients": 5000, "delta": 1e-5, "target": 5.0, "phase": [phase]})
-        >>> round(found.epsilon, 3), found.rounds_left, str(found.verdict)
+        >>> result = fa.budget({"clients": 5000, "delta": 1e-5, "target": 5.0, "phase": [phase]})
+        >>> round(result.epsilon, 3), result.rounds_left, str(result.verdict)
         (4.377, 25, 'within the target')
     """
 
@@ -121,19 +122,22 @@ class Budget:
         return max(0, self.last_round - self.setup.rounds)
 
     def to_json(self) -> str:
-        """Return the budget as JSON."""
+        """Return the budget as JSON, with null for an infinite epsilon."""
         document = {
             "format": "fedaudit-budget",
             "name": self.setup.name,
             "verdict": str(self.verdict),
             "unit": self.unit,
-            "epsilon": self.epsilon,
+            "epsilon": _finite(self.epsilon),
             "delta": self.setup.delta,
             "adjacency": self.setup.adjacency,
             "target": self.target,
             "last_round": self.last_round,
             "rounds_left": self.rounds_left,
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [
+                asdict(row) | {unit: _finite(getattr(row, unit)) for unit in UNITS}
+                for row in self.rows
+            ],
             "measured": [asdict(bound) for bound in self.measured],
             "setup": self.setup.model_dump(mode="json", exclude_defaults=True),
         }
@@ -142,15 +146,15 @@ class Budget:
     def __str__(self) -> str:
         setup = self.setup
         head = (
-            f"{setup.name}: epsilon {_number(self.epsilon)} for one {self.unit} after "
+            f"{setup.name}: epsilon {_rounded_up(self.epsilon)} for one {self.unit} after "
             f"{setup.rounds:,} rounds, at delta {setup.delta:g}"
         )
         if self.target is not None:
-            head += f" ({self.verdict} of {_number(self.target)})"
+            head += f" ({self.verdict} of {self.target:g})"
         lines = [*_wrapped(f"{head}."), ""]
         lines.append(f"{'round':>9}  {'phase':>5}" + "".join(f"{unit:>12}" for unit in UNITS))
         for row in self.rows:
-            cells = "".join(f"{_number(getattr(row, unit)):>12}" for unit in UNITS)
+            cells = "".join(f"{_rounded_up(getattr(row, unit)):>12}" for unit in UNITS)
             lines.append(f"{row.round:>9,}  {row.phase:>5}{cells}")
         lines.append("")
         for sentence in self._remarks():
@@ -194,7 +198,7 @@ class Budget:
         return remarks
 
     def _rounds_sentence(self, target: float) -> str:
-        words = f"the target of {_number(target)}"
+        words = f"the target of {target:g}"
         if self.last_round is None:
             return f"Rounds left: a million further rounds stay within {words}."
         if self.verdict is BudgetVerdict.ABOVE:
@@ -204,15 +208,19 @@ class Budget:
                 if self.last_round
                 else f"Epsilon is above {words} after the first round."
             )
-        return (
-            f"Rounds left: {self.rounds_left:,} more with the settings of the last phase stay "
-            f"within {words}."
-        )
+        capped = self.setup.phase[-1].participations is not None
+        which = "in which a client takes part" if capped else "with the settings of the last phase"
+        return f"Rounds left: {self.rounds_left:,} more {which} stay within {words}."
 
 
-def _number(value: float) -> str:
-    # A larger epsilon promises nothing, so that its size is of no interest.
-    return f"{value:.3f}" if value <= 1000 else "> 1,000"
+def _rounded_up(epsilon: float) -> str:
+    """Format an upper bound; above 1,000 it promises nothing, so its size does not matter."""
+    return f"{ceil(epsilon * 1000 - 1e-6) / 1000:.3f}" if epsilon <= 1000 else "> 1,000"
+
+
+def _finite(epsilon: float) -> float | None:
+    """Return a number that JSON can represent."""
+    return epsilon if isfinite(epsilon) else None
 
 
 def _count(number: int, noun: str) -> str:
@@ -263,16 +271,16 @@ def budget(
         ...     "rounds": 200, "protects": "client", "clip": 1.0, "noise_multiplier": 1.0,
         ...     "sampling": "poisson", "clients_per_round": 50,
         ... }
-        >>> found = fa.budget({"clients": 5000, "delta": 1e-5, "phase": [phase]}, every=200)
-        >>> round(found.epsilon, 2)
+        >>> result = fa.budget({"clients": 5000, "delta": 1e-5, "phase": [phase]}, every=200)
+        >>> round(result.epsilon, 2)
         0.91
 
     Source: Koskela, Jälkö and Honkela 2020 (privacy loss distributions); Doroshenko et al. 2022.
     """
     overrides = {"target": target, "unit": unit, "delta": delta}
-    resolved, found = _resolved(setup, overrides, data_dir)
+    resolved, measured = _resolved(setup, overrides, data_dir)
     if record is not None:
-        found = read_record(record_at(Path(record)))
+        measured = read_record(record_at(Path(record)))
     if every is not None and every < 1:
         raise BadInput(f"{option('every')} is a number of rounds of at least 1, got {every}")
     losses = {unit: Losses(resolved, unit) for unit in UNITS}
@@ -295,7 +303,7 @@ def budget(
         target=resolved.target,
         rows=rows,
         last_round=last_round,
-        measured=() if found is None else measured_bounds(found),
+        measured=() if measured is None else measured_bounds(measured),
     )
 
 

@@ -86,7 +86,8 @@ def release_of(setup: PrivacySetup, phase: Phase, unit: Unit, *, half: bool = Fa
         drawn = drawn or population
         members = min(members, population)
         present = float(sp.stats.hypergeom.sf(0, population, members, drawn))
-        members = min(members, drawn)
+        # A person may have samples in the batches of several clients.
+        members = min(members, drawn * (setup.person_clients if unit == "person" else 1))
     distance = factor * members
     whole = Release("gaussian", noise, distance)
     if rate == 1 or whole.largest_loss > _LARGEST_LOSS:

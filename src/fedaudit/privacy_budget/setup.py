@@ -1,10 +1,12 @@
 """Privacy set-up of a federation: its units, and its mechanism in each phase of the training."""
 
+from math import ceil
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedaudit.core.errors import BadInput
+from fedaudit.fl.accounting import sampling_rate, steps_per_epoch
 
 Unit: TypeAlias = Literal["sample", "person", "client"]
 """What an adversary must not be able to detect; see :class:`PrivacySetup`."""
@@ -124,7 +126,7 @@ class Phase(_Table):
 
     @property
     def total_noise_multiplier(self) -> float:
-        """Noise of all that one round (or step) releases, in units of one contribution.
+        """Noise multiplier of a single sum that reveals as much as all releases of one round.
 
         Adaptive clipping also releases a noisy count, whose terms are shifted to 1/2 and -1/2.
 
@@ -163,7 +165,10 @@ def _check_noise(phase: Phase) -> None:
 def _check_order(phase: Phase) -> None:
     order = phase.order
     if len({*order}) < len(order):
-        raise BadInput(f"order names a step twice: {', '.join(order)}; name each step once")
+        raise BadInput(
+            f"order names a step twice: {', '.join(order)}; name each step once, and leave out "
+            "steps after the noise, which change no epsilon"
+        )
     if phase.clip is None or "clip" not in order:
         raise BadInput(
             "this is no mechanism: without clipping, one contribution may be larger than any "
@@ -194,26 +199,22 @@ def _check_sampling(phase: Phase) -> None:
         "clients_per_round": phase.clients_per_round,
         "batch_size": phase.batch_size,
     }
-    given = [name for name, value in sizes.items() if value is not None]
+    named_sizes = [name for name, value in sizes.items() if value is not None]
     size = "clients_per_round" if phase.protects == "client" else "batch_size"
     if phase.sampling == "shuffle" and phase.protects == "client":
         raise BadInput(
             "sampling = 'shuffle' is for samples in epochs of local training; for clients, give "
             "sampling = 'all' and participations"
         )
-    if phase.sampling == "poisson":
-        allowed, needed = ["rate", size], 1
-    elif phase.sampling == "fixed":
-        allowed, needed = [size], 1
-    else:
-        allowed, needed = [], 0
-    wrong = [name for name in given if name not in allowed]
+    sizes_of_sampling = {"poisson": ["rate", size], "fixed": [size]}
+    allowed = sizes_of_sampling.get(phase.sampling, [])
+    wrong = [name for name in named_sizes if name not in allowed]
     if wrong:
         raise BadInput(
             f"{wrong[0]} has no effect on {phase.protects}s with sampling = {phase.sampling!r}; "
             "leave it out"
         )
-    if needed and len(given) != 1:
+    if allowed and len(named_sizes) != 1:
         raise BadInput(
             f"sampling = {phase.sampling!r} needs {' or '.join(allowed)}, and exactly one of them"
         )
@@ -259,13 +260,13 @@ def _check_clients(phase: Phase) -> None:
 
 
 def _check_work(phase: Phase) -> None:
-    is_given = [phase.steps is not None, phase.epochs is not None]
-    if phase.protects == "client" and any(is_given):
+    is_stated = [phase.steps is not None, phase.epochs is not None]
+    if phase.protects == "client" and any(is_stated):
         raise BadInput(
             "steps and epochs of the local training have no effect on the epsilon of clipped "
             "updates of clients; leave them out"
         )
-    if phase.protects == "sample" and sum(is_given) != 1:
+    if phase.protects == "sample" and sum(is_stated) != 1:
         raise BadInput(
             "DP-SGD needs steps or epochs of the local training in a round, and exactly one of them"
         )
@@ -364,8 +365,8 @@ class PrivacySetup(_Table):
             )
         if phase.sampling == "fixed" and self.adjacency != "replace":
             raise BadInput(
-                "random subsets of a fixed size hide what one takes part with and not that a unit "
-                "exists; give adjacency = 'replace', or Poisson sampling"
+                "random subsets of a fixed size have a guarantee for units that are replaced; give "
+                "adjacency = 'replace', or Poisson sampling"
             )
         if phase.sampling == "shuffle" and self.adjacency == "add-or-remove":
             raise BadInput(
@@ -377,17 +378,19 @@ class PrivacySetup(_Table):
                 "if each client adds noise, the amount of noise reveals whether a client takes "
                 "part; give adjacency = 'zero-out' or 'replace'"
             )
-        for size, whole, noun in (
-            (phase.clients_per_round, self.clients, "clients_per_round"),
-            (phase.batch_size, self.samples, "batch_size"),
-            (phase.least_honest_clients, self.clients, "least_honest_clients"),
+        for name, size, whole in (
+            ("clients_per_round", phase.clients_per_round, self.clients),
+            ("batch_size", phase.batch_size, self.samples),
         ):
             if size is not None and whole is not None and size > whole:
                 raise BadInput(
-                    f"the sampling rate would be above 1: {noun} is at most {whole}, got {size}"
-                    if noun != "least_honest_clients"
-                    else f"{noun} is at most {whole}, the number of clients, got {size}"
+                    f"the sampling rate would be above 1: {name} is at most {whole}, got {size}"
                 )
+        if phase.least_honest_clients is not None and phase.least_honest_clients > self.clients:
+            raise BadInput(
+                f"least_honest_clients is at most the number of clients ({self.clients}), got "
+                f"{phase.least_honest_clients}"
+            )
 
     @property
     def largest_client(self) -> int:
@@ -403,7 +406,7 @@ class PrivacySetup(_Table):
         if phase.protects == "client":
             return (phase.clients_per_round or self.clients) / self.clients
         samples = self.samples or 1
-        return (phase.batch_size or samples) / samples
+        return sampling_rate(phase.batch_size or samples, samples)
 
     def releases(self, phase: Phase, rounds: int) -> int:
         """Return in how many releases of the first rounds of a phase a unit may take part."""
@@ -419,6 +422,6 @@ class PrivacySetup(_Table):
             return phase.steps
         epochs = phase.epochs or 1
         if phase.rate is not None:
-            return epochs * -int(-1 // phase.rate)
+            return epochs * ceil(1 / phase.rate)
         samples = self.samples or 1
-        return epochs * -(-samples // (phase.batch_size or samples))
+        return epochs * steps_per_epoch(phase.batch_size or samples, samples)

@@ -15,6 +15,9 @@ from fedaudit.results.record import RECORDER_SETTINGS, Record
 
 CLIENT_DP, DP_SGD = "client-dp", "dp-sgd"
 
+_LOCAL_EPOCHS = ("fedavg", "fedprox", "fedadam", "ifca")
+"""Algorithms whose clients train for the epochs of the study in each round."""
+
 _SET_UP = "write the settings of the mechanism into a privacy set-up"
 
 
@@ -103,6 +106,11 @@ def setup_of_study(
         phase |= {"protects": "client", "order": ("clip", "noise", "sum")}
         shared = study.audit.clients_per_person
         return common | {"adjacency": "zero-out", "person_clients": shared, "phase": [phase]}
+    if study.algorithm.name not in _LOCAL_EPOCHS:
+        raise BadInput(
+            f"the steps of dp-sgd are counted for {', '.join(_LOCAL_EPOCHS)}, but the study "
+            f"{study.name!r} uses {study.algorithm.name}; {_SET_UP}"
+        )
     if study.audit.unit == "person":
         raise BadInput(
             f"the study {study.name!r} audits people and does not state how many samples one of "
@@ -116,8 +124,8 @@ def setup_of_study(
         )
     # The claim of a record is that of its audited clients, too.
     targets = [client for client in study.audit.targets if client in group.clients]
-    own = [sizes[client] for client in targets or group.clients if client in sizes]
-    samples = min(own if targets or fewest is None else [*own, fewest], default=0)
+    counts = [sizes[client] for client in targets or group.clients if client in sizes]
+    samples = min(counts if targets or fewest is None else [*counts, fewest], default=0)
     if samples < 1:
         raise BadInput(
             f"the study {study.name!r} states no number of samples of its clients; {_SET_UP}"
@@ -128,7 +136,7 @@ def setup_of_study(
         "batch_size": min(study.training.batch_size, samples),
         "epochs": study.training.epochs,
     }
-    most = max(own, default=samples)
+    most = max(counts, default=samples)
     return common | {"samples": samples, "most_samples": max(most, samples), "phase": [phase]}
 
 
