@@ -4,6 +4,7 @@ import inspect
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ def test_an_honest_upload_is_sent_as_it_is_and_a_memorised_one_is_withheld(tmp_p
     assert outcomes(opened) == ["sent", "withheld"]
     assert [one.measured for one in read_round_log(tmp_path)] == [True, False]
     assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
+
+
+def test_an_audit_of_people_is_refused(tmp_path: Path) -> None:
+    audit = data().split.audit
+    people = replace(audit, subject=np.arange(len(audit)) // 2)
+    with pytest.raises(BadInput, match="audit one sample of each person"):
+        Guard(tmp_path, network, people, limit=0.6)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_filter_is_applied_to_a_memorised_upload_and_to_no_honest_one(tmp_path: Path) -> None:

@@ -385,6 +385,11 @@ def _client_of(samples: AuditSet) -> int:
     if not isinstance(samples, AuditSet):
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
+    if samples.subject is not None:
+        raise BadInput(
+            "the audit's units are people with several samples, and a guard compares single "
+            "samples, whose confidence limits would be too narrow; audit one sample of each person"
+        )
     clients = np.unique(samples.owner[samples.owner >= 0]).tolist()
     if len(clients) != 1:
         raise BadInput(
