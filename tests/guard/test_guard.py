@@ -56,6 +56,22 @@ def test_an_honest_upload_is_sent_as_it_is_and_a_memorised_one_is_withheld(tmp_p
     assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
 
 
+@pytest.mark.parametrize("filter", [None, noisy], ids=["without a filter", "filter"])
+def test_a_run_has_at_most_so_many_uploads(filter: Any, tmp_path: Path) -> None:
+    settings = {"most_uploads": 3, "filter": filter, "limit": 0.65}
+    with guard(tmp_path, **settings) as opened:
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+        opened.check(2, sent=initial(), upload=memorising())
+        # The same bytes are answered without being compared again.
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+        if filter is None:
+            assert opened.check(3, sent=honest(), upload=honest()) is not None
+    with guard(tmp_path, **settings) as again:
+        assert again.check(4, sent=honest(), upload=honest()) is None
+        assert "between 3 uploads (most_uploads)" in again.decisions[-1].reason
+        assert again.check(1, sent=initial(), upload=honest()) is not None
+
+
 def test_an_audit_of_people_is_refused(tmp_path: Path) -> None:
     audit = data().split.audit
     people = replace(audit, subject=np.arange(len(audit)) // 2)

@@ -95,6 +95,7 @@ class Guard:
         attacks: Collection[str] = ATTACKS,
         confidence: float = 0.95,
         smallest_audit: int = 50,
+        most_uploads: int | None = None,
         task: str | Task | PerSampleLoss = CLASSIFICATION,
         not_uploaded: Collection[str] = (),
         workers: int = 1,
@@ -107,7 +108,7 @@ class Guard:
             path: Folder of the guard.
             model: The module that the client trains, or a function that builds one.
             samples: The client's audit set, from :func:`fair_split` on its data alone.
-            limit, decide_by, attacks, confidence, smallest_audit: See
+            limit, decide_by, attacks, confidence, smallest_audit, most_uploads: See
                 :class:`fedaudit.guard.policy.GuardPolicy`.
             filter: Function of the difference from the received model, such as clipping and noise,
                 applied to an upload that is above the limit. None to withhold it at once.
@@ -125,6 +126,7 @@ class Guard:
             "attacks": tuple(attacks),
             "confidence": confidence,
             "smallest_audit": smallest_audit,
+            "most_uploads": most_uploads,
         }
         self.policy = settings_from(values, GuardPolicy, source="the guard")
         if workers < 1:
@@ -161,6 +163,7 @@ class Guard:
         try:
             self._judge = Judge(self._recorder.run, catalogue, self.policy)
             self._left = measured_uploads(self._folder, self._decisions)
+            self._n_measured = sum(map(_measurements, self._decisions))
         except Exception:
             self._recorder.close()
             raise
@@ -320,6 +323,13 @@ class Guard:
         )
 
     def _measured(self, index: int, upload: Upload) -> _Candidate:
+        most = self.policy.most_uploads
+        if most is not None and self._n_measured >= most:
+            raise BadInput(
+                f"the policy shares its error between {most} uploads (most_uploads), which were "
+                "measured; start another run with a new audit set"
+            )
+        self._n_measured += 1
         measurement = self._measurement(index, upload)
         judgement = self._judge.judge([*self._left.values(), measurement.measured])
         return _Candidate(upload, measurement, judgement)
@@ -370,6 +380,11 @@ class Guard:
                 note = f"withheld: {decision.reason}"
                 self._recorder.withheld(decision.round, self._client, note)
         return decision
+
+
+def _measurements(decision: Decision) -> int:
+    """Return the number of uploads that were measured for a decision."""
+    return bool(decision.figures) + bool(decision.unfiltered)
 
 
 def _created(folder: Path) -> Path:
