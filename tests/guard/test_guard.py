@@ -366,7 +366,7 @@ PLACES = [
     "fedaudit.live.measuring.write_measured",
     "fedaudit.live.recorder.append_round",
     "fedaudit.guard.guard.append_decision",
-    "fedaudit.guard.guard.sync_folder",
+    "fedaudit.guard.candidates.sync_folder",
 ]
 
 
