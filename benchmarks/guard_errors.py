@@ -2,10 +2,11 @@
 
     python -m benchmarks.guard_errors [--runs 400]
 
-Prints two tables in Markdown. Runs in which some round is sent: scores of 270 members and as many
+Prints three tables in Markdown. Runs in which some round is sent: scores of 270 members and as many
 held-out samples are normal, with a given AUC and a given correlation between rounds, for one attack
-and a limit of 0.6. Audited samples that are needed so that a share of uploads without leak is sent,
-by bisection: for one attack, and for five attacks with independent scores.
+and a limit of 0.6, with the error of each round or of a run of 50. Audited samples that are needed
+so that a share of uploads without leak is sent, by bisection: for one attack, and for five attacks
+with independent scores; and for one attack if the error is that of a run.
 """
 
 import argparse
@@ -43,26 +44,32 @@ def first_sent(
 
 def over_rounds(runs: int) -> None:
     print(
-        "| decide_by | true AUC | correlation | "
+        "| decide_by | most_uploads | true AUC | correlation | "
         + " | ".join(f"to round {n}" for n in ROUNDS)
         + " |"
     )
-    print("|---" * (3 + len(ROUNDS)) + "|")
+    print("|---" * (4 + len(ROUNDS)) + "|")
     rng = np.random.default_rng(0)
-    choices: Sequence[DecideBy] = ("upper", "estimate")
-    for decide_by in choices:
-        policy = GuardPolicy(limit=0.6, decide_by=decide_by, attacks=("blackbox-loss",))
+    choices: Sequence[tuple[DecideBy, int | None]] = (
+        ("upper", None),
+        ("estimate", None),
+        ("upper", max(ROUNDS)),
+    )
+    for decide_by, most in choices:
+        policy = GuardPolicy(
+            limit=0.6, decide_by=decide_by, attacks=("blackbox-loss",), most_uploads=most
+        )
         for auc in (0.6, 0.65):
             for correlation in (0.0, 0.5, 0.9, 0.99):
                 first = [first_sent(policy, auc, correlation, rng) for _ in range(runs)]
                 shares = (np.mean([n is not None and n <= last for n in first]) for last in ROUNDS)
                 cells = " | ".join(f"{share:.1%}" for share in shares)
-                print(f"| {decide_by} | {auc} | {correlation} | {cells} |", flush=True)
+                print(f"| {decide_by} | {most} | {auc} | {correlation} | {cells} |", flush=True)
 
 
-def share_sent(side: int, limit: float, attacks: int, rng: np.random.Generator) -> float:
+def share_sent(policy: GuardPolicy, side: int, attacks: int, rng: np.random.Generator) -> float:
     """Return the share of uploads without leak that are sent."""
-    policy, turns = GuardPolicy(limit=limit, attacks=("blackbox-loss",)), 1500
+    turns = 1500
     # All attacks must pass.
     sent = sum(
         all(is_sent(policy, rng.normal(size=2 * side)) for _ in range(attacks))
@@ -71,22 +78,38 @@ def share_sent(side: int, limit: float, attacks: int, rng: np.random.Generator) 
     return sent / turns
 
 
+def needed(policy: GuardPolicy, target: float, attacks: int, rng: np.random.Generator) -> int:
+    """Return the audited samples with which a share of uploads without leak is sent."""
+    low, high = 8, 5000
+    while high - low > max(1, low * 0.02):
+        middle = (low + high) // 2
+        if share_sent(policy, middle, attacks, rng) >= target:
+            high = middle
+        else:
+            low = middle
+    return 2 * high
+
+
 def sizes() -> None:
     print("\n| limit | 50 %, one attack | 90 %, one attack | 90 %, five attacks |")
     print("|---" * 4 + "|")
     rng = np.random.default_rng(1)
     for limit in (0.55, 0.6, 0.65, 0.7):
-        needed = list[int]()
-        for target, attacks in ((0.5, 1), (0.9, 1), (0.9, 5)):
-            low, high = 8, 2500
-            while high - low > max(1, low * 0.02):
-                middle = (low + high) // 2
-                if share_sent(middle, limit, attacks, rng) >= target:
-                    high = middle
-                else:
-                    low = middle
-            needed.append(2 * high)
-        print(f"| {limit} | " + " | ".join(f"{size:,}" for size in needed) + " |", flush=True)
+        policy = GuardPolicy(limit=limit, attacks=("blackbox-loss",))
+        counts = [needed(policy, *of, rng) for of in ((0.5, 1), (0.9, 1), (0.9, 5))]
+        print(f"| {limit} | " + " | ".join(f"{count:,}" for count in counts) + " |", flush=True)
+
+
+def sizes_of_runs() -> None:
+    print("\n| limit | most_uploads | 50 % | 90 % |")
+    print("|---" * 4 + "|")
+    rng = np.random.default_rng(2)
+    for limit in (0.6, 0.65, 0.7):
+        for most in (None, 10, 50):
+            policy = GuardPolicy(limit=limit, attacks=("blackbox-loss",), most_uploads=most)
+            counts = [needed(policy, share, 1, rng) for share in (0.5, 0.9)]
+            cells = " | ".join(f"{count:,}" for count in counts)
+            print(f"| {limit} | {most} | {cells} |", flush=True)
 
 
 def main() -> None:
@@ -95,6 +118,7 @@ def main() -> None:
     args = parser.parse_args()
     over_rounds(args.runs)
     sizes()
+    sizes_of_runs()
 
 
 if __name__ == "__main__":

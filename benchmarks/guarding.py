@@ -7,14 +7,17 @@ random 32 x 32 pictures, in batches of 32 on one thread, and the check of the up
 audited samples. "Prepared" calls ``Guard.prepare`` before training, as the guards of Flower and
 NVFlare do; the other variants measure everything after it. One site has both cores for itself. Two
 sites train at once, each in a process, and the round ends with the slower one. Variants in turn,
-the first turn dropped, medians of wall and CPU seconds, the latter with those of the second
-process; the share is the median of each turn's time divided by that without a guard.
-``--smaller 10`` has a tenth of the samples of both kinds.
+the first turn dropped, medians. CPU seconds include those of the second process. The path is the
+CPU seconds from the beginning to the end of a round if each process has a core: those of the first
+process, and those for which it waits for the second one. Other programs change it little, while
+wall seconds need two free cores. The share is the median of each turn's time divided by that
+without a guard. ``--smaller 10`` has a tenth of the samples of both kinds.
 """
 
 import argparse
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,15 +25,19 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import NamedTuple
+from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.recording import pictures, train
 from fedaudit.guard.guard import Guard
 from fedaudit.guard.policy import ATTACKS
 from fedaudit.live.audited import fair_split
+from fedaudit.live.preparing import PreparingProcess
 from fedaudit.models import CNN
+from fedaudit.observe.round import Round
+from fedaudit.signals.base import Signal
 
 SAMPLES, AUDITED = 3000, 540
 LOSSES = ("blackbox-loss", "loss-series", "fta-l")
@@ -57,6 +64,7 @@ class Taken(NamedTuple):
 
     wall: float
     cpu: float
+    path: float
 
 
 ONE_SITE = (
@@ -108,28 +116,59 @@ class Site:
     def round(self, variant: Variant) -> Taken:
         """Train, check the upload, and return the seconds."""
         self._rounds += 1
-        module = network()
+        module, guard = network(), self._guards.get(variant)
         sent = {name: value.clone() for name, value in module.state_dict().items()}
-        began, cpu = perf_counter(), self._cpu(variant)
-        if variant.prepares:
-            self._guards[variant].prepare(sent=sent)
+        began, here, there = perf_counter(), process_time(), second_cpu(guard)
+        if guard is not None and variant.prepares:
+            guard.prepare(sent=sent)
         for _ in range(self._epochs):
             train(module, *self._data)
-        if variant.attacks:
-            guard = self._guards[variant]
-            guard.check(self._rounds, sent=sent, upload=module)
+        waited = 0.0
+        if guard is not None:
+            with waiting(guard) as waits:
+                guard.check(self._rounds, sent=sent, upload=module)
             assert not guard.decisions[-1].is_error, guard.decisions[-1]
-        return Taken(perf_counter() - began, self._cpu(variant) - cpu)
+            waited = sum(waits)
+        wall, cpu = perf_counter() - began, process_time() - here
+        return Taken(wall, cpu + second_cpu(guard) - there, cpu + waited)
 
-    def _cpu(self, variant: Variant) -> float:
-        """Return the CPU seconds of this process and the guard's second one so far."""
-        guard = self._guards.get(variant)
-        preparing = guard._recorder._measuring._preparing if guard is not None else None
-        if preparing is None or not preparing._process.pid:
-            return process_time()
-        fields = Path(f"/proc/{preparing._process.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])
-        return process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+def second_of(guard: Guard | None) -> PreparingProcess | None:
+    return None if guard is None else guard._recorder._measuring._preparing
+
+
+def second_cpu(guard: Guard | None) -> float:
+    """Return the CPU seconds of a guard's second process so far, which has one thread."""
+    second = second_of(guard)
+    if second is None or not second._process.pid:
+        return 0.0
+    return int(Path(f"/proc/{second._process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+@contextmanager
+def waiting(guard: Guard) -> Iterator[list[float]]:
+    """Collect the CPU seconds that the second process needs longer than this one within a check."""
+    waits, second = list[float](), second_of(guard)
+    if second is None:
+        yield waits
+        return
+    send, receive, starts = second._send_update, second._receive, [0.0, 0.0]
+
+    def sent(seen: Round) -> list[Signal]:
+        starts[:] = process_time(), second_cpu(guard)
+        return send(seen)
+
+    def received() -> dict[str, Tensor] | None:
+        here = process_time() - starts[0]
+        values = receive()
+        waits.append(max(0.0, second_cpu(guard) - starts[1] - here))
+        return values
+
+    with (
+        patch.object(second, "_send_update", sent),
+        patch.object(second, "_receive", received),
+    ):
+        yield waits
 
 
 def serve(orders: Connection, folder: Path, number: int, smaller: int, epochs: int) -> None:
@@ -145,23 +184,20 @@ def together(sites: list[Connection], variant: Variant) -> Taken:
     for site in sites:
         site.send(variant)
     taken: list[Taken] = [site.recv() for site in sites]
-    return Taken(max(t.wall for t in taken), sum(t.cpu for t in taken))
+    return Taken(max(t.wall for t in taken), sum(t.cpu for t in taken), max(t.path for t in taken))
 
 
 def rows(turns: list[dict[Variant, Taken]], variants: tuple[Variant, ...]) -> None:
     """Print a line for each variant; the first is the one without a guard."""
     for variant in variants:
-        wall, cpu = (median(turn[variant][part] for turn in turns) for part in (0, 1))
-        shares = (
+        parts = range(len(Taken._fields))
+        seconds = [median(turn[variant][part] for turn in turns) for part in parts]
+        shares = [
             median(turn[variant][part] / turn[variants[0]][part] for turn in turns)
-            for part in (0, 1)
-        )
-        print(
-            f"| {variant.name} | {wall:.2f} s | {cpu:.2f} s | "
-            + " | ".join(f"{share:.2f}" for share in shares)
-            + " |",
-            flush=True,
-        )
+            for part in parts
+        ]
+        cells = [*(f"{each:.2f} s" for each in seconds), *(f"{share:.2f}" for share in shares)]
+        print(f"| {variant.name} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -173,8 +209,8 @@ def main() -> None:
     if args.turns < 2:
         parser.error("the first turn warms up and is dropped; give at least 2")
     print(f"torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n")
-    print("| round | wall | CPU | wall, share of no guard | CPU, share |")
-    print("|---|---|---|---|---|")
+    print("| round | wall | CPU | path | wall, share of no guard | CPU, share | path, share |")
+    print("|---|---|---|---|---|---|---|")
     context = get_context("spawn")
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder, sites = Path(name), list[Connection]()

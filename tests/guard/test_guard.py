@@ -4,6 +4,7 @@ import inspect
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,30 @@ def test_an_honest_upload_is_sent_unchanged_and_a_memorised_upload_is_withheld(
     assert outcomes(opened) == ["sent", "withheld"]
     assert [one.measured for one in read_round_log(tmp_path)] == [True, False]
     assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
+
+
+@pytest.mark.parametrize("filter", [None, noisy], ids=["without a filter", "filter"])
+def test_a_run_has_at_most_so_many_uploads(filter: Any, tmp_path: Path) -> None:
+    settings = {"most_uploads": 3, "filter": filter, "limit": 0.65}
+    with guard(tmp_path, **settings) as opened:
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+        opened.check(2, sent=initial(), upload=memorising())
+        # The same bytes are answered without being compared again.
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+        if filter is None:
+            assert opened.check(3, sent=honest(), upload=honest()) is not None
+    with guard(tmp_path, **settings) as again:
+        assert again.check(4, sent=honest(), upload=honest()) is None
+        assert "between 3 uploads (most_uploads)" in again.decisions[-1].reason
+        assert again.check(1, sent=initial(), upload=honest()) is not None
+
+
+def test_an_audit_of_people_is_refused(tmp_path: Path) -> None:
+    audit = data().split.audit
+    people = replace(audit, subject=np.arange(len(audit)) // 2)
+    with pytest.raises(BadInput, match="audit one sample of each person"):
+        Guard(tmp_path, network, people, limit=0.6)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_filter_is_applied_only_to_a_memorised_upload(tmp_path: Path) -> None:
@@ -343,7 +368,7 @@ PLACES = [
     "fedaudit.live.measuring.write_measured",
     "fedaudit.live.recorder.append_round",
     "fedaudit.guard.guard.append_decision",
-    "fedaudit.guard.guard.sync_folder",
+    "fedaudit.guard.candidates.sync_folder",
 ]
 
 

@@ -59,7 +59,7 @@ MOMENTS: dict[str, tuple[Place, Callable[..., Any]]] = {
 }
 
 
-def checked_in_a_fork(folder: Path, moment: str, **settings: Any) -> int:
+def checked_in_a_fork(folder: Path, moment: str, *, prepares: bool = False, **settings: Any) -> int:
     """Check an upload in another process that is killed; return the signal."""
     (owner, name), how = MOMENTS[moment]
     with warnings.catch_warnings():
@@ -68,6 +68,8 @@ def checked_in_a_fork(folder: Path, moment: str, **settings: Any) -> int:
     if process == 0:
         try:
             opened = guard(folder, **settings)
+            if prepares:
+                opened.prepare(sent=initial())
             setattr(owner, name, how(getattr(owner, name)))
             upload = memorising() if settings else honest()
             leaving = opened.check(1, sent=initial(), upload=upload)
@@ -77,14 +79,16 @@ def checked_in_a_fork(folder: Path, moment: str, **settings: Any) -> int:
     return os.WTERMSIG(os.waitpid(process, 0)[1])
 
 
+@pytest.mark.parametrize("prepares", [False, True], ids=["", "prepared"])
 @pytest.mark.parametrize("filter", [None, noisy], ids=["sent", "filtered"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_process_returns_no_upload_and_the_next_process_measures(
-    moment: str, filter: Any, tmp_path: Path
+    moment: str, filter: Any, prepares: bool, tmp_path: Path
 ) -> None:
     settings = {} if filter is None else {"filter": filter}
     honest(), memorising()
-    assert checked_in_a_fork(tmp_path, moment, **settings) == signal.SIGKILL
+    killed = checked_in_a_fork(tmp_path, moment, prepares=prepares, **settings)
+    assert killed == signal.SIGKILL
     assert not (tmp_path / "left").exists(), "nothing was returned"
     was_decided = moment == "after its decision"
     assert len([d for d in read_decisions(tmp_path) if d.left]) == was_decided

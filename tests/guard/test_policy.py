@@ -66,6 +66,13 @@ def test_the_error_probability_is_divided_by_the_attacks_only_for_a_lower_limit(
     assert shared == pytest.approx(0.975)
 
 
+def test_the_error_is_shared_between_the_uploads_of_a_run() -> None:
+    assert policy(most_uploads=10).level == pytest.approx(0.995)
+    both = policy(most_uploads=10, attacks=["loss-series", "avg-cosine"], decide_by="lower")
+    assert both.level == pytest.approx(0.9975)
+    assert policy(most_uploads=1).level == 0.95
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -76,6 +83,8 @@ def test_the_error_probability_is_divided_by_the_attacks_only_for_a_lower_limit(
         ({"attacks": []}, "attacks"),
         ({"attacks": ["loss-series", "loss-series"]}, "named twice"),
         ({"smallest_audit": 9}, "smallest_audit in .*: it should be greater than or equal to 10"),
+        ({"most_uploads": 0}, "most_uploads in .*: it should be greater than or equal to 1"),
+        ({"most_uploads": 5, "decide_by": "estimate"}, 'decide by "upper" or "lower"'),
         ({"limits": 0.6}, "did you mean 'limit'"),
     ],
 )

@@ -5,15 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock as ThreadLock
 from types import TracebackType
-from typing import NamedTuple, overload
+from typing import overload
 
 import numpy as np
-import torch
 from torch import nn
 
 from fedaudit.core.devices import device_named, refuse_several_workers
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.files import lock_folder, sync_folder
+from fedaudit.core.files import lock_folder
 from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -25,16 +24,10 @@ from fedaudit.guard.arrays import (
     copied,
     digest,
 )
-from fedaudit.guard.decisions import (
-    DECISIONS_FILE,
-    Decision,
-    append_decision,
-    opened_decisions,
-)
-from fedaudit.guard.judging import Judge, Judgement
+from fedaudit.guard.candidates import Candidate, Candidates
+from fedaudit.guard.decisions import Decision, append_decision, opened_decisions
 from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy
-from fedaudit.guard.uploads import discard_undecided, measured_uploads, write_repeated
-from fedaudit.live.measuring import Measurement
+from fedaudit.guard.uploads import discard_undecided
 from fedaudit.live.record import record
 from fedaudit.live.recording import is_recording
 from fedaudit.live.weights import Array
@@ -47,16 +40,6 @@ LIMITS = (
     "the guard measures this client's uploads alone; attacks that compare clients (FedMIA) need "
     "the others', so that its figures are a lower bound on what a server can find"
 )
-_ROUNDING = 1e-4
-"""Largest difference between two measurements of one upload, as on other processors."""
-
-
-class _Candidate(NamedTuple):
-    """Upload that was measured and may leave."""
-
-    upload: Upload
-    measurement: Measurement
-    judgement: Judgement
 
 
 class Guard:
@@ -95,6 +78,7 @@ class Guard:
         attacks: Collection[str] = ATTACKS,
         confidence: float = 0.95,
         smallest_audit: int = 50,
+        most_uploads: int | None = None,
         task: str | Task | PerSampleLoss = CLASSIFICATION,
         not_uploaded: Collection[str] = (),
         workers: int = 1,
@@ -107,7 +91,7 @@ class Guard:
             path: Folder of the guard.
             model: The module that the client trains, or a function that builds one.
             samples: The client's audit set, from :func:`fair_split` on its data alone.
-            limit, decide_by, attacks, confidence, smallest_audit: See
+            limit, decide_by, attacks, confidence, smallest_audit, most_uploads: See
                 :class:`fedaudit.guard.policy.GuardPolicy`.
             filter: Function of the difference from the received model, such as clipping and noise,
                 applied to an upload that is above the limit. None to withhold it at once.
@@ -125,6 +109,7 @@ class Guard:
             "attacks": tuple(attacks),
             "confidence": confidence,
             "smallest_audit": smallest_audit,
+            "most_uploads": most_uploads,
         }
         self.policy = settings_from(values, GuardPolicy, source="the guard")
         if workers < 1:
@@ -134,9 +119,9 @@ class Guard:
         self._folder, self._filter, self._log = Path(path), filter, log
         self._client = _client_of(samples)
         members = int((samples.owner >= 0).sum())
-        # Before the folder is used, so that a larger audit can use it.
+        # Before the folder is used, so that a larger audit, or other attacks, can use it.
         self.policy.refuse_small(members, len(samples) - members)
-        catalogue = self.policy.catalogue()
+        self.policy.catalogue()
         self._busy = ThreadLock()
         self._fault, self._is_closed = "", False
         lock = lock_folder(_created(self._folder))
@@ -159,8 +144,9 @@ class Guard:
         # The recorder holds the same lock until it is closed.
         del lock
         try:
-            self._judge = Judge(self._recorder.run, catalogue, self.policy)
-            self._left = measured_uploads(self._folder, self._decisions)
+            self._candidates = Candidates(
+                self._folder, self._recorder, self._client, self.policy, self._decisions
+            )
         except Exception:
             self._recorder.close()
             raise
@@ -268,13 +254,14 @@ class Guard:
         before = self._earlier(draft)
         if before is not None:
             if before.left:
-                self._verify(before, client_upload)
+                until = self._decisions[: self._decisions.index(before) + 1]
+                self._candidates.verify(before, until, client_upload)
             return before, client_upload.arrays if before.left else None
-        candidate = self._measured(index, client_upload)
+        candidate = self._candidates.measured(index, client_upload)
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
             changes = {"outcome": "filtered", "unfiltered": candidate.judgement.figures}
-            candidate = self._measured(index, client_upload.filtered(self._filter))
+            candidate = self._candidates.measured(index, client_upload.filtered(self._filter))
         changes["figures"] = candidate.judgement.figures
         if candidate.judgement.exceeds:
             changes["outcome"] = "withheld"
@@ -296,39 +283,11 @@ class Guard:
                 return decision if is_final else None
         return None
 
-    def _verify(self, decision: Decision, upload: Upload) -> None:
-        """Raise unless an upload that left has the measurement that its decision was made on.
-
-        The log alone is not believed, since a line could have been added to it.
-        """
-        before = self._decisions[: self._decisions.index(decision) + 1]
-        left = {d.key: self._left[d.key] for d in before if d.left}
-        measured, stored = self._measurement(decision.round, upload).measured, left[decision.key]
-        is_same = all(
-            torch.allclose(values, stored.signals[name], rtol=_ROUNDING, atol=_ROUNDING)
-            for name, values in measured.signals.items()
-        )
-        if not is_same or self._judge.judge([*left.values()]).exceeds:
-            raise BadInput(
-                f"{DECISIONS_FILE} lists this upload as sent, and its measurement, or the policy, "
-                "is another one; restore the folder from a copy, or give the guard another one"
-            )
-
-    def _measurement(self, index: int, upload: Upload) -> Measurement:
-        return self._recorder.measured(
-            index, sent=upload.received, uploads={self._client: upload.model()}
-        )
-
-    def _measured(self, index: int, upload: Upload) -> _Candidate:
-        measurement = self._measurement(index, upload)
-        judgement = self._judge.judge([*self._left.values(), measurement.measured])
-        return _Candidate(upload, measurement, judgement)
-
-    def _stored(self, decision: Decision, candidate: _Candidate | None) -> Decision:
+    def _stored(self, decision: Decision, candidate: Candidate | None) -> Decision:
         """Write the measurements of an upload that may leave, then the decision."""
         try:
             if candidate is not None:
-                self._keep(candidate.measurement, decision.version)
+                self._candidates.write(candidate, decision.version)
             append_decision(decision, self._folder)
         except Exception:
             # Files of an upload without a decision are deleted when the guard is opened.
@@ -336,21 +295,11 @@ class Guard:
             raise
         self._decisions.append(decision)
         if candidate is not None:
-            self._left[decision.key] = candidate.measurement.measured
+            self._candidates.leave(candidate, decision)
         else:
             with suppress(BadInput, OSError):
                 self._recorder.withheld(decision.round, self._client, f"withheld: {decision}")
         return decision
-
-    def _keep(self, measurement: Measurement, version: int) -> None:
-        if not version:
-            self._recorder.keep(measurement)
-            sync_folder(self._folder / "measured")
-            return
-        # A recording has one upload for each round; it lists the later ones as not measured.
-        place = write_repeated(self._folder, version, measurement)
-        self._recorder.repeated(measurement.entry.round)
-        sync_folder(place / "measured")
 
     def _withheld(self, number: object, error: Exception) -> Decision:
         """Log that an upload is withheld because of an error."""
@@ -385,6 +334,11 @@ def _client_of(samples: AuditSet) -> int:
     if not isinstance(samples, AuditSet):
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
+    if samples.subject is not None:
+        raise BadInput(
+            "the audit's units are people with several samples, and a guard compares single "
+            "samples, whose confidence limits would be too narrow; audit one sample of each person"
+        )
     clients = np.unique(samples.owner[samples.owner >= 0]).tolist()
     if len(clients) != 1:
         raise BadInput(

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedaudit.attacks import attack_named, catalogued
 from fedaudit.attacks.base import Attack
@@ -59,6 +59,10 @@ class GuardPolicy(BaseModel):
             shared between the attacks (Bonferroni). With "upper" it is not, since every attack
             must pass.
         smallest_audit: Fewest members, and fewest held-out samples, at least 10.
+        most_uploads: Largest number of uploads that are measured in a run. The error is then that
+            of the whole run, since it is shared between them (Bonferroni), and later uploads are
+            withheld. An upload counts twice if the filter is applied. None: no limit, and the error
+            is that of one upload.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -72,12 +76,22 @@ class GuardPolicy(BaseModel):
     ] = ATTACKS
     confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
     smallest_audit: Annotated[int, Field(ge=SMALLEST_GROUP, le=10**9, strict=True)] = 50
+    most_uploads: Annotated[int, Field(ge=1, le=10**6, strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_unused_error(self) -> "GuardPolicy":
+        if self.most_uploads is not None and self.decide_by == "estimate":
+            raise ValueError(
+                "most_uploads shares the error of confidence limits, and an estimate is compared "
+                'without one; decide by "upper" or "lower"'
+            )
+        return self
 
     @property
     def level(self) -> float:
         """Two-sided confidence of each attack's limits."""
         shared = len(self.attacks) if self.decide_by == "lower" else 1
-        return 1 - (1 - self.confidence) / shared
+        return 1 - (1 - self.confidence) / (shared * (self.most_uploads or 1))
 
     def catalogue(self) -> dict[str, Attack]:
         """Return the attacks by name.

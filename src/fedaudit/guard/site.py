@@ -96,6 +96,7 @@ def site_guard(path: Path | str, run: str, *, log: Callable[[str], None] = on_st
         attacks=policy.attacks,
         confidence=policy.confidence,
         smallest_audit=policy.smallest_audit,
+        most_uploads=policy.most_uploads,
         task=policy.task,
         not_uploaded=policy.not_uploaded,
         workers=policy.workers,
