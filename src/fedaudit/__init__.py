@@ -1,13 +1,17 @@
 """Measure how much a federated-learning run leaks about its training data.
 
-:func:`audit` audits a :class:`Federation` of objects or plays :class:`Games`, and
-:func:`run_study` runs a study file; :class:`Run` is an audit's result. :func:`record` records a
-custom training loop, :func:`evaluate` turns scores into figures, and :func:`check_dp` checks a
-privacy filter. The parts of a federation are in ``attacks``, ``defenses``, ``algorithms``,
-``datasets``, ``partitions``, ``models`` and ``tasks``, next to ``views``, ``metrics``, ``plots``
-and ``errors``. At a lower level, :func:`simulate` yields rounds, :func:`seen_from` hides what an
-adversary does not see, and :func:`measure` computes signals of rounds. Every name is imported when
-it is first used, so that ``import fedaudit`` loads neither torch nor pydantic.
+:func:`audit` trains and audits a :class:`Federation`, or plays :class:`Games`. :func:`run_study`
+runs a study file. Both return a :class:`Run`. :func:`record` records a custom training loop,
+:func:`evaluate` computes metrics from an attack's scores, and :func:`check_dp` checks a privacy
+filter.
+
+The classes that define an audit are in the modules ``attacks``, ``defenses``, ``algorithms``,
+``datasets``, ``partitions``, ``models``, ``tasks`` and ``views``. Further modules are ``metrics``,
+``plots`` and ``errors``. At a lower level, :func:`simulate` yields rounds, :func:`seen_from`
+removes from a round what an adversary does not see, and :func:`measure` computes signals.
+
+Every name is imported when it is first used, so ``import fedaudit`` loads neither torch nor
+pydantic.
 """
 
 from typing import TYPE_CHECKING

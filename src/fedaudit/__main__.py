@@ -1,4 +1,4 @@
-"""Entry point of ``python -m fedaudit``, which is the program ``fedaudit``."""
+"""Entry point of ``python -m fedaudit``, the same program as the command ``fedaudit``."""
 
 import sys
 import traceback
@@ -9,7 +9,7 @@ from fedaudit.core.progress import importing
 
 
 def main() -> None:
-    """Run the program; exit with the code of an error in fedaudit if it cannot be imported."""
+    """Run the program. If it cannot be imported, exit with the code for an error in fedaudit."""
     try:
         with importing():
             from fedaudit.cli import main as run_command_line

@@ -3,8 +3,8 @@
 >>> import fedaudit as fa
 >>> algorithm = fa.algorithms.FedAvg(rounds=50, epochs=2, lr=0.05)
 
-Each class is one algorithm of ``fedaudit list algorithms``. It has the settings of training that
-all algorithms share, and its own. :func:`custom` takes a custom algorithm.
+Each class is one algorithm of ``fedaudit list algorithms``. It has the common settings of training
+and settings of the algorithm. :func:`custom` wraps a custom algorithm.
 """
 
 import inspect
@@ -65,16 +65,17 @@ class FederatedTask:
 
     Attributes:
         architecture: The study's model, or the first of its models.
-        training: Local training.
+        training: Local training of a client.
         shape: Shape of a sample.
-        first_class: Number of the first class that clients have samples of.
-        model: Function from a name and settings to another model of the catalogue.
-        public: Function from the name of a data set to its training samples.
-        seed: Seed by which public samples are chosen.
+        first_class: Number of the first class of which clients have samples.
+        model: Function that returns another model of the catalogue, from its name and settings.
+        public: Function that returns the training samples of a data set, from its name.
+        seed: Seed for the choice of public samples.
         risk: Function that returns the server's measure of its models' membership risk.
         own_risk: Function that returns a client's measure of a model's membership risk.
         accepted: The lowest and the highest membership risk that clients accept.
-        nets: Networks of the clients, assigned in turn; empty if all have the same model.
+        nets: Networks of the clients, which are assigned cyclically; empty if all clients have the
+            same model.
     """
 
     architecture: Architecture
@@ -93,11 +94,11 @@ class FederatedTask:
 @documented_by(LocalTraining)
 @dataclass(frozen=True, kw_only=True)
 class FederatedAlgorithm:
-    """Rounds and local training, which every algorithm has.
+    """Base class of algorithms, with the settings of rounds and of local training.
 
     Attributes:
         rounds: Number of rounds, from 1 to 999,999.
-        participation: Share of the clients that train in each round, in (0, 1]; 1 for all.
+        participation: Fraction of the clients that train in each round, in (0, 1].
     """
 
     catalogue_name: ClassVar[str] = ""
@@ -113,14 +114,14 @@ class FederatedAlgorithm:
     optimizer: OptimizerName = "sgd"
 
     def part(self) -> AlgorithmPart:
-        """Return name and settings as in a study file, without settings at their defaults.
+        """Return the name and the settings as in a study file, without settings at their defaults.
 
         Raises:
-            BadInput: The object is of the base class.
+            BadInput: The object is an instance of the base class.
         """
         if not self.catalogue_name:
             raise BadInput(
-                f"{type(self).__name__} is a base class; construct one of its algorithms, such as "
+                f"{type(self).__name__} is a base class; construct an algorithm, such as "
                 "fedaudit.algorithms.FedAvg()"
             )
         settings = changed_fields(self)
@@ -133,7 +134,7 @@ class FederatedAlgorithm:
 
 
 TRAINING = tuple(field.name for field in fields(FederatedAlgorithm))
-"""Names of the settings of training, which all algorithms share."""
+"""Names of the settings that all algorithms have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +243,7 @@ class FedAdam(FederatedAlgorithm):
         server_lr: The server's learning rate, above 0.
         beta1: Decay of the mean update, in [0, 1).
         beta2: Decay of the mean square, in [0, 1).
-        adaptivity: Added to the root of the mean square, above 0.
+        adaptivity: Number that is added to the root of the mean square, above 0.
 
     Examples:
         >>> import fedaudit as fa
@@ -272,7 +273,7 @@ class FedAdam(FederatedAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class FedEmbedding(FederatedAlgorithm):
-    """Clients train embeddings of concepts for a frozen model, averaged concept by concept.
+    """Clients train embeddings of concepts for a frozen model; each concept is averaged separately.
 
     Examples:
         >>> import fedaudit as fa
@@ -294,18 +295,19 @@ class FedMD(FederatedAlgorithm):
     """Distillation: clients keep their models and share the models' outputs on a public set.
 
     Attributes:
-        public: Data set whose training part is public, with samples like the clients'. Its classes
-            come first: number the clients' classes after them (``first_class`` of the federation).
-        public_samples: Number of its samples that are used, drawn at random, at least 1.
-        nets: The clients' networks, assigned in turn: channels of CNNs with 3x3 kernels, such as
-            "16,32; 16,16,32". Empty for the federation's models.
+        public: Data set whose training samples are public, with samples of the same shape as the
+            clients' samples. Its classes come first, so the clients' classes must be numbered after
+            them (``first_class`` of the federation).
+        public_samples: Number of public samples that are used, drawn at random, at least 1.
+        nets: The clients' networks, which are assigned cyclically: channels of CNNs with 3x3
+            kernels, such as "16,32; 16,16,32". Empty for the federation's models.
         public_epochs: Epochs on the public samples in the first round, at least 1.
-        private_epochs: Epochs on a client's samples after that, at least 1.
-        digest_epochs: Epochs towards the mean outputs in each later round, at least 1.
-        digest_batch: Number of samples per training step of the ``digest_epochs``, at least 1.
-        student: The adversary's student model, by a name of the catalogue; empty for the
-            federation's model.
-        student_epochs: Epochs of the student, at least 1.
+        private_epochs: Epochs on a client's samples after the public epochs, at least 1.
+        digest_epochs: Epochs of training towards the mean outputs in each later round, at least 1.
+        digest_batch: Batch size of the ``digest_epochs``, at least 1.
+        student: Name of the adversary's student model in the catalogue; empty for the federation's
+            model.
+        student_epochs: Epochs of the student's training, at least 1.
 
     Examples:
         >>> import fedaudit as fa
@@ -332,13 +334,13 @@ class FedMD(FederatedAlgorithm):
         """Return the algorithm for a federation.
 
         Raises:
-            BadInput: The public set does not fit the clients' data, or networks are set twice.
+            BadInput: The public samples do not match the clients' data, or networks are set twice.
         """
         from fedaudit.fl.algorithms import fedmd
 
         if self.nets and task.nets:
             raise BadInput(
-                f"{setting('algorithm.options.nets')} and the study's models are both the clients' "
+                f"{setting('algorithm.options.nets')} and the study's models both set the clients' "
                 "networks; leave out one of them"
             )
         how = task.training
@@ -363,11 +365,11 @@ class FedMD(FederatedAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(FederatedAlgorithm):
-    """Clustered learning: each client trains the global model with the least loss on its data.
+    """Clustered learning: each client trains the global model with the lowest loss on its data.
 
     Attributes:
         models: Number of global models, at least 1.
-        explore: Number of first rounds in which clients choose a model at random; 0 for none.
+        explore: Number of rounds at the beginning in which clients choose a model at random.
 
     Examples:
         >>> import fedaudit as fa
@@ -394,13 +396,14 @@ class IFCAMIR(FederatedAlgorithm):
 
     Attributes:
         models: Number of global models, at least 1.
-        every: Rounds between two measurements of their risk, at least 1.
-        preference: "threshold" weighs by the risk that a client accepts, "fixed" by ``alpha`` for
-            all clients, "hard" takes only models whose risk is accepted.
+        every: Number of rounds between two measurements of the models' risk, at least 1.
+        preference: How clients weigh loss against risk. "threshold": by the risk that a client
+            accepts. "fixed": by ``alpha`` for all clients. "hard": clients only choose models whose
+            risk they accept.
         alpha: Weight of the loss if ``preference`` is "fixed", in [0, 1]; 1 is IFCA.
         bonus: Reward for training a model that no client trains, in units of the cost, at
             least 0; 0 for none.
-        explore: Number of first rounds in which clients choose a model at random; 0 for none.
+        explore: Number of rounds at the beginning in which clients choose a model at random.
 
     Examples:
         >>> import fedaudit as fa
@@ -436,14 +439,14 @@ class IFCAMIR(FederatedAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class IFCAMIRClients(FederatedAlgorithm):
-    """IFCA-MIR whose clients attack the models themselves, with samples that they hold out.
+    """IFCA-MIR in which clients attack the models themselves, with held-out samples.
 
     Attributes:
         models: Number of global models, at least 1.
-        held_out: Share of its samples that a client keeps out of training, in (0, 1).
+        held_out: Fraction of a client's samples that it does not train on, in (0, 1).
         preference: "threshold", "fixed" or "hard"; see :class:`IFCAMIR`.
         alpha: Weight of the loss if ``preference`` is "fixed", in [0, 1]; 1 is IFCA.
-        explore: Number of first rounds in which clients choose a model at random; 0 for none.
+        explore: Number of rounds at the beginning in which clients choose a model at random.
 
     Examples:
         >>> import fedaudit as fa
@@ -482,9 +485,9 @@ def custom(
     """Return a custom algorithm for a federation.
 
     Args:
-        make: Function with a parameter ``task`` that returns an algorithm; or ``module:function``,
-            or a name that an installed package registers.
-        settings: Settings of training, and those of the function.
+        make: Function with a parameter ``task`` that returns an algorithm, or its name:
+            ``module:function``, or a name that an installed package registers.
+        settings: Settings of training, and settings of the function.
 
     Examples:
         >>> import fedaudit as fa
@@ -497,7 +500,7 @@ def custom(
 
 
 def _catalogued(kind: type[FederatedAlgorithm]) -> Callable[..., Algorithm]:
-    """Return a function from a task and an algorithm's settings, which study files use."""
+    """Return a function that builds an algorithm from a task and settings, for study files."""
 
     def make(task: FederatedTask, **settings: bool | int | float | str) -> Algorithm:
         return kind(**settings).build(task)  # type: ignore[arg-type]
@@ -514,14 +517,14 @@ def _catalogued(kind: type[FederatedAlgorithm]) -> Callable[..., Algorithm]:
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     kind.catalogue_name: _catalogued(kind) for kind in FederatedAlgorithm.__subclasses__()
 }
-"""Functions from a :class:`FederatedTask` and settings to an algorithm, by catalogue name."""
+"""Functions that build an algorithm from a :class:`FederatedTask` and settings, by name."""
 
 
 def algorithm_named(name: str) -> Callable[..., Algorithm]:
     """Return the function that builds an algorithm, from the catalogue or ``module:function``.
 
     Raises:
-        BadInput: There is no such algorithm; the message names the nearest.
+        BadInput: There is no such algorithm; the message has the most similar name.
     """
     return look_up(
         "algorithm",

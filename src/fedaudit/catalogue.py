@@ -50,11 +50,11 @@ _SET_BY_STUDY = {
 }
 _WIDTH = 88
 _MIN_WIDE = 120
-"""Width of a terminal from which on every fact of an entry has a column."""
+"""Smallest width of a terminal at which every fact of an entry has a column."""
 _MIN_TWO_COLUMNS = 60
-"""Width of a terminal below which descriptions are under the names, and not next to them."""
+"""Smallest width of a terminal at which descriptions are next to names, and not below them."""
 _HINT = "Details of an entry: fedaudit explain NAME"
-_HIDDEN_FACTS = ("needs", "runs in view")
+_HIDDEN_FACTS = ("needs", "runs in view")  # not listed in tables, since they are long
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Doc:
         rest: Paragraphs up to the first section.
         attributes: Meaning of each argument or attribute.
         source: Paper with equation or section.
-        differs: Deliberate departures from the source.
+        differs: Deliberate differences from the source.
     """
 
     first: str = ""
@@ -77,7 +77,7 @@ class _Doc:
 
 
 def doc_of(thing: object) -> _Doc:
-    """Parse the docstring of a class or function, with the meanings of inherited settings."""
+    """Parse the docstring of a class or function, including the meanings of inherited settings."""
     doc = parsed(inspect.getdoc(thing) or "")
     bases = thing.__mro__[1:] if inspect.isclass(thing) else ()
     inherited = [parsed(kind.__doc__ or "").attributes for kind in bases]
@@ -146,10 +146,10 @@ class CatalogueEntry:
     Attributes:
         kind: Kind of part, in the singular.
         name: Name in a study.
-        doc: Its parsed docstring.
-        facts: Columns of its row in the table, in addition to name and first line.
-        settings: Its settings.
-        parts: Signals and rule of an attack.
+        doc: Parsed docstring.
+        facts: Further columns of the entry's row in a table, by their headings.
+        settings: Settings of the entry.
+        parts: Signals and rule, if the entry is an attack.
     """
 
     kind: str
@@ -236,7 +236,7 @@ def _sources() -> list[CatalogueEntry]:
             "written": written,
             "looks for": FORMATS[entry.name].looks_for if entry.name in FORMATS else "",
         }
-        # A required setting is the name after the colon.
+        # Required settings are part of the name, after the colon.
         return replace(
             entry,
             facts=facts,
@@ -247,7 +247,7 @@ def _sources() -> list[CatalogueEntry]:
 
 
 def _draws() -> list[CatalogueEntry]:
-    # A study sets the fair draw in its audit section, and published draws in its options.
+    # Studies configure the fair draw in the table [audit], and published draws in audit.options.
     entries = _entries("draw", DRAWS)
     return [
         replace(
@@ -270,7 +270,7 @@ def _entries(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[
 
 
 def _settings(make: Callable[..., object]) -> Iterator[Option]:
-    """Yield the settings of a class or function, without those that a study sets elsewhere."""
+    """Yield the settings of a class or function, except those that a study sets elsewhere."""
     meanings = doc_of(make).attributes
     for parameter in inspect.signature(make).parameters.values():
         # Positional arguments of a function are not settings; those of a class are.
@@ -311,10 +311,10 @@ def _sentence(text: str) -> str:
 
 
 def listing(kind: str = "") -> RenderableType:
-    """Return the entries of a catalogue as a table; of all catalogues for an empty name.
+    """Return a table of a catalogue's entries, or tables of all catalogues for an empty name.
 
     Raises:
-        BadInput: There is no catalogue of that name.
+        BadInput: There is no catalogue with this name.
     """
     if not kind:
         return Group(*(_Catalogue(name) for name in CATALOGUES), *stray_groups(), _HINT)
@@ -329,7 +329,7 @@ def explanation(name: str) -> str:
     """Return the explanation of an entry: kind, meaning, facts, settings and source.
 
     Raises:
-        BadInput: There is no entry of that name in any catalogue.
+        BadInput: No catalogue has an entry with this name.
     """
     entries = [
         entry for kind in CATALOGUES for entry in (*CATALOGUES[kind](), *_installed_entries(kind))
@@ -343,7 +343,7 @@ def explanation(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Catalogue:
-    """A catalogue as a table; on a narrow terminal, facts are below the description."""
+    """A catalogue that rich prints as a table; on narrow terminals, facts follow descriptions."""
 
     kind: str
 
@@ -379,7 +379,7 @@ def _installed_entries(kind: str) -> list[CatalogueEntry]:
     singular = next(name for name, plural in LISTED.items() if plural == kind)
     return [
         CatalogueEntry(
-            singular, name, _Doc(first=f"Of {package_of(entry_point)}, as {entry_point.value}.")
+            singular, name, _Doc(first=f"From {package_of(entry_point)}: {entry_point.value}.")
         )
         for name, entry_point in installed(singular).items()
     ]

@@ -1,4 +1,4 @@
-"""Errors that fedaudit raises; subclasses of :class:`FedauditError` and ``ValueError``."""
+"""Errors that fedaudit raises: subclasses of :class:`FedauditError` and ``ValueError``."""
 
 from fedaudit.core.errors import (
     BadArgument,

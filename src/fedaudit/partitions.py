@@ -1,9 +1,9 @@
-"""Numbers of clients, and how samples are divided among them, for :class:`fedaudit.Federation`.
+"""Partitions for :class:`fedaudit.Federation`: the number of clients, and how samples are divided.
 
 >>> import fedaudit as fa
 >>> clients = fa.partitions.Dirichlet(10, beta=1.0)
 
-Each class is one partition of ``fedaudit list partitions``. :func:`custom` takes a custom one.
+Each class is one partition of ``fedaudit list partitions``. :func:`custom` wraps a custom one.
 """
 
 from fedaudit.core.arguments import Positive, checked
@@ -41,12 +41,12 @@ def custom(
     /,
     **options: bool | int | float | str,
 ) -> PartitionPart:
-    """Return clients whose samples are divided by a custom partition.
+    """Return a custom partition of samples among clients.
 
     Args:
         clients: Number of clients, at least 1.
         partition: Object or class with a method ``quotas``, or its name.
-        options: Settings, if it is a class or a name.
+        options: Settings of the partition, if it is given as a class or a name.
 
     Examples:
         >>> import fedaudit as fa

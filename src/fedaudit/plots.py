@@ -1,4 +1,4 @@
-"""Figures of an audit as matplotlib figures; needs ``pip install "fedaudit[plots]"``."""
+"""Results of an audit as matplotlib figures; needs ``pip install "fedaudit[plots]"``."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +19,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_MIN_RATE = 1e-4
+_MIN_RATE = 1e-4  # lower end of both axes of the ROC curves
 
 
 class _Audited(Protocol):
@@ -33,15 +33,15 @@ class _Audited(Protocol):
 def roc(
     audited: "_Audited | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
 ) -> "Figure":
-    """Plot the receiver operating characteristics of an audit's attacks on logarithmic axes.
+    """Plot the ROC curves of an audit's attacks on logarithmic axes.
 
     Args:
         audited: A run, or its record.
         contrast: Non-members that members are compared with: "other_client", "unseen" or "mixed".
-        attacks: Attacks to plot; all if empty.
+        attacks: Names of the attacks to plot; all attacks if empty.
 
     Raises:
-        BadInput: There is no such curve.
+        BadInput: The record has no curve of these attacks and this contrast.
         Unsupported: matplotlib is not installed.
 
     Examples:
@@ -92,7 +92,7 @@ def accuracy(audited: "_Audited | Record") -> "Figure":
 
 
 def _figure(x_label: str, y_label: str) -> "tuple[Figure, Axes]":
-    """Return a figure without a window, and its axes."""
+    """Return a figure that is not shown in a window, and its axes."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -112,7 +112,7 @@ def _record_of(audited: "_Audited | Record") -> "Record":
     record = getattr(audited, "record", audited)
     if not isinstance(record, Record):
         raise BadInput(
-            f"plots are of a fedaudit.Run or its record, got {type_of(audited)}; open the folder "
+            f"plots need a fedaudit.Run or its record, got {type_of(audited)}; open the folder "
             "of an audit with fedaudit.Run(folder)"
         )
     return record

@@ -1,7 +1,7 @@
-"""Tasks that clients train their models for, those of ``fedaudit list tasks`` and custom ones.
+"""Tasks that clients train their models for: those of ``fedaudit list tasks``, and custom ones.
 
-``next_token(padding=3)`` is a task with settings. :func:`of_loss` takes a loss of outputs and
-targets that returns one number per sample.
+Tasks with settings are functions, such as ``next_token(padding=3)``. :func:`of_loss` makes a task
+from a loss function of outputs and targets that returns one number per sample.
 """
 
 from fedaudit.core.tasks import (

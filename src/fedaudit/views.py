@@ -1,4 +1,4 @@
-"""Views of adversaries, those of ``fedaudit list views`` and custom ones."""
+"""Views of adversaries: those of ``fedaudit list views``, and custom ones."""
 
 from fedaudit.core.values import Sees
 from fedaudit.observe.views import VIEWS, View, seen_from, view_named

@@ -73,7 +73,7 @@ def test_updates_are_relative_to_the_start_model() -> None:
 def test_attacks_on_updates_need_the_start_model() -> None:
     measure = ByAttack(ATTACKS["grad-cosine"])
     decide = FittedAttack(measure, AtLeast(0.0), start=START)
-    with pytest.raises(NotVisible, match="needs a model that has changed"):
+    with pytest.raises(NotVisible, match="needs a model that differs from its start"):
         decide(START, DATA)
     assert torch.equal(
         decide(START, DATA, start=moved()),

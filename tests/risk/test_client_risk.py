@@ -63,7 +63,7 @@ def test_a_client_without_leak_measures_no_risk() -> None:
 
 @pytest.mark.parametrize("held_out", [[], [float("nan")]])
 def test_a_client_without_losses_of_samples_held_out_is_refused(held_out: list[float]) -> None:
-    with pytest.raises(BadInput, match="of both kinds"):
+    with pytest.raises(BadInput, match="pass members and non-members"):
         threshold_of(exactly([0.1]), exactly(held_out))
-    with pytest.raises(BadInput, match="of both kinds"):
+    with pytest.raises(BadInput, match="pass members and non-members"):
         risk_of(exactly([0.1]), exactly(held_out), 0.5)

@@ -308,7 +308,7 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
         ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
         (
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
-            "nets and the study's models are both the clients' networks",
+            "nets and the study's models both set the clients' networks",
         ),
         ({"models": [Linear]}, "or of a custom class cannot be distilled.*algorithm.student"),
         ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
@@ -633,9 +633,9 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
         fa.audit(small(), attacks=["their-sur"], out=tmp_path / "x")
     told = StringIO()
     Console(width=300, file=told).print(listing())
-    assert re.search(r"their-sure .*Of theirs 1.2, as theirs_of_test:sure", told.getvalue())
+    assert re.search(r"their-sure .*From theirs 1.2: theirs_of_test:sure", told.getvalue())
     assert "did it mean 'fedaudit.defenses'?" in told.getvalue()
-    assert "Of theirs 1.2" in explanation("their-sure")
+    assert "From theirs 1.2" in explanation("their-sure")
     assert "theirs_of_test" not in sys.modules
     found = carried(tmp_path / "run", small(), attacks=["their-sure", Sure()])
     assert np.array_equal(

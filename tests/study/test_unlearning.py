@@ -147,8 +147,8 @@ def test_unlearning_that_leaves_a_batch_of_one_raises_before_training(
     batch = last_of_one(trained, [forgotten])
     with pytest.raises(
         BadInput,
-        match=rf"seed 1, client 0: of {forgotten} forgotten samples in batches of {batch}, "
-        "one batch has 1, .* step of gradient ascent",
+        match=rf"seed 1, client 0: in batches of {batch}, one of the batches of {forgotten} "
+        "forgotten samples has 1, .* step of gradient ascent",
     ):
         run_study(normalised_study(batch, "ascent"), tmp_path / "out")
     assert not (tmp_path / "out").exists()

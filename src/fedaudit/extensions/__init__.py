@@ -1,4 +1,7 @@
-"""Extensions of a run by optional tables of its study, each imported when a study needs it."""
+"""Extensions of a run, each configured by an optional table of the study.
+
+An extension is imported only if the study needs it.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -10,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[type[Extension]]":
-    """Yield the extensions of a study, in the order in which they change a run."""
+    """Yield the extensions that a study needs, in the order in which they change a run."""
     if study.attacker is not None:
         from fedaudit.extensions.attacker import Attacker
 

@@ -1,4 +1,4 @@
-"""Malicious client that sends poisoned updates in some rounds, by the table [attacker]."""
+"""Malicious client that sends poisoned updates in some rounds, configured by table [attacker]."""
 
 import math
 from dataclasses import dataclass, replace
@@ -25,12 +25,14 @@ from fedaudit.plan.parts import Extension, Setup
 from fedaudit.plan.sections import Study
 
 _ASCENT_LIMIT = 2.0
-"""Loss at which an ascent ends, as a multiple of the loss of guessing among all classes."""
+"""Loss at which gradient ascent ends, as a multiple of the loss of uniform guessing."""
 
 
 @dataclass(frozen=True)
 class PoisonedUpload(Defense):
-    """Poisoned updates that raise the loss of audited samples; honest ones in other rounds.
+    """Poisoned updates that raise the loss of audited samples in some rounds of a client.
+
+    In the other rounds, the client trains honestly.
 
     Attributes:
         probes: Audited samples, with the labels that the client trains on.
@@ -82,7 +84,7 @@ class Attacker(Extension):
 
     Attributes:
         client: Number of the client.
-        poison: Its poisoned training, which comes before its defense.
+        poison: Its poisoned training, which is applied before its defense.
     """
 
     client: ClientId
@@ -92,12 +94,12 @@ class Attacker(Extension):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the view of a participant who chooses what it sends."""
+        """Return the view of a participant that chooses its upload."""
         return _as_attacker(study, _section(study), view)
 
     @classmethod
     def configure_attack(cls, study: Study, attack: Attack) -> Attack:
-        """Return the attack with the numbers of poisoned rounds, if its rule uses them."""
+        """Return the attack, with the schedule of poisoned rounds if its rule uses them."""
         if not isinstance(attack.rule, Recovery):
             return attack
         section = _section(study)
@@ -106,7 +108,7 @@ class Attacker(Extension):
 
     @classmethod
     def extra_rounds(cls, study: Study) -> set[int]:
-        """Return the poisoned rounds, and the last honest rounds before the next poisoned ones."""
+        """Return the poisoned rounds, and the last honest round after each of them."""
         last_honest = _section(study).every - 1
         return {index + offset for index in poisoned_rounds(study) for offset in (0, last_honest)}
 
@@ -119,7 +121,7 @@ class Attacker(Extension):
         return run.with_extension(_attacker(run, section, dataset.classes))
 
     def extend_clients(self, clients: Participants) -> Participants:
-        """Return all clients, where one sends poisoned updates under its defense."""
+        """Return all clients, of which the malicious one sends poisoned updates."""
         defense = clients.defenses.get(self.client)
         poisoned = self.poison if defense is None else Chain((self.poison, defense))
         return clients._replace(defenses={**clients.defenses, self.client: poisoned})
@@ -134,9 +136,9 @@ def _section(study: Study) -> AttackerSection:
 
 
 def poisoned_rounds(study: Study) -> tuple[int, ...]:
-    """Return the poisoned rounds of a study with a malicious client, ascending.
+    """Return the poisoned rounds of a study with a malicious client, in ascending order.
 
-    Each is followed by its honest rounds before the run ends.
+    Each poisoned round is followed by ``every - 1`` honest rounds before training ends.
 
     Raises:
         BadInput: There are too few rounds for one poisoned round.
@@ -145,9 +147,10 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
     rounds = tuple(range(section.first, last - section.every + 2, section.every))
     if not rounds:
         raise BadInput(
-            f"attacker.first is {section.first} and attacker.every {section.every}, so honest "
-            f"rounds would follow until round {section.first + section.every - 1}, but training "
-            f"has {last} rounds; raise {setting('training.rounds')}, or lower these"
+            f"attacker.first is {section.first} and attacker.every is {section.every}, so the "
+            f"first poisoned round needs honest rounds until round "
+            f"{section.first + section.every - 1}, but training has {last} rounds; raise "
+            f"{setting('training.rounds')}, or lower attacker.first or attacker.every"
         )
     return rounds
 
@@ -178,8 +181,8 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
     run.refuse_several_models("attacker")
     if study.task.name != "classification":
         raise Unsupported(
-            "a malicious client uses wrong classes, or the loss of guessing among classes, but the "
-            f"task is {study.task.name!r}; use classification"
+            "a malicious client needs classes, for wrong labels or for the loss of guessing, but "
+            f"the task is {study.task.name!r}; use classification"
         )
     client = study.malicious_client
     defense = run.defenses.get(client)
@@ -187,15 +190,15 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
         defense.cancels or any(defense.acts_in(hook) for hook in TRAINING_HOOKS)
     ):
         raise Unsupported(
-            f"client {client} is malicious, but its defense acts on more than its update; name "
-            f"the other clients in {setting('defense.clients')}, or use a defense of updates, such "
-            "as client-dp"
+            f"client {client} is malicious, but its defense changes more than its update; list "
+            f"only the other clients in {setting('defense.clients')}, or use a defense that only "
+            "changes updates, such as client-dp"
         )
     if study.training.participation < 1:
         raise Unsupported(
             f"{setting('training.participation')} is {study.training.participation:g}, but a "
-            "malicious client must participate in each round that it poisons; give 1, or "
-            f"leave {table('attacker')} out"
+            "malicious client must participate in each round that it poisons; set it to 1, or "
+            f"leave out {table('attacker')}"
         )
     if study.canaries is not None:
         raise Unsupported(
@@ -204,7 +207,7 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
             f"{table('attacker')}"
         )
     rounds = frozenset(poisoned_rounds(study))
-    # Training converts clients' samples to the model's type, and hooks receive them converted.
+    # Training hooks receive samples that are already converted to the model's data type.
     net = algorithm.nets[0].initial(0)
     probes = run.deal.audit.samples
     probes = probes.replace(features=in_model_dtype(probes.features, net))

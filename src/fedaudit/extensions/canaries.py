@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fedaudit.defenses.clip import ClientDP
 
 _CLAIM_ERROR = 0.01
-"""Error of the control of a claimed epsilon, over all attacks, targets and runs."""
+"""Error probability of the control of a claimed epsilon, over all attacks, targets and runs."""
 
 _ONE_UPDATE = (
     "unit: one client's whole contribution (its updates, or zeros with the same weight and noise); "
@@ -60,7 +60,7 @@ _ONE_UPDATE = (
 
 @dataclass(frozen=True)
 class Canaries(Extension):
-    """Canary clients of one run. They are added to the clients that hold the data.
+    """Canary clients of one run, which take part in addition to the clients with data.
 
     Attributes:
         numbers: Client number of each canary.
@@ -68,10 +68,10 @@ class Canaries(Extension):
             zeros, with the same weight and noise.
         length: Norm of the canaries' updates.
         seed: Seed of the directions.
-        size: Number of samples that determines a canary's weight in the average. It is that of the
+        size: Number of samples that determines a canary's weight in the average; that of the
             largest client.
-        claimed: Claimed client-level epsilon of the released models, including the canaries' noise;
-            None without a claim.
+        claimed: Client-level epsilon that the defense claims for the released models, with the
+            canaries' noise; None if it claims none.
         claimed_without: Claimed epsilon of the federation without canaries, which has less noise.
         unclaimed: Reason why a defense makes no claim; empty otherwise.
     """
@@ -94,7 +94,7 @@ class Canaries(Extension):
         for index in range(1, run.study.training.rounds + 1):
             if not set(extended.cohort(index)) & run.deal.clients.keys():
                 raise BadInput(
-                    f"in round {index} of seed {run.seed} only canary clients would participate; "
+                    f"in round {index} of seed {run.seed}, only canary clients would participate; "
                     f"raise {setting('training.participation')}, or lower canaries.count"
                 )
         return extended
@@ -108,9 +108,9 @@ class Canaries(Extension):
         return canary_direction(like, self.seed, number)
 
     def extend_clients(self, clients: Participants) -> Participants:
-        """Return the context with the canary clients, which use the defense of all clients."""
-        # The number of samples gives canaries their weight. Their data are never read, and are
-        # views of one sample, which take no memory.
+        """Return all clients with the canary clients, which use the common defense."""
+        # Canaries need data of this size for their weight. The data are never read, so they are
+        # views of one sample, which need no memory.
         sample = next(iter(clients.data.values())).take(slice(0, 1))
         samples = sample.each(lambda part: part.expand(self.size, *part.shape[1:]))
         common = next(iter(clients.defenses.values()), None)
@@ -141,16 +141,16 @@ class Canaries(Extension):
 
     def cost(self) -> str:
         return (
-            f"canary clients: {len(self.numbers)} in addition to those of the study, each of which "
-            "sends an update in every round in which it participates (canaries.count)"
+            f"canary clients: {len(self.numbers)} in addition to the study's clients, each of "
+            "which sends an update in every round in which it participates (canaries.count)"
         )
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return lower bounds on the client-level epsilon, the claim, and its control.
 
-        Each run has a bound. The canaries of all runs are pooled for another one, since their coins
-        are independent. The largest of five separate bounds at 95 % would be wrong with a
+        There is a bound for each run, and one from the canaries of all runs together, whose coins
+        are independent. Of separate bounds at 95 %, the largest of five would be wrong with a
         probability of up to 23 %.
         """
         measured = [_measured(run) for run in runs]
@@ -163,7 +163,7 @@ class Canaries(Extension):
         if finite:
             bounds = _bounds(measured, _CLAIM_ERROR)
             if len(bounds) > 1:
-                # The largest is compared with the claim, so they share the error.
+                # The largest bound is compared with the claim, so the error is divided among them.
                 bounds = _bounds(measured, _CLAIM_ERROR / len(bounds))
             best = max(bounds.values(), key=lambda bound: bound.value)
             checks.append(
@@ -187,31 +187,32 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
-            f"audit.merge is {list(study.audit.merge)}, but canary clients measure how single "
+            f"audit.merge is {list(study.audit.merge)}, but canary clients measure how well single "
             f"clients are hidden; leave out audit.merge or {table('canaries')}"
         )
     private = client_dp_of(defenses)
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
         raise Unsupported(
-            "canary clients measure the clipping and noise that all clients use; "
-            'use the defense "client-dp" for all clients, or none'
+            "canary clients measure the effect of clipping and noise that all clients use; "
+            'use the defense "client-dp" for all clients, or no defense'
         )
     length = section.length or (private.clip if private else 0.0)
     if not 0 < length < math.inf:
         raise BadInput(
-            f"canaries.length is {section.length:g}, but there is no clip norm of a defense to use "
-            "instead; give the norm of the canaries' updates"
+            f"canaries.length is {section.length:g}, and there is no defense whose clipping norm "
+            "could be used; set it to the norm of the canaries' updates"
         )
     if private is not None and length < private.clip:
         raise BadInput(
-            f"canaries.length is {length:g} and the clip norm {private.clip:g}: shorter updates "
-            "do not test the privacy of the longest ones; leave it out, or give the clip norm"
+            f"canaries.length is {length:g} and the clipping norm is {private.clip:g}: shorter "
+            "updates do not test the privacy of the longest updates; leave out canaries.length, or "
+            "set it to the clipping norm"
         )
     sends = seeded_numpy(seed, "canary coins").random(section.count) < 0.5
     if sends.all() or not sends.any():
         raise BadInput(
-            f"with seed {seed} all {section.count} canaries send their direction, or none does; "
-            "raise canaries.count, or take another seed"
+            f"with seed {seed}, all {section.count} canaries send their direction, or none of them "
+            "does; raise canaries.count, or use another seed"
         )
     size = max(sizes.values())
     numbers = tuple(range(study.partition.clients, study.partition.clients + section.count))
@@ -233,10 +234,10 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
 
 
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
-    """Return the "client-dp" that all clients share; None if they use other defenses."""
+    """Return the "client-dp" defense if all clients use the same one, or None."""
     if not defenses:
         return None
-    from fedaudit.defenses.clip import ClientDP  # loads all other defenses
+    from fedaudit.defenses.clip import ClientDP  # imported here: it also imports all defenses
 
     first = next(iter(defenses.values()))
     are_equal = all(defense == first for defense in defenses.values())
@@ -250,13 +251,13 @@ def _claimed_epsilon(
 
     Two federations are adjacent if one client's updates are zero in one of them, with the same
     weight and noise. No amplification by sampling is claimed. The sensitivity is that of the
-    largest client, and the noise that of the round with least noise. Each client's noise is scaled
-    by its weight.
+    largest client. The noise is that of the round with the least noise. Each client's noise is
+    scaled by its weight.
     """
     largest, least_noise = max(sizes.values()), math.inf
-    share, root = study.training.participation, seed_for(seed, "federation")
+    participation, federation_seed = study.training.participation, seed_for(seed, "federation")
     for index in range(1, study.training.rounds + 1):
-        cohort = draw_cohort(sorted(sizes), share, root, index)
+        cohort = draw_cohort(sorted(sizes), participation, federation_seed, index)
         noise = math.sqrt(sum(sizes[client] ** 2 for client in cohort)) / largest
         least_noise = min(least_noise, noise)
     return gaussian_mechanism_epsilon(
@@ -265,7 +266,7 @@ def _claimed_epsilon(
 
 
 class _Measured(NamedTuple):
-    """Canary clients of a run, and the statistic of each."""
+    """Canary clients of a run, and the statistic of each canary."""
 
     run: Setup
     canaries: Canaries
@@ -279,7 +280,7 @@ def _measured(measured: MeasuredRun) -> _Measured:
 
 
 def _bounds(runs: Sequence[_Measured], alpha: float) -> dict[str, EpsilonBound]:
-    """Return the bounds from the canaries of all runs together, by metric."""
+    """Return the bounds from the canaries of all runs together, by the name of the metric."""
     one_run, mean_only = canary_bounds(
         np.concatenate([run.statistics for run in runs]),
         np.concatenate([run.canaries.sends for run in runs]),
@@ -341,7 +342,7 @@ def _claim_control(
 
 
 class CanaryRecords(Extension):
-    """Bounds on epsilon and a control of the claim, from audited samples that are canaries."""
+    """Bounds on epsilon, and a control of the claim, from audited samples that are canaries."""
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
@@ -349,7 +350,7 @@ class CanaryRecords(Extension):
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds that assume a hypothesis, and the control of the claimed epsilon."""
+        """Return bounds that need an assumption, and the control of the claimed epsilon."""
         setups = [measured.run for measured in runs]
         attacked = list(_attacked(setups, scores))
         claims = {figure.metric: figure.value for figure in formal_epsilons(setups)}
@@ -376,15 +377,18 @@ def _attacked(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
                     yield coins
 
 
-_HYPOTHESES = {
+_ASSUMPTIONS = {
     EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
     EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
 }
-"""Name and hypothesis of each bound that assumes one."""
+"""Name and assumption of each bound that needs an assumption."""
 
 
 def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
-    """Return the bounds on epsilon that assume a hypothesis, each with its share of the error."""
+    """Return the bounds on epsilon that need an assumption.
+
+    Each bound has the error level divided by the number of bounds of its kind.
+    """
     figures = coins.run.study.figures
     if figures.evaluation == "redraw":
         return []
@@ -403,9 +407,11 @@ def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
             family,
             name=name,
             delta=FORMAL_DELTA,
-            note=f"lower bound if {hypothesis}; no certificate of a budget",
+            note=f"lower bound if {assumption}; no certificate of a budget",
         )
-        for bound, (metric, (name, hypothesis)) in zip(bounds[:2], _HYPOTHESES.items(), strict=True)
+        for bound, (metric, (name, assumption)) in zip(
+            bounds[:2], _ASSUMPTIONS.items(), strict=True
+        )
     ]
 
 

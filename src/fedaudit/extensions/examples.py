@@ -1,4 +1,4 @@
-"""The table [shadow]: training examples from a shadow federation or a known split.
+"""The table [shadow]: training examples for attacks, from a shadow federation or a known split.
 
 This module also builds the adversary's federations for the table [references].
 """
@@ -44,10 +44,10 @@ from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 
 KNOWN = "known"
-"""Folder of measurements of known samples, in the folder of a run."""
+"""Name of the folder with measurements of known samples, in the folder of a run."""
 
 _SHADOW = "shadow"
-_LARGEST_SEED = 10**9
+_LARGEST_SEED = 10**9  # of a study
 
 
 def additional_study(
@@ -58,10 +58,10 @@ def additional_study(
     Args:
         run: The audited run.
         name: Name of the federation, which determines its seed.
-        audit: Settings of the table [audit] that differ from the run's.
-        changes: Other settings that differ.
+        audit: Settings of the table [audit] that differ from those of the run.
+        changes: Other settings that differ from those of the run.
     """
-    # The seed is larger than any in a study, so that no run has the same random choices.
+    # The seed is larger than any seed in a study, so that no run has the same random choices.
     seed = _LARGEST_SEED + 1 + seed_for(run.seed, name) % _LARGEST_SEED
     section = run.study.audit.model_copy(update={"keep": "signals", **audit})
     update = {**dict.fromkeys(OPTIONAL), "seeds": (seed,), "audit": section, **changes}
@@ -69,7 +69,7 @@ def additional_study(
 
 
 def additional_setup(run: Setup, study: Study, kind: str) -> Setup:
-    """Return an additional federation with the parts of a run."""
+    """Return an additional federation with the model, algorithm and attacks of a run."""
     return replace(
         run,
         study=study,
@@ -82,13 +82,13 @@ def additional_setup(run: Setup, study: Study, kind: str) -> Setup:
 
 
 class FederationPlan(NamedTuple):
-    """Defenses of an adversary's federation, and its clients that represent audited ones.
+    """Defenses of an adversary's federation, and its clients that represent audited clients.
 
     Attributes:
-        defense: Defenses of its clients.
-        representative: Client of the federation that represents each audited client: the first
-            audited one with an equal defense.
-        undefended: Audited clients whose defense the federation does not use.
+        defense: Defenses of the federation's clients.
+        representative: For each audited client, the federation's client that represents it: the
+            one with the number of the first audited client that has an equal defense.
+        undefended: Audited clients with a defense that the federation does not use.
     """
 
     defense: DefenseSection
@@ -115,7 +115,7 @@ class FederationPlan(NamedTuple):
 
     @property
     def targets(self) -> tuple[ClientId, ...]:
-        """Clients of the federation that represent audited ones."""
+        """Clients of the federation that represent audited clients."""
         return tuple(dict.fromkeys(self.representative.values()))
 
 
@@ -125,14 +125,14 @@ class AdversaryFederations(Extension):
 
     Attributes:
         runs: The federations.
-        plan: Defenses of their clients.
+        plan: Defenses of their clients, and the clients that represent audited clients.
     """
 
     runs: tuple[Setup, ...]
     plan: FederationPlan
 
     attacks: ClassVar[str]
-    """Attacks that use their models, as the beginning of a sentence."""
+    """Noun for the attacks that use these models, at the beginning of a sentence."""
 
     @property
     def federations(self) -> tuple[Setup, ...]:
@@ -144,7 +144,7 @@ class AdversaryFederations(Extension):
 
     @property
     def ignores_defense(self) -> bool:
-        """True if a defended client is attacked with undefended models."""
+        """True if undefended models are used to attack a defended client."""
         return bool(self.plan.undefended)
 
     def untested(self) -> str:
@@ -161,9 +161,9 @@ class Examples(NamedTuple):
     """Samples from which attacks learn.
 
     Attributes:
-        measured: Measurements by signal.
-        is_member: Whether each sample is a member.
-        target: Client of which the samples are members or non-members.
+        measured: Measurements by the name of the signal.
+        is_member: Whether each sample is a member of the target's training data.
+        target: Client that trained on the members.
     """
 
     measured: dict[str, Measurements]
@@ -182,7 +182,7 @@ class LearnedFrom(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with training examples, if one of its attacks learns."""
+        """Return the run, with a source of training examples if one of its attacks learns."""
         section = run.study.shadow or ShadowSection()
         if not any(attack.learns for attack in run.attacks.values()):
             return run
@@ -191,20 +191,20 @@ class LearnedFrom(Extension):
         known = _known_members(run, section)
         key = defense_key(run.study, run.defenses, known.client)
         targets = run.study.audit.targets
-        unlike = tuple(t for t in targets if defense_key(run.study, run.defenses, t) != key)
-        return run.with_extension(KnownSplit(known, unlike))
+        differing = tuple(t for t in targets if defense_key(run.study, run.defenses, t) != key)
+        return run.with_extension(KnownSplit(known, differing))
 
     def is_needed_by(self, attack: Attack) -> bool:
         return attack.learns
 
 
 class Shadow(AdversaryFederations, LearnedFrom):
-    """A shadow federation, with the defenses of the audited run or undefended."""
+    """A shadow federation, with the defenses of the audited run or without defenses."""
 
     attacks = "Attacks that learn"
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
-        """Fit every attack that learns on the shadow's fairly drawn samples."""
+        """Fit every attack that learns, on the shadow federation's fairly drawn samples."""
         return _fit_attacks(
             run, context, partial(self._examples, context), self.plan.representative
         )
@@ -231,18 +231,19 @@ class KnownSplit(LearnedFrom):
     """Samples of one client of the run whose membership the adversary knows.
 
     Attributes:
-        known: The samples.
-        unlike: Audited clients with another defense than this client.
+        known: The samples, and the client.
+        differing: Audited clients whose defense differs from that of this client.
     """
 
     known: KnownMembers
-    unlike: tuple[ClientId, ...] = ()
+    differing: tuple[ClientId, ...] = ()
 
     def untested(self) -> str:
-        if not self.unlike:
+        if not self.differing:
             return ""
+        clients = _clients(self.differing)
         return (
-            f"Attacks that learn from a client with the defense of {_clients(self.unlike)}: they "
+            f"Attacks that learn from a client with the defense of {clients}: they "
             f"learned from client {self.known.client}, which has another defense (shadow.client)."
         )
 
@@ -258,7 +259,7 @@ class KnownSplit(LearnedFrom):
         return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
-        """Fit every attack that learns on the known samples."""
+        """Fit every attack that learns, on the known samples."""
         client = self.known.client
         examples = partial(self._examples, run)
         return _fit_attacks(run, context, examples, dict.fromkeys(run.study.audit.targets, client))
@@ -269,8 +270,8 @@ class KnownSplit(LearnedFrom):
         rounds: list[MeasuredRound] = [part.measured for part in stored]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
             raise BadInput(
-                f"{folder / KNOWN} lacks measured rounds of the samples from which attacks learn; "
-                "run the study again in another folder"
+                f"{folder / KNOWN} does not contain all measured rounds of the samples from which "
+                "attacks learn; run the study again in another folder"
             )
         keys = {part.notes.get("run") for part in (*stored, *stored_in(folder))}
         if len(keys) > 1:
@@ -299,14 +300,14 @@ def _fit_attacks(
     source: Callable[[], Mapping[ClientId, Examples]],
     representative: Mapping[ClientId, ClientId],
 ) -> Setup:
-    """Return the run with fitted attacks; those on a client learn from its representative."""
+    """Return the run with fitted attacks, which learn from the representative of each client."""
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
     examples, attacks = source(), dict(run.attacks)
     phase = f"seed {run.seed}: attacks learn"
-    for done, name in enumerate(learning):
-        context.progress(phase, done, len(learning))
+    for index, name in enumerate(learning):
+        context.progress(phase, index, len(learning))
         seed = seed_for(run.seed, "learning", name)
         by_client = {
             client: attacks[name].fitted(part.measured, part.is_member, part.target, seed)
@@ -336,14 +337,14 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
     audit = run.study.audit
     unaudited = [c for c in run.deal.clients if c not in (*audit.targets, *audit.merge)]
     key = defense_key(run.study, run.defenses, audit.targets[0])
-    fitting = [c for c in unaudited if defense_key(run.study, run.defenses, c) == key]
+    same_defense = [c for c in unaudited if defense_key(run.study, run.defenses, c) == key]
     client = section.client
     if client is None:
-        client = max(fitting or unaudited, default=-1)
+        client = max(same_defense or unaudited, default=-1)
     if client not in unaudited:
         raise BadInput(
-            f"shadow.client is {section.client}; give a client that is neither audited nor merged: "
-            f"one of {unaudited}"
+            "attacks learn from a client that is neither audited nor merged, but shadow.client is "
+            f"{section.client}; set it to one of {unaudited}"
         )
     trained_on = left_to_train({client: run.deal.clients[client]}, run.holdout)[client]
     return known_split(
@@ -384,19 +385,19 @@ def adversary_federation(
     """Return a federation that the adversary trains on data that the run does not use.
 
     All of its clients train, so that coalitions work as in the run. Its random choices have a
-    separate seed, so that those of audited clients stay unknown.
+    separate seed, so that the adversary does not know the random choices of audited clients.
 
     Args:
         run: The audited run.
         dataset: The run's data without a shift.
         plan: Defenses of the federation's clients.
         name: Name of the federation, which determines its seed.
-        audited: Samples whose owner a fair draw decides, for each client that represents audited
-            ones.
+        audited: Number of samples for each representing client that a fair draw divides among
+            clients.
         attacks: Attacks whose signals are measured.
 
     Raises:
-        BadInput: Too few samples are left.
+        BadInput: The run leaves too few samples.
     """
     audit = {"draw": "fair", "targets": plan.targets, "samples": audited, "options": {}}
     audit |= dict.fromkeys(("extra_other", "extra_unseen", "sources"), 0)

@@ -30,7 +30,7 @@ class References(AdversaryFederations):
     """Reference federations of a run, whose models calibrate the scores of attacks.
 
     Attributes:
-        attacked: Number of attacked samples. They come before samples for tuning in measurements.
+        attacked: Number of attacked samples. In measurements, they come before tuning samples.
     """
 
     attacked: int
@@ -46,7 +46,8 @@ class References(AdversaryFederations):
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run, with reference federations added if an attack needs them.
 
-        If too few samples remain for them, default attacks that need them are dropped from the run.
+        If too few samples remain for reference federations, attacks of the default set that need
+        them are removed from the run.
         """
         names = [name for name, attack in run.attacks.items() if attack.needs_references]
         if not names or not _has_references(run.study, run.view):
@@ -69,7 +70,7 @@ class References(AdversaryFederations):
         return references._drop_attacks(run).with_extension(references)
 
     def _drop_attacks(self, run: Setup) -> Setup:
-        """Return the run without default attacks that need more reference federations."""
+        """Return the run without attacks of the default set that need more references."""
         refused = {}
         for name, attack in run.attacks.items():
             if isinstance(attack.rule, ReferenceCalibrated):
@@ -87,7 +88,7 @@ class References(AdversaryFederations):
 
     @property
     def _owners(self) -> Int[Tensor, "references measured"]:
-        """Client that trains on each attacked sample, followed by the same for those for tuning."""
+        """Client that trains on each attacked sample, then on each tuning sample."""
         return torch.from_numpy(np.stack([run.deal.audit.owner for run in self.runs]))
 
     def cost(self) -> str:
@@ -123,7 +124,7 @@ class References(AdversaryFederations):
 def _has_references(study: Study, view: View) -> bool:
     """Return True if a study requests references, or if the view shows no client's update.
 
-    Without updates, most other attacks have no signal to use.
+    Without updates, most attacks that need no references have no signal.
     """
     is_requested = study.references is not None or bool(study.attacks)
     return is_requested or Sees.UPLOADS not in view.offers
@@ -132,9 +133,10 @@ def _has_references(study: Study, view: View) -> bool:
 def _draw_training_sets(
     section: ReferencesSection, audit: AuditSet, seed: int
 ) -> Bool[ndarray, "references samples"]:
-    """Draw the audited samples that each reference trains on.
+    """Draw the audited samples that each reference federation trains on.
 
-    Offline references train on none. Of online references, half train on each sample.
+    Offline references train on no audited sample. Each audited sample is trained on by half of the
+    online references.
     """
     if not section.online:
         return np.zeros((section.count, len(audit)), dtype=bool)
@@ -153,7 +155,7 @@ def _reference(
     index: int,
     trained_on: Bool[ndarray, " samples"],
 ) -> Setup:
-    # The reference audits as few samples as possible, so that its clients train on all others.
+    # Few audited samples leave more samples for the clients' training.
     reference = adversary_federation(
         run,
         dataset,
@@ -172,15 +174,16 @@ def _reference(
 
 
 _FEWEST_AUDITED = 4
+"""Number of audited samples of a reference federation, which are not used."""
 _TUNING = 100
-"""Number of samples for tuning, per reference used for tuning and per audited client."""
+"""Number of tuning samples per audited client of each reference that is used for tuning."""
 
 
 def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
-    """Add samples for tuning: training samples of some references, measured in all references.
+    """Add tuning samples: training samples of some references, measured in all references.
 
-    The adversary knows which reference trained on each of these samples. An attack can therefore be
-    tuned on one reference as its target, with the other references.
+    The adversary knows which reference trained on each of these samples. Therefore, one reference
+    can be the target on which an attack is tuned, with the other ones as its references.
     """
     parts = []
     for reference in references[:MAX_TUNED]:
@@ -195,7 +198,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
 
 
 def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
-    """Return a reference with more samples in its audit set."""
+    """Return a reference federation with further samples in its audit set."""
     owner = np.full(len(samples), NOBODY, dtype=np.int64)
     for client, trained_on in left_to_train(reference.deal.clients, reference.holdout).items():
         owner[np.isin(samples.ids.numpy(), trained_on.ids.numpy())] = client
@@ -211,7 +214,7 @@ def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
 def _with_audited(
     deal: Deal, samples: Samples, trained_on: Bool[ndarray, " samples"], seed: int
 ) -> tuple[dict[ClientId, Samples], ndarray]:
-    """Replace random training samples of clients by the audited samples to train on.
+    """Replace random training samples of clients by the audited samples that they train on.
 
     Return the clients' data, and the client that trains on each audited sample.
     """

@@ -1,4 +1,4 @@
-"""Audit of secure aggregation: a bound on what the last round's sum reveals of one update.
+"""Audit of secure aggregation: lower bounds on the epsilon of one update in the last round's sum.
 
 The table [secure_sum] of a study file configures it.
 """
@@ -53,8 +53,8 @@ class SumBounds(NamedTuple):
     """Lower bounds on the epsilon of one client's update in one round's sum.
 
     Attributes:
-        counted: Bound from the error counts of a test, without assumptions on the distribution.
-        ceiling: Value of ``counted`` if the test made no errors on this number of sums.
+        counted: Bound from the error counts of a test. It assumes no distribution.
+        ceiling: Value that ``counted`` would have if the test made no errors on these sums.
         if_gaussian: Bound that assumes normally distributed sums.
     """
 
@@ -68,8 +68,8 @@ class SecureSum(Extension):
     """Simulated sums of the other clients' updates in the last round of a run.
 
     Attributes:
-        draws: Number of simulated sums per target.
-        targets: Audited clients. A bound is computed for the update of each.
+        draws: Number of simulated sums for each target.
+        targets: Audited clients. Bounds are computed for the update of each client.
     """
 
     draws: int
@@ -81,13 +81,13 @@ class SecureSum(Extension):
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         section = run.study.secure_sum
         assert section is not None
-        _refuse_misfit(run, run.study)
+        _refuse_unsupported(run, run.study)
         return run.with_extension(cls(section.draws, run.study.audit.targets))
 
     def watch(
         self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the rounds unchanged; write bounds for the last round's sum to the run's folder."""
+        """Yield the rounds unchanged, and write bounds for the last round's sum to a file."""
         for round in rounds:
             if round.index == run.study.training.rounds:
                 bounds = [self._bounds(run, round, target, progress) for target in self.targets]
@@ -109,15 +109,15 @@ class SecureSum(Extension):
 
     def cost(self) -> str:
         return (
-            f"sums of other clients: {self.draws} for each audited client, each of which takes one "
-            "round of their training (secure_sum.draws)"
+            f"sums of other clients' updates: {self.draws} for each audited client, each of which "
+            "takes one round of training (secure_sum.draws)"
         )
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return the bounds of each audited client in each run, and the minimum over runs.
 
-        The minimum is a valid bound for every run. The error level of the maximum is unknown.
+        The minimum is a valid bound for every run. The maximum has an unknown error probability.
         """
         by_run = [_read(measured) for measured in runs]
         figures = [
@@ -134,7 +134,7 @@ class SecureSum(Extension):
         return Conclusion(figures)
 
 
-def _refuse_misfit(run: Setup, study: Study) -> None:
+def _refuse_unsupported(run: Setup, study: Study) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
             f"{table('secure_sum')} measures an adversary that sees one round's sum of "
@@ -157,13 +157,13 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
         if available < needed:
             raise BadInput(
                 f"{table('secure_sum')} needs {needed} training samples that client {target} does "
-                f"not have, but there are {available}; lower "
+                f"not have, but there are only {available}; lower "
                 f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 
 
 def others_pool(run: Setup, target: ClientId) -> Samples:
-    """Return all training samples except the target's; other clients' data are drawn from them."""
+    """Return the training samples from which other clients' data are drawn: not the target's."""
     train = run.dataset.train
     return train.take(~torch.isin(train.ids, run.deal.clients[target].ids))
 
@@ -171,9 +171,9 @@ def others_pool(run: Setup, target: ClientId) -> Samples:
 def sums_of_others(
     run: Setup, round: Round, target: ClientId, draws: int
 ) -> Iterator[Float[Tensor, " _"]]:
-    """Yield weighted sums of all other clients' updates, each on independently drawn data.
+    """Yield weighted sums of all other clients' updates, with newly drawn data for each sum.
 
-    The sums include the noise of the target's own defense, since it also hides the target's update.
+    The sums include the noise of the target's defense, since it also hides the target's update.
     """
     pool, sizes = others_pool(run, target), run.deal.sizes
     of_target: dict[ClientId, Samples] = {}
@@ -186,6 +186,7 @@ def sums_of_others(
     for draw in range(draws):
         seed = seed_for(run.seed, "sum of others", target, draw)
         order = torch.randperm(len(pool), generator=seeded(seed, "data"))
+        # The last part has the samples that no client gets, so there is one more part than clients.
         parts = torch.tensor_split(order, ends)
         data = {client: pool.take(part) for client, part in zip(others, parts, strict=False)}
         yield _weighted_sum(run, round, data | of_target, defenses, seed)
@@ -208,8 +209,8 @@ def _weighted_sum(
     defenses: Mapping[ClientId, Defense],
     seed: int,
 ) -> Float[Tensor, " _"]:
-    """Train some clients from a round's models with a new seed; return their weighted sum."""
-    jobs = [
+    """Train some clients from a round's models with a new seed, and return their weighted sum."""
+    tasks = [
         ClientTask(
             round.sent[client],
             {},
@@ -227,7 +228,7 @@ def _weighted_sum(
     ]
     total: Tensor | None = None
     with LOCAL.session(run_client, Participants(run.algorithm, data, defenses)) as work:
-        for client, result in zip(data, work(jobs), strict=True):
+        for client, result in zip(data, work(tasks), strict=True):
             update = flat(result.upload.values).double() * round.weights[client]
             total = update if total is None else total + update
     assert total is not None

@@ -1,7 +1,7 @@
-"""Unlearning of samples, with tests of the unlearned model; the table [unlearning] configures it.
+"""Unlearning of samples, and tests of the unlearned model. The table [unlearning] configures it.
 
-Attacks score the audited samples on three models: the released, the unlearned and the retrained
-one.
+Attacks score the audited samples on three models: the released model, the unlearned model, and a
+model that is retrained without the forgotten samples.
 """
 
 import json
@@ -64,19 +64,20 @@ _CONTROL_ALPHA = 0.01
 
 @dataclass(frozen=True)
 class Unlearning(Extension):
-    """Additional federations of unlearning.
+    """The two additional federations of a study of unlearning.
 
-    Audited clients forget the audited samples on which they trained. No additional federation
-    trains on these samples. Clients without other samples are left out.
+    Audited clients forget the audited samples on which they trained. The additional federations do
+    not train on these samples. Clients without other samples are left out.
 
     Attributes:
-        section: Settings.
+        section: Settings of the table.
         retrained: Federation that is trained from the start without the forgotten samples.
-        unlearned: Federation that is trained after the run; None if nothing is unlearned.
+        unlearned: Federation whose model is the result of unlearning; None if the method is
+            "nothing".
         measured_retrained: Last round of the retrained federation, measured on the run's audited
-            samples.
+            samples; None before it is trained.
         measured_after: Last round of the unlearning federation, measured on the same samples; None
-            if nothing is unlearned.
+            before it is trained, or if the method is "nothing".
     """
 
     section: UnlearningSection
@@ -91,7 +92,7 @@ class Unlearning(Extension):
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         section = run.study.unlearning
         assert section is not None
-        _refuse_misfit(run, section)
+        _refuse_unsupported(run, section)
         deal = without_members(run.deal, run.study.audit.targets)
         if not deal.clients:
             raise BadInput(
@@ -111,7 +112,7 @@ class Unlearning(Extension):
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if a step of gradient ascent fails on the smallest or largest batch."""
+        """Raise if a step of gradient ascent fails on the smallest or the largest batch."""
         if self.section.method == "ascent":
             _try_ascent(run, self.section)
 
@@ -162,7 +163,8 @@ def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:
 def _name_of(study: Study, section: UnlearningSection) -> str:
     """Return a name that contains all settings that change the unlearned model.
 
-    Measurements are stored by the federation's settings, which lack the settings of unlearning.
+    Measurements are stored under the federation's settings, including its name. These do not
+    contain the settings of unlearning.
     """
     if section.method not in _CONTINUING:
         return f"unlearning by {section.method}"
@@ -181,12 +183,12 @@ def _federation(run: Setup, deal: Deal, name: str, rounds: int, kind: str) -> Se
     )
 
 
-def _refuse_misfit(run: Setup, section: UnlearningSection) -> None:
+def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
     study, algorithm = run.study, run.algorithm
     if study.audit.view != "final":
         raise BadInput(
-            f'unlearning needs audit.view = "final", got {study.audit.view!r}; the tests compare '
-            "final models only"
+            f'unlearning needs audit.view = "final", got {study.audit.view!r}; its tests only '
+            "compare final models"
         )
     is_changed = {
         "audit.draw": study.audit.draw != "fair",
@@ -200,12 +202,12 @@ def _refuse_misfit(run: Setup, section: UnlearningSection) -> None:
     for name, differs in is_changed.items():
         if differs:
             raise BadInput(
-                "unlearning compares fairly drawn samples of a client with unseen ones, which "
-                f"needs {name} at its default; leave out {name} or {table('unlearning')}"
+                "unlearning compares fairly drawn samples of a client with unseen samples, for "
+                f"which {name} must have its default; leave out {name} or {table('unlearning')}"
             )
     if section.method in _CONTINUING and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
-            f"unlearning by {section.method!r} continues from the released model alone, but the "
+            f"unlearning by {section.method!r} continues only from the released model, but the "
             f"server of {type(algorithm).__name__} has further state; use fedavg or fedprox, or "
             "another unlearning.method"
         )
@@ -244,7 +246,7 @@ def _released(run: Setup) -> Model:
 
 
 def _initialised_with(architecture: Architecture, model: Model) -> Architecture:
-    """Return the architecture with the values of a model instead of random initial values."""
+    """Return the architecture with a model's parameters instead of random initial parameters."""
     digest = sha256()
     for name, value in sorted(model.tensors().items()):
         digest.update(name.encode() + value.contiguous().numpy().tobytes())
@@ -257,25 +259,25 @@ def _initialised_with(architecture: Architecture, model: Model) -> Architecture:
 
 @dataclass(frozen=True)
 class _BuildWithValues:
-    # Not a partial: partials are compared by identity, but two architectures that begin with the
-    # same values must be equal. This class is compared by the digest of its tensors.
+    # Not a functools.partial: partials are compared by identity, but two architectures with the
+    # same initial values must be equal. Objects of this class are compared by a digest of tensors.
     architecture: Architecture
     digest: str
     tensors: Params = field(compare=False, repr=False)
 
     def __call__(self) -> nn.Module:
-        """Return a module with these values."""
+        """Return a module with these parameters."""
         model = Model.from_tensors(self.architecture, self.tensors)
         return model.load_into(self.architecture.build())
 
 
 def _after_ascent(run: Setup, released: Model, section: UnlearningSection) -> Model:
-    """Return the released model after each owner has maximised the loss on its forgotten samples.
+    """Return the released model after audited clients maximised the loss on forgotten samples.
 
     Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?
         (projected gradient ascent).
     Differs: The centre of the ball is the released model instead of the mean of the others' models.
-        Its radius is a share of the distance from a freshly initialised model. There is no early
+        Its radius is a fraction of the distance from a freshly initialised model. There is no early
         stopping.
     """
     fresh = released.architecture.initial(seed_for(run.seed, "ascent"))
@@ -308,11 +310,11 @@ def _ascent_error(
     run: Setup, target: ClientId, samples: int, size: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.display_name}, {run.client_name(target)}: of {samples:,} forgotten samples in "
-        f"batches of {run.study.training.batch_size}, one batch has {size}, on which the model "
-        f"{run.algorithm.nets[0].name!r} cannot take a step of gradient ascent ({described}); set "
-        f"another {setting('training.batch_size')} or unlearning.method, or use another model "
-        "(batch normalisation needs several samples)"
+        f"{run.display_name}, {run.client_name(target)}: in batches of "
+        f"{run.study.training.batch_size}, one of the batches of {samples:,} forgotten samples has "
+        f"{size}, on which the model {run.algorithm.nets[0].name!r} cannot take a step of gradient "
+        f"ascent ({described}); set another {setting('training.batch_size')} or unlearning.method, "
+        "or use another model (batch normalisation needs several samples)"
     )
 
 
@@ -383,7 +385,7 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
 
 def _scores(run: Setup, stored: Stored, released: Stored) -> Scores:
     """Return the scores of the run's attacks on another model."""
-    # Keep the released round's index: attacks look up reference models by it.
+    # The released model's round index is used, because attacks look up reference models by it.
     measured = replace(stored.measured, index=released.measured.index)
     findings = Findings()
     analyse(run, stacked([measured]), findings)
@@ -440,7 +442,7 @@ def _with_verdicts(estimates: Sequence[Estimate], margin: float) -> list[Estimat
             continue
         before = estimate_at(estimates, estimate, BEFORE)
         leaked_before = before is not None and before.low is not None and before.low > 0.5
-        # An interval from two separate AUCs has no p-value. It is conservative, so a positive
+        # An interval from two separate AUCs has no p-value. Since it is conservative, a positive
         # lower limit counts as significant.
         is_conservatively_above = SEPARATE in estimate.method and estimate.low > 0
         is_above = (bool(estimate.significant) and estimate.number > 0) or is_conservatively_above
@@ -459,8 +461,8 @@ def _with_verdicts(estimates: Sequence[Estimate], margin: float) -> list[Estimat
 def unlearning_controls(run: Setup, estimates: Sequence[Estimate]) -> list[ControlResult]:
     """Return the controls of unlearning in one run.
 
-    Attacks must succeed more on the released model, which has forgotten nothing, than on the
-    retrained federation. They must not succeed on the retrained federation.
+    Attacks must be more successful on the released model, which has forgotten nothing, than on the
+    retrained model. On the retrained model, they must be at chance level.
     """
     run_estimates = [estimate for estimate in estimates if estimate.seed == run.seed]
     aucs = [estimate for estimate in run_estimates if estimate.attack and not estimate.against]

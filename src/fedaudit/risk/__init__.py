@@ -1,1 +1,1 @@
-"""Membership risk of a model, as a server or a client can measure it."""
+"""Membership risk of a model, as measured by a server or by a client."""

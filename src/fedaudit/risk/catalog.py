@@ -1,8 +1,8 @@
 """Measures of the membership risk of a model, for a server or for a client.
 
-A server fits an attack on shadow models. A client compares its training samples with samples that
-it held out: it chooses a loss threshold in its own model and applies it to the models that it
-receives.
+A server fits an attack on shadow models. A client compares its training samples with held-out
+samples of its own: it chooses a loss threshold on the model that it trained, and applies the
+threshold to the models that it receives.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from fedaudit.signals.measure import measure_round
 
 @runtime_checkable
 class MembershipRule(Protocol):
-    """Rule that calls samples members from the features of an attack."""
+    """Rule that decides from an attack's features which samples are members."""
 
     def __call__(self, features: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member."""
@@ -42,7 +42,7 @@ class RiskAttack(Protocol):
     """Attack on a single model that is fitted on shadow models; a frozen dataclass of settings.
 
     Computing features and fitting are separate methods, because the features of a shadow model are
-    used in several fits.
+    used in several fits (cross-validation).
     """
 
     def features(
@@ -82,9 +82,9 @@ class FittedAttack:
     ) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member of the model's training data.
 
-        ``start`` is the model before its training, by default the model that the shadow models
-        were trained from. To attack that start model with an attack on updates, pass the model
-        before its own training.
+        ``start`` is the model before its training. By default, it is the model that the shadow
+        models were trained from. To apply an attack on updates to that model itself, pass the model
+        that its training started from.
         """
         features = self.attack.features(
             model, samples, start=start or self.start, device=self.device
@@ -97,8 +97,9 @@ def best_threshold(
 ) -> float:
     """Return the score threshold with the largest balanced accuracy.
 
-    Larger scores are likelier members. Of several equally good thresholds, the highest is returned.
-    If no threshold is better than guessing, the result is infinity: no sample is called a member.
+    Larger scores mean likelier members. Of several equally good thresholds, the highest is
+    returned. If no threshold is better than guessing, the result is infinity: no sample is called a
+    member.
     """
     refuse_unusable(members, nonmembers)
     levels = torch.cat([members, nonmembers]).sort(descending=True).values
@@ -106,7 +107,7 @@ def best_threshold(
         len(scores) - torch.searchsorted(scores.sort().values, levels)
         for scores in (members, nonmembers)
     )
-    # Integers keep ties exact; quotients could differ in their last bits.
+    # Integers compare exactly; equal quotients could differ in their last bits.
     gain = true_positives * len(nonmembers) - false_positives * len(members)
     best = gain.max()
     return float(levels[gain == best][0]) if best > 0 else torch.inf
@@ -118,19 +119,22 @@ def refuse_unusable(members: Tensor, nonmembers: Tensor) -> None:
     if n_nan or not (len(members) and len(nonmembers)):
         raise BadInput(
             "a threshold needs scores or losses of members and non-members without NaN, got "
-            f"{len(members)} members and {len(nonmembers)} non-members, of which {n_nan} have "
-            "NaN; give samples of both kinds and check the model's outputs"
+            f"{len(members)} members and {len(nonmembers)} non-members, of which {n_nan} are "
+            "NaN; pass members and non-members, and check the model's outputs"
         )
 
 
 @dataclass(frozen=True)
 class ByLoss:
-    """Loss-threshold attack of a client, with the methods that algorithms call."""
+    """Loss-threshold attack of a client, with the methods that algorithms call.
+
+    The methods call :func:`threshold_of` and :func:`risk_of`.
+    """
 
     def threshold(
         self, members: Float[Tensor, " members"], held_out: Float[Tensor, " held_out"]
     ) -> float:
-        """Return the best threshold in the client's model, by :func:`threshold_of`."""
+        """Return the best loss threshold on the model that the client trained."""
         return threshold_of(members, held_out)
 
     def risk(
@@ -139,17 +143,17 @@ class ByLoss:
         held_out: Float[Tensor, " held_out"],
         threshold: float,
     ) -> float:
-        """Return the balanced accuracy at a threshold, by :func:`risk_of`."""
+        """Return the balanced accuracy at a loss threshold."""
         return risk_of(members, held_out, threshold)
 
 
 def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]) -> float:
-    """Return the loss threshold with the largest balanced accuracy in the client's own model.
+    """Return the loss threshold with the largest balanced accuracy on the client's own model.
 
     Of several equally good thresholds, the lowest is returned. If no threshold is better than
     guessing, the result is minus infinity: no sample is called a member.
 
-    Source: IFCA-MIR, section 5.7, which gives the idea only. Yeom et al. 2018 introduced the
+    Source: IFCA-MIR, section 5.7, which only gives the idea. Yeom et al. 2018 introduced the
         threshold on the loss.
     """
     return -best_threshold(-trained.double(), -held_out.double())
@@ -165,7 +169,7 @@ def risk_of(
     Source: IFCA-MIR, Eqs. (8)-(10).
     """
     refuse_unusable(trained, held_out)
-    # Double precision, so that the threshold is not rounded to the precision of the losses.
+    # Double precision is used so that the threshold is not rounded to the precision of the losses.
     true_positives = int((trained.double() <= threshold).sum())
     true_negatives = int((held_out.double() > threshold).sum())
     return (true_positives / len(trained) + true_negatives / len(held_out)) / 2
@@ -204,7 +208,7 @@ class TrainMia:
     def fit(
         self, members: Float[Tensor, "members _"], nonmembers: Float[Tensor, "others _"]
     ) -> "Linear":
-        # Imported here, because scikit-learn would add a second to every start-up.
+        # Imported here, because scikit-learn adds a second to the import of the package.
         from sklearn.linear_model import LogisticRegression
         from threadpoolctl import threadpool_limits
 
@@ -212,7 +216,7 @@ class TrainMia:
         std, mean = torch.std_mean(features, 0, correction=0)
         scale = torch.where(std > 0, std, 1.0)
         is_member = np.arange(len(features)) < len(members)
-        # Threads of BLAS change the last bits of results.
+        # Several BLAS threads change the last bits of results.
         with threadpool_limits(1, user_api="blas"):
             model = LogisticRegression(max_iter=1000)
             model.fit(((features - mean) / scale).numpy(), is_member)
@@ -225,7 +229,7 @@ class Linear:
 
     Attributes:
         mean: Mean of the features, which is subtracted first for numerical accuracy.
-        weights: Normal vector of the hyperplane, towards members.
+        weights: Normal vector of the hyperplane, which points towards members.
         offset: Value of the linear function at the mean.
     """
 
@@ -297,13 +301,13 @@ class ByAttack:
 
     def _exposed(self, model: Model, start: Model) -> Exposed:
         if Sees.UPDATE not in self.attack.needs:
-            # The server sees the model as it is sent in the next round, before any training.
+            # The attack sees the model as the next round's global model, before any training.
             return Exposed(base=model, local=model)
         update = difference(model.params, start.params)
         if not any(bool(step.any()) for step in update.values()):
             raise NotVisible(
-                "an attack on updates needs a model that has changed; pass the model that its "
-                "training started from"
+                "an attack on updates needs a model that differs from its start; pass the model "
+                "that its training started from"
             )
         return Exposed(base=start, local=model, update=update)
 
@@ -313,7 +317,7 @@ class AtLeast:
     """Threshold rule: samples with the highest scores are called members.
 
     Attributes:
-        lowest: Lowest score of a sample that is called a member; infinite if no sample is.
+        lowest: Lowest score at which a sample is called a member; infinite if no sample is.
     """
 
     lowest: float

@@ -1,4 +1,4 @@
-"""Risk measured by a server: it trains shadow models of each model and attacks them.
+"""Membership risk of models, measured by a server that trains shadow models and attacks them.
 
 Shadow models are trained like the federation's models, on samples with known membership.
 """
@@ -38,25 +38,25 @@ FEWEST = 10
 class ShadowTraining:
     """Settings of the training of shadow models.
 
-    With "repeated", each shadow model is the result of a separate federation with new initial
-    parameters and the number of clients, rounds and epochs of the attacked model. Its samples are
-    therefore seen as often as the clients' samples, and averaging hides them to the same extent.
-    With "continued", a shadow model starts from the attacked model and is trained for a few epochs
-    on all its samples at once. That is cheap, but it underestimates the risk of models that
-    memorise samples over many rounds.
+    If ``way`` is "repeated", each shadow model is the result of a separate federation with new
+    initial parameters and the number of clients, rounds and epochs of the attacked model. Its
+    samples are therefore seen as often as the clients' samples, and averaging hides them to the
+    same extent. If ``way`` is "continued", a shadow model starts from the attacked model and is
+    trained centrally for a few epochs on its samples. This is cheaper, but it underestimates the
+    risk of models that memorise samples over many rounds.
 
-    If the largest cluster has more samples than half of the server's, "proportional" scales all
-    shadow models down by one factor, so that smaller clusters still have smaller shadow models.
-    "capped" limits each to that half.
+    A shadow model can have at most half of the server's samples. If the largest cluster has more,
+    "proportional" reduces the sizes of all shadow models by the same factor, so that smaller
+    clusters still have smaller shadow models. "capped" reduces only sizes above the limit.
 
     Attributes:
         training: Local training of the federation's clients.
         count: Number of shadow models of each model.
-        way: "repeated" or "continued".
-        epochs: Epochs of a continued shadow model, at the first round's learning rate. A repeated
-            one has the clients' epochs.
-        sizes: "proportional" or "capped".
-        rounds: Rounds of the run, for the learning-rate schedule of a repeated shadow model; at
+        way: How shadow models are trained: "repeated" or "continued".
+        epochs: Epochs of a "continued" shadow model, at the first round's learning rate. A
+            "repeated" one has the clients' epochs.
+        sizes: How shadow models are made smaller if necessary: "proportional" or "capped".
+        rounds: Rounds of the run, for the learning-rate schedule of a "repeated" shadow model; at
             least the rounds that it is trained for.
     """
 
@@ -85,7 +85,9 @@ class Shadow(NamedTuple):
 
 
 class _ShadowTask(NamedTuple):
-    place: int
+    """Training of one shadow model: number ``number`` of the cluster at position ``index``."""
+
+    index: int
     number: int
     cluster: Cluster
     initial: Model
@@ -103,17 +105,17 @@ def shadow_models(
 ) -> list[list[Shadow]]:
     """Train the shadow models of all models in parallel, one per processor core.
 
-    A shadow model has as many training samples as the model's clients have, since models of small
-    data sets leak more. It has fewer if the server has too few samples, since equally many must be
-    left out of its training. A model that no client trains has no shadow model. See
+    A shadow model has as many training samples as the model's clients, since models of small data
+    sets leak more. It has fewer if the server has too few samples, since its training must leave
+    out equally many. A model that no client trains has no shadow model. See
     :class:`ShadowTraining` and :func:`shadow_sizes`.
 
     Args:
         clusters: The models, each with the number of samples that its clients have.
         samples: The server's own samples, which no client has.
         how: Settings of the training.
-        seed: Random draws depend on the seed, the cluster's position and the number of the shadow
-            model only. Sizes depend on the other clusters if they are scaled down.
+        seed: Seed. Random draws depend only on it, the cluster's position and the number of the
+            shadow model. Sizes also depend on the other clusters if they are "proportional".
         device: Device to train on.
 
     Raises:
@@ -129,18 +131,18 @@ def shadow_models(
     # Initial models are built here, one after another: modules use the global random generator.
     tasks = [
         _ShadowTask(
-            place,
+            index,
             number,
             cluster,
-            _initial_model(cluster, how, seed, place, number),
-            *_split(size, len(samples), seed, place, number),
+            _initial_model(cluster, how, seed, index, number),
+            *_split(size, len(samples), seed, index, number),
         )
-        for place, (cluster, size) in enumerate(zip(clusters, sizes, strict=True))
+        for index, (cluster, size) in enumerate(zip(clusters, sizes, strict=True))
         for number in range(how.count if size else 0)
     ]
     train_shadow = partial(_shadow, samples, how=how, seed=seed, device=device)
-    alone = any(uses_global_rng(cluster.model) for cluster in clusters)
-    trained = iter(run_in_parallel(train_shadow, tasks, device=device, sequential=alone))
+    sequential = any(uses_global_rng(cluster.model) for cluster in clusters)
+    trained = iter(run_in_parallel(train_shadow, tasks, device=device, sequential=sequential))
     return [[next(trained) for _ in range(how.count if size else 0)] for size in sizes]
 
 
@@ -150,7 +152,7 @@ def shadow_sizes(samples: Sequence[int], available: int, sizes: str = "proportio
     Args:
         samples: Number of samples of the clients of each model; 0 for a model that no client
             trains, which has no shadow model.
-        available: Number of the server's samples; a shadow model is trained on half at most.
+        available: Number of the server's samples; a shadow model is trained on at most half.
         sizes: "proportional" or "capped", as in :class:`ShadowTraining`.
     """
     half = available // 2
@@ -170,18 +172,18 @@ def refuse_few(samples: Samples) -> None:
 
 
 def _initial_model(
-    cluster: Cluster, how: ShadowTraining, seed: int, place: int, number: int
+    cluster: Cluster, how: ShadowTraining, seed: int, index: int, number: int
 ) -> Model:
     if how.way == "continued":
         return cluster.model
-    initial_seed = seed_for(seed, "cluster", place, "shadow", number, "initial model")
+    initial_seed = seed_for(seed, "cluster", index, "shadow", number, "initial model")
     return cluster.model.architecture.initial(initial_seed)
 
 
 def _split(
-    size: int, available: int, seed: int, place: int, number: int
+    size: int, available: int, seed: int, index: int, number: int
 ) -> tuple[Int[Tensor, " size"], Int[Tensor, " size"]]:
-    rng = seeded(seed, "cluster", place, "shadow", number, "split")
+    rng = seeded(seed, "cluster", index, "shadow", number, "split")
     order = torch.randperm(available, generator=rng)
     return order[:size], order[size : 2 * size]
 
@@ -194,7 +196,7 @@ def _shadow(
         start, model = train_shadow(samples.take(task.members), task, how, seed, device)
     except BadInput as error:
         raise BadInput(
-            f"shadow model {task.number} of model {task.place} diverged: its parameters are no "
+            f"shadow model {task.number} of model {task.index} diverged: its parameters are no "
             f"longer finite; lower the learning rate ({how.training.lr})"
         ) from error
     return Shadow(start, model, task.members, task.nonmembers)
@@ -209,7 +211,7 @@ def _continued(
         client=task.number,
         cohort=(task.number,),
         weights={task.number: 1.0},
-        seed=seed_for(seed, "cluster", task.place, "shadow"),
+        seed=seed_for(seed, "cluster", task.index, "shadow"),
         device=device,
     )
     training = replace(how.training, epochs=how.epochs)
@@ -220,11 +222,11 @@ def _continued(
 def _repeated(
     data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
 ) -> tuple[Model, Model]:
-    """Train a federation like the cluster's; scaled-down data are split among fewer clients."""
+    """Train a federation like that of the cluster, with fewer clients if there are fewer data."""
     cluster = task.cluster
-    shadow_seed = seed_for(seed, "cluster", task.place, "shadow", task.number)
+    shadow_seed = seed_for(seed, "cluster", task.index, "shadow", task.number)
     count = min(len(data), max(1, round(cluster.clients * len(data) / cluster.samples)))
-    # The samples are in random order already.
+    # The samples are already in random order.
     parts = [data.take(index) for index in torch.arange(len(data)).tensor_split(count)]
     federation = FedAvg(task.initial.architecture, how.training)
     start = model = task.initial
@@ -269,7 +271,7 @@ class ShadowSuccess(Limited[float]):
 
 
 class _ShadowFeatures(NamedTuple):
-    """Features of the samples of a shadow model, or of half of them."""
+    """Features of all samples of a shadow model, or of half of them."""
 
     members: Float[Tensor, "members _"]
     nonmembers: Float[Tensor, "others _"]
@@ -289,8 +291,8 @@ class ServerRisk:
     """Risk of each model, measured by the server with shadow models.
 
     The server trains shadow models on its own samples. It evaluates an attack by leave-one-out
-    cross-validation over the shadow models. For a single shadow model, each half of its samples is
-    evaluated with the attack that is fitted on the other half.
+    cross-validation over the shadow models. If there is only one shadow model, each half of its
+    samples is evaluated with the attack that is fitted on the other half.
 
     Attributes:
         samples: The server's own samples, which no client has; at least ten.
@@ -299,8 +301,8 @@ class ServerRisk:
         device: Device to train and run shadow models on.
 
     Source: IFCA-MIR, Algorithm 2 and Eq. (8).
-    Differs: The paper does not say what the attack's accuracy is measured on. Here it is always
-        measured on samples or shadow models that the attack was not fitted on.
+    Differs: The paper does not state on which samples the attack's accuracy is measured. Here, it
+        is always measured on samples or shadow models that the attack was not fitted on.
     """
 
     samples: Samples
@@ -346,8 +348,8 @@ class ServerRisk:
             return None
         parts = _halves(features[0]) if len(features) == 1 else features
         counts = [
-            self._counts(part, parts[:place] + parts[place + 1 :])
-            for place, part in enumerate(parts)
+            self._counts(part, parts[:index] + parts[index + 1 :])
+            for index, part in enumerate(parts)
         ]
         risk = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
         rule = self.measure.fit(*_joined(features))
