@@ -1,7 +1,7 @@
-"""How often the page of claims decides a claim wrongly where every claim lies at its margin.
+"""How often the page of claims gives a wrong verdict if the truth of every claim is its margin.
 
 python -m benchmarks.claims --families 2000     papers whose claims all lie at their margins
-python -m benchmarks.claims --near-zero         Student's limits of rates near 0
+python -m benchmarks.claims --near-zero         coverage of Student's limits for rates near 0
 """
 
 import argparse
@@ -26,11 +26,11 @@ TESTS = {
 
 
 class Design(NamedTuple):
-    """A claim whose truth is known.
+    """A claim with known true differences.
 
     Attributes:
-        true: Differences by regime.
-        wrong: Verdicts that its truth does not allow.
+        true: True differences of each regime.
+        wrong: Verdicts that are wrong for these differences.
     """
 
     tier: Literal[1, 2]
@@ -65,21 +65,22 @@ TRUE = Design(2, "above", [[FAR]], frozenset())
 
 
 def drawn(design: Design, rng: np.random.Generator) -> ClaimResult:
-    """A claim's verdict by itself, from estimates with a normal error."""
+    """Return a claim's verdict before the correction, from estimates with a normal error."""
     test = TESTS[design.direction]
     claim = Claim(id="x", says="", where="", theirs="", tier=design.tier, regimes=[*REGIMES])
-    held = []
+    by_regime = []
     for name, differences in zip(REGIMES, design.true, strict=False):
         parts = []
         for value in rng.normal(differences, ERROR):
-            half = 1.959963984540054 * ERROR
-            gap = Figure(float(value), float(value - half), float(value + half), "", 3)
+            half_width = 1.959963984540054 * ERROR
+            low, high = float(value - half_width), float(value + half_width)
+            gap = Figure(float(value), low, high, "", 3)
             assert gap.low is not None
             assert gap.high is not None
-            said = verdict_of(test, gap.low, gap.high)
-            parts.append(PartResult(name, test, OTHER, said, gap, gap, gap))
-        held.append(together(parts, leaking=True))
-    return alone(claim, held)
+            verdict = verdict_of(test, gap.low, gap.high)
+            parts.append(PartResult(name, test, OTHER, verdict, gap, gap, gap))
+        by_regime.append(together(parts, leaking=True))
+    return alone(claim, by_regime)
 
 
 def wrong_families(
@@ -90,12 +91,14 @@ def wrong_families(
     seed: int,
     correct: Callable[[Sequence[ClaimResult]], Sequence[ClaimResult]] = corrected,
 ) -> float:
-    """Share of families of claims with at least one wrong decision.
+    """Return the fraction of families of claims with at least one wrong verdict.
 
     Args:
-        families: Simulated papers.
-        each: Claims of every design.
-        true: Claims that hold by far, among them.
+        families: Number of simulated papers.
+        each: Number of claims of every design in a paper.
+        true: Number of further claims in a paper that are true by far.
+        seed: Seed of the draws.
+        correct: Correction for multiple claims.
     """
     rng = np.random.default_rng(seed)
     designs = [design for design in DESIGNS.values() for _ in range(each)] + [TRUE] * true
@@ -103,8 +106,8 @@ def wrong_families(
         np.mean(
             [
                 any(
-                    one.verdict in design.wrong
-                    for one, design in zip(
+                    result.verdict in design.wrong
+                    for result, design in zip(
                         correct([drawn(design, rng) for design in designs]), designs, strict=True
                     )
                 )
@@ -128,31 +131,32 @@ def near_zero(hits: float, rng: np.random.Generator, *, seeds: int = 5) -> tuple
     """Simulate Student's limits of a rate over seeds.
 
     Args:
-        hits: Expected number of hits among 200 samples of a seed.
+        hits: Expected number of hits among the 200 samples of each seed.
         rng: Draws the counts.
-        seeds: Runs.
+        seeds: Number of runs.
 
     Returns:
-        The share of intervals that hold the rate, and the share that stay above 0 and miss it.
+        The fraction of intervals that contain the rate, and the fraction that do not contain it
+        although their lower limit is above 0.
     """
     rates = rng.binomial(200, hits / 200, size=(20_000, seeds)) / 200
     reach = stdtrit(seeds - 1, 0.975) * rates.std(axis=1, ddof=1) / math.sqrt(seeds)
     low, high = rates.mean(axis=1) - reach, rates.mean(axis=1) + reach
-    holds = (low <= hits / 200) & (hits / 200 <= high)
-    return float(holds.mean()), float(((low > 0) & ~holds).mean())
+    covers = (low <= hits / 200) & (hits / 200 <= high)
+    return float(covers.mean()), float(((low > 0) & ~covers).mean())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--families", type=int, default=1000)
     parser.add_argument("--near-zero", action="store_true")
-    asked = parser.parse_args()
-    if asked.near_zero:
+    args = parser.parse_args()
+    if args.near_zero:
         for hits in (0.1, 0.3, 1, 3, 10, 30):
             covered, missed = near_zero(hits, np.random.default_rng(1))
             print(
                 f"{hits:g} hits a seed: covers {covered:.1%}, within [0, 1] and misses {missed:.1%}"
             )
     else:
-        for line in rows(asked.families):
+        for line in rows(args.families):
             print(line)

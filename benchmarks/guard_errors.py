@@ -1,11 +1,12 @@
-"""How often a guard sends a leak at some round of a run, and how many samples it needs.
+"""How often a guard sends a leaking upload during a run, and how many samples a guard needs.
 
     python -m benchmarks.guard_errors [--runs 400]
 
-Prints two tables in Markdown. Runs in which some round is sent: scores of 270 members and as many
-held-out samples are normal, with a given AUC and a given correlation between rounds, for one attack
-and a limit of 0.6. Audited samples that are needed so that a share of uploads without leak is sent,
-by bisection: for one attack, and for five attacks with independent scores.
+Prints two tables in Markdown. The first has the percentage of runs in which at least one leaking
+upload is sent. The scores of 270 members and 270 held-out samples are normal, with a given AUC and
+a given correlation between rounds, for one attack and a limit of 0.6. The second table has the
+number of audited samples at which a given percentage of uploads without a leak is sent, found by
+bisection: for one attack, and for five attacks with independent scores.
 """
 
 import argparse
@@ -22,7 +23,7 @@ SIDE, ROUNDS = 270, (1, 10, 50)
 
 
 def is_sent(policy: GuardPolicy, scores: np.ndarray) -> bool:
-    """Return whether an upload with these scores is sent; the first half are members."""
+    """Return True if an upload with these scores is sent. The first half of them are members."""
     is_member = np.arange(len(scores)) < len(scores) // 2
     interval = auc_interval(scores, is_member, confidence=policy.level)
     return not policy.exceeds(interval.value, interval.low, interval.high)
@@ -31,7 +32,7 @@ def is_sent(policy: GuardPolicy, scores: np.ndarray) -> bool:
 def first_sent(
     policy: GuardPolicy, auc: float, correlation: float, rng: np.random.Generator
 ) -> int | None:
-    """Return the first round of a run that is sent; None if no round is."""
+    """Return the first round of a run whose upload is sent, or None."""
     shift = norm.ppf(auc) * sqrt(2) * (np.arange(2 * SIDE) < SIDE)
     shared = sqrt(correlation) * rng.normal(size=2 * SIDE)
     for number in range(1, max(ROUNDS) + 1):
@@ -55,20 +56,20 @@ def over_rounds(runs: int) -> None:
         for auc in (0.6, 0.65):
             for correlation in (0.0, 0.5, 0.9, 0.99):
                 first = [first_sent(policy, auc, correlation, rng) for _ in range(runs)]
-                shares = (np.mean([n is not None and n <= last for n in first]) for last in ROUNDS)
-                cells = " | ".join(f"{share:.1%}" for share in shares)
+                rates = (np.mean([n is not None and n <= last for n in first]) for last in ROUNDS)
+                cells = " | ".join(f"{rate:.1%}" for rate in rates)
                 print(f"| {decide_by} | {auc} | {correlation} | {cells} |", flush=True)
 
 
-def share_sent(side: int, limit: float, attacks: int, rng: np.random.Generator) -> float:
-    """Return the share of uploads without leak that are sent."""
-    policy, turns = GuardPolicy(limit=limit, attacks=("blackbox-loss",)), 1500
-    # All attacks must pass.
+def rate_sent(side: int, limit: float, attacks: int, rng: np.random.Generator) -> float:
+    """Return the fraction of uploads without a leak that are sent."""
+    policy, uploads = GuardPolicy(limit=limit, attacks=("blackbox-loss",)), 1500
+    # An upload is sent only if all attacks stay below the limit.
     sent = sum(
         all(is_sent(policy, rng.normal(size=2 * side)) for _ in range(attacks))
-        for _ in range(turns)
+        for _ in range(uploads)
     )
-    return sent / turns
+    return sent / uploads
 
 
 def sizes() -> None:
@@ -81,7 +82,7 @@ def sizes() -> None:
             low, high = 8, 2500
             while high - low > max(1, low * 0.02):
                 middle = (low + high) // 2
-                if share_sent(middle, limit, attacks, rng) >= target:
+                if rate_sent(middle, limit, attacks, rng) >= target:
                     high = middle
                 else:
                     low = middle

@@ -1,15 +1,16 @@
-"""What a guard adds to a round of its client.
+"""Time that a guard adds to a round of its client.
 
     python -m benchmarks.guarding [--turns 5] [--smaller 1] [--epochs 1]
 
 Prints a table in Markdown. A round is local training of a CNN with 2.2 million parameters on 3,000
-random 32 x 32 pictures, in batches of 32 on one thread, and the check of the upload with 540
-audited samples. "Prepared" calls ``Guard.prepare`` before training, as the guards of Flower and
-NVFlare do; the other variants measure everything after it. One site has both cores for itself. Two
-sites train at once, each in a process, and the round ends with the slower one. Variants in turn,
-the first turn dropped, medians of wall and CPU seconds, the latter with those of the second
-process; the share is the median of each turn's time divided by that without a guard.
-``--smaller 10`` has a tenth of the samples of both kinds.
+random 32 x 32 pictures, in batches of 32 on one thread, followed by the check of the upload with
+540 audited samples. The variant "prepared" calls ``Guard.prepare`` before training, as the guards
+of Flower and NVFlare do; the other variants measure everything after training. With one site, this
+site can use both cores. With two sites, both train at the same time in separate processes, and the
+round ends with the slower one. Variants alternate, the first turn is dropped, and the table has
+medians of wall and CPU seconds; CPU seconds include those of the guard's second process. The ratio
+is the median over turns of the time divided by that without a guard. ``--smaller 10`` takes a tenth
+of the samples.
 """
 
 import argparse
@@ -37,7 +38,7 @@ LOSSES = ("blackbox-loss", "loss-series", "fta-l")
 
 
 class Variant(NamedTuple):
-    """Guard of a site; no attacks for none.
+    """Settings of a site's guard; without attacks, there is no guard.
 
     Attributes:
         name: Name in the table.
@@ -52,8 +53,8 @@ class Variant(NamedTuple):
     prepares: bool = False
 
 
-class Taken(NamedTuple):
-    """Seconds of a round."""
+class Seconds(NamedTuple):
+    """Wall and CPU seconds of a round."""
 
     wall: float
     cpu: float
@@ -79,7 +80,7 @@ def network() -> nn.Module:
 
 
 class Site:
-    """Client with a guard for each variant."""
+    """A client with a guard for each variant."""
 
     def __init__(self, folder: Path, number: int, smaller: int, epochs: int) -> None:
         torch.set_num_threads(1)
@@ -90,10 +91,10 @@ class Site:
         self._rounds = 0
         self._guards = {
             variant: Guard(
-                folder / f"{number}-{place}",
+                folder / f"{number}-{index}",
                 network,
                 split.audit,
-                # Without a filter, each upload is measured once, whatever is decided.
+                # Without a filter, each upload is measured once, whatever the decision.
                 limit=0.99,
                 decide_by="estimate",
                 smallest_audit=10,
@@ -101,16 +102,16 @@ class Site:
                 workers=variant.workers,
                 log=lambda line: None,
             )
-            for place, variant in enumerate((*ONE_SITE, *TWO_SITES))
+            for index, variant in enumerate((*ONE_SITE, *TWO_SITES))
             if variant.attacks
         }
 
-    def round(self, variant: Variant) -> Taken:
-        """Train, check the upload, and return the seconds."""
+    def round(self, variant: Variant) -> Seconds:
+        """Train, check the upload, and return the time."""
         self._rounds += 1
         module = network()
         sent = {name: value.clone() for name, value in module.state_dict().items()}
-        began, cpu = perf_counter(), self._cpu(variant)
+        start, cpu_start = perf_counter(), self._cpu(variant)
         if variant.prepares:
             self._guards[variant].prepare(sent=sent)
         for _ in range(self._epochs):
@@ -119,10 +120,10 @@ class Site:
             guard = self._guards[variant]
             guard.check(self._rounds, sent=sent, upload=module)
             assert not guard.decisions[-1].is_error, guard.decisions[-1]
-        return Taken(perf_counter() - began, self._cpu(variant) - cpu)
+        return Seconds(perf_counter() - start, self._cpu(variant) - cpu_start)
 
     def _cpu(self, variant: Variant) -> float:
-        """Return the CPU seconds of this process and the guard's second one so far."""
+        """Return the CPU seconds so far of this process and of the guard's second process."""
         guard = self._guards.get(variant)
         second = guard._recorder._measuring._ahead if guard is not None else None
         if second is None or not second._pid:
@@ -132,33 +133,30 @@ class Site:
         return process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def serve(orders: Connection, folder: Path, number: int, smaller: int, epochs: int) -> None:
-    """Do rounds of a site in a process of its own, until told to end."""
+def serve(pipe: Connection, folder: Path, number: int, smaller: int, epochs: int) -> None:
+    """Run rounds of a site in a separate process until the pipe delivers None."""
     site = Site(folder, number, smaller, epochs)
-    orders.send(None)
-    while (variant := orders.recv()) is not None:
-        orders.send(site.round(variant))
+    pipe.send(None)
+    while (variant := pipe.recv()) is not None:
+        pipe.send(site.round(variant))
 
 
-def together(sites: list[Connection], variant: Variant) -> Taken:
-    """Do a round of all sites at once."""
+def together(sites: list[Connection], variant: Variant) -> Seconds:
+    """Run a round of all sites at the same time."""
     for site in sites:
         site.send(variant)
-    taken: list[Taken] = [site.recv() for site in sites]
-    return Taken(max(t.wall for t in taken), sum(t.cpu for t in taken))
+    spent: list[Seconds] = [site.recv() for site in sites]
+    return Seconds(max(s.wall for s in spent), sum(s.cpu for s in spent))
 
 
-def rows(turns: list[dict[Variant, Taken]], variants: tuple[Variant, ...]) -> None:
-    """Print a line for each variant; the first is the one without a guard."""
+def rows(turns: list[dict[Variant, Seconds]], variants: tuple[Variant, ...]) -> None:
+    """Print a line for each variant. The first variant has no guard."""
     for variant in variants:
-        wall, cpu = (median(turn[variant][part] for turn in turns) for part in (0, 1))
-        shares = (
-            median(turn[variant][part] / turn[variants[0]][part] for turn in turns)
-            for part in (0, 1)
-        )
+        wall, cpu = (median(turn[variant][i] for turn in turns) for i in (0, 1))
+        ratios = (median(turn[variant][i] / turn[variants[0]][i] for turn in turns) for i in (0, 1))
         print(
             f"| {variant.name} | {wall:.2f} s | {cpu:.2f} s | "
-            + " | ".join(f"{share:.2f}" for share in shares)
+            + " | ".join(f"{ratio:.2f}" for ratio in ratios)
             + " |",
             flush=True,
         )
@@ -173,7 +171,7 @@ def main() -> None:
     if args.turns < 2:
         parser.error("the first turn warms up and is dropped; give at least 2")
     print(f"torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n")
-    print("| round | wall | CPU | wall, share of no guard | CPU, share |")
+    print("| round | wall | CPU | wall, ratio to no guard | CPU, ratio |")
     print("|---|---|---|---|---|")
     context = get_context("spawn")
     with TemporaryDirectory() as name, ExitStack() as stack:
