@@ -1,5 +1,5 @@
-"""What kernels and whole runs cost.
+"""Measurements of kernels, whole runs and intervals.
 
-A file of its own, since other packages (Opacus) install a ``benchmarks`` too, which a folder
-without it would give way to.
+This file makes the folder a regular package. Other packages (Opacus) install a package with the
+name ``benchmarks``, which would take precedence over a folder without this file.
 """

@@ -1,18 +1,19 @@
-"""A whole audit beside the plain loop that it watches.
+"""CPU time of a whole audit, compared with a plain training loop of the same federation.
 
     python -m benchmarks.audits [--turns 3]
     python -m benchmarks.audits --where [--turns 3]
 
-Prints a table in Markdown. The loop is what people write: a shuffling ``DataLoader``,
+Prints a table in Markdown. The plain loop is typical code: a shuffling ``DataLoader``,
 ``torch.optim.SGD`` and the mean of state dicts, for ten clients with 1,000 samples of MNIST's
-shape, ten rounds of two epochs. The audit trains the same federation, measures every round, runs
-the default attacks with all controls and writes record and report. Each is a process of its own
-with one thread, imports and all; CPU seconds, both in turn, the first turn dropped, medians.
+shape and ten rounds of two epochs. The audit trains the same federation, measures every round, runs
+the default attacks with all controls, and writes record and report. Each variant runs in a separate
+process with one thread, including imports. Variants alternate. The first turn is dropped, and the
+table has medians of CPU seconds.
 
-``--where`` says where an audit's CPU seconds go: of these two, and of the smallest study (digits,
-three clients, ten rounds, FedMIA-II, a report). Every 2 ms of CPU time the process looks at what it
-is doing, and gives the time since the last look to the outermost part that it is in; loading code
-is a part of its own, wherever it happens.
+``--where`` profiles these two audits and the smallest study (digits, three clients, ten rounds,
+FedMIA-II, a report). After every 2 ms of CPU time, the process looks up which part of the program
+is running. The time since the last look is attributed to the outermost part. Importing code is a
+separate part.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def network(name: str) -> nn.Module:
 
 
 def loop(name: str) -> None:
-    """Federated averaging as it is written without fedaudit."""
+    """Train by federated averaging without fedaudit."""
     clients = [TensorDataset(*data(EACH, client)) for client in range(CLIENTS)]
     server = network(name)
     for _ in range(ROUNDS):
@@ -85,7 +86,7 @@ def loop(name: str) -> None:
 
 
 def audit(name: str, folder: Path) -> None:
-    """The same federation, audited."""
+    """Train and audit the same federation, and write its report."""
     import fedaudit as fa
 
     federation = fa.Federation(
@@ -100,7 +101,7 @@ def audit(name: str, folder: Path) -> None:
 
 
 def smallest(folder: Path) -> None:
-    """The smallest study that says anything: digits, three clients, one attack."""
+    """Run the smallest useful study: digits, three clients, one attack."""
     import fedaudit as fa
 
     federation = fa.Federation(
@@ -121,18 +122,18 @@ PARTS = {
     "fedaudit/signals/": "measuring",
     "fedaudit/fl/": "training",
 }
-"""By where code stands; the outermost that is running counts."""
+"""Names of the program's parts, by file path. The outermost frame decides."""
 
 
-class Watch:
-    """CPU seconds by part, looked up again and again while a block runs."""
+class Profile:
+    """Sampling profiler of the CPU seconds of each part while a ``with`` block runs."""
 
     def __init__(self) -> None:
-        # Python itself and torch, which were loaded before.
+        # Python and torch were imported before.
         self.seconds = {"loading Python and torch": process_time()}
         self._last = process_time()
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "Profile":
         signal.signal(signal.SIGPROF, self._look)
         signal.setitimer(signal.ITIMER_PROF, 0.002, 0.002)
         return self
@@ -142,52 +143,50 @@ class Watch:
         self._look(0, None)
 
     def _look(self, number: int, frame: FrameType | None) -> None:
-        # A call into a library is looked at once it is over, with all the time that it took.
+        # Python handles the signal after a call into a library, so all of its time is attributed.
         now, part = process_time(), "everything else"
         while frame is not None:
-            place = frame.f_code.co_filename
-            if place.startswith("<frozen importlib"):
+            path = frame.f_code.co_filename
+            if path.startswith("<frozen importlib"):
                 part = "loading other code"
                 break
-            part = next((PARTS[key] for key in PARTS if key in place), part)
+            part = next((PARTS[key] for key in PARTS if key in path), part)
             frame = frame.f_back
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
         self._last = now
 
 
 def parts(name: str, folder: Path) -> dict[str, float]:
-    """CPU seconds of an audit in a process of its own, by part."""
+    """Return the CPU seconds of each part of an audit in a separate process."""
     command = [sys.executable, "-m", "benchmarks.audits", "--one", "parts", name, str(folder)]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found: dict[str, float] = json.loads(said.splitlines()[-1])
-    return found
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    by_part: dict[str, float] = json.loads(output.splitlines()[-1])
+    return by_part
 
 
-def where(turns: int) -> None:
-    print("| audit | CPU | most of it | then | then |")
+def profile(turns: int) -> None:
+    print("| audit | CPU | largest part | second | third |")
     print("|---|---|---|---|---|")
     for name in ("smallest", *MODELS):
-        found = []
+        runs = []
         for _ in range(turns):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(parts(name, Path(folder)))
-        middle = {
-            part: median(each.get(part, 0.0) for each in found) for part in set().union(*found)
-        }
-        whole = median(sum(each.values()) for each in found)
-        largest = sorted(middle.items(), key=lambda one: -one[1])[:3]
-        cells = [f"{part}: {spent:.1f} s ({spent / whole:.0%})" for part, spent in largest]
-        print(f"| {name} | {whole:.1f} s | {' | '.join(cells)} |", flush=True)
+                runs.append(parts(name, Path(folder)))
+        by_part = {part: median(run.get(part, 0.0) for run in runs) for part in set().union(*runs)}
+        total = median(sum(run.values()) for run in runs)
+        largest = sorted(by_part.items(), key=lambda item: -item[1])[:3]
+        cells = [f"{part}: {spent:.1f} s ({spent / total:.0%})" for part, spent in largest]
+        print(f"| {name} | {total:.1f} s | {' | '.join(cells)} |", flush=True)
 
 
 def seconds(kind: str, name: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.audits", "--one", kind, name, folder]
-        started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        _, status, used = os.wait4(started.pid, 0)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{kind} of {name} failed")
-    return used.ru_utime + used.ru_stime
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -195,29 +194,29 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--where", action="store_true")
     parser.add_argument("--one", nargs=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if given.one:
-        kind, name, folder = given.one
+    if args.one:
+        kind, name, folder = args.one
         if kind == "loop":
             loop(name)
         elif kind == "parts":
-            with Watch() as watch:
+            with Profile() as profiled:
                 smallest(Path(folder)) if name == "smallest" else audit(name, Path(folder))
-            print(json.dumps(watch.seconds))
+            print(json.dumps(profiled.seconds))
         else:
             audit(name, Path(folder))
         return
     print(f"torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}\n")
-    if given.where:
-        where(given.turns)
+    if args.where:
+        profile(args.turns)
         return
     print("| model | plain loop | whole audit | ratio |")
     print("|---|---|---|---|")
     for name in MODELS:
-        turns = [(seconds("loop", name), seconds("audit", name)) for _ in range(given.turns)]
-        plain, whole = (median(one) for one in zip(*turns[1:], strict=True))
-        print(f"| {name} | {plain:.1f} s | {whole:.1f} s | {whole / plain:.2f} |", flush=True)
+        turns = [(seconds("loop", name), seconds("audit", name)) for _ in range(args.turns)]
+        plain, audited = (median(column) for column in zip(*turns[1:], strict=True))
+        print(f"| {name} | {plain:.1f} s | {audited:.1f} s | {audited / plain:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python -m benchmarks.canaries [--runs 500] [--dimensions 2000] [--kind rounds]
 
-Prints a table in Markdown, in half an hour. A release is the sum of the clipped updates of 20
-clients and of the canary clients that a coin let in, with normal noise; in *rounds* it is the sum
-of ten such releases with the same canaries, and in *sampling* each of ten rounds asks every client
-with probability one half. The truth is the epsilon of the Gaussian mechanism without sampling; with
-sampling the epsilon that a Renyi accountant claims, which is an upper limit. Nominal: 5 %.
+Prints a table in Markdown, in half an hour. *One release* is the sum of the clipped updates of 20
+clients and of those canary clients that a fair coin includes, with normal noise. *Rounds* is the
+sum of ten such releases with the same canaries. In *sampling*, each of ten rounds includes every
+client with probability one half. The true epsilon is that of the Gaussian mechanism. With sampling,
+it is the epsilon that a Renyi accountant claims, which is an upper bound. The nominal error is 5 %.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from fedaudit.metrics.epsilon import gaussian_budget, gaussian_shift
 DELTA = 1e-5
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 CANARIES = (30, 100, 300, 1000)
-ROUNDS, CLIENTS, SHARE = 10, 20, 0.5
+ROUNDS, CLIENTS, PARTICIPATION = 10, 20, 0.5
 
 
 class Cell(NamedTuple):
-    """A mechanism and its truth."""
+    """A kind of release, its epsilon and the number of canaries."""
 
     kind: str
     epsilon: float
@@ -35,40 +35,40 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Bounds of all runs of a cell."""
+    """True epsilon of a cell, and the bounds of all its runs."""
 
-    truth: float
+    true_epsilon: float
     one_run: np.ndarray
     mean_only: np.ndarray | None
     one_shot: np.ndarray
 
 
 def noise_of(kind: str, epsilon: float) -> float:
-    """Noise in clips, of one round, that gives the whole release its epsilon."""
+    """Return the noise of one round, in clipping norms, that gives the release its epsilon."""
     rounds = 1 if kind == "one release" else ROUNDS
     return math.sqrt(rounds) / gaussian_shift(epsilon, DELTA)
 
 
-def truth_of(cell: Cell, noise: float) -> float:
+def true_epsilon_of(cell: Cell, noise: float) -> float:
     if cell.kind == "sampling":
-        return gaussian_mechanism_epsilon(noise, ROUNDS, delta=DELTA, rate=SHARE)
+        return gaussian_mechanism_epsilon(noise, ROUNDS, delta=DELTA, rate=PARTICIPATION)
     return cell.epsilon
 
 
 def released(
-    cell: Cell, noise: float, directions: np.ndarray, inside: np.ndarray, rng: np.random.Generator
+    cell: Cell, noise: float, directions: np.ndarray, sends: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """The movement of the released model over all rounds, in clips."""
+    """Return the change of the released model over all rounds, in clipping norms."""
     dimensions = directions.shape[1]
     total = np.zeros(dimensions)
     for _ in range(1 if cell.kind == "one release" else ROUNDS):
-        asked = inside
+        included = sends
         if cell.kind == "sampling":
-            asked = inside & (rng.random(len(inside)) < SHARE)
+            included = sends & (rng.random(len(sends)) < PARTICIPATION)
         # Clients' updates are far from orthogonal to each other: half of each is common.
         drawn = rng.normal(size=dimensions)
         common = drawn * (CLIENTS * 0.5 / np.linalg.norm(drawn))
-        canaries = asked.astype(np.float32) @ directions
+        canaries = included.astype(np.float32) @ directions
         total += common + canaries + noise * rng.normal(size=dimensions)
     return total
 
@@ -77,20 +77,20 @@ def run(cell: Cell, runs: int, dimensions: int, rng: np.random.Generator) -> Out
     noise = noise_of(cell.kind, cell.epsilon)
     one_run, mean_only, one_shot = [], [], []
     for _ in range(runs):
-        # Anew for each run, as an audit draws them: two directions are hardly orthogonal.
+        # Each run draws new directions, as an audit does, since they are not exactly orthogonal.
         directions = rng.standard_normal((cell.canaries, dimensions), dtype=np.float32)
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        inside = rng.random(cell.canaries) < 0.5
-        movement = released(cell, noise, directions, inside, rng)
-        along = directions @ movement.astype(np.float32)
-        z = math.sqrt(dimensions) * along / np.linalg.norm(movement)
-        bounds = canary_bounds(z, inside, delta=DELTA, every_round=cell.kind != "sampling")
+        sends = rng.random(cell.canaries) < 0.5
+        change = released(cell, noise, directions, sends, rng)
+        projections = directions @ change.astype(np.float32)
+        z = math.sqrt(dimensions) * projections / np.linalg.norm(change)
+        bounds = canary_bounds(z, sends, delta=DELTA, every_round=cell.kind != "sampling")
         one_run.append(bounds.one_run.value)
         if bounds.mean_only is not None:
             mean_only.append(bounds.mean_only.value)
-        one_shot.append(gaussian_budget(float(z[inside].mean()), DELTA))
+        one_shot.append(gaussian_budget(float(z[sends].mean()), DELTA))
     return Outcome(
-        truth_of(cell, noise),
+        true_epsilon_of(cell, noise),
         np.array(one_run),
         np.array(mean_only) if mean_only else None,
         np.array(one_shot),
@@ -107,10 +107,10 @@ def cells(kinds: Sequence[str]) -> Iterator[Cell]:
                 yield Cell(kind, epsilon, canaries)
 
 
-def shown(values: np.ndarray | None, truth: float) -> str:
+def format_bounds(values: np.ndarray | None, true_epsilon: float) -> str:
     if values is None:
         return "- | -"
-    return f"{values.mean():.2f} | {100 * (values > truth).mean():.1f} %"
+    return f"{values.mean():.2f} | {100 * (values > true_epsilon).mean():.1f} %"
 
 
 def main() -> None:
@@ -119,19 +119,19 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
-    given = parser.parse_args()
-    rng = np.random.default_rng(given.seed)
-    print(f"{given.runs} runs a cell, {given.dimensions:,} dimensions, delta {DELTA:g}\n")
+    args = parser.parse_args()
+    rng = np.random.default_rng(args.seed)
+    print(f"{args.runs} runs a cell, {args.dimensions:,} dimensions, delta {DELTA:g}\n")
     print(
         "| release | true epsilon | canaries | one run, mean | above the truth | "
         "mean-only, mean | above the truth | estimate of the mean alone | above the truth |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    for cell in cells(given.kind):
-        found = run(cell, given.runs, given.dimensions, rng)
-        parts = [shown(part, found.truth) for part in found[1:]]
+    for cell in cells(args.kind):
+        outcome = run(cell, args.runs, args.dimensions, rng)
+        texts = [format_bounds(bounds, outcome.true_epsilon) for bounds in outcome[1:]]
         print(
-            f"| {cell.kind} | {found.truth:.2f} | {cell.canaries} | {' | '.join(parts)} |",
+            f"| {cell.kind} | {outcome.true_epsilon:.2f} | {cell.canaries} | {' | '.join(texts)} |",
             flush=True,
         )
 

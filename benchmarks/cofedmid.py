@@ -1,10 +1,10 @@
-"""What a round with CoFedMID costs a member of the coalition, beside undefended training.
+"""CPU time of a client's round with CoFedMID, compared with undefended training.
 
     python -m benchmarks.cofedmid
 
-Prints a table in Markdown, in some three minutes. Each variant is a client's whole local round
-(selection, training, feedback, noise) at several moments of a run, in one process and in turn;
-the first turn is dropped and the median of the others taken. Data are random.
+Prints a table in Markdown, in about three minutes. Each variant is a client's whole local round
+(selection, training, feedback, noise), measured in several rounds of a run. All variants run
+alternately in one process. The first turn is dropped, and the table has medians. Data are random.
 """
 
 from collections.abc import Callable
@@ -26,13 +26,14 @@ from fedaudit.observe.round import Sent
 
 ROUNDS = 50
 MOMENTS = (1, 15, 30, 45)
-"""Rounds whose mean stands for the run: one in five of a run is before samples come back."""
+"""Rounds whose mean represents the run. In its first fifth, no sample is used again."""
 HALF = (0, 1, 2, 3, 4)
+"""Coalition: half of the clients."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A client's data and net, and the sizes that the paper has for as many classes."""
+    """A client's data and network, and the paper's sizes for this number of classes."""
 
     case: Case
     m_max: int
@@ -69,10 +70,10 @@ def local_round(
             round=round, rounds=ROUNDS, client=0, cohort=tuple(weights), weights=weights, seed=0
         )
 
-    left = defense.prepare(data, client_context(0))
+    prepared = defense.prepare(data, client_context(0))
 
     def run() -> None:
-        algorithm.local(sent, left, {}, defense, client_context(index))
+        algorithm.local(sent, prepared, {}, defense, client_context(index))
 
     return run
 
@@ -85,10 +86,10 @@ def row(setting: Setting) -> str:
             name: local_round(setting, defense, index, data)
             for name, defense in setting.defenses.items()
         }
-        for name, found in medians(variants, process_time, setting.case.turns).items():
-            seconds[name].append(found)
+        for name, spent in medians(variants, process_time, setting.case.turns).items():
+            seconds[name].append(spent)
     plain = mean(seconds["undefended"])
-    latest = seconds["CoFedMID"][-1] / seconds["undefended"][-1]
+    last = seconds["CoFedMID"][-1] / seconds["undefended"][-1]
     worst = max(a / b for a, b in zip(seconds["CoFedMID"], seconds["undefended"], strict=True))
     ratios = [f"{mean(seconds[name]) / plain:.2f}x" for name in list(seconds)[1:]]
     cells = [
@@ -96,7 +97,7 @@ def row(setting: Setting) -> str:
         f"{1000 * plain:.0f} ms",
         *ratios,
         f"{worst:.2f}x",
-        f"{latest:.2f}x",
+        f"{last:.2f}x",
     ]
     return "| " + " | ".join(cells) + " |"
 

@@ -1,10 +1,10 @@
-"""How often limits hold what they are limits of, and how often a gate goes wrong by them.
+"""How often confidence limits contain the true value, and how often a gate decides wrongly.
 
     python -m benchmarks.coverage [--runs 2000] [--seed 0] [--part rates]
 
-Prints a table in Markdown for each part; progress goes to standard error. Scores are drawn whose
-true figures are known, so that nothing is assumed but that samples are independent. A gate's
-ceiling lies at the truth: every pass and every failure is then an error.
+Prints a table in Markdown for each part; progress goes to standard error. Scores are drawn from
+distributions whose true AUC and rates are known. The gate's ceiling is at the true value, so that
+each pass and each failure is an error.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from fedaudit.metrics.roc import allowed_false_positives, sides, tpr_at_fpr
 from fedaudit.metrics.stratified import stratified_auc
 
 Scores = np.ndarray
-"""A row a run, a column a sample."""
+"""One row for each run, one column for each sample."""
 
 CONFIDENCE = 0.95
 ONE_SIDED = 1 - (1 - CONFIDENCE) / 2
@@ -56,17 +56,17 @@ SIZES = (
     (5000, 500),
 )
 """Members and non-members."""
-_AT_ONCE = 2_000_000
-_FREEDOM = 2.0
+_SCORES_AT_ONCE = 2_000_000
+_DEGREES_OF_FREEDOM = 2.0
 
 
 class Shape(NamedTuple):
-    """How scores are spread.
+    """A distribution of scores.
 
     Attributes:
-        name: What it is called.
-        draw: Members and non-members, given a generator and the shapes of both.
-        rate: The true-positive rate at a false-positive rate.
+        name: Name in the table.
+        draw: Draws scores of members and non-members, given a generator and the shapes of both.
+        rate: Gives the true-positive rate at a false-positive rate.
     """
 
     name: str
@@ -75,18 +75,18 @@ class Shape(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits of one rate, one a run."""
+    """Limits of one rate in each run."""
 
     low: np.ndarray
     high: np.ndarray
 
 
 class Missed(NamedTuple):
-    """Of the runs, how many had limits that missed the truth.
+    """Shares of runs whose limits do not contain the true value.
 
     Attributes:
-        above: The lower limit lay above it: the gate fails.
-        below: The upper limit lay below it: the gate passes.
+        above: Share with the lower limit above the true value; the gate fails.
+        below: Share with the upper limit below the true value; the gate passes.
     """
 
     above: float
@@ -94,230 +94,236 @@ class Missed(NamedTuple):
 
     @property
     def coverage(self) -> float:
-        """Share of runs whose limits hold the truth."""
+        """Share of runs whose limits contain the true value."""
         return max(0.0, 1 - self.above - self.below)
 
 
-def normal(apart: float, spread: float = 1.0) -> Shape:
-    """Normal scores, members' spread by their own standard deviation."""
+def normal(distance: float, std: float = 1.0) -> Shape:
+    """Normal scores; those of members have their own standard deviation."""
 
     def draw(
         rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
     ) -> tuple[Scores, Scores]:
-        return apart + spread * rng.standard_normal(members), rng.standard_normal(others)
+        return distance + std * rng.standard_normal(members), rng.standard_normal(others)
 
-    name = f"normal, {apart:g} apart" + (f", members {spread:g} wide" if spread != 1 else "")
-    return Shape(name, draw, lambda fpr: float(ndtr((apart + ndtri(fpr)) / spread)))
-
-
-def heavy(apart: float) -> Shape:
-    """Student's t with two degrees of freedom: neither variance nor a concave curve."""
-
-    def draw(
-        rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
-    ) -> tuple[Scores, Scores]:
-        inside, outside = (rng.standard_t(_FREEDOM, size) for size in (members, others))
-        return apart + inside, outside
-
-    rate = lambda fpr: float(stdtr(_FREEDOM, apart + stdtrit(_FREEDOM, fpr)))  # noqa: E731
-    return Shape(f"heavy tails, {apart:g} apart", draw, rate)
+    # The name is part of the seed of the draws.
+    name = f"normal, {distance:g} apart" + (f", members {std:g} wide" if std != 1 else "")
+    return Shape(name, draw, lambda fpr: float(ndtr((distance + ndtri(fpr)) / std)))
 
 
-def few(apart: float, share: float = 0.1) -> Shape:
-    """Normal scores of which only a share of the members lies apart."""
+def heavy(distance: float) -> Shape:
+    """Student's t with two degrees of freedom: infinite variance, and an ROC curve not concave."""
 
     def draw(
         rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
     ) -> tuple[Scores, Scores]:
-        leaks = rng.random(members) < share
-        return rng.standard_normal(members) + apart * leaks, rng.standard_normal(others)
+        inside, outside = (rng.standard_t(_DEGREES_OF_FREEDOM, size) for size in (members, others))
+        return distance + inside, outside
 
     def rate(fpr: float) -> float:
-        return float((1 - share) * fpr + share * ndtr(apart + ndtri(fpr)))
+        quantile = stdtrit(_DEGREES_OF_FREEDOM, fpr)
+        return float(stdtr(_DEGREES_OF_FREEDOM, distance + quantile))
 
-    return Shape(f"{share:.0%} of members {apart:g} apart", draw, rate)
+    return Shape(f"heavy tails, {distance:g} apart", draw, rate)
+
+
+def few(distance: float, share: float = 0.1) -> Shape:
+    """Normal scores that are shifted for only a share of the members."""
+
+    def draw(
+        rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
+    ) -> tuple[Scores, Scores]:
+        shifted = rng.random(members) < share
+        return rng.standard_normal(members) + distance * shifted, rng.standard_normal(others)
+
+    def rate(fpr: float) -> float:
+        return float((1 - share) * fpr + share * ndtr(distance + ndtri(fpr)))
+
+    return Shape(f"{share:.0%} of members {distance:g} apart", draw, rate)
 
 
 def cliff(fpr: float) -> Shape:
-    """Members all about the threshold of one rate, where the curve is steepest."""
-    at, width = float(-ndtri(fpr)), 0.02
+    """All members near the threshold of one rate, where the ROC curve is steepest."""
+    threshold, std = float(-ndtri(fpr)), 0.02
 
     def draw(
         rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
     ) -> tuple[Scores, Scores]:
-        return at + width * rng.standard_normal(members), rng.standard_normal(others)
+        return threshold + std * rng.standard_normal(members), rng.standard_normal(others)
 
     return Shape(
         f"members about the threshold of {fpr:.1%}",
         draw,
-        lambda asked: float(ndtr((at + ndtri(asked)) / width)),
+        lambda asked: float(ndtr((threshold + ndtri(asked)) / std)),
     )
 
 
-def tied(apart: float, step: float) -> Shape:
+def tied(distance: float, step: float) -> Shape:
     """Normal scores rounded to multiples of a step."""
-    smooth = normal(apart)
+    unrounded = normal(distance)
 
     def draw(
         rng: np.random.Generator, members: tuple[int, int], others: tuple[int, int]
     ) -> tuple[Scores, Scores]:
-        inside, outside = smooth.draw(rng, members, others)
+        inside, outside = unrounded.draw(rng, members, others)
         return np.round(inside / step), np.round(outside / step)
 
     def rate(fpr: float) -> float:
-        # The lowest value that no more than the share of non-members reach.
+        # The lowest value that a share of at most `fpr` of the non-members reach.
         edges = (np.arange(-10 / step, 10 / step) - 0.5) * step
         edge = edges[ndtr(-edges) <= fpr][0]
-        return float(ndtr(apart - edge))
+        return float(ndtr(distance - edge))
 
-    return Shape(f"tied in steps of {step:g}, {apart:g} apart", draw, rate)
+    return Shape(f"tied in steps of {step:g}, {distance:g} apart", draw, rate)
 
 
-NORMAL = tuple(normal(apart) for apart in (0.0, 0.5, 1.0, 1.5, 2.5))
+NORMAL = tuple(normal(distance) for distance in (0.0, 0.5, 1.0, 1.5, 2.5))
 SHAPES = (
     *NORMAL,
-    *(normal(apart, 1.5) for apart in (1.0, 2.5)),
-    *(heavy(apart) for apart in (1.0, 2.5)),
-    *(few(apart) for apart in (1.0, 2.5)),
+    *(normal(distance, 1.5) for distance in (1.0, 2.5)),
+    *(heavy(distance) for distance in (1.0, 2.5)),
+    *(few(distance) for distance in (1.0, 2.5)),
     *(cliff(fpr) for fpr in FPRS),
-    *(tied(apart, step) for apart, step in ((0.0, 0.5), (1.0, 0.5), (1.0, 1.0), (2.5, 0.25))),
+    *(tied(distance, step) for distance, step in ((0.0, 0.5), (1.0, 0.5), (1.0, 1.0), (2.5, 0.25))),
 )
 
 
 def rate_limits_of(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
-    """Limits of each run's rate: those of ``fedaudit.metrics.rate_limits``, all runs at once."""
+    """Limits of each run's rate as in ``fedaudit.metrics.rate_limits``, for all runs at once."""
     sizes = (members.shape[1], nonmembers.shape[1])
     lower = lower_bound(fpr, *sizes, confidence=ONE_SIDED)
     upper = upper_bound(fpr, *sizes, confidence=ONE_SIDED)
     low, high = np.zeros(len(members)), np.ones(len(members))
     if lower.rank:
-        above = (members > _placed(nonmembers, lower.rank)).sum(axis=1)
+        above = (members > _ranked(nonmembers, lower.rank)).sum(axis=1)
         low = _limits(above, sizes[0], lower.error, lower_limit)
     if upper.rank <= sizes[1]:
-        reaching = (members >= _placed(nonmembers, upper.rank)).sum(axis=1)
+        reaching = (members >= _ranked(nonmembers, upper.rank)).sum(axis=1)
         high = _limits(reaching, sizes[0], upper.error, upper_limit)
     return Limits(low, high)
 
 
 def limits_used(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
-    """Limits at the threshold that each run's non-members set, which is taken as given."""
+    """Limits at the threshold that each run's non-members set, as if it were a constant."""
     sizes = (members.shape[1], nonmembers.shape[1])
-    place = allowed_false_positives(fpr, sizes[1]) + 1
-    above = (members > _placed(nonmembers, place)).sum(axis=1)
+    rank = allowed_false_positives(fpr, sizes[1]) + 1
+    above = (members > _ranked(nonmembers, rank)).sum(axis=1)
     return Limits(
         *(_limits(above, sizes[0], 1 - ONE_SIDED, limit) for limit in (lower_limit, upper_limit))
     )
 
 
 def missed(limits: Limits, truth: float) -> Missed:
-    """How often limits lie on one side of the truth."""
+    """Count how often both limits are above the true value, and how often both are below."""
     return Missed(
         *(float(side.mean()) for side in (limits.low > truth + 1e-12, limits.high < truth - 1e-12))
     )
 
 
-def _placed(nonmembers: Scores, place: int) -> np.ndarray:
-    at = nonmembers.shape[1] - place
-    return np.asarray(np.partition(nonmembers, at, axis=1)[:, at, None])
+def _ranked(nonmembers: Scores, rank: int) -> np.ndarray:
+    """Return the ``rank``-th largest score of each run."""
+    index = nonmembers.shape[1] - rank
+    return np.asarray(np.partition(nonmembers, index, axis=1)[:, index, None])
 
 
 def _limits(
     counts: np.ndarray, total: int, error: float, limit: Callable[..., float]
 ) -> np.ndarray:
-    known, where = np.unique(counts, return_inverse=True)
-    bounds = [limit(int(count), total, confidence=1 - error) for count in known]
-    return np.array(bounds)[where]
+    distinct, index = np.unique(counts, return_inverse=True)
+    bounds = [limit(int(count), total, confidence=1 - error) for count in distinct]
+    return np.array(bounds)[index]
 
 
 def simulated(
     shape: Shape, sizes: tuple[int, int], fprs: Sequence[float], runs: int, seed: int
 ) -> Mapping[float, tuple[Missed, Missed]]:
-    """What limits of the rate miss, and those at the threshold used, at each rate."""
+    """How often limits miss the true rate, at each false-positive rate.
+
+    Returns:
+        First for limits of the rate itself, then for limits at the threshold that was used.
+    """
     rng = np.random.default_rng([seed, *sizes, *shape.name.encode()])
-    found: dict[float, list[tuple[Limits, Limits]]] = {fpr: [] for fpr in fprs}
-    for part in _parts(runs, sum(sizes)):
-        members, nonmembers = shape.draw(rng, (part, sizes[0]), (part, sizes[1]))
-        for fpr, drawn in found.items():
-            both = (rate_limits_of, limits_used)
-            held, used = (limits(members, nonmembers, fpr) for limits in both)
-            drawn.append((held, used))
-    return {
-        fpr: _counted([held for held, _ in drawn], [used for _, used in drawn], shape.rate(fpr))
-        for fpr, drawn in found.items()
-    }
+    limits: dict[float, list[tuple[Limits, Limits]]] = {fpr: [] for fpr in fprs}
+    for batch in _batches(runs, sum(sizes)):
+        members, nonmembers = shape.draw(rng, (batch, sizes[0]), (batch, sizes[1]))
+        for fpr, pairs in limits.items():
+            pairs.append(
+                (rate_limits_of(members, nonmembers, fpr), limits_used(members, nonmembers, fpr))
+            )
+    return {fpr: _both_missed(pairs, shape.rate(fpr)) for fpr, pairs in limits.items()}
 
 
-def _counted(held: Sequence[Limits], used: Sequence[Limits], truth: float) -> tuple[Missed, Missed]:
-    first, second = (
-        missed(Limits(*map(np.concatenate, zip(*parts, strict=True))), truth)
-        for parts in (held, used)
+def _both_missed(pairs: Sequence[tuple[Limits, Limits]], truth: float) -> tuple[Missed, Missed]:
+    of_rate, at_threshold = (
+        missed(Limits(*map(np.concatenate, zip(*batches, strict=True))), truth)
+        for batches in zip(*pairs, strict=True)
     )
-    return first, second
+    return of_rate, at_threshold
 
 
-def _parts(runs: int, samples: int) -> Iterator[int]:
-    size = max(1, _AT_ONCE // samples)
+def _batches(runs: int, samples: int) -> Iterator[int]:
+    size = max(1, _SCORES_AT_ONCE // samples)
     for start in range(0, runs, size):
         yield min(size, runs - start)
 
 
 def rates(runs: int, seed: int) -> str:
-    """The table of limits of rates: a row for each size and rate, the worst of all shapes.
+    """The table of limits of rates: for each size and rate, the worst of all distributions.
 
-    Limits at the threshold used stand beside them for normal scores alone.
+    The last three columns have limits at the threshold that was used, for normal scores only.
     """
     rows = [
         "| members / non-members | FPR | coverage | false passes | false failures | lower limit | "
         "at the threshold used: coverage | false passes | false failures |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for at, sizes in enumerate(SIZES):
+    for size_index, sizes in enumerate(SIZES):
         fprs = [fpr for fpr in FPRS if n_needed(fpr) <= sizes[1]]
-        found: dict[float, list[tuple[Missed, Missed]]] = {fpr: [] for fpr in fprs}
-        for number, shape in enumerate(SHAPES):
-            done = (at + number / len(SHAPES)) / len(SIZES)
+        results: dict[float, list[tuple[Missed, Missed]]] = {fpr: [] for fpr in fprs}
+        for shape_index, shape in enumerate(SHAPES):
+            done = (size_index + shape_index / len(SHAPES)) / len(SIZES)
             print(
                 f"\r{done:4.0%} {sizes[0]} / {sizes[1]}, {shape.name}",
                 end="\033[K",
                 file=sys.stderr,
             )
-            for fpr, one in simulated(shape, sizes, fprs, runs, seed).items():
-                found[fpr].append(one)
-        rows += [_row(sizes, fpr, both) for fpr, both in found.items()]
+            for fpr, both in simulated(shape, sizes, fprs, runs, seed).items():
+                results[fpr].append(both)
+        rows += [_row(sizes, fpr, of_shapes) for fpr, of_shapes in results.items()]
     print("\r\033[K", end="", file=sys.stderr)
     return "\n".join(rows)
 
 
-def _row(sizes: tuple[int, int], fpr: float, found: Sequence[tuple[Missed, Missed]]) -> str:
-    held, used = zip(*found, strict=True)
-    plain = [one for shape, one in zip(SHAPES, used, strict=True) if shape in NORMAL]
-    needs = n_to_bound(fpr, confidence=ONE_SIDED) - sizes[1]
-    cells = [f"{sizes[0]:,} / {sizes[1]:,}", f"{100 * fpr:g} %", *_worst(held)]
-    cells += ["yes" if needs <= 0 else f"needs {needs:,} more", *_worst(plain)]
+def _row(sizes: tuple[int, int], fpr: float, of_shapes: Sequence[tuple[Missed, Missed]]) -> str:
+    of_rate, at_threshold = zip(*of_shapes, strict=True)
+    of_normal = [one for shape, one in zip(SHAPES, at_threshold, strict=True) if shape in NORMAL]
+    lacking = n_to_bound(fpr, confidence=ONE_SIDED) - sizes[1]
+    cells = [f"{sizes[0]:,} / {sizes[1]:,}", f"{100 * fpr:g} %", *_worst(of_rate)]
+    cells += ["yes" if lacking <= 0 else f"needs {lacking:,} more", *_worst(of_normal)]
     return f"| {' | '.join(cells)} |"
 
 
-def _worst(found: Sequence[Missed]) -> tuple[str, str, str]:
-    """The least coverage of all shapes, and the most errors of a gate of each kind."""
+def _worst(results: Sequence[Missed]) -> tuple[str, str, str]:
+    """The lowest coverage, and the highest shares of false passes and of false failures."""
     return (
-        f"{min(one.coverage for one in found):.3f}",
-        f"{max(one.below for one in found):.1%}",
-        f"{max(one.above for one in found):.1%}",
+        f"{min(one.coverage for one in results):.3f}",
+        f"{max(one.below for one in results):.1%}",
+        f"{max(one.above for one in results):.1%}",
     )
 
 
 COUNTS = (1, 2, 3, 5, 10)
-"""Runs of a study."""
-OVER = ((30, 30), (100, 100), (500, 500), (500, 2000))
-APART = (0.0, 1.0, 2.5, 3.5, 4.5)
+"""Numbers of runs of a study."""
+SIZES_OVER_SEEDS = ((30, 30), (100, 100), (500, 500), (500, 2000))
+DISTANCES = (0.0, 1.0, 2.5, 3.5, 4.5)
 _RATE = 0.01
 
 
 def over_seeds(runs: int, seed: int) -> str:
-    """The table of means over several runs of a study: a row for each size, separation and figure.
+    """The table of means over several runs of a study.
 
-    Each cell has the coverage of the interval for these runs, and its mean width as a share of
-    that of one run.
+    Each row has a size, an AUC and a figure. Each cell has the coverage of the interval for these
+    runs, and its mean width divided by that of one run.
     """
     rows = [
         "| members / non-members | AUC | figure | "
@@ -325,17 +331,17 @@ def over_seeds(runs: int, seed: int) -> str:
         + " |",
         f"|---|---|---|{'---|' * len(COUNTS)}",
     ]
-    for sizes in OVER:
-        for apart in APART:
-            print(f"\r{sizes[0]} / {sizes[1]}, {apart:g}", end="\033[K", file=sys.stderr)
-            found = means_over_seeds(sizes, apart, runs, seed)
-            for figure, by_count in found.items():
-                first = by_count[1].width
+    for sizes in SIZES_OVER_SEEDS:
+        for distance in DISTANCES:
+            print(f"\r{sizes[0]} / {sizes[1]}, {distance:g}", end="\033[K", file=sys.stderr)
+            results = means_over_seeds(sizes, distance, runs, seed)
+            for figure, by_count in results.items():
+                width_of_one = by_count[1].width
                 cells = [
-                    f"{one.missed.coverage:.3f} ({one.width / first:.2f})"
+                    f"{one.missed.coverage:.3f} ({one.width / width_of_one:.2f})"
                     for one in by_count.values()
                 ]
-                auc = f"{ndtr(apart / 2**0.5):.4f}"
+                auc = f"{ndtr(distance / 2**0.5):.4f}"
                 name = f"{sizes[0]:,} / {sizes[1]:,}"
                 rows.append(f"| {' | '.join([name, auc, figure, *cells])} |")
     print("\r\033[K", end="", file=sys.stderr)
@@ -343,39 +349,40 @@ def over_seeds(runs: int, seed: int) -> str:
 
 
 class OverSeeds(NamedTuple):
-    """Intervals of a mean over so many runs: what they miss, and how wide they are on average."""
+    """How often intervals of a mean over runs miss the true value, and their mean width."""
 
     missed: Missed
     width: float
 
 
 def means_over_seeds(
-    sizes: tuple[int, int], apart: float, studies: int, seed: int
+    sizes: tuple[int, int], distance: float, studies: int, seed: int
 ) -> dict[str, dict[int, OverSeeds]]:
-    """Intervals for these runs, of the AUC and of the rate at 1 % where there is one.
+    """Intervals for these runs: of the AUC, and of the rate at 1 % if non-members suffice.
 
     Args:
         sizes: Members and non-members of a run.
-        apart: Of unit normals.
-        studies: How many; each has the most runs, and the first of these for fewer.
-        seed: Of the draws.
+        distance: Distance between the means of two standard normal distributions.
+        studies: Number of simulated studies. Each has ``max(COUNTS)`` runs; for fewer runs, the
+            first of them are used.
+        seed: Seed of the draws.
     """
-    rng, most = np.random.default_rng([seed, *sizes, int(10 * apart)]), max(COUNTS)
+    rng, most = np.random.default_rng([seed, *sizes, int(10 * distance)]), max(COUNTS)
     is_member = np.arange(sum(sizes)) < sizes[0]
-    truths = {"AUC": float(ndtr(apart / 2**0.5))}
+    truths = {"AUC": float(ndtr(distance / 2**0.5))}
     if n_needed(_RATE) <= sizes[1]:
-        truths[f"TPR at {100 * _RATE:g} % FPR"] = normal(apart).rate(_RATE)
-    found: dict[tuple[str, int], list[ConfidenceLimits]] = {}
+        truths[f"TPR at {100 * _RATE:g} % FPR"] = normal(distance).rate(_RATE)
+    intervals: dict[tuple[str, int], list[ConfidenceLimits]] = {}
     for _ in range(studies):
-        scores = rng.standard_normal((most, sum(sizes))) + apart * is_member
+        scores = rng.standard_normal((most, sum(sizes))) + distance * is_member
         aucs = [auc_interval(one, is_member) for one in scores]
-        rates_at = [limits_of_rate(one, is_member, _RATE) for one in scores]
+        tprs = [limits_of_rate(one, is_member, _RATE) for one in scores]
         for count in COUNTS:
             for name in truths:
-                over = summed(aucs[:count]) if name == "AUC" else held_together(rates_at[:count])
-                found.setdefault((name, count), []).append(over)
+                mean = summed(aucs[:count]) if name == "AUC" else held_together(tprs[:count])
+                intervals.setdefault((name, count), []).append(mean)
     return {
-        name: {count: _over(found[name, count], truth) for count in COUNTS}
+        name: {count: _over(intervals[name, count], truth) for count in COUNTS}
         for name, truth in truths.items()
     }
 
@@ -387,8 +394,8 @@ RATES_OVER = ((100, 100, 0.1), (500, 500, 0.01), (500, 2000, 0.01), (1000, 5000,
 def rates_over_seeds(runs: int, seed: int) -> str:
     """Return the table of two ways to combine the limits of a rate over the runs of a study.
 
-    A row for each size and way. Each cell has the least coverage over all shapes of scores, and the
-    mean width where scores are normal and 2.5 apart.
+    There is a row for each size and way. Each cell has the lowest coverage over all distributions
+    of scores, and the mean width for normal scores whose means differ by 2.5.
     """
     rows = [
         "| members / non-members | FPR | limits of the runs | "
@@ -397,15 +404,15 @@ def rates_over_seeds(runs: int, seed: int) -> str:
         f"|---|---|---|{'---|' * len(COUNTS)}",
     ]
     for *sizes, fpr in RATES_OVER:
-        found: dict[tuple[str, int], list[OverSeeds]] = {}
+        results: dict[tuple[str, int], list[OverSeeds]] = {}
         for shapes in _shapes_over_runs(fpr):
             print(f"\r{sizes[0]} / {sizes[1]}, {shapes[0].name}", end="\033[K", file=sys.stderr)
             for cell, one in rate_means(shapes, (sizes[0], sizes[1]), fpr, runs, seed).items():
-                found.setdefault(cell, []).append(one)
+                results.setdefault(cell, []).append(one)
         for way in WAYS:
             cells = [
-                f"{min(one.missed.coverage for one in found[way, count]):.3f} "
-                f"({found[way, count][0].width:.3f})"
+                f"{min(one.missed.coverage for one in results[way, count]):.3f} "
+                f"({results[way, count][0].width:.3f})"
                 for count in COUNTS
             ]
             name = f"{sizes[0]:,} / {sizes[1]:,}"
@@ -418,55 +425,57 @@ WAYS = ("p-values combined", "squares summed")
 
 
 def _shapes_over_runs(fpr: float) -> list[tuple[Shape, ...]]:
-    """Return the shape of each run of a study, for several studies."""
+    """Return the distribution of each run of a study, for several studies."""
     most, strong = max(COUNTS), normal(2.5)
-    alike = (
+    same_in_all_runs = (
         strong,
-        *(normal(apart) for apart in (0.0, 1.0)),
+        *(normal(distance) for distance in (0.0, 1.0)),
         heavy(2.5),
         few(2.5),
         cliff(fpr),
         tied(0.0, 0.5),
         tied(1.0, 0.5),
     )
-    return [*((shape,) * most for shape in alike), (strong, *(normal(0.0),) * (most - 1))]
+    one_leaks = (strong, *(normal(0.0),) * (most - 1))
+    return [*((shape,) * most for shape in same_in_all_runs), one_leaks]
 
 
 def rate_means(
     shapes: Sequence[Shape], sizes: tuple[int, int], fpr: float, studies: int, seed: int
 ) -> dict[tuple[str, int], OverSeeds]:
-    """Return what intervals of a rate's mean over runs miss, by way and number of runs.
+    """Return how often intervals of a rate's mean over runs miss it, by way and number of runs.
 
     Args:
-        shapes: The shape of each run's scores.
+        shapes: The distribution of each run's scores.
         sizes: Members and non-members of a run.
         fpr: The false-positive rate.
-        studies: Number of studies; each has the most runs, and the first of these for fewer.
+        studies: Number of simulated studies. Each has ``max(COUNTS)`` runs; for fewer runs, the
+            first of them are used.
         seed: Seed of the draws.
     """
     rng = np.random.default_rng([seed, *sizes, *shapes[0].name.encode()])
     is_member = np.arange(sum(sizes)) < sizes[0]
-    found: dict[tuple[str, int], list[ConfidenceLimits]] = {}
+    intervals: dict[tuple[str, int], list[ConfidenceLimits]] = {}
     for _ in range(studies):
         scores = [
             np.concatenate([side[0] for side in shape.draw(rng, (1, sizes[0]), (1, sizes[1]))])
             for shape in shapes
         ]
         at_any_error = [limits_of_rate(one, is_member, fpr) for one in scores]
-        alone = [
+        at_95 = [
             Limited(tpr_at_fpr(one, is_member, fpr).tpr, limits.low, limits.high)
             for one in scores
             for limits in [rate_limits(one, is_member, fpr)]
         ]
         for count in COUNTS:
             for way, limits in zip(
-                WAYS, (held_together(at_any_error[:count]), summed(alone[:count])), strict=True
+                WAYS, (held_together(at_any_error[:count]), summed(at_95[:count])), strict=True
             ):
-                found.setdefault((way, count), []).append(limits)
+                intervals.setdefault((way, count), []).append(limits)
     truths = np.cumsum([shape.rate(fpr) for shape in shapes])
     return {
-        (way, count): _over(intervals, float(truths[count - 1]) / count)
-        for (way, count), intervals in found.items()
+        (way, count): _over(of_cell, float(truths[count - 1]) / count)
+        for (way, count), of_cell in intervals.items()
     }
 
 
@@ -491,17 +500,18 @@ RARE = (
     (20, 1000, 0.1, 0.01),
     (20, 1000, 0.1, 0.1),
 )
-"""Members, non-members, and the chance that a score of either differs from all others."""
+"""Members, non-members, and for each the probability that a score differs from the common value."""
 _CLIENTS = 10
 _SAMPLES_OF_A_PERSON = 10
 _SMALL_ERROR = 0.001
 
 
 def rare_scores(runs: int, seed: int) -> str:
-    """Return the table of AUCs whose scores seldom differ from one value: a row for each case.
+    """Return the tables of scores of which most have one common value.
 
-    With DeLong's interval beside it, and the same of pooled clients and of people with ten samples.
-    A second table has how often tests err whose error is a thousandth.
+    The first table has a row for each case, with the intervals of the AUC that fedaudit uses,
+    DeLong's intervals, those over ten clients, and those of people with ten samples each. The
+    second table has the false positives of tests at a level of 0.1 %.
     """
     rows = [
         "| members / non-members | members that differ | non-members that differ | coverage | "
@@ -509,102 +519,106 @@ def rare_scores(runs: int, seed: int) -> str:
         "people's samples as independent: coverage |",
         f"|{'---|' * 10}",
     ]
-    for members, others, *chances in RARE:
-        print(f"\r{members} / {others}, {chances}", end="\033[K", file=sys.stderr)
-        rng = np.random.default_rng([seed, members, others, *(int(100 * one) for one in chances)])
+    for members, others, *probabilities in RARE:
+        print(f"\r{members} / {others}, {probabilities}", end="\033[K", file=sys.stderr)
+        percents = [int(100 * probability) for probability in probabilities]
+        rng = np.random.default_rng([seed, members, others, *percents])
         is_member = np.arange(members + others) < members
         client = np.arange(members + others) % _CLIENTS
-        truth = 0.5 + (chances[0] - chances[1]) / 2
-        kinds: list[list[ConfidenceLimits]] = [[], [], [], [], []]
+        truth = 0.5 + (probabilities[0] - probabilities[1]) / 2
+        intervals: list[list[ConfidenceLimits]] = [[], [], [], [], []]
         for run in range(runs):
-            chance = np.where(is_member, *chances)
-            differs = rng.random(len(chance)) < chance
-            # A flag in every other run, a size elsewhere.
-            size = 1 + rng.random(len(chance)) * (run % 2)
-            scores = np.where(differs, size, 0.0)
-            # Samples of one person differ together: only people are independent.
-            person = np.repeat(np.arange(len(chance)), _SAMPLES_OF_A_PERSON)
+            probability = np.where(is_member, *probabilities)
+            differs = rng.random(len(probability)) < probability
+            # The scores that differ are all 1 in even runs and continuous in odd runs.
+            value = 1 + rng.random(len(probability)) * (run % 2)
+            scores = np.where(differs, value, 0.0)
+            # All samples of one person differ together, so that only people are independent.
+            person = np.repeat(np.arange(len(probability)), _SAMPLES_OF_A_PERSON)
             of_people = np.where(
-                differs[person], size[person] + 0.01 * rng.random(len(person)) * (run % 2), 0.0
+                differs[person], value[person] + 0.01 * rng.random(len(person)) * (run % 2), 0.0
             )
-            found: tuple[AucInterval | ConfidenceLimits, ...] = (
+            of_run: tuple[AucInterval | ConfidenceLimits, ...] = (
                 auc_interval(scores, is_member),
                 delong_alone(scores, is_member),
                 stratified_auc(scores, is_member, client),
                 clustered_auc(of_people, is_member[person], person),
                 auc_interval(of_people, is_member[person]),
             )
-            for kind, limits in zip(kinds, found, strict=True):
-                kind.append(ConfidenceLimits(limits.low, limits.high))
-        held = [_over(kind, truth) for kind in kinds]
-        cells = [f"{members:,} / {others:,}", *(f"{100 * one:g} %" for one in chances)]
-        for place, kind_held in enumerate(held):
-            cells.append(f"{kind_held.missed.coverage:.3f}")
-            cells += [f"{kind_held.width:.3f}"] * (place < 2)
+            for of_method, limits in zip(intervals, of_run, strict=True):
+                of_method.append(ConfidenceLimits(limits.low, limits.high))
+        results = [_over(of_method, truth) for of_method in intervals]
+        cells = [f"{members:,} / {others:,}", *(f"{100 * one:g} %" for one in probabilities)]
+        for index, result in enumerate(results):
+            cells.append(f"{result.missed.coverage:.3f}")
+            cells += [f"{result.width:.3f}"] * (index < 2)
         rows.append(f"| {' | '.join(cells)} |")
     print("\r\033[K", end="", file=sys.stderr)
     return "\n".join(rows) + f"\n\n{_small_errors(runs, seed)}"
 
 
 def delong_alone(scores: np.ndarray, is_member: np.ndarray) -> ConfidenceLimits:
-    """Return DeLong's interval on the logit scale, whatever the scores are."""
-    ours, theirs = sides(scores, is_member)
-    above = (
-        np.searchsorted(np.sort(theirs), ours) + np.searchsorted(np.sort(theirs), ours, "right")
+    """Return DeLong's interval on the logit scale, for scores with any number of ties."""
+    members, others = (np.sort(side) for side in sides(scores, is_member))
+    below_members = (
+        np.searchsorted(others, members) + np.searchsorted(others, members, "right")
     ) / 2
-    below = (
-        np.searchsorted(np.sort(ours), theirs) + np.searchsorted(np.sort(ours), theirs, "right")
+    below_others = (
+        np.searchsorted(members, others) + np.searchsorted(members, others, "right")
     ) / 2
-    placed = above / len(theirs), 1 - below / len(ours)
-    value = float(placed[0].mean())
-    spread = np.sqrt(sum(side.var(ddof=1) / len(side) for side in placed))
-    if not 0 < value < 1:
-        return ConfidenceLimits(value, value)
-    reach = -ndtri((1 - CONFIDENCE) / 2) * spread / (value * (1 - value))
-    middle = np.log(value / (1 - value))
-    return ConfidenceLimits(*(float(1 / (1 + np.exp(-middle - s * reach))) for s in (-1, 1)))
+    components = below_members / len(others), 1 - below_others / len(members)
+    auc = float(components[0].mean())
+    error = np.sqrt(sum(side.var(ddof=1) / len(side) for side in components))
+    if not 0 < auc < 1:
+        return ConfidenceLimits(auc, auc)
+    margin = -ndtri((1 - CONFIDENCE) / 2) * error / (auc * (1 - auc))
+    logit = np.log(auc / (1 - auc))
+    low, high = (float(1 / (1 + np.exp(-(logit + sign * margin)))) for sign in (-1, 1))
+    return ConfidenceLimits(low, high)
 
 
 def _small_errors(runs: int, seed: int) -> str:
-    """Return how often tests err at a small error, where members differ no more than others."""
+    """Return the table of false positives at a level of 0.1 %: members and others are alike."""
     rows = [
-        "| members / non-members | differ | this test errs at a thousandth | normal ranks |",
+        "| members / non-members | differ | errors of this test at a level of 0.1 % | "
+        "errors of normal ranks |",
         "|---|---|---|---|",
     ]
     rng = np.random.default_rng([seed, 1])
     for others in (20, 50, 100):
-        for chance in (0.05, 0.1, 0.2):
+        for probability in (0.05, 0.1, 0.2):
             is_member = np.arange(1000 + others) < 1000
-            counted, ranked_ = [], []
+            by_fedaudit, by_normal_ranks = [], []
             for _ in range(10 * runs):
-                scores = -1.0 * (rng.random(1000 + others) < chance)
-                counted.append(above_chance(scores, is_member))
-                ranked_.append(normal_ranks(scores, is_member))
+                scores = -1.0 * (rng.random(1000 + others) < probability)
+                by_fedaudit.append(above_chance(scores, is_member))
+                by_normal_ranks.append(normal_ranks(scores, is_member))
             shares = [
-                f"{100 * float(np.mean(np.array(one) <= _SMALL_ERROR)):.2f} %"
-                for one in (counted, ranked_)
+                f"{100 * float(np.mean(np.array(p_values) <= _SMALL_ERROR)):.2f} %"
+                for p_values in (by_fedaudit, by_normal_ranks)
             ]
-            rows.append(f"| 1,000 / {others} | {100 * chance:g} % | {' | '.join(shares)} |")
+            rows.append(f"| 1,000 / {others} | {100 * probability:g} % | {' | '.join(shares)} |")
     return "\n".join(rows)
 
 
 def normal_ranks(scores: np.ndarray, is_member: np.ndarray) -> float:
     """Return the p-value of the Mann-Whitney test by its normal approximation."""
-    ours, theirs = sides(scores, is_member)
-    return float(mannwhitneyu(ours, theirs, alternative="greater", method="asymptotic").pvalue)
+    members, others = sides(scores, is_member)
+    return float(mannwhitneyu(members, others, alternative="greater", method="asymptotic").pvalue)
 
 
 PEOPLE = (5, 10, 20, 40, 80, 160)
-"""People on each side."""
-_ALIKE = (0.1, 0.5)
-"""Shares of a score's variance that samples of one person have in common."""
+"""Members, and as many non-members."""
+_CORRELATIONS = (0.1, 0.5)
+"""Correlations between the scores of samples of one person."""
 
 
 def people(runs: int, seed: int) -> str:
-    """Return the table of AUCs of samples that depend on each other: a row a number of people.
+    """Return the table of AUCs of people with several samples that depend on each other.
 
-    Each person has ten samples, or five to forty; members' scores lie one standard deviation above
-    others'. The same scores are taken as independent, and by people.
+    Each person has ten samples, or five to forty. Scores of members are one standard deviation
+    above those of non-members. The AUC gets two intervals: one as if samples were independent, one
+    with people as independent clusters.
     """
     rows = [
         "| people a side | samples each | variance in common | samples as independent: coverage | "
@@ -613,27 +627,31 @@ def people(runs: int, seed: int) -> str:
     ]
     truth = float(ndtr(1 / 2**0.5))
     for count in PEOPLE:
-        for spread in (False, True):
-            for alike in _ALIKE:
-                print(f"\r{count} people, {alike:g}", end="\033[K", file=sys.stderr)
-                rng = np.random.default_rng([seed, count, spread, int(100 * alike)])
-                kinds: list[list[ConfidenceLimits]] = [[], []]
+        for unequal in (False, True):
+            for correlation in _CORRELATIONS:
+                print(f"\r{count} people, {correlation:g}", end="\033[K", file=sys.stderr)
+                rng = np.random.default_rng([seed, count, unequal, int(100 * correlation)])
+                intervals: list[list[ConfidenceLimits]] = [[], []]
                 for _ in range(runs):
-                    sizes = rng.integers(5, 41, 2 * count) if spread else np.full(2 * count, 10)
+                    sizes = rng.integers(5, 41, 2 * count) if unequal else np.full(2 * count, 10)
                     person = np.repeat(np.arange(2 * count), sizes)
                     is_member = person < count
                     shared, own = rng.standard_normal(2 * count), rng.standard_normal(len(person))
-                    scores = is_member + alike**0.5 * shared[person] + (1 - alike) ** 0.5 * own
-                    found = (
+                    scores = (
+                        is_member
+                        + correlation**0.5 * shared[person]
+                        + (1 - correlation) ** 0.5 * own
+                    )
+                    of_run = (
                         auc_interval(scores, is_member),
                         clustered_auc(scores, is_member, person),
                     )
-                    for kind, one in zip(kinds, found, strict=True):
-                        kind.append(ConfidenceLimits(one.low, one.high))
-                cells = [str(count), "5 to 40" if spread else "10", f"{100 * alike:g} %"]
-                for kind in kinds:
-                    held = _over(kind, truth)
-                    cells += [f"{held.missed.coverage:.3f}", f"{held.width:.3f}"]
+                    for of_method, limits in zip(intervals, of_run, strict=True):
+                        of_method.append(ConfidenceLimits(limits.low, limits.high))
+                cells = [str(count), "5 to 40" if unequal else "10", f"{100 * correlation:g} %"]
+                for of_method in intervals:
+                    result = _over(of_method, truth)
+                    cells += [f"{result.missed.coverage:.3f}", f"{result.width:.3f}"]
                 rows.append(f"| {' | '.join(cells)} |")
     print("\r\033[K", end="", file=sys.stderr)
     return "\n".join(rows)
@@ -646,17 +664,17 @@ PARTS: Mapping[str, Callable[[int, int], str]] = {
     "rare": rare_scores,
     "people": people,
 }
-"""Tables by name; each takes how many runs a cell has, and a seed."""
+"""Functions that make the tables, by name; each takes the number of runs a cell and a seed."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2000, help="in each cell")
+    parser.add_argument("--runs", type=int, default=2000, help="number of runs in each cell")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
-    given = parser.parse_args()
-    for name in given.part:
-        print(f"{PARTS[name](given.runs, given.seed)}\n")
+    args = parser.parse_args()
+    for name in args.part:
+        print(f"{PARTS[name](args.runs, args.seed)}\n")
 
 
 if __name__ == "__main__":

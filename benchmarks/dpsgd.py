@@ -1,13 +1,13 @@
-"""What DP-SGD costs a client beside plain training, and beside other ways to the same steps.
+"""CPU time of DP-SGD, compared with plain training and with other implementations.
 
     python -m benchmarks.dpsgd [--case A B ...]
 
-Prints a table in Markdown, in some three minutes. One epoch of a client, on one thread; all
-variants run in one process and in turn, the first turn is dropped, and the median of the others
-is shown. *Plain* and *ours* are fedaudit's training with its hooks and Poisson batches; *vmap* is
-ours but for the clipped sum, which ``torch.func`` takes from whole per-sample gradients. Opacus'
-ghost clipping, where it is installed, trains with torch's own optimizer in its wrappers, on the
-same number of samples in batches of a fixed size.
+Prints a table in Markdown, in about three minutes. Each variant is one epoch of a client on one
+thread. All variants run alternately in one process. The first turn is dropped, and the table has
+medians. *Plain* and *ours* are fedaudit's training with its hooks and Poisson batches. *vmap*
+differs from ours in the clipped sum, which it computes from whole per-sample gradients with
+``torch.func``. *Opacus ghost* is Opacus' ghost clipping, if installed. It trains with torch's
+optimizer in Opacus' wrappers, on the same number of samples in batches of fixed size.
 """
 
 import argparse
@@ -35,27 +35,27 @@ ALEXNET = Case("AlexNet, 32x32", "alexnet", (3, 32, 32), 100, 1, 256, 4)
 
 @dataclass(frozen=True)
 class WholeGradients(DPSGD):
-    """DP-SGD that writes every sample's gradient out."""
+    """DP-SGD that computes the whole gradient of every sample."""
 
     def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         module = objective.module
         params = {name: value.detach() for name, value in objective.params.items()}
 
-        def loss(own: Params, x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(functional_call(module, own, (x[None],)), y[None]).sum()
+        def loss(values: Params, x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(functional_call(module, values, (x[None],)), y[None]).sum()
 
-        found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
+        gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
             params, batch.x, batch.y
         )
-        lengths = sum(value.flatten(1).square().sum(1) for value in found.values()).sqrt()
-        factors = (self.clip / lengths).clamp(max=1.0)
+        norms = sum(value.flatten(1).square().sum(1) for value in gradients.values()).sqrt()
+        factors = (self.clip / norms).clamp(max=1.0)
         rng = context.rng("per-sample noise")
-        spread = self.noise_multiplier * self.clip
+        std = self.noise_multiplier * self.clip
         return {
             name: torch.tensordot(factors, value, 1)
-            .add_(torch.randn(value.shape[1:], generator=rng), alpha=spread)
+            .add_(torch.randn(value.shape[1:], generator=rng), alpha=std)
             .div_(HOW.batch_size)
-            for name, value in found.items()
+            for name, value in gradients.items()
         }
 
 
@@ -72,7 +72,7 @@ def epoch(case: Case, data: Samples, defense: Defense) -> Callable[[], None]:
 
 
 def ghost(case: Case, data: Samples) -> Callable[[], None] | None:
-    """An epoch by Opacus' ghost clipping; None where Opacus is not installed."""
+    """Return an epoch with Opacus' ghost clipping, or None if Opacus is not installed."""
     try:
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
         from opacus.optimizers.optimizer_fast_gradient_clipping import (
@@ -113,14 +113,14 @@ def row(case: Case) -> str:
         "ours": epoch(case, data, DPSGD(CLIP, NOISE)),
         "vmap": epoch(case, data, WholeGradients(CLIP, NOISE)),
     }
-    peer = ghost(case, data)
-    if peer is not None:
-        variants["ghost"] = peer
+    by_opacus = ghost(case, data)
+    if by_opacus is not None:
+        variants["ghost"] = by_opacus
     seconds = medians(variants, process_time, case.turns)
     cells = [f"{1000 * seconds['plain'] / len(data):.3g}"]
     for name in ("ours", "ghost", "vmap"):
-        times = seconds.get(name, float("nan")) / seconds["plain"]
-        cells.append(f"{times:.2f}x")
+        ratio = seconds.get(name, float("nan")) / seconds["plain"]
+        cells.append(f"{ratio:.2f}x")
     return f"| {case.name} | " + " | ".join(cells) + " |"
 
 
@@ -128,13 +128,13 @@ def main() -> None:
     cases = {case.name.split(":")[0]: case for case in (*CASES, ALEXNET, RESNET)}
     parser = argparse.ArgumentParser(description="Cost of DP-SGD.")
     parser.add_argument("--case", nargs="+", choices=cases, default=list(cases))
-    given = parser.parse_args()
+    args = parser.parse_args()
     warnings.filterwarnings("ignore", module="opacus|torch")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n")
     print("| CPU time, one thread | plain, ms a sample | ours | Opacus ghost | vmap |")
     print("|---|---|---|---|---|")
-    for name in given.case:
+    for name in args.case:
         print(row(cases[name]), flush=True)
 
 

@@ -1,13 +1,14 @@
-"""What planted neurons cost to train, beside the usual loop, and what games cost to play.
+"""CPU time of training planted neurons, compared with the usual loop, and of playing games.
 
     python -m benchmarks.games [--turns 3] [--games 200]
 
-Prints tables in Markdown, in some three minutes. Training: 64 rows, 8 of them noisy copies of the
-target, 1,000 hidden units, 300 epochs; the usual way is autograd with torch's Adam (or SGD with
-momentum) and one neuron after another. The floor is the products alone: rows by weights twice at
-either end, and M x M by M x r in each epoch. Playing: batches of 100 records of 512 features of 10
-bits each, randomised anew for every game (BitRand), against one trained neuron. Times are CPU
-seconds on one thread; variants run in turn, the first turn is dropped, medians are shown.
+Prints tables in Markdown, in about three minutes. Training uses 64 rows, of which 8 are noisy
+copies of the target, 1,000 hidden units and 300 epochs. The usual loop is autograd with torch's
+Adam (or SGD with momentum), one neuron at a time. The *floor* has only the unavoidable matrix
+products: rows times weights at the beginning and at the end, and M x M times M x r in each epoch.
+Playing uses batches of 100 records with 512 features of 10 bits each, which every game randomises
+again (BitRand), and one trained neuron. Times are CPU seconds on one thread. Variants alternate,
+the first turn is dropped, and the tables have medians.
 """
 
 import argparse
@@ -31,7 +32,7 @@ HOW = NeuronTraining(hidden=1000, epochs=300)
 
 
 def rows(features: int) -> Tensor:
-    """A game's rows: noisy copies of a target, and other records."""
+    """Return the training rows of a game: noisy copies of a target, and other records."""
     rng = seeded(1, "rows", features)
     target = torch.randn(1, features, generator=rng)
     noise = torch.randn(COPIES, features, generator=rng)
@@ -46,7 +47,7 @@ def ours(data: Tensor) -> None:
 
 
 def usual(data: Tensor, optimizer: Callable[..., torch.optim.Optimizer], epochs: int) -> None:
-    """As in the published code: both layers by autograd, all rows in each step."""
+    """Train one neuron as in the published code: both layers by autograd, all rows in each step."""
     net = nn.Sequential(nn.Linear(data.shape[2], HOW.hidden), nn.ReLU(), nn.Linear(HOW.hidden, 1))
     step = optimizer(net.parameters())
     truth = (torch.arange(ROWS) < COPIES).float()
@@ -58,7 +59,7 @@ def usual(data: Tensor, optimizer: Callable[..., torch.optim.Optimizer], epochs:
 
 
 def floor(data: Tensor) -> None:
-    """The products that the exact form cannot do without."""
+    """Compute only the matrix products that exact training needs."""
     first, inner = torch.rand(HOW.hidden, data.shape[2]), torch.rand(ROWS, HOW.hidden)
     gram = data[0] @ data[0].T
     data[0] @ first.T
@@ -70,27 +71,27 @@ def floor(data: Tensor) -> None:
 def training(turns: int) -> None:
     print("| features | Adam | fused Adam | SGD | fedaudit | games/s | x Adam | floor | / floor |")
     print("|---|---|---|---|---|---|---|---|---|")
-    part = 30  # the usual loops are timed over a tenth of the epochs
+    timed_epochs = 30  # the usual loops are timed over a tenth of the epochs
     adam, sgd = partial(torch.optim.Adam, lr=1e-4), partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     for features in (512, 5120):
         data = rows(features)
         seconds = medians(
             {
-                "adam": partial(usual, data, adam, part),
-                "fused": partial(usual, data, partial(adam, fused=True), part),
-                "sgd": partial(usual, data, sgd, part),
+                "adam": partial(usual, data, adam, timed_epochs),
+                "fused": partial(usual, data, partial(adam, fused=True), timed_epochs),
+                "sgd": partial(usual, data, sgd, timed_epochs),
                 "ours": partial(ours, data),
                 "floor": partial(floor, data),
             },
             process_time,
             turns,
         )
-        whole = HOW.epochs / part
-        slow = [seconds[name] * whole for name in ("adam", "fused", "sgd")]
-        fast, least = seconds["ours"], seconds["floor"]
+        factor = HOW.epochs / timed_epochs
+        by_adam, by_fused, by_sgd = (seconds[name] * factor for name in ("adam", "fused", "sgd"))
+        by_us, least = seconds["ours"], seconds["floor"]
         print(
-            f"| {features} | {slow[0]:.2f} s | {slow[1]:.2f} s | {slow[2]:.2f} s | {fast:.3f} s | "
-            f"{1 / fast:.1f} | {slow[0] / fast:.1f} | {least:.3f} s | {fast / least:.2f} |",
+            f"| {features} | {by_adam:.2f} s | {by_fused:.2f} s | {by_sgd:.2f} s | {by_us:.3f} s | "
+            f"{1 / by_us:.1f} | {by_adam / by_us:.1f} | {least:.3f} s | {by_us / least:.2f} |",
             flush=True,
         )
 
@@ -101,7 +102,7 @@ def playing(turns: int, games: int) -> None:
     noise = BitRandPublished(5.0)
     rules = Rules(background=56, training=NeuronTraining(hidden=1000, epochs=50))
     contest = Contest(pools, rules, seed=1, randomisers=Randomisers(noise, noise))
-    contest.play_some({0: 1})  # the standard of records is worked out once
+    contest.play_some({0: 1})  # warm-up: computes the standardisation of records once
     seconds = medians(
         {
             "play": lambda: contest.play_some({0: games}),
@@ -114,19 +115,19 @@ def playing(turns: int, games: int) -> None:
     each = (seconds["play"] - seconds["train"]) / games
     print("\n| games/s | 10,000 games | of which noise |")
     print("|---|---|---|")
-    share = seconds["noise"] / games / each
-    print(f"| {1 / each:.0f} | {10_000 * each:.0f} s | {share:.0%} |")
+    of_noise = seconds["noise"] / games / each
+    print(f"| {1 / each:.0f} | {10_000 * each:.0f} s | {of_noise:.0%} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--games", type=int, default=200)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}\n")
-    training(given.turns)
-    playing(given.turns, given.games)
+    training(args.turns)
+    playing(args.turns, args.games)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Gradient signals beside the hardware's floor, the plain loops and the published structure.
+"""CPU time of gradient signals, compared with a floor, a plain loop and the published structure.
 
     python -m benchmarks.gradients [--model mlp cnn28 ... transformer minilm] [--clients 10 30]
 
-Prints tables in Markdown and, with ``--json``, writes the same numbers to a file. All variants
-run in one process on one thread and in turn; the first turn is dropped, and the median of the
-others is shown. Times are processor time, which other work on the machine disturbs least; only
-the last two tables are wall time and memory. Data are random, of the right shapes.
+Prints tables in Markdown. With ``--json``, writes the same numbers to a file. All variants run
+alternately in one process on one thread. The first turn is dropped, and the tables have medians.
+Times are CPU time, which other programs on the machine disturb least. Only the last two tables are
+wall time and memory. Data are random.
 
-The floor is one plain batched forward and backward pass over the same samples, at the best of
-two memory layouts and four batch sizes.
+The *floor* is one plain batched forward and backward pass over the same samples, with the best of
+two memory layouts and five batch sizes.
 """
 
 import argparse
@@ -43,7 +43,14 @@ PUBLISHED_BATCH = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A model and how many samples each variant is timed on; of tokens, without peers."""
+    """A model, and the number of samples on which each variant is timed.
+
+    Attributes:
+        samples: Number of samples for the floor and for ours.
+        one_by_one: Number of samples for the plain loop and the published structure; 0 to omit
+            these two.
+        tokens: Size of the vocabulary; 0 if samples are not token sequences.
+    """
 
     name: str
     model: str
@@ -78,7 +85,8 @@ CASES = {
         Case("cnn32", "cnn", (3, 32, 32), 10, 1024, 20, {"padding": 2}),
         Case("alexnet", "alexnet", (3, 32, 32), 100, 4096, 20),
         Case("resnet18", "resnet18", (3, 32, 32), 100, 512, 4),
-        # Both are six layers of width 384: all of one is trained, LoRA and a head of the other.
+        # Both have six layers of width 384. The first is trained as a whole. Of the second, LoRA
+        # adapters and a head are trained.
         Case(
             "transformer",
             "transformer",
@@ -123,7 +131,7 @@ def data_for(case: Case, clients: int, samples: int) -> Data:
     return Data(base, updates, features, case.task.targets(features, labels))
 
 
-# --- variants: each goes over all samples once ---------------------------------------------------
+# --- variants: each processes all samples once ---------------------------------------------------
 
 
 def ours(data: Data, workers: int = 1) -> None:
@@ -150,31 +158,31 @@ def layouts(case: Case) -> list[torch.memory_format]:
 
 
 def one_by_one(data: Data) -> None:
-    """A backward pass a sample, then a cosine a client."""
+    """Compute a backward pass for each sample, then a cosine for each client."""
     module = data.base.module()
     params = list(module.parameters())
     targets = [flat(update) for update in data.updates]
     for x, y in zip(data.features, data.labels, strict=True):
-        found = torch.autograd.grad(cross_entropy(module(x[None]), y[None]).sum(), params)
-        gradient = torch.cat([part.flatten() for part in found])
+        grads = torch.autograd.grad(cross_entropy(module(x[None]), y[None]).sum(), params)
+        gradient = torch.cat([value.flatten() for value in grads])
         gradient.square().sum()
         for target in targets:
             functional.cosine_similarity(target, gradient, dim=0)
 
 
 def published_for_one_client(data: Data) -> None:
-    """Per-sample gradients in batches of ten, then cosine and two norms in a loop."""
+    """Compute per-sample gradients in batches of ten, then cosine and two norms in a loop."""
     module = data.base.module().requires_grad_(False)
     params: Params = dict(module.named_parameters())
 
-    def loss(own: Params, x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(functional_call(module, own, (x[None],)), y[None]).sum()
+    def loss(values: Params, x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(functional_call(module, values, (x[None],)), y[None]).sum()
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
     target = flat(data.updates[0])
     for piece in chunks(len(data.labels), PUBLISHED_BATCH):
-        found = gradients(params, data.features[piece], data.labels[piece])
-        for gradient in torch.cat([part.flatten(1) for part in found.values()], 1):
+        grads = gradients(params, data.features[piece], data.labels[piece])
+        for gradient in torch.cat([value.flatten(1) for value in grads.values()], 1):
             functional.cosine_similarity(target, gradient, dim=0)
             (target - gradient).square().sum()
             gradient.square().sum()
@@ -192,7 +200,7 @@ def seconds(run: Callable[[], None], clock: Callable[[], float]) -> float:
 def in_turn(
     runs: Mapping[str, Callable[[], None]], turns: int, clock: Callable[[], float] = process_time
 ) -> dict[str, float]:
-    """Median seconds of each run; all take their turns together, and the first is dropped."""
+    """Return the median seconds of each variant; they alternate, and the first turn is dropped."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(turns + 1):
         for name, run in runs.items():
@@ -201,7 +209,7 @@ def in_turn(
 
 
 class Row(NamedTuple):
-    """Processor milliseconds a sample, and what they say."""
+    """CPU milliseconds per sample of each variant."""
 
     model: str
     clients: int
@@ -232,70 +240,70 @@ def best_floor(case: Case, data: Data) -> Callable[[], None]:
     return partial(plain, data, batch, layout)
 
 
-def measured(case: Case, clients: int, turns: int, peers: bool) -> Row:
+def measured(case: Case, clients: int, turns: int, with_peers: bool) -> Row:
     data = data_for(case, clients, case.samples)
-    few, peers = data.first(case.one_by_one), peers and case.one_by_one > 0
+    few, with_peers = data.first(case.one_by_one), with_peers and case.one_by_one > 0
     runs: dict[str, Callable[[], None]] = {
         "floor": best_floor(case, data),
         "ours": partial(ours, data),
     }
-    if peers:
+    if with_peers:
         runs |= {
             "loop": partial(one_by_one, few),
             "published": partial(published_for_one_client, few),
         }
     times = in_turn(runs, turns)
-    per = 1000 / case.samples
-    slow = 1000 / max(1, case.one_by_one)
+    per_sample = 1000 / case.samples
+    per_sample_of_few = 1000 / max(1, case.one_by_one)
     return Row(
         case.name,
         clients,
-        times["floor"] * per,
-        times["ours"] * per,
-        times.get("loop", float("nan")) * slow,
-        times.get("published", float("nan")) * slow * clients,
+        times["floor"] * per_sample,
+        times["ours"] * per_sample,
+        times.get("loop", float("nan")) * per_sample_of_few,
+        times.get("published", float("nan")) * per_sample_of_few * clients,
     )
 
 
 def two_workers(case: Case, clients: int, turns: int) -> float:
-    """Wall time of one worker over that of two."""
+    """Return the wall time with one worker, divided by that with two."""
     data = data_for(case, clients, case.samples)
     runs = {str(n): partial(ours, data, n) for n in (1, 2)}
     times = in_turn(runs, turns, perf_counter)
     return times["1"] / times["2"]
 
 
-# --- memory: each variant alone in a process -----------------------------------------------------
+# --- memory: each variant runs in a separate process ---------------------------------------------
 
 
 def resident() -> int:
-    """Bytes of this process in memory now."""
+    """Return the number of bytes of this process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 class Peak:
-    """The most memory held within a ``with`` block beyond what was held before."""
+    """Largest increase of the process's memory within a ``with`` block."""
 
     def __enter__(self) -> "Peak":
-        self.before = self.most = resident()
-        self._done = threading.Event()
-        self._watch = threading.Thread(target=self._look)
-        self._watch.start()
+        self.before = self.peak = resident()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
         return self
 
-    def _look(self) -> None:
-        while not self._done.is_set():
-            self.most = max(self.most, resident())
+    def _poll(self) -> None:
+        while not self._is_over.is_set():
+            self.peak = max(self.peak, resident())
             sleep(0.0005)
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._watch.join()
+        self._is_over.set()
+        self._thread.join()
 
     @property
     def megabytes(self) -> float:
-        return (self.most - self.before) / 2**20
+        return (self.peak - self.before) / 2**20
 
 
 def peak_of(case: Case, clients: int, what: str) -> float:
@@ -311,13 +319,13 @@ def peak_of(case: Case, clients: int, what: str) -> float:
 
 
 def chunk_of(case: Case) -> int:
-    """How many samples go through together, as ours decides it."""
+    """Return the number of samples that fedaudit processes together."""
     data = data_for(case, 0, 2)
     module = data.base.module()
     return plan_for(module, data.base, data.updates, data.features, data.labels).chunk
 
 
-def peak_alone(case: Case, clients: int, what: str) -> float:
+def peak_in_process(case: Case, clients: int, what: str) -> float:
     command = [sys.executable, "-m", "benchmarks.gradients", "--model", case.name]
     command += ["--clients", str(clients), "--peak", what]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -331,9 +339,14 @@ def memory_table(cases: Sequence[Case], clients: int) -> Iterator[str]:
     for case in cases:
         batch = chunk_of(case)
         packed = clients * sum(p.numel() for p in case.architecture.build().parameters()) / 2**18
-        alone = peak_alone(case, clients, str(batch))
-        own = peak_alone(case, clients, "ours")
-        cells = (f"{packed:.0f}", f"{alone:.0f}", f"{own:.0f}", f"{own - packed:.0f}")
+        of_plain = peak_in_process(case, clients, str(batch))
+        of_ours = peak_in_process(case, clients, "ours")
+        cells = (
+            f"{packed:.0f}",
+            f"{of_plain:.0f}",
+            f"{of_ours:.0f}",
+            f"{of_ours - packed:.0f}",
+        )
         rows.append((case.name, str(batch), *cells))
     head = ("model", "batch", "packed updates, MB", "plain, MB", "ours, MB", "ours less packed, MB")
     return table(head, rows)
@@ -377,29 +390,29 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
-    cases = [CASES[name] for name in given.model]
-    if given.peak:
-        print(peak_of(cases[0], given.clients[0], given.peak))
+    args = arguments()
+    cases = [CASES[name] for name in args.model]
+    if args.peak:
+        print(peak_of(cases[0], args.clients[0], args.peak))
         return
     torch.set_num_threads(1)
     rows = [
-        measured(case, clients, given.turns, not given.no_peers)
+        measured(case, clients, args.turns, not args.no_peers)
         for case in cases
-        for clients in given.clients
+        for clients in args.clients
     ]
     print("\n".join(speed_table(rows)))
-    found: dict[str, object] = {"speed": [row._asdict() for row in rows]}
-    if not given.no_wall:
-        wall = {case.name: two_workers(case, given.clients[0], given.turns) for case in cases}
+    results: dict[str, object] = {"speed": [row._asdict() for row in rows]}
+    if not args.no_wall:
+        wall = {case.name: two_workers(case, args.clients[0], args.turns) for case in cases}
         print(
             "\n".join(
                 table(("model", "two workers / one"), [(n, f"{v:.2f}") for n, v in wall.items()])
             )
         )
-        found["two_workers"] = wall
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+        results["two_workers"] = wall
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

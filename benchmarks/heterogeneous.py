@@ -1,14 +1,15 @@
-"""How often recordings of heterogeneous federations are called a leak, without and with one.
+"""How often reports find a leak in recordings of heterogeneous federations, with and without one.
 
     python -m benchmarks.heterogeneous [--federations 200] [--part none] [--out FILE]
 
-Each federation has its own number of clients (3 to 50), label skew (Dirichlet .1 to 10) and audited
-samples a client (20 to 500), all drawn on a logarithmic scale. Clients train a linear model on
-Gaussian classes for two rounds. In the part "none" nobody trains on an audited sample, so that
-whoever is found is a false alarm. In the parts "skewed" and "equal" clients train on their audited
-members, with skewed and with equal label distributions. Half of their labels are drawn at random,
-so that a client of few classes has as much to memorise as one of many. Prints a table in Markdown;
-``--out`` keeps a line of JSON a federation, and a second start continues after the last one.
+The number of clients (3 to 50), the label skew (Dirichlet 0.1 to 10) and the audited samples per
+client (20 to 500) of each federation are drawn on a logarithmic scale. Clients train a linear model
+on Gaussian classes for two rounds. In the part "none", no client trains on an audited sample, so
+every leak that is found is a false alarm. In the parts "skewed" and "equal", clients train on their
+audited members, with skewed and with equal label distributions. Half of these clients' labels are
+drawn at random, so that a client with few classes has as much to memorise as one with many. Prints
+a table in Markdown. ``--out`` appends a line of JSON for each federation to a file; a second start
+continues after the last line.
 """
 
 import argparse
@@ -39,23 +40,23 @@ PARTS = ("none", "skewed", "equal")
 
 
 def main() -> None:
-    """Run the federations of a part and print how many were found."""
+    """Run the federations of a part, and print how many of them have a leak as verdict."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--federations", type=int, default=200)
     parser.add_argument("--part", choices=PARTS, default="none")
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    found = list(_kept(asked.out)) if asked.out else []
-    for seed in range(len(found), asked.federations):
-        found.append(_federation(seed, asked.part))
-        if asked.out:
-            with asked.out.open("a") as file:
-                file.write(json.dumps(found[-1]) + "\n")
-        print(f"{seed + 1} of {asked.federations}: {found[-1]}", file=sys.stderr)
-    _table(asked.part, found[: asked.federations])
+    args = parser.parse_args()
+    results = list(_read(args.out)) if args.out else []
+    for seed in range(len(results), args.federations):
+        results.append(_federation(seed, args.part))
+        if args.out:
+            with args.out.open("a") as file:
+                file.write(json.dumps(results[-1]) + "\n")
+        print(f"{seed + 1} of {args.federations}: {results[-1]}", file=sys.stderr)
+    _table(args.part, results[: args.federations])
 
 
-def _kept(path: Path) -> Iterator[dict[str, object]]:
+def _read(path: Path) -> Iterator[dict[str, object]]:
     if path.exists():
         yield from map(json.loads, path.read_text().splitlines())
 
@@ -81,7 +82,7 @@ def _federation(seed: int, part: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         record = _recorded(Path(folder), data, split, seed, part)
         outcome = evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome
-    failed = sorted({one.control for one in record.controls if one.passed is False})
+    failed = sorted({result.control for result in record.controls if result.passed is False})
     status = verdict(record).status
     return {
         "clients": clients,
@@ -96,9 +97,9 @@ def _federation(seed: int, part: str) -> dict[str, object]:
 
 
 def _pooled_auc(record: Record) -> float | None:
-    """AUC of the loss over all clients, each compared within itself."""
-    found = record.where(attack="blackbox-loss", metric="auc", contrast="unseen", target=None)
-    return next((one.value for one in found), None)
+    """Return the AUC of the loss over all clients, with members compared within their client."""
+    figures = record.where(attack="blackbox-loss", metric="auc", contrast="unseen", target=None)
+    return next((figure.value for figure in figures), None)
 
 
 def _log(rng: np.random.Generator, low: float, high: float) -> float:
@@ -113,10 +114,10 @@ def _drawn(
     beta: float | None,
     noise: float,
 ) -> tuple[Tensor, Tensor]:
-    shares = np.full(CLASSES, 1 / CLASSES)
+    probabilities = np.full(CLASSES, 1 / CLASSES)
     if beta is not None:
-        shares = rng.dirichlet(np.full(CLASSES, beta))
-    labels = rng.choice(CLASSES, count, p=shares)
+        probabilities = rng.dirichlet(np.full(CLASSES, beta))
+    labels = rng.choice(CLASSES, count, p=probabilities)
     features = centres[labels] + rng.normal(size=(count, WIDTH))
     if noise:
         labels = np.where(rng.random(count) < noise, rng.integers(0, CLASSES, count), labels)
@@ -133,24 +134,24 @@ def _recorded(
     torch.manual_seed(seed)
     model = nn.Linear(WIDTH, CLASSES)
     sent = {name: value.clone() for name, value in model.state_dict().items()}
-    held = {site: _trains_on(site, data, split, part) for site in data}
+    training = {site: _trains_on(site, data, split, part) for site in data}
     with fedaudit.record(
         folder / "run", model, split.audit, attacks=ATTACKS, log=lambda text: None
     ) as recorder:
         for index in (1, 2):
             uploads = {
-                site: _trained(sent, *held[site], 1 if part == "none" else LEAK_EPOCHS)
+                site: _trained(sent, *training[site], 1 if part == "none" else LEAK_EPOCHS)
                 for site in data
             }
             recorder.round(index, sent=sent, uploads=uploads)
-            sent = {n: torch.stack([one[n] for one in uploads.values()]).mean(0) for n in sent}
+            sent = {n: torch.stack([state[n] for state in uploads.values()]).mean(0) for n in sent}
     return attack_recording(folder / "run", [], folder / "result")
 
 
 def _trains_on(
     site: str, data: dict[str, tuple[Tensor, Tensor]], split: Split, part: str
 ) -> tuple[Tensor, Tensor]:
-    """Samples that a site trains on: its background alone, or its members and some background."""
+    """Return a site's training samples: only background, or its members and some background."""
     features, labels = data[site]
     audited, rows = _audited_rows(features, split), torch.from_numpy(split.train[site])
     members, background = rows[audited[rows]], rows[~audited[rows]]
@@ -160,8 +161,8 @@ def _trains_on(
 
 
 def _audited_rows(features: Tensor, split: Split) -> Tensor:
-    known = {bytes(row.numpy().tobytes()) for row in split.audit.samples.features}
-    return torch.tensor([bytes(row.numpy().tobytes()) in known for row in features])
+    audited = {bytes(row.numpy().tobytes()) for row in split.audit.samples.features}
+    return torch.tensor([bytes(row.numpy().tobytes()) in audited for row in features])
 
 
 def _trained(
@@ -179,16 +180,16 @@ def _trained(
     return dict(model.state_dict())
 
 
-def _table(part: str, found: list[dict[str, object]]) -> None:
+def _table(part: str, results: list[dict[str, object]]) -> None:
     print("| part | federations | AUC of the loss | called a leak | gate fails | a control fails |")
     print("| --- | --- | --- | --- | --- | --- |")
-    leaks = sum(bool(one["found"]) for one in found)
-    fails = sum(one["gate"] == "fail" for one in found)
-    controls = sum(bool(one["controls"]) for one in found)
-    shares = [f"{count} ({count / len(found):.1%})" for count in (leaks, fails, controls)]
-    values = [float(str(one["auc"])) for one in found if one.get("auc") is not None]
+    leaks = sum(bool(result["found"]) for result in results)
+    fails = sum(result["gate"] == "fail" for result in results)
+    controls = sum(bool(result["controls"]) for result in results)
+    cells = [f"{count} ({count / len(results):.1%})" for count in (leaks, fails, controls)]
+    values = [float(str(result["auc"])) for result in results if result.get("auc") is not None]
     mean = f"{np.mean(values):.3f}" if values else "-"
-    print(f"| {part} | {len(found)} | {mean} | {' | '.join(shares)} |")
+    print(f"| {part} | {len(results)} | {mean} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

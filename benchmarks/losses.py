@@ -1,10 +1,10 @@
-"""What the loss of K clients' models on all audited samples costs beside K plain forward passes.
+"""CPU time of the loss of K clients' models on all audited samples, compared with K forward passes.
 
     python -m benchmarks.losses [--clients 10] [--turns 7]
 
-Prints a table in Markdown, in some two minutes. All variants run in one process on one thread
-and in turn; the first turn is dropped, and the median of the others is shown. Times are
-processor time. Data and models are random, of the right shapes.
+Prints a table in Markdown, in about two minutes. All variants run alternately in one process on one
+thread. The first turn is dropped, and the table has medians of CPU time. Data and models are
+random.
 """
 
 import argparse
@@ -29,7 +29,7 @@ ALEXNET = Case("AlexNet, 32x32", "alexnet", (3, 32, 32), 100, 0, 0, 0)
 
 
 class Cost(NamedTuple):
-    """Seconds of processor time for all clients' models together."""
+    """CPU seconds for all clients' models together."""
 
     forward: float
     usual_order: float
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 
 
 def forward(module: nn.Module, data: Samples) -> None:
-    """One model's outputs on all samples, with nothing around."""
+    """Compute a model's outputs on all samples."""
     with torch.no_grad():
         for part in chunks(len(data), BATCH):
             module(data.features[part])
@@ -54,7 +54,7 @@ def in_order(model: Model, order: torch.memory_format) -> nn.Module:
 def cost(case: Case, clients: int, turns: int) -> Cost:
     data = case.data(SAMPLES[case.model])
     models = [case.architecture.initial(seed) for seed in range(clients)]
-    # Models of one round are close to each other; no other thing about them matters here.
+    # As in a round, the models are close to each other.
     models = [
         Model(m.architecture, plus(models[0].params, m.params, 0.01), m.buffers) for m in models
     ]
@@ -78,16 +78,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--turns", type=int, default=7)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| model | K forward passes | usual memory order | fedaudit | x forward passes |")
     print("|---|---|---|---|---|")
     for case in (*CASES, ALEXNET):
-        found = cost(case, given.clients, given.turns)
-        total = given.clients * SAMPLES[case.model]
-        rates = " | ".join(f"{total / seconds:,.0f}/s" for seconds in found)
-        print(f"| {case.name} | {rates} | {found.ours / found.forward:.2f} |", flush=True)
+        seconds = cost(case, args.clients, args.turns)
+        total = args.clients * SAMPLES[case.model]
+        rates = " | ".join(f"{total / spent:,.0f}/s" for spent in seconds)
+        print(f"| {case.name} | {rates} | {seconds.ours / seconds.forward:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How often 95% limits of AUCs miss chance where all samples are poisoned at once.
+"""How often 95 % limits of an AUC exclude 0.5 if a malicious client poisons all audited samples.
 
 ``python -m benchmarks.malicious`` simulates federations of digits with a malicious client. To a
-participant members and other honest clients' samples are alike, so that the AUC between them is one
-half whatever the poison does to the samples' scores, and one run in twenty may miss it. Printed as
-well is what the attacks find against unseen samples.
+participant, members and other honest clients' samples are identically distributed. The AUC between
+them is therefore 0.5, whatever the poisoning does to the scores, and its limits should exclude 0.5
+in one of twenty runs. The script also prints the AUC of the attacks against unseen samples.
 """
 
 import sys
@@ -27,7 +27,7 @@ RUNS = 100
 
 
 def study_of(kind: str, seed: int) -> dict[str, object]:
-    """Settings of one federation of five clients."""
+    """Return the settings of a federation with five clients."""
     return {
         "name": "malicious",
         "seeds": [seed],
@@ -40,15 +40,15 @@ def study_of(kind: str, seed: int) -> dict[str, object]:
 
 
 def aucs(kind: str, seed: int) -> np.ndarray:
-    """AUC, lower and upper limit of each attack against other clients' and unseen samples."""
+    """Return AUC and limits of each attack against other clients' and against unseen samples."""
     run = setup(study_from(study_of(kind, seed)), seed, None)
-    everybody = run.all_clients
+    clients = run.all_clients
     rounds = simulate(
-        everybody.algorithm,
-        everybody.data,
+        clients.algorithm,
+        clients.data,
         rounds=run.study.training.rounds,
         seed=seed_for(seed, "federation"),
-        defenses=everybody.defenses,
+        defenses=clients.defenses,
     )
     audited = run.deal.audit.samples
     cubes = stacked(
@@ -57,28 +57,28 @@ def aucs(kind: str, seed: int) -> np.ndarray:
         if round.index in run.measured_rounds
     )
     truth = target_truth(run, 0)
-    found = []
+    intervals = []
     for attack in run.attacks.values():
         scores = attack.scores(cubes, 0).numpy()[truth.positions]
         for origin in (Origin.OTHER_CLIENT, Origin.UNSEEN):
             chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
             auc = auc_interval(scores[chosen], truth.is_member[chosen])
-            found.append((auc.value, auc.low, auc.high))
-    return np.array(found).reshape(len(ATTACKS), 2, 3)
+            intervals.append((auc.value, auc.low, auc.high))
+    return np.array(intervals).reshape(len(ATTACKS), 2, 3)
 
 
 def main(runs: int) -> None:
-    """Prints a line for each poison and attack."""
+    """Print a line for each kind of poisoning and attack."""
     torch.set_num_threads(1)
     for kind in ("none", "mislabel", "ascent"):
-        found = np.stack([aucs(kind, seed) for seed in range(1, runs + 1)])
-        for place, name in enumerate(ATTACKS):
-            null = found[:, place, 0]
-            missed = ((null[:, 1] > 0.5) | (null[:, 2] < 0.5)).mean()
+        by_run = np.stack([aucs(kind, seed) for seed in range(1, runs + 1)])
+        for index, name in enumerate(ATTACKS):
+            null = by_run[:, index, 0]
+            excluded = ((null[:, 1] > 0.5) | (null[:, 2] < 0.5)).mean()
             print(
                 f"{kind:9} {name:14} v. other clients: mean AUC {null[:, 0].mean():.3f}, limits "
-                f"miss one half in {100 * missed:.1f} % of {runs} runs; v. unseen: mean AUC "
-                f"{found[:, place, 1, 0].mean():.3f}",
+                f"exclude 0.5 in {100 * excluded:.1f} % of {runs} runs; v. unseen: mean AUC "
+                f"{by_run[:, index, 1, 0].mean():.3f}",
                 flush=True,
             )
 

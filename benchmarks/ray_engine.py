@@ -1,12 +1,12 @@
-"""Training and measuring on Ray beside this process alone, and from what size of job it pays.
+"""Time of training and measuring on Ray and in one process, and the job size from which Ray pays.
 
     python -m benchmarks.ray_engine [--workers 2] [--turns 5]
 
-Prints tables in Markdown. All variants run in turn, the first turn is dropped, and the median of
-the others is shown. Wall time means little while the machine is busy with something else; beside it
-stands the processor time of the main process and of all that it has started, from which follows how
-much faster Ray can be on idle cores: *bound* is local / (main + workers / their number). Data are
-random, of the right shapes. Linux only.
+Prints tables in Markdown. All variants alternate, the first turn is dropped, and the tables have
+medians. Wall time means little if other programs use the machine. The tables therefore also have
+the CPU time of the main process and of the processes that it started. They determine how much
+faster Ray can be on idle cores: *bound* is local / (main + workers / number of workers). Data are
+random. Linux only.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SIGNALS: tuple[Signal, ...] = (Loss(), GradientCosine(), GradientNorm(), Gradien
 
 
 def started(cluster: RayCluster) -> float:
-    """Seconds until a cluster of this machine has done its first work, and its workers are warm."""
+    """Return the seconds until a cluster on this machine has started and run its first tasks."""
     start = perf_counter()
     with cluster.session(operator.mul, 1) as run:
         list(run(range(cluster.count)))
@@ -48,7 +48,7 @@ def started(cluster: RayCluster) -> float:
 
 
 def an_item(cluster: RayCluster) -> float:
-    """Seconds that an item costs which is no work."""
+    """Return the seconds per item of a task without any work."""
     seconds = []
     with cluster.session(operator.mul, 1) as run:
         for _ in range(5):
@@ -59,7 +59,7 @@ def an_item(cluster: RayCluster) -> float:
 
 
 class Cost(NamedTuple):
-    """Medians of seconds: wall time, and processor time here and in processes started here."""
+    """Median wall seconds, and CPU seconds of the main process and of its descendants."""
 
     wall: float
     main: float
@@ -67,54 +67,54 @@ class Cost(NamedTuple):
 
 
 def costs(variants: Mapping[str, Callable[[], object]], turns: int) -> dict[str, Cost]:
-    """What each variant costs: all in turn, the first turn dropped."""
-    found: dict[str, list[Cost]] = {name: [] for name in variants}
+    """Return the cost of each variant; variants alternate, and the first turn is dropped."""
+    by_variant: dict[str, list[Cost]] = {name: [] for name in variants}
     for _ in range(turns):
         for name, run in variants.items():
             before = Cost(perf_counter(), process_time(), started_seconds())
             run()
             after = Cost(perf_counter(), process_time(), started_seconds())
-            found[name].append(Cost(*(b - a for a, b in zip(before, after, strict=True))))
+            by_variant[name].append(Cost(*(b - a for a, b in zip(before, after, strict=True))))
     return {
-        name: Cost(*(median(part) for part in zip(*values[1:], strict=True)))
-        for name, values in found.items()
+        name: Cost(*(median(column) for column in zip(*values[1:], strict=True)))
+        for name, values in by_variant.items()
     }
 
 
 def started_seconds() -> float:
-    """Processor time so far of all living processes that this one has started, and theirs."""
+    """Return the CPU time of all running descendants of this process."""
     parent, seconds = dict[int, int](), dict[int, float]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name, in brackets, may hold anything.
+            # The name of the program, in brackets, may contain any characters.
             fields = stat.read_text().rpartition(")")[2].split()
             pid = int(stat.parent.name)
             parent[pid] = int(fields[1])
             seconds[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    ours, found = os.getpid(), 0.0
+    this, total = os.getpid(), 0.0
     for pid, spent in seconds.items():
-        above = parent[pid]
-        while above not in (0, ours):
-            above = parent.get(above, 0)
-        found += spent if above == ours else 0.0
-    return found
+        ancestor = parent[pid]
+        while ancestor not in (0, this):
+            ancestor = parent.get(ancestor, 0)
+        total += spent if ancestor == this else 0.0
+    return total
 
 
 def training(case: Case, engines: Mapping[str, Engine], turns: int) -> dict[str, Cost]:
-    """What a whole round costs on each engine."""
+    """Return the cost of a whole round on each engine."""
     clients = {client: case.data(case.samples, client) for client in range(case.clients)}
     streams = {
         name: simulate(FedAvg(case.architecture, HOW), clients, rounds=turns, seed=0, engine=engine)
         for name, engine in engines.items()
     }
-    found = costs({name: partial(next, stream) for name, stream in streams.items()}, turns)
+    by_engine = costs({name: partial(next, stream) for name, stream in streams.items()}, turns)
     for stream in streams.values():
-        list(stream)  # lets the workers go
-    return found
+        list(stream)  # ends the stream, which releases the workers
+    return by_engine
 
 
 def measurement(case: Case, cluster: RayCluster, turns: int) -> dict[str, Cost]:
-    """What measuring one round costs, here on one thread and on the cluster."""
+    """Return the cost of measuring one round, on one thread here and on the cluster."""
     clients = {client: case.data(64, client) for client in range(case.clients)}
     (round,) = simulate(FedAvg(case.architecture, HOW), clients, rounds=1, seed=0)
     samples = case.data(AUDITED, case.clients)
@@ -126,8 +126,8 @@ def measurement(case: Case, cluster: RayCluster, turns: int) -> dict[str, Cost]:
         return costs(variants, turns)
 
 
-def row(what: str, found: Mapping[str, Cost], workers: int) -> str:
-    local, ray = found["local"], found["ray"]
+def row(what: str, cost: Mapping[str, Cost], workers: int) -> str:
+    local, ray = cost["local"], cost["ray"]
     bound = local.main / (ray.main + ray.others / workers)
     return (
         f"| {what} | {local.wall:.2f} | {ray.wall:.2f} | {local.wall / ray.wall:.2f} | "
@@ -139,23 +139,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    cluster = RayCluster(workers=asked.workers)
+    cluster = RayCluster(workers=args.workers)
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     start = started(cluster)
     print("| seconds | wall, 1 thread | wall, Ray | x | CPU, 1 thread | CPU, Ray | bound |")
     print("|---|---|---|---|---|---|---|")
     gains = []
     for case in JOBS:
-        found = training(case, {"local": LOCAL, "ray": cluster}, asked.turns)
-        gains.append(found["local"].wall / found["ray"].wall)
+        cost = training(case, {"local": LOCAL, "ray": cluster}, args.turns)
+        gains.append(cost["local"].wall / cost["ray"].wall)
         what = f"a round of {case.name}, {case.clients} x {case.samples}"
-        print(row(what, found, asked.workers), flush=True)
+        print(row(what, cost, args.workers), flush=True)
     for case in JOBS:
-        found = measurement(case, cluster, asked.turns)
+        cost = measurement(case, cluster, args.turns)
         what = f"{AUDITED} samples, {case.name}, {case.clients} clients"
-        print(row(what, found, asked.workers), flush=True)
+        print(row(what, cost, args.workers), flush=True)
     saved = 1 - 1 / max(gains)
     pays = f"{start / saved:.0f} s" if saved > 0 else "never"
     print("\n| start, s | an item without work, ms | pays from a job of, on one thread |")

@@ -1,16 +1,20 @@
-"""What a recorder adds to a live round, and how fast it writes updates.
+"""Time that a recorder adds to a live round, and speed of writing updates.
 
     python -m benchmarks.recording [--only where] [--turns 3] [--smaller 2] [--picture FILE.svg]
 
-Prints tables in Markdown. Where measuring is done: wall seconds of a loop of eight rounds, with a
-CNN of 2.2 million parameters on 32 x 32 pictures and ten clients with 500 samples each, that
-measures 1,500 samples every round: without a recorder, in the loop, beside it and after it;
-``--picture`` draws the last turn. The share that measuring adds: a round is ResNet-18, one epoch in
-batches of 32, and 1,500 audited samples are measured for every attack that a recording allows,
-every tenth round. ``--smaller 10`` has a tenth of the samples of all kinds, which keeps the ratio
-and takes a tenth of the time. Writing: the updates of a round beside a plain copy of the same
-bytes, both flushed to the disk; wall seconds. All on one thread, variants in turn, the first turn
-dropped, medians; seconds of the share are CPU seconds. ``--only`` takes one of the three.
+Prints three tables in Markdown; ``--only`` selects one of them.
+
+- "where": wall time of a loop of eight rounds, which measures 1,500 samples in every round: without
+  a recorder, in the loop, in the background and afterwards. The model is a CNN with 2.2 million
+  parameters for 32 x 32 pictures. Ten clients have 500 samples each. ``--picture`` draws the last
+  turn.
+- "share": CPU time that measuring adds. A round trains ResNet-18 for one epoch in batches of 32.
+  Every tenth round, 1,500 audited samples are measured for every attack that a recording allows.
+- "writing": wall time of writing the updates of a round, compared with a plain copy of the same
+  bytes. Both are flushed to the disk.
+
+``--smaller 10`` uses a tenth of all samples, which has the same ratios in a tenth of the time. All
+variants run on one thread and alternate. The first turn is dropped, and the tables have medians.
 """
 
 import argparse
@@ -91,18 +95,18 @@ def overhead(turns: int, smaller: int) -> None:
         seconds = medians(
             {"train": round_of_training, "measure": round_of_measuring}, process_time, turns
         )
-    share = seconds["measure"] / seconds["train"] / EVERY
+    added = seconds["measure"] / seconds["train"] / EVERY
     print("| round | measuring | added, every tenth round |")
     print("|---|---|---|")
-    print(f"| {seconds['train']:.1f} s | {seconds['measure']:.1f} s | {share:.1%} |", flush=True)
+    print(f"| {seconds['train']:.1f} s | {seconds['measure']:.1f} s | {added:.1%} |", flush=True)
 
 
 class Span(NamedTuple):
-    """Something that was done from one moment to another."""
+    """An activity with its start and end, in seconds."""
 
     what: str
-    began: float
-    ended: float
+    start: float
+    end: float
 
 
 def small_network() -> nn.Module:
@@ -110,74 +114,75 @@ def small_network() -> nn.Module:
 
 
 def where(turns: int, smaller: int, picture: Path | None) -> None:
-    """What a loop of eight rounds takes, wherever its rounds are measured."""
+    """Print the time of a loop of eight rounds for each choice of when rounds are measured."""
     data = {c: pictures(SAMPLES // smaller, f"client {c}") for c in range(CLIENTS)}
     audited = AUDITED // smaller
     members = {c: (x[: audited // 30], y[: audited // 30]) for c, (x, y) in data.items()}
     audit = audit_samples(members, pictures(audited - CLIENTS * (audited // 30), "unseen"))
     loops: dict[str, list[list[Span]]] = {"none": [], "now": [], "background": [], "after": []}
     for _ in range(turns):
-        for when, found in loops.items():
-            found.append(_loop(when, data, audit))
-    print("| measured | round of the loop | beside no recorder | until all is measured |")
+        for when, by_turn in loops.items():
+            by_turn.append(_loop(when, data, audit))
+    print("| measured | round of the loop | ratio to no recorder | until all is measured |")
     print("|---|---|---|---|")
-    rounds = {when: median(map(_a_round, found[1:])) for when, found in loops.items()}
-    for when, found in loops.items():
-        whole = median(max(s.ended for s in each) - each[0].began for each in found[1:])
+    rounds = {when: median(map(_a_round, by_turn[1:])) for when, by_turn in loops.items()}
+    for when, by_turn in loops.items():
+        total = median(max(s.end for s in spans) - spans[0].start for spans in by_turn[1:])
         ratio = rounds[when] / rounds["none"]
-        print(f"| {when} | {rounds[when]:.2f} s | {ratio:.3f} | {whole:.1f} s |", flush=True)
+        print(f"| {when} | {rounds[when]:.2f} s | {ratio:.3f} | {total:.1f} s |", flush=True)
     if picture is not None:
-        draw({when: found[-1] for when, found in loops.items()}, picture)
+        draw({when: by_turn[-1] for when, by_turn in loops.items()}, picture)
 
 
 def _a_round(spans: list[Span]) -> float:
-    """Wall seconds of a round of the loop, without what comes after the last one."""
+    """Return the wall seconds of a round, without the time after the last round."""
     loop = [s for s in spans if s.what in ("training", "recorder")]
-    return (loop[-1].ended - loop[0].began) / ROUNDS
+    return (loop[-1].end - loop[0].start) / ROUNDS
 
 
 def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
     base = Model.of(Architecture("net", small_network), small_network())
     with TemporaryDirectory() as folder:
         log = Path(folder) / "measured.jsonl"
-        own = Measuring._measure_and_write
+        original = Measuring._measure_and_write
 
-        def timed(self: Measuring, *given: Any) -> dict[int, str]:
-            began = monotonic()
-            taken = own(self, *given)
+        def timed(self: Measuring, *arguments: Any) -> dict[int, str]:
+            start = monotonic()
+            result = original(self, *arguments)
             with log.open("a") as file:
-                file.write(json.dumps(["measuring", began, monotonic()]) + "\n")
-            return taken
+                file.write(json.dumps(["measuring", start, monotonic()]) + "\n")
+            return result
 
         Measuring._measure_and_write = timed  # type: ignore[method-assign, assignment]
         try:
             spans = list[Span]()
             recorder = None
             if when != "none":
-                place = Path(folder) / "recording"
-                time_ = cast("When", when)
-                recorder = record(place, small_network, audit, measure=time_, log=lambda text: None)
+                path, measure = Path(folder) / "recording", cast("When", when)
+                recorder = record(
+                    path, small_network, audit, measure=measure, log=lambda text: None
+                )
             for index in range(1, ROUNDS + 1):
-                began = monotonic()
+                start = monotonic()
                 uploads = {
                     c: train(base.load_into(small_network()), *mine) for c, mine in data.items()
                 }
-                spans.append(Span("training", began, monotonic()))
+                spans.append(Span("training", start, monotonic()))
                 if recorder is not None:
-                    began = monotonic()
+                    start = monotonic()
                     recorder.round(index, sent=base, uploads=uploads)
-                    spans.append(Span("recorder", began, monotonic()))
+                    spans.append(Span("recorder", start, monotonic()))
             if recorder is not None:
                 recorder.close()
                 lines = log.read_text().splitlines()
                 spans += [Span(*json.loads(line)) for line in lines]
             return spans
         finally:
-            Measuring._measure_and_write = own  # type: ignore[method-assign]
+            Measuring._measure_and_write = original  # type: ignore[method-assign]
 
 
 def draw(loops: Mapping[str, list[Span]], path: Path) -> None:
-    """A row a loop: training, what the recorder takes of it, and measuring."""
+    """Draw a row for each loop: training, waiting for the recorder, and measuring."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -192,15 +197,15 @@ def draw(loops: Mapping[str, list[Span]], path: Path) -> None:
         figure = Figure(figsize=(8.4, 2.6), layout="constrained")
         axes = figure.subplots()
         for row, spans in enumerate(loops.values()):
-            start = spans[0].began
-            for one in spans:
-                place = row + (0.22 if one.what == "measuring" else -0.22)
+            start = spans[0].start
+            for span in spans:
+                height = row + (0.22 if span.what == "measuring" else -0.22)
                 axes.barh(
-                    place,
-                    one.ended - one.began,
-                    left=one.began - start,
+                    height,
+                    span.end - span.start,
+                    left=span.start - start,
                     height=0.4,
-                    color=colours[one.what],
+                    color=colours[span.what],
                     edgecolor="white",
                     linewidth=0.4,
                 )
@@ -222,19 +227,19 @@ def writing(turns: int) -> None:
     audit = audit_samples({0: pictures(4, "member")}, pictures(4, "unseen"))
     shape = network_of(network, audit, CLASSIFICATION).shape
     clients = tuple(range(CLIENTS))
-    told = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
+    entry = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
     uploads = {client: network() for client in clients}
-    given = RoundData(network().state_dict(), uploads, {}, None)
-    round = round_of_uploads(told, given, shape, "models", {}).round
+    round_data = RoundData(network().state_dict(), uploads, {}, None)
+    round = round_of_uploads(entry, round_data, shape, "models", {}).round
     assert round is not None
     with TemporaryDirectory() as folder:
-        places = iter(Path(folder) / f"recording-{n}" for n in range(1000))
+        paths = iter(Path(folder) / f"recording-{n}" for n in range(1000))
         sources: list[Path] = []
 
         def write() -> None:
-            place = next(places)
-            write_round(place, round, "full")
-            sources[:] = sorted(place.rglob("*.safetensors"))
+            path = next(paths)
+            write_round(path, round, "full")
+            sources[:] = sorted(path.rglob("*.safetensors"))
 
         def copy() -> None:
             for path in sources:
@@ -259,17 +264,17 @@ def main() -> None:
     parser.add_argument("--smaller", type=int, default=1)
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--only", default="", choices=["", "where", "share", "writing"])
-    given = parser.parse_args()
-    if given.turns < 2:
+    args = parser.parse_args()
+    if args.turns < 2:
         parser.error("the first turn warms up and is dropped; give at least 2")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}\n")
-    if given.only in ("", "where"):
-        where(given.turns, given.smaller, given.picture)
-    if given.only in ("", "share"):
-        overhead(given.turns, given.smaller)
-    if given.only in ("", "writing"):
-        writing(given.turns)
+    if args.only in ("", "where"):
+        where(args.turns, args.smaller, args.picture)
+    if args.only in ("", "share"):
+        overhead(args.turns, args.smaller)
+    if args.only in ("", "writing"):
+        writing(args.turns)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Power that an audit loses where less is measured: fewer rounds, fewer samples, projected updates.
+"""Power that an audit loses if it measures fewer rounds, fewer samples or projected updates.
 
     python -m benchmarks.sampling --data-dir D [--data location30] [--seeds 5] [--rounds 40]
 
-Prints tables in Markdown, in some five minutes. Ten clients with 200 samples each train an MLP; the
-first one's members and as many unseen samples are audited, 400 in all. Every round is
-measured once; what a choice would have measured is then taken from that. A *projected* update is
-that of a recorder which keeps, of every weight matrix, its product with a random matrix of so many
-columns (and that of its inputs): the error that this makes in each cosine stands beside what it
-does to the attacks.
+Prints tables in Markdown, in about five minutes. Ten clients with 200 samples each train an MLP.
+The members of the first client and as many unseen samples are audited, 400 in all. Every round is
+measured once. Subsets of these measurements show the effect of measuring less. A *projected* update
+has, for every weight matrix, only its product with a random matrix of a args number of columns.
+The tables have the resulting error of the cosines and its effect on the attacks.
 """
 
 import argparse
@@ -39,7 +38,7 @@ RANKS = (8, 32, 128)
 
 
 def federation(data: Samples, seed: int) -> tuple[dict[int, Samples], Samples, np.ndarray]:
-    """Clients' samples, and those audited of the first: half of them were dealt to it."""
+    """Return the clients' samples, the audited samples of the first client, and membership."""
     order = torch.randperm(len(data), generator=seeded(seed, "deal"))
     parts = order[: CLIENTS * EACH].view(CLIENTS, EACH)
     unseen = order[CLIENTS * EACH :][:EACH]
@@ -49,13 +48,13 @@ def federation(data: Samples, seed: int) -> tuple[dict[int, Samples], Samples, n
 
 
 def projected(update: Params, rank: int, index: int) -> Params:
-    """The update as a recorder has it that keeps U R of every matrix U, for a random R.
+    """Return the update that a recorder can restore if it stores U R for every matrix U.
 
-    R's columns are drawn anew for every round and are the same for all clients; <g, U R R'> is
-    an unbiased estimate of <g, U>.
+    The columns of the random matrix R are drawn for every round and are the same for all clients.
+    <g, U R R'> is an unbiased estimate of <g, U>.
     """
 
-    def kept(name: str, value: torch.Tensor) -> torch.Tensor:
+    def restored(name: str, value: torch.Tensor) -> torch.Tensor:
         if value.dim() < 2 or value.flatten(1).shape[1] <= rank:
             return value
         rng = seeded(index, "projection", name, rank)
@@ -63,14 +62,14 @@ def projected(update: Params, rank: int, index: int) -> Params:
         estimate: torch.Tensor = value.flatten(1) @ random @ random.T
         return estimate.view_as(value)
 
-    return {name: kept(name, value) for name, value in update.items()}
+    return {name: restored(name, value) for name, value in update.items()}
 
 
 def with_projected(round: Round, rank: int) -> Round:
     exposed = {
-        client: replace(one, update=projected(one.update, rank, round.index))
-        for client, one in round.exposed.items()
-        if one.update is not None
+        client: replace(exposed, update=projected(exposed.update, rank, round.index))
+        for client, exposed in round.exposed.items()
+        if exposed.update is not None
     }
     return replace(round, exposed=exposed)
 
@@ -78,34 +77,34 @@ def with_projected(round: Round, rank: int) -> Round:
 def figures(
     measured: list[MeasuredRound], is_member: np.ndarray, names: tuple[str, ...] = ATTACKS
 ) -> dict[str, tuple[float, float]]:
-    """AUC and half the width of its interval, of each attack."""
+    """Return the AUC of each attack, and half the width of its interval."""
     cubes = stacked(measured)
-    found = {}
+    aucs = {}
     for name in names:
         auc = auc_interval(attack_named(name).scores(cubes, 0).numpy(), is_member)
-        found[name] = (auc.value, (auc.high - auc.low) / 2)
-    return found
+        aucs[name] = (auc.value, (auc.high - auc.low) / 2)
+    return aucs
 
 
-def thinned(
+def subsets(
     measured: list[MeasuredRound], is_member: np.ndarray
 ) -> Iterator[tuple[str, list[MeasuredRound], np.ndarray]]:
-    """What every choice leaves of the measurements, and of the truth."""
+    """Yield subsets of the measurements with their membership, each with its name."""
     last = measured[-1].index
     for every in (1, 2, 5, 10, 20):
-        yield f"every {every}", [one for one in measured if one.index % every == 0], is_member
+        yield f"every {every}", [part for part in measured if part.index % every == 0], is_member
     yield f"round {last} alone", measured[-1:], is_member
     for samples in (200, 100):
-        # Samples were dealt at random, so that every second one is a random half.
-        kept = np.arange(len(is_member)) % (len(is_member) // samples) == 0
-        chosen = torch.from_numpy(kept)
+        # Samples are in random order, so every second sample belongs to a random half.
+        selected = np.arange(len(is_member)) % (len(is_member) // samples) == 0
+        mask = torch.from_numpy(selected)
         yield (
             f"every 1, {samples} samples",
             [
-                replace(one, signals={name: v[:, chosen] for name, v in one.signals.items()})
-                for one in measured
+                replace(part, signals={name: v[:, mask] for name, v in part.signals.items()})
+                for part in measured
             ],
-            is_member[kept],
+            is_member[selected],
         )
 
 
@@ -115,7 +114,7 @@ def table(title: str, rows: Mapping[str, list[dict[str, tuple[float, float]]]]) 
     print("|---|" + "---|" * len(names))
     for row, seeds in rows.items():
         cells = [
-            " (± ".join(f"{fmean(one[name][part] for one in seeds):.3f}" for part in (0, 1)) + ")"
+            " (± ".join(f"{fmean(aucs[name][i] for aucs in seeds):.3f}" for i in (0, 1)) + ")"
             for name in names
         ]
         print(f"| {row} | " + " | ".join(cells) + " |")
@@ -127,9 +126,9 @@ def main() -> None:
     parser.add_argument("--data", default="location30")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=40)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    dataset = load(given.data, data_dir=given.data_dir)
+    dataset = load(args.data, data_dir=args.data_dir)
     data, shape = dataset.train, tuple(dataset.train.features.shape[1:])
     net = architecture("mlp", shape=shape, classes=dataset.classes, hidden="200,100")
     signals = list({s.name: s for n in ATTACKS for s in attack_named(n).signals}.values())
@@ -137,34 +136,34 @@ def main() -> None:
     rows: dict[str, list[dict[str, tuple[float, float]]]] = {}
     by_rank: dict[str, list[dict[str, tuple[float, float]]]] = {}
     errors: dict[int, list[float]] = {rank: [] for rank in RANKS}
-    spent = 0.0
-    for seed in range(1, given.seeds + 1):
+    seconds = 0.0
+    for seed in range(1, args.seeds + 1):
         clients, audited, is_member = federation(data, seed)
         measured = list[MeasuredRound]()
         low: dict[int, list[MeasuredRound]] = {rank: [] for rank in RANKS}
         how = LocalTraining(epochs=5, batch_size=32, lr=0.1)
-        for round in simulate(FedAvg(net, how), clients, rounds=given.rounds, seed=seed):
+        for round in simulate(FedAvg(net, how), clients, rounds=args.rounds, seed=seed):
             start = process_time()
             measured.append(measure_round(round, signals, audited))
-            spent += process_time() - start
+            seconds += process_time() - start
             for rank in RANKS:
                 low[rank].append(measure_round(with_projected(round, rank), cosine, audited))
                 exact = measured[-1].signals[cosine[0].name]
                 error = low[rank][-1].signals[cosine[0].name] - exact
                 errors[rank].append(float(error.std() / exact.std()))
-        for name, some, truth in thinned(measured, is_member):
-            rows.setdefault(name, []).append(figures(some, truth))
-        whole = figures(measured, is_member, ("avg-cosine", "fedmia-2"))
-        by_rank.setdefault("exact", []).append(whole)
+        for name, subset, truth in subsets(measured, is_member):
+            rows.setdefault(name, []).append(figures(subset, truth))
+        exact_aucs = figures(measured, is_member, ("avg-cosine", "fedmia-2"))
+        by_rank.setdefault("exact", []).append(exact_aucs)
         for rank in RANKS:
-            found = figures(low[rank], is_member, ("avg-cosine", "fedmia-2"))
-            by_rank.setdefault(f"{rank} columns", []).append(found)
-    print(f"{given.seeds} seeds, {given.rounds} rounds; measuring took {spent:.0f} s of CPU")
+            aucs = figures(low[rank], is_member, ("avg-cosine", "fedmia-2"))
+            by_rank.setdefault(f"{rank} columns", []).append(aucs)
+    print(f"{args.seeds} seeds, {args.rounds} rounds; measuring took {seconds:.0f} s of CPU")
     table("measured", rows)
     table("updates", by_rank)
     for rank in RANKS:
-        share = fmean(errors[rank])
-        print(f"\n{rank} columns: a cosine's error is {share:.2f} of the spread of cosines")
+        ratio = fmean(errors[rank])
+        print(f"\n{rank} columns: the error of a cosine is {ratio:.2f} of its standard deviation")
 
 
 if __name__ == "__main__":

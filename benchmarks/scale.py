@@ -1,13 +1,13 @@
-"""Memory and time of an audit by the number of clients.
+"""Memory and time of an audit, by the number of clients.
 
     python -m benchmarks.scale [--clients 10 100 1000 10000] [--model mlp cnn] [--samples 60000]
     python -m benchmarks.scale --everyone [--clients 10 100 1000] [--rounds 1] [--workers 1]
 
-Prints a table in Markdown. Random samples of MNIST's shape are dealt to all clients; ten of them,
-or a hundredth of a large federation, take part in each of five measured rounds of one epoch. One
-that is asked most often is attacked by four attacks, with all controls and the report. With
-``--everyone`` all clients take part in every round. Every row is a process of its own: peak memory
-and CPU seconds of all of it, and the size of its record.
+Prints a table in Markdown. Random samples of MNIST's shape are divided among all clients. In each
+of five measured rounds of one epoch, ten clients (or one per cent of a large federation) take part.
+The client that takes part most often is attacked by four attacks, with all controls and the report.
+With ``--everyone``, all clients take part in every round. Every row is measured in a separate
+process: its peak memory, its CPU seconds, and the size of its record.
 """
 
 import argparse
@@ -28,23 +28,23 @@ ROUNDS, CLASSES = 5, 10
 ATTACKS = ("loss-series", "grad-cosine", "fedmia-1", "fedmia-2")
 
 
-def participation(clients: int, given: argparse.Namespace) -> float:
-    return 1.0 if given.everyone or clients <= 10 else max(0.01, 10 / clients)
+def participation(clients: int, args: argparse.Namespace) -> float:
+    return 1.0 if args.everyone or clients <= 10 else max(0.01, 10 / clients)
 
 
-def audit(clients: int, given: argparse.Namespace) -> None:
-    model, samples, rounds = given.model[0], given.samples, given.rounds
+def audit(clients: int, args: argparse.Namespace) -> None:
+    model, samples, rounds = args.model[0], args.samples, args.rounds
     rng = torch.Generator().manual_seed(1)
     y = torch.arange(samples) % CLASSES
     x = torch.randn(samples, 1, 28, 28, generator=rng)
-    share = participation(clients, given)
+    fraction = participation(clients, args)
     seed = seed_for(1, "federation")
-    asked = Counter(
+    rounds_of = Counter(
         client
         for index in range(1, rounds + 1)
-        for client in draw_cohort(list(range(clients)), share, seed, index)
+        for client in draw_cohort(list(range(clients)), fraction, seed, index)
     )
-    target = asked.most_common(1)[0][0]
+    target = rounds_of.most_common(1)[0][0]
     nets = {
         "mlp": fa.models.MLP(hidden="200,100"),
         "cnn": fa.models.CNN(channels="16,32", kernel=5, hidden="128"),
@@ -53,30 +53,30 @@ def audit(clients: int, given: argparse.Namespace) -> None:
         fa.datasets.samples(x, y, test_share=0.02),
         clients=clients,
         model=nets[model],
-        algorithm=fa.algorithms.FedAvg(rounds=rounds, participation=share, lr=0.1),
+        algorithm=fa.algorithms.FedAvg(rounds=rounds, participation=fraction, lr=0.1),
     )
-    how = fa.Audit(targets=(target,), samples=max(4, min(300, samples // clients)), every=1)
-    fa.audit(federation, attacks=ATTACKS, audit=how, workers=given.workers, out=given.out)
+    plan = fa.Audit(targets=(target,), samples=max(4, min(300, samples // clients)), every=1)
+    fa.audit(federation, attacks=ATTACKS, audit=plan, workers=args.workers, out=args.out)
 
 
-def row(clients: int, model: str, given: argparse.Namespace) -> str:
+def row(clients: int, model: str, args: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        command = ["--one", str(clients), "--model", model, "--samples", str(given.samples)]
-        command += ["--rounds", str(given.rounds), "--workers", str(given.workers)]
-        command += ["--everyone"] * given.everyone
-        started = subprocess.Popen(
+        command = ["--one", str(clients), "--model", model, "--samples", str(args.samples)]
+        command += ["--rounds", str(args.rounds), "--workers", str(args.workers)]
+        command += ["--everyone"] * args.everyone
+        process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.scale", *command, "--out", folder],
             stdout=subprocess.DEVNULL,
         )
-        _, status, used = os.wait4(started.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
         if status:
-            return f"| {model} | {clients:,} | it failed ({status}) | | | |"
+            return f"| {model} | {clients:,} | failed ({status}) | | | |"
         record = next(Path(folder).rglob("record.json")).stat().st_size
-    seconds = used.ru_utime + used.ru_stime
-    share = participation(clients, given)
+    seconds = usage.ru_utime + usage.ru_stime
+    fraction = participation(clients, args)
     return (
-        f"| {model} | {clients:,} | {round(share * clients)} | {used.ru_maxrss / 2**20:.2f} GB | "
-        f"{seconds:.0f} s | {record / 1e3:.0f} kB |"
+        f"| {model} | {clients:,} | {round(fraction * clients)} | "
+        f"{usage.ru_maxrss / 2**20:.2f} GB | {seconds:.0f} s | {record / 1e3:.0f} kB |"
     )
 
 
@@ -90,17 +90,17 @@ def main() -> None:
     parser.add_argument("--everyone", action="store_true")
     parser.add_argument("--one", type=int)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if given.one:
-        audit(given.one, given)
+    if args.one:
+        audit(args.one, args)
         return
-    print(f"torch {torch.__version__}, one thread, {given.samples:,} samples\n")
+    print(f"torch {torch.__version__}, one thread, {args.samples:,} samples\n")
     print("| model | clients | a round | peak memory | CPU | record |")
     print("|---|---|---|---|---|---|")
-    for model in given.model:
-        for clients in given.clients:
-            print(row(clients, model, given), flush=True)
+    for model in args.model:
+        for clients in args.clients:
+            print(row(clients, model, args), flush=True)
 
 
 if __name__ == "__main__":

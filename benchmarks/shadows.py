@@ -1,15 +1,15 @@
-"""What it costs to train many models of one kind: one after another, side by side, as one batch.
+"""Time of training many models of one architecture: one by one, in parallel, or as one batch.
 
     python -m benchmarks.shadows [--turns 5]
 
-Prints a table in Markdown and the cost of one refresh of risks, in some two minutes. The models are
-shadows of two clusters, three each and long to train, or clients of a federation, many and short to
-train. The *usual loop* is torch's own modules and optimizer; *bare steps* are those that fedaudit
-has written out, without the hooks around them. *One batch* stacks the models' parameters and takes
-a step of all of them at once, through `torch.func.vmap` or written out: grouped convolutions for a
-CNN, batched products for an MLP. Variants run in one process and in turn, from the same start, each
-model on its own samples in the same order; the first turn is dropped, and the median of the others
-is shown. Data are random.
+Prints a table in Markdown, and the CPU time of measuring the risks of two models, in about two
+minutes. The models are either three shadow models of each of two clusters, with many samples, or
+many clients of a federation with few samples. The *usual loop* uses torch's modules and optimizer.
+*Bare steps* are fedaudit's manual training steps without the hooks around them. *One batch* stacks
+the models' parameters and takes a step of all models together: with `torch.func.vmap`, or manually,
+by grouped convolutions for a CNN and batched products for an MLP. Variants alternate in one
+process. They begin with the same parameters and use the same samples in the same order. The first
+turn is dropped, and the table has medians. Data are random.
 """
 
 import argparse
@@ -48,7 +48,7 @@ MLP = architecture("mlp", shape=SHAPE, classes=CLASSES, hidden="200")
 
 
 class Stack(NamedTuple):
-    """The samples of all models, in the order in which they are trained on."""
+    """Samples of all models, in the order of training."""
 
     x: Tensor  # models, samples, ...
     y: Tensor  # models, samples
@@ -56,7 +56,7 @@ class Stack(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """So many models of a kind, each with as many samples of its own."""
+    """A number of models with one architecture, each with a number of samples."""
 
     name: str
     architecture: Architecture
@@ -83,14 +83,14 @@ def client_context(model: int) -> ClientContext:
     return ClientContext(round=1, rounds=1, client=model, cohort=(model,), weights={}, seed=1)
 
 
-def ours(start: Model, given: tuple[int, Samples]) -> Model:
-    model, data = given
+def ours(start: Model, client: tuple[int, Samples]) -> Model:
+    model, data = client
     return train(start, data, HOW, UNDEFENDED, client_context(model).at(start))
 
 
 def one_after_another(start: Model, data: Sequence[Samples]) -> list[Params]:
     with one_thread():
-        return [ours(start, given).params for given in enumerate(data)]
+        return [ours(start, client).params for client in enumerate(data)]
 
 
 def on_all_cores(start: Model, data: Sequence[Samples]) -> list[Params]:
@@ -98,38 +98,38 @@ def on_all_cores(start: Model, data: Sequence[Samples]) -> list[Params]:
 
 
 def shuffled(data: Sequence[Samples]) -> list[Samples]:
-    """As :func:`ours` shuffles them."""
+    """Return each model's samples in the order in which :func:`ours` trains on them."""
     return [
-        one.take(torch.randperm(len(one), generator=client_context(model).rng("batches")))
-        for model, one in enumerate(data)
+        samples.take(torch.randperm(len(samples), generator=client_context(model).rng("batches")))
+        for model, samples in enumerate(data)
     ]
 
 
 def usual(start: Model, data: Sequence[Samples]) -> list[Params]:
-    found = []
-    for one in shuffled(data):
+    trained = []
+    for samples in shuffled(data):
         module = start.module().train()
         optimizer = torch.optim.SGD(module.parameters(), lr=HOW.lr)
-        for part in chunks(len(one), HOW.batch_size):
+        for part in chunks(len(samples), HOW.batch_size):
             optimizer.zero_grad()
-            loss = functional.cross_entropy(module(one.features[part]), one.labels[part])
+            loss = functional.cross_entropy(module(samples.features[part]), samples.labels[part])
             torch.autograd.backward(loss)
             optimizer.step()
-        found.append({name: value.detach() for name, value in module.named_parameters()})
-    return found
+        trained.append({name: value.detach() for name, value in module.named_parameters()})
+    return trained
 
 
 def bare_steps(start: Model, data: Sequence[Samples]) -> list[Params]:
-    found = []
-    for one in shuffled(data):
+    trained = []
+    for samples in shuffled(data):
         module = loaded(start, "bare steps").train()
-        written = manual_steps(module)
-        assert written is not None
-        for part in chunks(len(one), HOW.batch_size):
-            slope = partial(cross_entropy_slope, y=one.labels[part])
-            written.descend(one.features[part], slope, lr=HOW.lr)
-        found.append(Model.of(start.architecture, module).params)
-    return found
+        steps = manual_steps(module)
+        assert steps is not None
+        for part in chunks(len(samples), HOW.batch_size):
+            slope = partial(cross_entropy_slope, y=samples.labels[part])
+            steps.descend(samples.features[part], slope, lr=HOW.lr)
+        trained.append(Model.of(start.architecture, module).params)
+    return trained
 
 
 Step = Callable[[Params, Tensor, Tensor], None]
@@ -138,10 +138,11 @@ Step = Callable[[Params, Tensor, Tensor], None]
 def as_one_batch(
     kind: Callable[[Model], Step], start: Model, data: Sequence[Samples]
 ) -> list[Params]:
-    """All models together, by steps that change stacked parameters in place."""
-    orders = shuffled(data)
+    """Train all models together, by steps that change stacked parameters in place."""
+    ordered = shuffled(data)
     stack = Stack(
-        torch.stack([one.features for one in orders]), torch.stack([one.labels for one in orders])
+        torch.stack([samples.features for samples in ordered]),
+        torch.stack([samples.labels for samples in ordered]),
     )
     params = {
         name: value.expand(len(data), *value.shape).clone() for name, value in start.params.items()
@@ -162,38 +163,38 @@ def by_vmap(start: Model) -> Step:
     gradients = vmap(grad(loss))
 
     def step(params: Params, x: Tensor, y: Tensor) -> None:
-        found = gradients(params, x, y)
-        torch._foreach_add_(list(params.values()), [found[n] for n in params], alpha=-HOW.lr)
+        grads = gradients(params, x, y)
+        torch._foreach_add_(list(params.values()), [grads[n] for n in params], alpha=-HOW.lr)
 
     return step
 
 
 def by_groups(start: Model) -> Step:
-    """Convolutions of all models as one with groups, their linear layers as one batched product."""
+    """Return steps by grouped convolutions, and by batched products for linear layers."""
 
     def step(params: Params, x: Tensor, y: Tensor) -> None:
         leaves = [value.requires_grad_() for value in params.values()]
         *filters, weight, bias = leaves
         models, samples = y.shape
-        # In this order of memory they take 60 % of the time that they take in the usual one.
+        # In this memory order, convolutions take 60 % of the time of the usual order.
         order = torch.channels_last
         hidden = x.transpose(0, 1).flatten(1, 2).contiguous(memory_format=order)
         for kernel, offset in zip(filters[::2], filters[1::2], strict=True):
-            together = kernel.flatten(0, 1).contiguous(memory_format=order)
-            hidden = functional.conv2d(hidden, together, offset.flatten(), padding=1, groups=models)
+            grouped = kernel.flatten(0, 1).contiguous(memory_format=order)
+            hidden = functional.conv2d(hidden, grouped, offset.flatten(), padding=1, groups=models)
             hidden = functional.max_pool2d(hidden, 2).relu()
         rows = hidden.reshape(samples, models, -1).transpose(0, 1)
         outputs = torch.baddbmm(bias[:, None], rows, weight.mT)
         loss = functional.cross_entropy(outputs.flatten(0, 1), y.flatten()) * models
-        found = torch.autograd.grad(loss, leaves)
+        grads = torch.autograd.grad(loss, leaves)
         with torch.no_grad():
-            torch._foreach_add_(leaves, list(found), alpha=-HOW.lr)
+            torch._foreach_add_(leaves, list(grads), alpha=-HOW.lr)
 
     return step
 
 
 def by_products(start: Model) -> Step:
-    """The steps that are written out for an MLP, with batched products for plain ones."""
+    """Return fedaudit's manual steps for an MLP, with batched instead of plain products."""
 
     @torch.no_grad()
     def step(params: Params, x: Tensor, y: Tensor) -> None:
@@ -214,28 +215,29 @@ def by_products(start: Model) -> Step:
     return step
 
 
-def apart(found: list[Params], expected: list[Params]) -> float:
-    """The largest difference of a parameter."""
+def largest_difference(trained: list[Params], expected: list[Params]) -> float:
+    """Return the largest absolute difference of a parameter."""
     return max(
-        float((one[name] - other[name]).detach().abs().max())
-        for one, other in zip(found, expected, strict=True)
-        for name in other
+        float((first[name] - second[name]).detach().abs().max())
+        for first, second in zip(trained, expected, strict=True)
+        for name in second
     )
 
 
 def row(case: Case, turns: int) -> str:
     start = case.architecture.initial(1)
     data = [case.data(model) for model in range(case.models)]
-    written = by_products if case.architecture is MLP else by_groups
+    manually = by_products if case.architecture is MLP else by_groups
     run: dict[str, Callable[[], list[Params]]] = {
         "usual": partial(usual, start, data),
         "ours": partial(one_after_another, start, data),
         "bare": partial(bare_steps, start, data),
         "vmap": partial(as_one_batch, by_vmap, start, data),
-        "batch": partial(as_one_batch, written, start, data),
+        "batch": partial(as_one_batch, manually, start, data),
     }
     expected = run["ours"]()
-    off = max(apart(run[name](), expected) for name in ("bare", "vmap", "batch"))
+    variants = ("bare", "vmap", "batch")
+    difference = max(largest_difference(run[name](), expected) for name in variants)
     seconds = medians(run, process_time, turns)
     rate = case.models * case.samples / seconds["ours"]
     times = [
@@ -244,18 +246,18 @@ def row(case: Case, turns: int) -> str:
     several = on_cores(partial(on_all_cores, start, data), run["ours"], turns)
     return (
         f"| {case.name} | {rate:,.0f}/s | {' | '.join(times)} | {several.work:.2f} | "
-        f"{several.wait:.2f} | {off:.0e} |"
+        f"{several.wait:.2f} | {difference:.0e} |"
     )
 
 
-class Shared(NamedTuple):
-    """Training side by side, in units of one after another."""
+class Ratios(NamedTuple):
+    """Time of training in parallel, divided by that of training one by one."""
 
-    work: float  # processor time
-    wait: float  # wall-clock time
+    work: float  # CPU time
+    wait: float  # wall time
 
 
-def on_cores(several: Callable[[], object], single: Callable[[], object], turns: int) -> Shared:
+def on_cores(several: Callable[[], object], single: Callable[[], object], turns: int) -> Ratios:
     ratios = []
     for _ in range(turns):
         spent = []
@@ -264,12 +266,12 @@ def on_cores(several: Callable[[], object], single: Callable[[], object], turns:
             run()
             spent.append((process_time() - work, perf_counter() - wait))
         (work, wait), (usual_work, usual_wait) = spent
-        ratios.append(Shared(work / usual_work, wait / usual_wait))
-    return Shared(*(median(column) for column in zip(*ratios[1:], strict=True)))
+        ratios.append(Ratios(work / usual_work, wait / usual_wait))
+    return Ratios(*(median(column) for column in zip(*ratios[1:], strict=True)))
 
 
-def refresh(size: int) -> float:
-    """Processor time of the risks of two models, with shadows of this size."""
+def seconds_of_risks(size: int) -> float:
+    """Return the CPU time of the risks of two models, with shadow models of this size."""
     server = ServerRisk(
         Case("server", CNN, 1, 2 * size).data(0), ShadowTraining(HOW, 3, "continued", 1)
     )
@@ -282,20 +284,23 @@ def refresh(size: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--size", type=int, default=1000, help="samples of a shadow, last figure")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--size", type=int, default=1000, help="samples of a shadow model, for the time of risks"
+    )
+    args = parser.parse_args()
     torch.set_num_threads(1)
     cores = os.cpu_count() or 1
     print(f"torch {torch.__version__}, {cores} cores, load {os.getloadavg()[0]:.1f}\n")
     print(
-        "| models | fedaudit, one after another | usual loop | bare steps | one batch, vmap | "
-        "one batch, written out | side by side | its wall time | largest difference |\n"
+        "| models | fedaudit, one by one | usual loop | bare steps | one batch, vmap | "
+        "one batch, manual | in parallel | its wall time | largest difference |\n"
         "|---|---|---|---|---|---|---|---|---|"
     )
     for case in CASES:
-        print(row(case, given.turns), flush=True)
-    print(f"\nTwo models, three shadows of {given.size} samples, one epoch: ", end="", flush=True)
-    print(f"{refresh(given.size):.1f} s of processor time")
+        print(row(case, args.turns), flush=True)
+    text = f"\nRisks of two models, three shadow models of {args.size} samples each, one epoch: "
+    print(text, end="", flush=True)
+    print(f"{seconds_of_risks(args.size):.1f} s of CPU time")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""What source inference costs beside K plain forward passes over the samples it asks about.
+"""CPU time of source inference, compared with K plain forward passes over the attacked samples.
 
     python -m benchmarks.sources [--rounds 20] [--each 100]
 
-Prints a table in Markdown, in some two minutes: SIA's CNN, ten clients, a hundred samples of
-each, twenty rounds. Forward passes and signals take turns, a round of each, on one thread; times
-are processor time, over all rounds, and the ratio is the median of the rounds'. Data and models
-are random, of the right shapes.
+Prints a table in Markdown, in about two minutes, for SIA's CNN, ten clients, a hundred samples of
+each and twenty rounds. Forward passes and signals alternate, round by round, on one thread. Times
+are CPU time over all rounds. The ratio is the median over rounds. Data and models are random.
 """
 
 import argparse
@@ -36,7 +35,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def models_of(case: Case, index: int) -> list[Model]:
-    """Clients' models of one round: close to each other, and others in every round."""
+    """Return the clients' models of a round: close to each other, and different in every round."""
     first, *rest = (case.architecture.initial(100 * index + client) for client in range(CLIENTS))
     near = [Model(m.architecture, plus(first.params, m.params, 0.01), m.buffers) for m in rest]
     return [first, *near]
@@ -51,13 +50,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--each", type=int, default=100)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    (case,) = (one for one in CASES if one.name.startswith("SIA"))
-    data, names = case.data(CLIENTS * given.each), tuple(range(CLIENTS))
+    (case,) = (case for case in CASES if case.name.startswith("SIA"))
+    data, names = case.data(CLIENTS * args.each), tuple(range(CLIENTS))
     signals = list({s.name: s for name in ATTACKS for s in attack_named(name).signals}.values())
     floors, ours, measured = list[float](), list[float](), list[MeasuredRound]()
-    for index in range(given.rounds + 1):
+    for index in range(args.rounds + 1):
         models = models_of(case, index)
         exposed = {client: Exposed(local=model) for client, model in enumerate(models)}
         seen = Round(index, exposed, {}, {}, {}, names, names)
@@ -69,11 +68,11 @@ def main() -> None:
     floors, ours, cubes = floors[1:], ours[1:], stacked(measured[1:])
     sizes = dict.fromkeys(names, 1_000)
     answers = timed(lambda: [attack_named(name).posterior(cubes, sizes) for name in ATTACKS])
-    ratio = median(one / other for one, other in zip(ours, floors, strict=True))
+    ratio = median(spent / floor for spent, floor in zip(ours, floors, strict=True))
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| model | samples x clients x rounds | forward passes | signals | x | all attacks |")
     print("|---|---|---|---|---|---|")
-    amount = f"{len(data)} x {CLIENTS} x {given.rounds}"
+    amount = f"{len(data)} x {CLIENTS} x {args.rounds}"
     print(
         f"| {case.name} | {amount} | {sum(floors):.1f} s | {sum(ours):.1f} s | {ratio:.3f} | "
         f"{answers:.2f} s |"

@@ -1,11 +1,11 @@
-"""What it costs to distil a student of each FedMD client, beside training one after another.
+"""Wall time of distilling a student of each FedMD client, compared with a loop over the clients.
 
     python -m benchmarks.students [--clients 10] [--turns 3]
 
-Prints a table in Markdown, in some two minutes. The usual way is a loop over the clients with
-autograd and torch's Adam, on one thread and on all; ours trains students side by side, one a
-core. Variants run in one process and in turn; the first turn is dropped, and the median of the
-others is shown. Times are wall-clock, so that nothing else should run. Outputs are random.
+Prints a table in Markdown, in about two minutes. The usual loop goes over the clients with autograd
+and torch's Adam, on one thread and on all threads. fedaudit trains students in parallel, one per
+core. Variants run alternately in one process. The first turn is dropped, and the table has medians.
+Since times are wall time, no other program should run. Outputs are random.
 """
 
 import argparse
@@ -27,7 +27,7 @@ HOW = Distillation(epochs=1, batch_size=64, lr=1e-3)
 
 
 def one_after_another(start: Model, x: Tensor, outputs: dict[int, Tensor], threads: int) -> None:
-    """The usual loop, as in the published code."""
+    """Distil the students with the usual loop, as in the published code."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     for targets in outputs.values():
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--turns", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     cores = os.cpu_count() or 1
     print(f"torch {torch.__version__}, {cores} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| student | usual, one thread | usual, all threads | fedaudit | x one | x all |")
@@ -60,7 +60,7 @@ def main() -> None:
         x = torch.randn(SAMPLES, *case.shape, generator=rng)
         outputs = {
             client: torch.randn(SAMPLES, case.classes, generator=rng)
-            for client in range(given.clients)
+            for client in range(args.clients)
         }
         seconds = medians(
             {
@@ -69,12 +69,12 @@ def main() -> None:
                 "ours": partial(side_by_side, start, x, outputs),
             },
             perf_counter,
-            given.turns,
+            args.turns,
         )
-        one, every, ours = (seconds[name] for name in ("one", "all", "ours"))
+        on_one, on_all, ours = (seconds[name] for name in ("one", "all", "ours"))
         print(
-            f"| {case.name} | {one:.2f} s | {every:.2f} s | {ours:.2f} s | {one / ours:.2f} | "
-            f"{every / ours:.2f} |",
+            f"| {case.name} | {on_one:.2f} s | {on_all:.2f} s | {ours:.2f} s | "
+            f"{on_one / ours:.2f} | {on_all / ours:.2f} |",
             flush=True,
         )
 

@@ -1,10 +1,10 @@
-"""How fast clients train, beside the hardware's floor and beside the usual loop.
+"""Speed of local training, compared with the hardware's floor and with the usual loop.
 
     python -m benchmarks.training
 
-Prints two tables in Markdown, in some three minutes. All variants run in one process and in
-turn, the first turn is dropped, and the median of the others is shown. Data are random, of the
-right shapes: what is measured is time, and time does not depend on the values.
+Prints two tables in Markdown, in about three minutes. All variants run alternately in one process.
+The first turn is dropped, and the tables have medians. Data are random, since the time does not
+depend on their values.
 """
 
 import os
@@ -67,7 +67,7 @@ CASES = (
 
 
 def batched(case: Case, data: Samples, size: int, order: torch.memory_format) -> Callable[[], None]:
-    """The floor: forward and backward only, in batches of one size and one memory order."""
+    """Return the floor: forward and backward passes only, for one batch size and memory order."""
     module = case.architecture.build()
     x = data.features
     if x.dim() == 4:
@@ -97,7 +97,7 @@ def floors(case: Case, data: Samples) -> dict[str, Callable[[], None]]:
 
 
 def usual(module: nn.Module, data: Samples) -> None:
-    """One epoch as most code has it: a shuffling loader and a torch optimizer."""
+    """Train an epoch with typical code: a shuffling loader and a torch optimizer."""
     loader: DataLoader[tuple[Tensor, ...]] = DataLoader(
         TensorDataset(data.features, data.labels), batch_size=BATCH, shuffle=True
     )
@@ -109,7 +109,7 @@ def usual(module: nn.Module, data: Samples) -> None:
 
 
 def usual_round(case: Case, clients: Mapping[int, Samples]) -> Callable[[], None]:
-    """A round of federated averaging around :func:`usual`."""
+    """Return a round of federated averaging with :func:`usual`."""
     module = case.architecture.build()
     start = {name: value.clone() for name, value in module.state_dict().items()}
 
@@ -139,7 +139,7 @@ def ours(case: Case, data: Samples) -> Callable[[], None]:
 def medians(
     variants: Mapping[str, Callable[[], object]], clock: Callable[[], float], turns: int
 ) -> dict[str, float]:
-    """Seconds of each variant: all in turn, the first turn dropped."""
+    """Return the median seconds of each variant; they alternate, and the first turn is dropped."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(turns):
         for name, run in variants.items():
@@ -160,8 +160,8 @@ def repeated(times: int, run: Callable[[], None]) -> Callable[[], None]:
 def one_core(case: Case) -> str:
     torch.set_num_threads(1)
     data = case.data(case.samples)
-    # The floor does not depend on the number of samples, so it has whole batches; clients are
-    # as large as they are, and several in a row where they are small.
+    # The floor per sample does not depend on the number of samples, so it uses whole batches. If
+    # clients are small, several are trained in a row.
     many = case.data(512 if len(case.shape) == 3 else 2048)
     clients = max(1, round(len(many) / len(data)))
     by_floor = floors(case, many)
@@ -186,7 +186,7 @@ def two_cores(case: Case) -> str:
     torch.set_num_threads(2)
     variants = {"usual": usual_round(case, clients), "ours": lambda: next(rounds)}
     seconds = medians(variants, perf_counter, case.turns)
-    list(rounds)  # the last round was taken: this lets the workers go
+    list(rounds)  # ends the iterator, which releases the workers
     total = case.clients * case.samples
     rate = {name: total / value for name, value in seconds.items()}
     return (

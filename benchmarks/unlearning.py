@@ -1,12 +1,12 @@
-"""How often verdicts on unlearning are wrong, over simulated scores with a known truth.
+"""How often verdicts on unlearning are wrong, over simulated scores with a known true AUC.
 
     python -m benchmarks.unlearning [--runs 2000]
 
-Prints a table in Markdown, in some minutes of one core. A sample's score is normal; how hard it is
-shows in the scores of all models (correlation 0.7, which pairing makes use of), and forgotten
-samples are moved up so that the AUC is the truth. Of five seeds the mean is judged as a record
-judges it: by the limits of the runs taken together. Nominal: "forgotten" is said in at most 5 % of
-cases where the truth is the margin or beyond, "not forgotten" in at most 5 % where it is 0.
+Prints a table in Markdown, in some minutes on one core. Scores are normal. A sample's scores on
+different models have a correlation of 0.7, which paired comparisons exploit. The scores of
+forgotten samples are shifted to give the true AUC. For five seeds, the verdict is that of a record:
+from the limits of all runs together. Nominally, the verdict "forgotten" has a probability of at
+most 5 % if the true excess is the margin or larger, and "not forgotten" of at most 5 % if it is 0.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from fedaudit.results.estimate import Estimate
 MARGIN, BEFORE, CORRELATION = 0.05, 0.75, 0.7
 TRUTHS = (-0.05, 0.0, 0.025, 0.05, 0.1)
 SIZES = ((50, 50), (100, 900), (500, 500), (1000, 1000))
-YARDSTICKS = ("retrained", "0.5")
+REFERENCES = ("retrained", "0.5")
 
 
 class Verdicts(NamedTuple):
-    """Shares of the two verdicts that claim something."""
+    """Fractions of simulated studies with these two verdicts."""
 
     forgotten: float
     not_forgotten: float
@@ -39,72 +39,72 @@ class Verdicts(NamedTuple):
 def scores(
     rng: np.random.Generator, level: float, shared: np.ndarray, forgotten: np.ndarray
 ) -> np.ndarray:
-    """Scores whose AUC of forgotten against unseen samples is the level."""
-    own = rng.standard_normal(len(shared))
-    noise = CORRELATION**0.5 * shared + (1 - CORRELATION) ** 0.5 * own
+    """Return scores whose AUC of forgotten against unseen samples is ``level``."""
+    independent = rng.standard_normal(len(shared))
+    noise = CORRELATION**0.5 * shared + (1 - CORRELATION) ** 0.5 * independent
     return np.asarray(noise + math.sqrt(2) * float(ndtri(level)) * forgotten)
 
 
 def judged(
-    rng: np.random.Generator, truth: float, sizes: tuple[int, int], yardstick: str, seeds: int
+    rng: np.random.Generator, truth: float, sizes: tuple[int, int], reference: str, seeds: int
 ) -> str:
-    """The verdict on one simulated study."""
+    """Return the verdict on one simulated study."""
     forgotten = np.arange(sum(sizes)) < sizes[0]
-    runs, told = [], []
+    runs, leaked_before = [], []
     for _ in range(seeds):
         shared = rng.standard_normal(len(forgotten))
         before, after, retrained = (
             scores(rng, level, shared, forgotten) for level in (BEFORE, 0.5 + truth, 0.5)
         )
-        against = retrained if yardstick == "retrained" else None
-        found = unlearned(before, after, against, is_forgotten=forgotten, margin=MARGIN)
+        against = retrained if reference == "retrained" else None
+        result = unlearned(before, after, against, is_forgotten=forgotten, margin=MARGIN)
         if seeds == 1:
-            return found.verdict
-        excess = asdict(found.excess)
+            return result.verdict
+        excess = asdict(result.excess)
         del excess["p_value"]
-        runs.append(Estimate(metric="auc", against=yardstick, **excess))
-        told.append(found.before.low > 0.5)
-    whole = average_runs(runs)
-    assert whole.low is not None
-    assert whole.high is not None
-    return unlearning_verdict(whole.low, whole.high, margin=MARGIN, leaked_before=all(told))
+        runs.append(Estimate(metric="auc", against=reference, **excess))
+        leaked_before.append(result.before.low > 0.5)
+    mean = average_runs(runs)
+    assert mean.low is not None
+    assert mean.high is not None
+    return unlearning_verdict(mean.low, mean.high, margin=MARGIN, leaked_before=all(leaked_before))
 
 
 def simulated(
     truth: float,
     sizes: tuple[int, int],
-    yardstick: str = "retrained",
+    reference: str = "retrained",
     *,
     runs: int,
     seeds: int = 1,
     seed: int = 1,
 ) -> Verdicts:
-    """How often each verdict is said of a truth, an excess of AUC over the yardstick."""
+    """Return how often each verdict is args if the true excess over the reference is ``truth``."""
     rng = np.random.default_rng(seed)
-    said = [judged(rng, truth, sizes, yardstick, seeds) for _ in range(runs)]
-    return Verdicts(said.count(FORGOTTEN) / runs, said.count(NOT_FORGOTTEN) / runs)
+    verdicts = [judged(rng, truth, sizes, reference, seeds) for _ in range(runs)]
+    return Verdicts(verdicts.count(FORGOTTEN) / runs, verdicts.count(NOT_FORGOTTEN) / runs)
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=2000)
-    given = parser.parse_args()
+    args = parser.parse_args()
     heads = " | ".join(f"truth {truth:+g}" for truth in TRUTHS)
-    print(f"| forgotten, unseen | yardstick | seeds | {heads} |")
+    print(f"| forgotten, unseen | reference | seeds | {heads} |")
     print(f"|---|---|---|{'---|' * len(TRUTHS)}")
     for sizes in SIZES:
-        for yardstick in YARDSTICKS:
+        for reference in REFERENCES:
             for seeds in (1, 5):
-                runs = given.runs // (1 if seeds == 1 else 2)
-                found = [
-                    simulated(truth, sizes, yardstick, runs=runs, seeds=seeds) for truth in TRUTHS
+                runs = args.runs // (1 if seeds == 1 else 2)
+                verdicts = [
+                    simulated(truth, sizes, reference, runs=runs, seeds=seeds) for truth in TRUTHS
                 ]
-                shown = " | ".join(
-                    f"{100 * one.forgotten:.1f} % / {100 * one.not_forgotten:.1f} %"
-                    for one in found
+                cells = " | ".join(
+                    f"{100 * rates.forgotten:.1f} % / {100 * rates.not_forgotten:.1f} %"
+                    for rates in verdicts
                 )
-                print(f"| {sizes[0]}, {sizes[1]} | {yardstick} | {seeds} | {shown} |", flush=True)
+                print(f"| {sizes[0]}, {sizes[1]} | {reference} | {seeds} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

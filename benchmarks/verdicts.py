@@ -1,11 +1,11 @@
-"""What a report says of simulated studies, from one seed to several: a leak, and none.
+"""Verdicts of reports on simulated studies with and without a leak, by the number of seeds.
 
     python -m benchmarks.verdicts [--studies 200] [--seeds 5] [--seed 0]
 
-Prints a table in Markdown; progress goes to standard error. Scores of some attacks are drawn whose
-true AUC is known; figures, corrected tests, means over seeds and the verdict are made from them by
-the code that makes them of a study. A study with more seeds has the runs of one with fewer, and one
-run more. Runs differ: each has a true AUC of its own about that of the study.
+Prints a table in Markdown. Progress goes to standard error. The scores of several attacks are drawn
+with a known true AUC. Figures, corrected tests, means over seeds and the verdict are computed from
+them by the code that studies use. Each further seed adds a run to those of the same study. If there
+is a leak, the true AUCs of the runs vary around that of the study.
 """
 
 import argparse
@@ -27,71 +27,73 @@ from fedaudit.results.record import Environment, Record, ViewRow
 from fedaudit.study.running.record import corrected_figures
 
 AUCS = (0.5, 0.57, 0.65)
-"""Of members against either kind of non-members: no leak, one that is called weak, and clear."""
+"""True AUCs of members against both kinds of non-members: no leak, a weak leak, a clear leak."""
 SIZES = {Origin.MEMBER: 300, Origin.OTHER_CLIENT: 1000, Origin.UNSEEN: 1000}
 ATTACKS = ("a", "b", "c")
 SHARED = 0.5
-"""Of the scores' variance, what the attacks have in common."""
+"""Fraction of the scores' variance that the attacks have in common."""
 BETWEEN = 0.05
-"""Standard deviation of the runs' separations, which are about 0.25 and 0.54 for these AUCs."""
+"""Standard deviation over runs of the distance between members' and non-members' means. The mean
+distance is about 0.25 and 0.54 for the AUCs above 0.5."""
 FPRS = (0.01, 0.001)
 ALPHA = 0.05
 
 
 class Run(NamedTuple):
-    """One run's scores.
+    """Scores of one run.
 
     Attributes:
-        scores: A row an attack.
-        auc: The true one of all of them.
+        scores: Scores with one row per attack.
+        auc: True AUC of all attacks.
     """
 
     scores: np.ndarray
     auc: float
 
 
-class Told(NamedTuple):
-    """What a report says of one study, and the interval of the first attack's AUC.
+class Outcome(NamedTuple):
+    """Verdict of a report on one study, and the interval of the first attack's AUC.
 
     Attributes:
         status: The verdict.
-        width: Of the interval for these runs.
-        holds: Whether it holds the mean of the runs' true AUCs.
+        width: Width of the interval for these runs.
+        covers: Whether the interval contains the mean of the runs' true AUCs.
     """
 
     status: str
     width: float
-    holds: bool
+    covers: bool
 
 
 def runs(rng: np.random.Generator, auc: float, seeds: int) -> list[Run]:
-    """Scores of normal distributions; without a leak runs do not differ.
+    """Draw normal scores. Without a leak, all runs have the same true AUC.
 
     Args:
-        rng: Draws them.
-        auc: The true one of the study.
-        seeds: How many runs.
+        rng: Draws the scores.
+        auc: True AUC of the study.
+        seeds: Number of runs.
     """
     members, samples = SIZES[Origin.MEMBER], sum(SIZES.values())
-    found = []
+    drawn = []
     for _ in range(seeds):
-        apart = 2**0.5 * ndtri(auc) + (BETWEEN * rng.standard_normal() if auc > 0.5 else 0.0)
-        common, own = rng.standard_normal(samples), rng.standard_normal((len(ATTACKS), samples))
-        scores = SHARED**0.5 * common + (1 - SHARED) ** 0.5 * own
-        scores[:, :members] += apart
-        found.append(Run(scores, float(ndtr(apart / 2**0.5))))
-    return found
+        shift = 2**0.5 * ndtri(auc) + (BETWEEN * rng.standard_normal() if auc > 0.5 else 0.0)
+        common = rng.standard_normal(samples)
+        independent = rng.standard_normal((len(ATTACKS), samples))
+        scores = SHARED**0.5 * common + (1 - SHARED) ** 0.5 * independent
+        scores[:, :members] += shift
+        drawn.append(Run(scores, float(ndtr(shift / 2**0.5))))
+    return drawn
 
 
 def truth() -> UnitTruth:
-    """The audited samples of every run."""
+    """Return the audited samples of every run."""
     origin = np.repeat(list(SIZES), list(SIZES.values()))
-    nobody = np.zeros(len(origin), dtype=bool)
-    return UnitTruth(0, "sample", origin, fair=nobody, ids=np.arange(len(origin)))
+    fair = np.zeros(len(origin), dtype=bool)
+    return UnitTruth(0, "sample", origin, fair=fair, ids=np.arange(len(origin)))
 
 
 def findings_of(seed: int, run: Run, audited: UnitTruth) -> Findings:
-    """What is found in one run."""
+    """Return the findings of one run."""
     findings = Findings()
     for name, scores in zip(ATTACKS, run.scores, strict=True):
         add_estimates(AttackRun(name, "none", "uploads", seed), scores, audited, findings, FPRS)
@@ -99,17 +101,17 @@ def findings_of(seed: int, run: Run, audited: UnitTruth) -> Findings:
 
 
 def joined(parts: list[Findings]) -> Findings:
-    """What is found in several runs."""
-    whole = Findings()
+    """Return the findings of several runs as one object."""
+    together = Findings()
     for part in parts:
-        first = len(whole.estimates)
-        whole.estimates += part.estimates
-        whole.limits |= {first + place: limits for place, limits in part.limits.items()}
-    return whole
+        first = len(together.estimates)
+        together.estimates += part.estimates
+        together.limits |= {first + index: limits for index, limits in part.limits.items()}
+    return together
 
 
 def record_of(parts: list[Findings]) -> Record:
-    """The record of runs, as a study makes it."""
+    """Return the record of several runs, as a study computes it."""
     return Record(
         name="simulated",
         content_hash="0" * 64,
@@ -123,18 +125,18 @@ def record_of(parts: list[Findings]) -> Record:
     )
 
 
-def told(studied: list[Run]) -> list[Told]:
-    """What a report says of the first run, of the first two, and so on."""
+def outcomes_of(studied: list[Run]) -> list[Outcome]:
+    """Return the outcome of a study with the first run, with the first two runs, and so on."""
     audited = truth()
     parts = [findings_of(seed, run, audited) for seed, run in enumerate(studied)]
-    found = []
+    outcomes = []
     for count in range(1, len(parts) + 1):
         record = record_of(parts[:count])
         first = next(filter(_is_first, main_figures(record)))
         low, high = first.low or 0.0, first.high or 1.0
-        truly = float(np.mean([run.auc for run in studied[:count]]))
-        found.append(Told(verdict(record).status, high - low, low <= truly <= high))
-    return found
+        true_auc = float(np.mean([run.auc for run in studied[:count]]))
+        outcomes.append(Outcome(verdict(record).status, high - low, low <= true_auc <= high))
+    return outcomes
 
 
 def _is_first(figure: Estimate) -> bool:
@@ -142,61 +144,63 @@ def _is_first(figure: Estimate) -> bool:
 
 
 def larger(auc: float) -> list[str]:
-    """Verdicts that would overstate the leak."""
+    """Return the verdicts that overstate a leak with this true AUC."""
     size = size_reached(auc, "auc")
     sizes = list(LEAKS)
-    return [LEAKS[one] for one in sizes if size and sizes.index(one) < sizes.index(size)]
+    return [LEAKS[other] for other in sizes if size and sizes.index(other) < sizes.index(size)]
 
 
-def row(auc: float, seeds: int, found: list[Told]) -> str:
-    """A line of the table."""
-    counts = Counter(one.status for one in found)
+def row(auc: float, seeds: int, outcomes: list[Outcome]) -> str:
+    """Return a line of the table."""
+    counts = Counter(outcome.status for outcome in outcomes)
     size = size_reached(auc, "auc")
-    told_of = {
+    numbers = {
         "leak": sum(counts[status] for status in LEAKS.values()),
-        "right": counts[LEAKS[size]] if size else None,
-        "larger": sum(counts[status] for status in larger(auc)) if size else None,
-        "open": counts["inconclusive"],
+        "correct size": counts[LEAKS[size]] if size else None,
+        "larger size": sum(counts[status] for status in larger(auc)) if size else None,
+        "inconclusive": counts["inconclusive"],
     }
-    shares = ["" if n is None else f"{100 * n / len(found):.1f} %" for n in told_of.values()]
-    width, holds = (np.mean([one[place] for one in found]) for place in (1, 2))
-    cells = (f"{auc:g}", f"{seeds}", f"{width:.4f}", f"{100 * holds:.1f} %", *shares)
+    rates = ["" if n is None else f"{100 * n / len(outcomes):.1f} %" for n in numbers.values()]
+    width = np.mean([outcome.width for outcome in outcomes])
+    coverage = np.mean([outcome.covers for outcome in outcomes])
+    cells = (f"{auc:g}", f"{seeds}", f"{width:.4f}", f"{100 * coverage:.1f} %", *rates)
     return "| " + " | ".join(cells) + " |"
 
 
-HEAD = """| true AUC | seeds | width of the AUC's interval | holds | a leak is told \
-| the right word \
-| a larger word | inconclusive |
+HEAD = """| true AUC | seeds | width of the AUC's interval | coverage | a leak is reported \
+| with the correct size \
+| with a larger size | inconclusive |
 |---|---|---|---|---|---|---|---|"""
 
 
 def simulated(studies: int, seeds: int, seed: int) -> Iterator[str]:
-    """The lines of the table, each as soon as it is known.
+    """Yield the lines of the table as soon as they are computed.
 
     Args:
-        studies: For each true AUC.
-        seeds: The most that a study has.
-        seed: Of the draws.
+        studies: Number of studies for each true AUC.
+        seeds: Largest number of seeds of a study.
+        seed: Seed of the draws.
     """
-    for place, auc in enumerate(AUCS):
-        rng = np.random.default_rng([seed, place])
-        found: list[list[Told]] = [[] for _ in range(seeds)]
+    for index, auc in enumerate(AUCS):
+        rng = np.random.default_rng([seed, index])
+        by_count: list[list[Outcome]] = [[] for _ in range(seeds)]
         for study in range(studies):
-            for of_count, one in zip(found, told(runs(rng, auc, seeds)), strict=True):
-                of_count.append(one)
+            outcomes = outcomes_of(runs(rng, auc, seeds))
+            for same_count, outcome in zip(by_count, outcomes, strict=True):
+                same_count.append(outcome)
             print(f"AUC {auc:g}: {study + 1} of {studies}", end="\r", file=sys.stderr)
-        yield from (row(auc, count, of_count) for count, of_count in enumerate(found, start=1))
+        yield from (row(auc, count, same) for count, same in enumerate(by_count, start=1))
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--studies", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(HEAD)
-    for line in simulated(asked.studies, asked.seeds, asked.seed):
+    for line in simulated(args.studies, args.seeds, args.seed):
         print(line, flush=True)
 
 

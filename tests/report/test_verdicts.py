@@ -16,7 +16,7 @@ def shares(auc: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], li
     monkeypatch.setattr(verdicts, "SIZES", SMALL)
     monkeypatch.setattr(verdicts, "ATTACKS", ("a",))
     rng = np.random.default_rng(5)
-    outcomes = [verdicts.told(verdicts.runs(rng, auc, SEEDS)) for _ in range(STUDIES)]
+    outcomes = [verdicts.outcomes_of(verdicts.runs(rng, auc, SEEDS)) for _ in range(STUDIES)]
     by_seeds = list(zip(*outcomes, strict=True))
     widths = [float(np.mean([outcome.width for outcome in group])) for group in by_seeds]
     return widths, [

@@ -1,12 +1,12 @@
-"""What products in bfloat16 would cost the signals: their error beside the signals' own spread.
+"""Error of the gradient signals if matrix products used bfloat16.
 
-    python -m benchmarks.halves
+    python -m benchmarks.bfloat16
 
-Ten clients overfit an MLP on records of 600 bits. Every sample's inner product with each update is
-taken as usual and with both factors of the linear layers' products in bfloat16, whose products
-are added up in float32 and, as oneDNN gives them, rounded to bfloat16 once. Shown are the
-error's standard deviation in shares of the signal's over samples, the signal's AUC (members are the
-client's samples), and the speed of such a product.
+Ten clients overfit an MLP on records of 600 bits. The inner product of every sample's gradient with
+each update is computed as usual, and with both factors of the linear layers' products in bfloat16.
+As in oneDNN, such products are summed in float32, and the result is rounded to bfloat16 once. The
+table has the standard deviation of the error relative to that of the signal over samples, and the
+signal's AUC (members are the client's samples). Below it is the speed of such a product.
 """
 
 from collections.abc import Callable
@@ -35,13 +35,13 @@ def records(count: int, rng: torch.Generator, centres: Tensor) -> tuple[Tensor, 
     return (centres[labels] != flipped).float(), labels
 
 
-def in_halves(left: Tensor, right: Tensor) -> Tensor:
-    found: Tensor = functional.linear(left.bfloat16(), right.bfloat16())
-    return found.float()
+def in_bfloat16(left: Tensor, right: Tensor) -> Tensor:
+    result: Tensor = functional.linear(left.bfloat16(), right.bfloat16())
+    return result.float()
 
 
 def trained(base: Params, features: Tensor, labels: Tensor) -> Params:
-    """A client's update after epochs of descent on all its samples."""
+    """Return a client's update after epochs of gradient descent on all its samples."""
     module = architecture("mlp", shape=(BITS,), classes=CLASSES, hidden="200").initial(0).module()
     params = dict(module.named_parameters())
     for _ in range(EPOCHS):
@@ -74,32 +74,34 @@ def main() -> None:
     features = torch.cat([part[0] for part in (*parts, others)])
     labels = torch.cat([part[1] for part in (*parts, others)])
     exact = gradient_products(model, updates, features, labels)
-    with patch("fedaudit.signals.kernels.product", in_halves):
+    with patch("fedaudit.signals.kernels.product", in_bfloat16):
         rounded = gradient_products(model, updates, features, labels)
-    print("| signal | error / spread | AUC | AUC in halves |")
+    print("| signal | error / std | AUC | AUC in bfloat16 |")
     print("|---|---|---|---|")
     show("inner product", -exact.dots, -rounded.dots)
     show("cosine", -cosine(exact), -cosine(rounded))
     differences = (-2 * each.dots - each.squared_norms for each in (exact, rounded))
     show("gradient difference", *differences)
     x, u = torch.randn(256, BITS), torch.randn(1000, BITS)
-    halves = x.bfloat16(), u.bfloat16()
-    single = milliseconds(lambda: product(x, u))
-    double = milliseconds(lambda: functional.linear(*halves))
-    print(f"\nproduct of 256 x 600 and 600 x 1000: {single:.3f} ms, in halves {double:.3f} ms")
+    factors = x.bfloat16(), u.bfloat16()
+    in_single = milliseconds(lambda: product(x, u))
+    in_half = milliseconds(lambda: functional.linear(*factors))
+    print(
+        f"\nproduct of 256 x 600 and 600 x 1000: {in_single:.3f} ms, in bfloat16 {in_half:.3f} ms"
+    )
 
 
 def show(name: str, exact: Tensor, rounded: Tensor) -> None:
     error = float(((rounded - exact).std(1) / exact.std(1)).mean())
     owner = torch.arange(exact.shape[1]) // OWN
-    found = []
+    means = []
     for values in (exact, rounded):
-        each = []
+        aucs = []
         for client in range(CLIENTS):
-            seen = (owner == client) | (owner >= CLIENTS)
-            each.append(auc(values[client][seen], owner[seen] == client))
-        found.append(sum(each) / CLIENTS)
-    print(f"| {name} | {error:.1e} | {found[0]:.5f} | {found[1]:.5f} |")
+            compared = (owner == client) | (owner >= CLIENTS)
+            aucs.append(auc(values[client][compared], owner[compared] == client))
+        means.append(sum(aucs) / CLIENTS)
+    print(f"| {name} | {error:.1e} | {means[0]:.5f} | {means[1]:.5f} |")
 
 
 if __name__ == "__main__":
