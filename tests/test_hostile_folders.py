@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.observe.tensors import read_notes, write_tensors
 from fedaudit.observe.usage import MOST_USES, add_round, empty_usage
 from fedaudit.plan.values import study_from
-from fedaudit.study.running.pretraining import _refuse_other
+from fedaudit.study.running.pretraining import _refuse_other_pretraining
 from fuzz import kept
 from fuzz.target import file
 
@@ -129,7 +129,13 @@ CASES: list[
         {},
         "are not those of the model",
     ),
-    (kept.left, kept.left_seeds, {"z": torch.full((3,), torch.nan)}, {}, "is not what this run"),
+    (
+        kept.left,
+        kept.left_seeds,
+        {"z": torch.full((3,), torch.nan)},
+        {},
+        "is not the file that this run",
+    ),
     (
         kept.part,
         kept.part_seeds,
@@ -188,4 +194,4 @@ def test_deeply_nested_pretraining_settings_are_another_study(
     path = tmp_path / "x.safetensors"
     write_tensors({"a": torch.zeros(1)}, path, {"settings": DEEP})
     with pytest.raises(FedauditError, match="was not written by the"):
-        _refuse_other(path, study)
+        _refuse_other_pretraining(path, study)

@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
 from fedaudit.defenses.planted import SIGNS
-from fedaudit.games.detection import HONEST, SERVERS, Aim, Inspected, detector_roc
+from fedaudit.games.detection import HONEST, SERVERS, Inspected, TargetKnowledge, detector_roc
 from fedaudit.games.run import read_points, run_games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -102,7 +102,7 @@ def test_planted_models_are_detected_with_the_signs_in_the_record(
 def test_a_server_that_changes_nothing_is_not_found(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(model: Model, aim: Aim) -> Planted:
+    def nothing(model: Model, aim: TargetKnowledge) -> Planted:
         return Planted(model, (PlantedRow("3.weight", "3.bias", 0),))
 
     for name in list(SERVERS):

@@ -143,7 +143,7 @@ def test_changed_settings_do_not_reuse_games(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
     said: list[str] = []
-    with pytest.raises(BadInput, match=r"other settings \(neuron.epochs is 20 there and 21 here\)"):
+    with pytest.raises(BadInput, match=r"other settings \(neuron.epochs was 20 and is now 21\)"):
         run(file, out, said, neuron__epochs=21)
     assert not said
     other = run(file, tmp_path / "other", seed=2)
@@ -177,7 +177,7 @@ def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None
     def digest(**changes: object) -> str:
         named = {name.replace("__", "."): value for name, value in changes.items()}
         (point,) = read_points(path, named)
-        return played_key(point.study, records.drawn(point.study, None).digest, "detector")
+        return played_key(point.study, records.draw_samples(point.study, None).digest, "detector")
 
     # As the version before neuron.batch_size and game.background_copies named this point.
     assert digest() == "1b996d2be386ae770c65844c"

@@ -101,9 +101,9 @@ def test_games_accept_custom_arrays_extractors_and_defenses(tmp_path: Path) -> N
     assert {row["point"] for row in run.record.rows()} == {"", *variants}
     assert run.save_report() == tmp_path / "report.html"
     assert fa.Run(tmp_path).record == run.record
-    with pytest.raises(BadInput, match="holds security games, which store no rounds"):
+    with pytest.raises(BadInput, match="has security games, which store no rounds"):
         run.attack("fedmia-2")
-    with pytest.raises(BadInput, match="holds a study with other settings"):
+    with pytest.raises(BadInput, match="has a study with other settings"):
         fa.audit(games(features=first_half), out=tmp_path, seeds=[4])
 
 

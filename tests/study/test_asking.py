@@ -211,7 +211,7 @@ def test_a_rate_that_no_score_can_reach_is_not_answered_by_no_flag(
     line = ("ask", overfitted.folder, "--row", 0, "--false-alarm-rate", 0.001)
     assert exit_code(*line) == 0
     text = capsys.readouterr().out
-    assert "UNDECIDED: with only 103 held-out samples" in text
+    assert "UNDECIDED: with 103 held-out samples" in text
     assert "at least 999 are needed" in " ".join(text.split())
     answer = asked(overfitted, row=0, false_alarm_rate=0.001)
     assert answer.flagged is None
@@ -425,7 +425,7 @@ def test_an_attack_whose_control_failed_is_not_relied_on(overfitted: Carried) ->
     (run,) = answer.runs
     assert [attack.attack for attack in run.attacks] == ["blackbox-loss"]
     assert "untrained model” of loss-series" in run.withdrawn["loss-series"]
-    assert "✗ loss-series: not relied on, because the control" in str(answer)
+    assert "✗ loss-series: not used, because the control" in str(answer)
 
 
 def test_an_answer_is_taken_back_if_a_control_of_the_run_failed(overfitted: Carried) -> None:
@@ -471,8 +471,8 @@ def test_an_attack_with_the_wrong_sign_is_not_relied_on(copied: Carried) -> None
         ({"person": 3}, "audit people with audit.unit"),
         ({"row": 0, "target": 2}, "no audited client named '2'"),
         ({"row": 0, "seed": 4}, "no run named 'seed 4'; did you mean 'seed 1'"),
-        ({"row": 0, "prior": 1.0}, "prior= is a share between 0 and 1"),
-        ({"row": 0, "false_alarm_rate": 0.0}, "false_alarm_rate= is a share between 0 and 1"),
+        ({"row": 0, "prior": 1.0}, "prior= is a probability between 0 and 1"),
+        ({"row": 0, "false_alarm_rate": 0.0}, "false_alarm_rate= is a probability between 0 and 1"),
     ],
 )
 def test_questions_without_an_answer_are_refused(
@@ -511,7 +511,7 @@ def test_a_pack_has_no_scores_and_answers_no_question(
     shutil.copy(copied.folder / SCORES_FILE, pack)
     capsys.readouterr()
     assert exit_code("ask", pack, "--row", 0) == 2
-    assert "is a pack, which holds no samples or scores" in capsys.readouterr().err
+    assert "is a pack, which contains no samples or scores" in capsys.readouterr().err
     with pytest.raises(BadInput, match="is a pack"):
         fa.Run(pack).ask(row=0)
 
@@ -537,7 +537,9 @@ def test_the_command_prints_sentences_or_json(
     assert Answer.model_validate(document) == answer
     assert document["flagged"] is True
     lowest = min(members, key=lambda place: scores[place])
-    assert "No flag is not proof of absence" in " ".join(str(asked(overfitted, row=lowest)).split())
+    assert "This is no proof of non-membership" in " ".join(
+        str(asked(overfitted, row=lowest)).split()
+    )
 
 
 def test_people_are_ranked_among_other_people(tmp_path: Path) -> None:

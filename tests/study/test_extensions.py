@@ -26,7 +26,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
 from fedaudit.study import build
-from fedaudit.study.build import completed, resolve, setup
+from fedaudit.study.build import resolve, setup, with_derived_settings
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
@@ -127,7 +127,7 @@ def test_missing_and_foreign_files_are_refused_with_a_rerun(
     run_study(study, tmp_path)
     (kept,) = tmp_path.glob(f"*/{file}")
     kept.unlink()
-    said = r"is not what this run left; delete .*seed-1 and run"
+    said = r"is not the file that this run wrote; delete .*seed-1 and run"
     with pytest.raises(Damaged, match=said):
         run_study(study, tmp_path)
     with pytest.raises(Damaged, match=said):
@@ -213,7 +213,7 @@ def test_extensions_are_called_in_every_phase(
         assert "Rounds that nobody counted." in record.untested
     others = [one for one in found.estimates if one.metric != "rounds"]
     assert others == plain.estimates
-    assert run_key(completed(study), 1) == run_key(setup(study, 1, None).study, 1)
+    assert run_key(with_derived_settings(study), 1) == run_key(setup(study, 1, None).study, 1)
 
 
 def test_a_second_extension_of_a_kind_takes_the_place_of_the_first() -> None:

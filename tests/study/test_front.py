@@ -304,7 +304,7 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
             {"algorithm": fa.algorithms.FedProx(rounds=2)},
             r"'fedprox' has one network for all clients, but models names 2: .* such as fedmd",
         ),
-        ({"model": "cnn"}, "model is 'cnn' for all clients, but models has one for each"),
+        ({"model": "cnn"}, "model is 'cnn' for all clients, but models assigns different ones"),
         ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
         (
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
@@ -475,11 +475,11 @@ def lambda_defense(weight: int) -> Defense:
 
 def key_of(federation: Federation) -> str:
     from fedaudit.core.importing import with_registered
-    from fedaudit.study.build import completed
+    from fedaudit.study.build import with_derived_settings
 
     plan = plan_of(federation, name="x")
     with with_registered(plan.objects):
-        return study_key(completed(plan.study))
+        return study_key(with_derived_settings(plan.study))
 
 
 SCRIPT = """
@@ -555,10 +555,10 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: TRAINING_OF(3), "fedaudit.Training takes settings by name"),
         (
             lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
-            "samples, fair and people are one setting; give one",
+            "samples, fair and people name the same setting; give one",
         ),
         (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
-        (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
+        (lambda: COFEDMID(members=3), r"client numbers, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
         (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or an object"),
         (lambda: plan(algorithm=Net(3)), "an algorithm is an object of fedaudit.algorithms"),
@@ -572,7 +572,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: ASKED(small(), seeds="1"), "seeds are whole numbers"),
         (lambda: fa.audit(small(), targets=[4]), "4"),
         (lambda: fa.audit(small(model=fa.named(Net, width=3))), "named 'width'"),
-        (lambda: fa.Run("nowhere"), "nowhere holds no record"),
+        (lambda: fa.Run("nowhere"), "nowhere has no record"),
         (lambda: plan_of(small(), attacks=[], name="x"), "attacks is empty"),
     ],
 )
@@ -620,11 +620,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_path: Path) -> None:
-    from fedaudit.core.importing import installed, package_of, stray_groups
+    from fedaudit.core.importing import installed, package_of, unknown_group_warnings
 
     (entry,) = installed("attack").values()
     assert package_of(entry) == "theirs 1.2"
-    assert stray_groups() == [
+    assert unknown_group_warnings() == [
         "theirs 1.2 has entry points in the unknown group 'fedaudit.defence'; did it mean "
         "'fedaudit.defenses'?"
     ]

@@ -27,7 +27,7 @@ from fedaudit.extensions.examples import (
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, Stored
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import training_samples
 from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
@@ -337,7 +337,7 @@ def test_samples_held_out_by_a_defense_are_not_known_members() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
     known = known_of(run)
-    left = left_to_train(run.deal.clients, run.holdout)[3].ids
+    left = training_samples(run.deal.clients, run.holdout)[3].ids
     assert len(left) < len(run.deal.clients[3])
     trained = known.samples.ids[known.is_member]
     assert set(trained.tolist()) <= set(left.tolist())
@@ -421,7 +421,7 @@ def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> 
         ({"merge": (1,)}, "at least two clients"),
         ({"merge": (1, 1)}, "each once"),
         ({"merge": (0, 9)}, r"names \[9\], but clients are numbered 0 to 3"),
-        ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one; name one of them"),
+        ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one client; name only one of them"),
         ({"merge": (0, 1), "view": "sum"}, r"needs UPLOADS, .* hidden in the view 'sum'"),
     ],
 )

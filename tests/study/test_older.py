@@ -20,7 +20,7 @@ from fedaudit.results.older import (
     resolve_older_settings,
 )
 from fedaudit.results.read import read_record
-from fedaudit.study.build import completed
+from fedaudit.study.build import with_derived_settings
 from results.archives import unpacked
 from tests.study.studies import small_study
 
@@ -31,7 +31,7 @@ NAMED = {"loss-series": {}, "seqmia": {}, "rmia": {}, "lira": {}, "rmia-series":
 
 def older(study: Study) -> dict[str, object]:
     """Settings of a study as a version wrote them that knew no ``audit.sources``."""
-    config = config_of(completed(study))
+    config = config_of(with_derived_settings(study))
     audit = config["audit"]
     assert isinstance(audit, dict)
     return {**config, "audit": {name: audit[name] for name in audit if name != "sources"}}
@@ -45,7 +45,7 @@ def test_older_reference_federations_are_undefended_by_default() -> None:
 
 
 def test_a_study_of_this_version_keeps_its_defaults() -> None:
-    study = completed(small_study(defense=NOISE, attacks=NAMED))
+    study = with_derived_settings(small_study(defense=NOISE, attacks=NAMED))
     assert study_from(resolve_older_settings(config_of(study))) == study
 
 

@@ -91,7 +91,7 @@ def test_an_attack_never_replaces_the_record_of_a_study(recording: Path) -> None
 def test_a_study_never_replaces_the_record_of_an_attack(recording: Path, tmp_path: Path) -> None:
     reattack(recording, [], tmp_path, figures=REDRAW)
     before = files_in(tmp_path)
-    with pytest.raises(BadInput, match="holds the record of other settings"):
+    with pytest.raises(BadInput, match="has a record with other settings"):
         run_study(quick_study(), tmp_path)
     assert files_in(tmp_path) == before
 
@@ -309,7 +309,7 @@ def test_scores_without_record_are_not_replaced(
 ) -> None:
     (tmp_path / "scores.safetensors").write_text("MINE")
     refused("attack", recording, "--out", tmp_path)
-    assert "holds a scores.safetensors without a record.json" in capsys.readouterr().err
+    assert "has a scores.safetensors without a record.json" in capsys.readouterr().err
     assert (tmp_path / "scores.safetensors").read_text() == "MINE"
 
 

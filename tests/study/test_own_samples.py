@@ -17,14 +17,14 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import training_samples
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.report.sources import source_attacks, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.runs import FAIR, OWN
-from fedaudit.study.build import completed, setup
+from fedaudit.study.build import setup, with_derived_settings
 from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.reattack import contradicting_signals, reattack
@@ -57,7 +57,7 @@ def asked(sources: int | None) -> dict[str, object]:
 
 
 def number_of(**changes: object) -> int | None:
-    return completed(skewed_study(**changes)).audit.sources
+    return with_derived_settings(skewed_study(**changes)).audit.sources
 
 
 def test_the_default_number_of_source_samples() -> None:
@@ -153,7 +153,7 @@ def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
     assert run.deal.source_samples is not None
-    left = left_to_train(run.deal.clients, run.holdout)
+    left = training_samples(run.deal.clients, run.holdout)
     assert len(left[0]) < len(run.deal.clients[0])
     ids = run.deal.measured.ids[torch.from_numpy(run.deal.source_samples.position)].tolist()
     for client, one in zip(run.deal.source_samples.owner.tolist(), ids, strict=True):
@@ -251,11 +251,11 @@ def test_a_study_of_an_older_version_resumes_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_run_without_them_keeps_the_name_that_older_versions_gave_it() -> None:
-    plain, more = (completed(skewed_study(audit={"sources": n})) for n in (0, 7))
+    plain, more = (with_derived_settings(skewed_study(audit={"sources": n})) for n in (0, 7))
     assert run_key(plain, 1) != run_key(more, 1)
     values = plain.model_dump(mode="json")
     assert values["audit"]["sources"] == 0
-    membership = completed(skewed_study(attacks={"loss-series": {}}))
+    membership = with_derived_settings(skewed_study(attacks={"loss-series": {}}))
     assert run_key(membership, 1) == run_key(plain, 1)
 
 

@@ -218,7 +218,7 @@ def test_people_at_several_clients_count_as_members_of_the_target(
         ({"draw": "fedmia_paper"}, 'needs the draw "fair"'),
         ({"unit": "sample", "clients_per_person": 2}, "clients_per_person is 2"),
         ({"unit": "household"}, "unit"),
-        ({"people": 10}, "one setting"),
+        ({"people": 10}, "the same setting"),
     ],
 )
 def test_settings_of_people_that_fit_nothing_are_refused(

@@ -113,7 +113,7 @@ def _record_checkpoints(recording: Path, folder: Path, options: SavedOptions, de
             options.network,
             {},
             expected="a torch.nn.Module, or a function that returns one",
-            fits=callable,
+            is_valid=callable,
         )
     from_checkpoints(
         folder,

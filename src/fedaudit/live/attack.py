@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaudit.attacks import catalogued
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, sources_of
+from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, source_digests
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -310,7 +310,7 @@ def _config(
         config["attacks"] = {name: {} for name in names}
     custom_attacks = [("attack", name) for name in (names or recording.attacks) if is_custom(name)]
     if custom_attacks:
-        config["code"] = sources_of(custom_attacks)
+        config["code"] = source_digests(custom_attacks)
     # A recording is untrusted, and its texts may contain control characters.
     return {name: plain_json(value) for name, value in config.items()}
 

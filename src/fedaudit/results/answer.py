@@ -103,8 +103,8 @@ class SourceAnswer(Part):
 class AnswerFields(Part):
     """Answer to the question whether a client trained on one sample or person.
 
-    A flag is evidence that the released models betray membership to this adversary, not proof of
-    membership. No flag is not proof of absence.
+    A flag is evidence that the released models reveal membership to this adversary, not proof of
+    membership. A missing flag is no proof of non-membership.
 
     Attributes:
         record: Name of the record.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
+from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Part
 from fedaudit.results.text import sealed_json
@@ -213,5 +213,5 @@ class Comparison(Part):
 def write_comparison_file(comparison: Comparison, path: Path) -> None:
     """Write the comparison as JSON. An interrupted write leaves no partial file."""
     text = sealed_json(comparison.model_dump(mode="json"))
-    refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy="compare fewer records")
+    refuse_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy="compare fewer records")
     write_whole(path, text)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import LONGEST_RESULT, TooLarge, parsed_json, read_text, refuse_absent
+from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, parsed_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import LARGEST
@@ -35,7 +35,7 @@ seconds for millions of numbers."""
 Document = TypeVar("Document", bound=BaseModel)
 
 
-def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
+def read_record(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Record:
     """Read a record that :func:`fedaudit.results.record.write_record` wrote.
 
     The file is treated as hostile. Its size and depth are bounded. It must be JSON without repeated
@@ -109,7 +109,7 @@ def _refuse_one_sided(record: Record, path: Path) -> None:
             )
 
 
-def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Comparison:
+def read_comparison(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Comparison:
     """Read a comparison that ``fedaudit compare`` wrote; it is checked like a record.
 
     Args:

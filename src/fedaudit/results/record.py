@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
+from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
 from fedaudit.results.fields import (
     Count,
@@ -316,8 +316,8 @@ class Record(Part):
     Attributes:
         content_hash: SHA-256 over configuration, measurements and results. It is the same for two
             runs of one study on one machine, even if they were interrupted.
-        evaluation: "aligned", or "redraw" for the published code's practice of drawing other
-            non-members for every round and client.
+        evaluation: "aligned" if the same non-members were evaluated in all rounds, "redraw" if
+            other non-members were drawn for every round and client, as in published code.
         nobody_is_a_member: True if unseen samples were labelled as members, to show what an
             evaluation reports without any leak.
         estimates: Every figure, at its coordinates.
@@ -654,7 +654,7 @@ def record_json(record: Record) -> str:
 def write_record(record: Record, path: Path) -> None:
     """Write the record as JSON, readable only by its owner; an interrupted write leaves no file."""
     text = record_json(record)
-    refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy=_FEWER)
+    refuse_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy=_FEWER)
     write_whole(path, text, private=True)
 
 
