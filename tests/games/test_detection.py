@@ -148,7 +148,7 @@ def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
     ("changes", "says"),
     [
         ({"detector.runs": 9}, "at least 10 runs"),
-        ({"detector.units": 19}, "a neuron reads neuron.hidden = 20 units"),
+        ({"detector.units": 19}, "a neuron takes neuron.hidden = 20 units"),
         ({"detector.rounds": 1}, "rounds"),
         ({"detector.algorithm": "fedmd"}, "algorithm"),
         ({"detector.clients": 500}, "too few for 500 clients"),

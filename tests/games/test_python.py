@@ -123,16 +123,16 @@ def test_games_with_a_defense_are_played_in_rounds(
 @pytest.mark.parametrize(
     ("given", "asked", "says"),
     [
-        ({}, {"attacks": ["fedmia-2"]}, "attacks= applies to federations only"),
-        ({}, {"workers": 2}, "workers= applies to federations only"),
+        ({}, {"attacks": ["fedmia-2"]}, "attacks= applies only to federations"),
+        ({}, {"workers": 2}, "workers= applies only to federations"),
         ({}, {"seeds": [1, 2]}, "games have one seed"),
         ({"mechanism": fa.defenses.GradientNoise(sigma=1.0)}, {}, "no mechanism named 'gradient-"),
-        ({"mechanism": 3}, {}, "a defense is an object of fedaudit.defenses"),
+        ({"mechanism": 3}, {}, "a defense must be an object of fedaudit.defenses"),
         ({"mechanism": "bitrand"}, {}, "give it as mechanism.nominal_epsilon"),
         (
             {"features": 3},
             {},
-            "an extractor is a catalogue name, or .*; got an int",
+            "an extractor must be a catalogue name, or .*; got an int",
         ),
         ({"variants": {"a": {"batch": 3}}}, {}, "variant 'a'.* named 'batch'"),
         ({"clients": 600}, {}, "lower clients or servers"),

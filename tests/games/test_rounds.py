@@ -268,8 +268,8 @@ def test_a_study_combines_points_in_rounds_and_by_sign(tmp_path: Path) -> None:
         ({"rounds.others": "kind"}, "honest"),
         ({"rounds.averaged": 0}, "averaged"),
         ({"mechanism.name": "bitwise-rr"}, "set rounds.play"),
-        ({"rounds.play": "signs"}, "no other setting of rounds"),
-        ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
+        ({"rounds.play": "signs"}, r"no other setting of \[rounds\]"),
+        ({"game.games": 1, "game.targets": 1}, "games with and without it"),
     ],
 )
 def test_invalid_round_settings_raise_in_one_sentence(

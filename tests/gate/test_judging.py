@@ -491,10 +491,10 @@ def test_an_inconclusive_estimate_mentions_its_failed_control() -> None:
     figure = estimate(metric="auc", value=0.6, low=0.4, high=0.8, method="DeLong 95%")
     doubt = "the control blind classifier failed, so that it may not be leakage"
     believed = compare_interval(Judged("AUC", figure), 0.5, 0.95)
-    doubted = compare_interval(
-        Judged("AUC", figure.doubted("blind classifier"), doubt=doubt), 0.5, 0.95
+    with_doubt = compare_interval(
+        Judged("AUC", figure.with_doubt("blind classifier"), doubt=doubt), 0.5, 0.95
     )
-    assert believed.outcome is doubted.outcome is Outcome.INCONCLUSIVE
+    assert believed.outcome is with_doubt.outcome is Outcome.INCONCLUSIVE
     assert not is_doubted(believed.reason)
-    assert is_doubted(doubted.reason)
-    assert doubt in doubted.reason
+    assert is_doubted(with_doubt.reason)
+    assert doubt in with_doubt.reason

@@ -416,7 +416,7 @@ def test_suppression_that_changes_the_verdict_raises(tmp_path: Path) -> None:
     text = 'name = "x"\n[membership]\nauc = 0.6\ncontrasts = ["unseen"]'
     (tmp_path / "policy.toml").write_text(text)
     files = (tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
-    with pytest.raises(BadInput, match="would be inconclusive where it is pass"):
+    with pytest.raises(BadInput, match="would be inconclusive instead of pass"):
         write_pack(*files)
     assert not files[2].exists()
     write_pack(*files, smallest_group=9)

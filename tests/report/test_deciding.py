@@ -623,16 +623,16 @@ def test_a_failed_control_of_a_client_marks_its_and_pooled_estimates() -> None:
     clients = sorted({f.target for f in audit.findings if f.target is not None})
     first, *others = clients
     controls = [blind(False, None), blind(False, first), *(blind(True, c) for c in others)]
-    doubted = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
-    assert doubted == {None, first}
+    with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
+    assert with_doubt == {None, first}
     # A client without the control of its own is taken back with all clients together.
     controls = [blind(False, None), *(blind(True, c) for c in others)]
-    doubted = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
-    assert doubted == {None, first}
-    doubted = {
+    with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
+    assert with_doubt == {None, first}
+    with_doubt = {
         f.target for f in cleaned(changed(audit, controls=[blind(False, None)])).findings if f.doubt
     }
-    assert doubted == {None, *clients}
+    assert with_doubt == {None, *clients}
 
 
 def test_source_inference_below_chance_is_inconclusive() -> None:

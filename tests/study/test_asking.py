@@ -202,7 +202,7 @@ def test_flags_of_other_clients_samples_are_counted(memorised: Carried) -> None:
     answer = asked(memorised, row=rows_of(memorised, Origin.MEMBER)[0])
     count = sum(map(bool, flags))
     assert (answer.runs[0].others, answer.runs[0].others_flagged) == (len(others), count)
-    assert f"flag {count} of {len(others)} of them" in " ".join(str(answer).split())
+    assert f"flag {count} of {len(others)} of these members" in " ".join(str(answer).split())
 
 
 def test_a_rate_that_no_score_can_reach_is_not_answered_by_no_flag(
@@ -327,7 +327,7 @@ def test_runs_are_matched_by_content_and_their_p_values_corrected(two_seeds: Car
         assert len(same) <= 1
         seeds = [run.seed for run in answer.runs]
         assert seeds == ([1, 2] if same else [1])
-        assert any("not audited in the run of seed 2" in text for text in answer.caveats) != bool(
+        assert any("Not audited in the run of seed 2" in text for text in answer.caveats) != bool(
             same
         )
         for other in same:
@@ -348,7 +348,7 @@ def test_without_the_data_set_one_run_is_asked(
     monkeypatch.setattr(asking, "audited_samples", refuse)
     answer = asked(two_seeds, row=0)
     assert [run.seed for run in answer.runs] == [1]
-    assert any("seed 1 was asked: the data set has moved" in text for text in answer.caveats)
+    assert any("seed 1 was used: the data set has moved" in text for text in answer.caveats)
 
 
 def test_posteriors_over_clients_are_those_of_the_source_attack(overfitted: Carried) -> None:
@@ -529,7 +529,7 @@ def test_the_command_prints_sentences_or_json(
     assert "FLAGGED by 2 attacks in 1 run together" in joined
     assert "It is not proof: up to 5% of held-out samples are flagged as well." in joined
     assert "True origin: this client trained on it." in joined
-    assert "at a prior of 10%." in joined
+    assert "for a prior probability of 10%." in joined
     assert all(len(line) <= 80 for line in text.splitlines())
     assert exit_code("ask", overfitted.folder, "--row", row, "--prior", 0.1, "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -558,7 +558,7 @@ def test_people_are_ranked_among_other_people(tmp_path: Path) -> None:
     assert f"person {person}" in str(answer)
     assert "held-out people" in str(answer)
     unknown = int(samples.ids.max()) + 1
-    with pytest.raises(BadInput, match=rf"no person {unknown} .* nearest numbers are .*\d"):
+    with pytest.raises(BadInput, match=rf"person {unknown} was not audited; .*nearest .*\d"):
         asked(result, person=unknown)
 
 
@@ -583,7 +583,7 @@ def test_recordings_are_asked_by_row_and_by_sample_if_they_keep_samples(tmp_path
     ids = fa.Run(tmp_path / "kept").scores("loss-series", target=0).ids
     sample = tensors["features"][int(ids[5])].numpy()
     assert live_answer(tmp_path / "kept", sample=sample, target=0) == answer
-    with pytest.raises(BadInput, match="keeps no samples"):
+    with pytest.raises(BadInput, match="has no samples"):
         live_answer(tmp_path / "bare", sample=sample, target=0)
     with pytest.raises(FedauditError, match="give target="):
         live_answer(tmp_path / "kept", row=5)

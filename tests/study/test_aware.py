@@ -120,5 +120,5 @@ def test_an_attack_with_a_tail_gets_the_noise_of_the_study() -> None:
 
 def test_two_audited_clients_with_noise_in_different_places_are_refused() -> None:
     two = {**noise(0.07, 0, 1), "also": [noise(0.3, 2, 3)]}
-    with pytest.raises(BadInput, match=r"shares \[0.07, 0.3\].*takes one share; set attacks"):
+    with pytest.raises(BadInput, match=r"\[0.07, 0.3\].*takes one fraction; set attacks"):
         told_tails(defense=two, audit={"targets": [0, 2]})

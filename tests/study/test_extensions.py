@@ -102,7 +102,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     ],
 )
 def test_invalid_table_settings_raise(given: object, got: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=rf"canaries is fedaudit\.Canaries\(\.\.\.\), got {got}"):
+    with pytest.raises(BadInput, match=rf"must be fedaudit\.Canaries\(\.\.\.\), got {got}"):
         fa.audit(fa.Federation("digits"), options=fa.AuditOptions(canaries=given), out=tmp_path)  # type: ignore[arg-type]
 
 

@@ -268,11 +268,11 @@ def test_learned_attacks_raise_for_recordings_without_shadow(tmp_path: Path) -> 
 def test_variants_share_an_undefended_shadow_from_the_pool(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(learning_study(), tmp_path / "plain", pool=pool, log=said.append)
-    assert not any("measured before" in line for line in said)
+    assert not any("already trained and measured" in line for line in said)
     before = {path: path.stat().st_mtime_ns for path in pool.rglob("round-*.safetensors")}
     noisy = learning_study(defense=NOISE, shadow={"defense": "none"})
     run_study(noisy, tmp_path / "noise", pool=pool, log=said.append)
-    assert sum("measured before" in line for line in said) == 1
+    assert sum("already trained and measured" in line for line in said) == 1
     assert len(list(pool.iterdir())) == 3
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
@@ -284,7 +284,7 @@ def test_a_pool_rejects_shadows_of_other_settings(learned: Carried, tmp_path: Pa
     pool = tmp_path / "pool"
     run_study(learning_study(), tmp_path / "a", pool=pool)
     shared = run_study(changed, tmp_path / "b", pool=pool, log=said.append)
-    assert not any("measured before" in line for line in said)
+    assert not any("already trained and measured" in line for line in said)
     assert shared.content_hash == alone.content_hash
     ours = shutil.copytree(learned.folder, tmp_path / "ours")
     (mine,), (theirs,) = (list((one / "shadow").iterdir()) for one in (ours, tmp_path / "alone"))

@@ -13,10 +13,10 @@ from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.report.reproducing import reproducing
 from fedaudit.results.older import (
-    COMPARED,
-    COMPARED_BY_DEFAULT,
-    LEARNED,
-    TUNED,
+    DEFAULT_REFERENCES,
+    REFERENCE_ATTACKS,
+    RMIA_ATTACKS,
+    SHADOW_ATTACKS,
     resolve_older_settings,
 )
 from fedaudit.results.read import read_record
@@ -76,7 +76,7 @@ def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
 
 
 def test_default_references_of_older_versions_are_undefended() -> None:
-    usual, views = COMPARED_BY_DEFAULT
+    usual, views = DEFAULT_REFERENCES
     for view in VIEWS:
         study = small_study(defense=NOISE, attacks={}, attack_set=usual)
         study = study.model_copy(update={"audit": study.audit.model_copy(update={"view": view})})
@@ -96,11 +96,11 @@ def test_rmia_of_older_versions_has_the_older_default_slope() -> None:
 
 
 def test_older_reference_attacks_still_need_references() -> None:
-    assert {name for name, one in ATTACKS.items() if one.learns} == LEARNED
-    assert {name for name, one in ATTACKS.items() if one.needs_references} == COMPARED
-    assert {name for name, one in ATTACKS.items() if "offline" in one.settings()} == TUNED
-    usual, views = COMPARED_BY_DEFAULT
-    assert set(ATTACK_SETS[usual]) >= COMPARED
+    assert {name for name, one in ATTACKS.items() if one.learns} == SHADOW_ATTACKS
+    assert {name for name, one in ATTACKS.items() if one.needs_references} == REFERENCE_ATTACKS
+    assert {name for name, one in ATTACKS.items() if "offline" in one.settings()} == RMIA_ATTACKS
+    usual, views = DEFAULT_REFERENCES
+    assert set(ATTACK_SETS[usual]) >= REFERENCE_ATTACKS
     assert {name for name, one in VIEWS.items() if Sees.UPLOADS not in one.offers} == set(views)
 
 

@@ -54,7 +54,7 @@ def test_an_attack_never_replaces_a_record_of_other_settings(
 ) -> None:
     first = reattack(recording, [], tmp_path)
     before = files_in(tmp_path)
-    with pytest.raises(BadInput, match=r"figures.evaluation is 'aligned' there.*out="):
+    with pytest.raises(BadInput, match=r"figures.evaluation was 'aligned'.*out="):
         reattack(recording, [], tmp_path, figures=REDRAW)
     assert files_in(tmp_path) == before
     again = reattack(recording, [], tmp_path)
@@ -263,7 +263,7 @@ def test_new_signals_need_updates_of_the_same_rounds_and_clients(
         client.unlink()
     else:
         shutil.copy(client, client.with_name("client-000077.safetensors"))
-    with pytest.raises(Damaged, match="are of other rounds or clients than those measured"):
+    with pytest.raises(Damaged, match="have other rounds or clients than the measurements"):
         reattack(tmp_path / "own", ["grad-norm"], tmp_path / "again")
 
 

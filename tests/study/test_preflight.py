@@ -144,7 +144,7 @@ def test_an_unmeasurable_network_is_refused_before_training(tmp_path: Path) -> N
     study = quick_study(model={"name": f"{__name__}:small_batches_only"})
     with pytest.raises(
         BadInput,
-        match=r"parts of up to 128, .*cannot be run on \d+ samples .*too many rows, in test_pre",
+        match=r"batches of up to 128, .*cannot be run on \d+ samples .*too many rows, in test_pre",
     ):
         run_study(study, tmp_path / "out")
     assert not (tmp_path / "out").exists()

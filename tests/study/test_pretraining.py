@@ -193,5 +193,5 @@ def wide(*, seed: int) -> fa.datasets.Dataset:
 def test_public_data_of_another_shape_are_refused_before_training() -> None:
     settings = study().model_dump()["pretraining"]
     given = {**settings, "data": {"name": "tests.study.test_pretraining:wide"}}
-    with pytest.raises(BadInput, match="has another shape"):
+    with pytest.raises(BadInput, match="have another shape"):
         pretrain(resolve(study(pretraining=given)))

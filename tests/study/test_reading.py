@@ -10,7 +10,7 @@ from fedaudit.results.estimate import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import (
-    LONGEST,
+    MAX_TEXT_LENGTH,
     is_plain,
     is_plain_json,
     plain,
@@ -227,7 +227,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("view.description", "a\u2067b", "bidirectional control"),
         ("config.name", "\ud800", "control characters"),
         ("config.\u202e", 1, "bidirectional control"),
-        ("estimates.0.figures.0.note", "long " * LONGEST, "of over 10,000 characters"),
+        ("estimates.0.figures.0.note", "long " * MAX_TEXT_LENGTH, "of over 10,000 characters"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",
 )
@@ -257,7 +257,7 @@ def test_figures_of_other_kinds_may_be_negative_or_large(tmp_path: Path) -> None
 def test_text_is_made_plain_and_plain_text_is_left_alone() -> None:
     assert plain("Grüße, 東京 🙂\n\tשלום") == "Grüße, 東京 🙂\n\tשלום"
     assert plain("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
-    assert len(plain("x" * 2 * LONGEST)) == LONGEST
+    assert len(plain("x" * 2 * MAX_TEXT_LENGTH)) == MAX_TEXT_LENGTH
     value = {"a\x00": ["\u2066", 1, None, {"b": ("\x07",)}]}
     assert plain_json(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
 

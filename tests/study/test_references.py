@@ -180,7 +180,7 @@ def test_variants_share_undefended_references_from_the_pool(tmp_path: Path) -> N
     assert ways["rmia"] == ways["lira"] == "against undefended reference models"
     assert ways["blackbox-loss"] == "target only"
     assert any("models that use the defense of client 0" in line for line in record.untested)
-    assert sum("measured before" in line for line in said) == 2
+    assert sum("already trained and measured" in line for line in said) == 2
     assert len(list(pool.iterdir())) == 4
 
 
@@ -206,7 +206,7 @@ def test_missing_references_are_reported_and_damaged_ones_refused(
     place = damaged / "shadow" / first.name / "measured"
     shutil.rmtree(place)
     shutil.copytree(second / "measured", place)
-    with pytest.raises(Damaged, match="of another run"):
+    with pytest.raises(Damaged, match="belongs to another run"):
         reattack(damaged, [], tmp_path / "damaged-again")
 
 

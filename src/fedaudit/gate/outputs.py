@@ -20,7 +20,7 @@ from fedaudit.gate.verdict import VERDICT_FORMAT, Check, FigureCheck, Verdict, i
 from fedaudit.report.evidence import distinct
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary import MOST_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
+from fedaudit.report.summary import MAX_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.text.verdict import verdict as conclusion
 from fedaudit.report.wording import MISSING, capital, format_value, join_and, plural, sentence
@@ -264,7 +264,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
     count_texts = [
         f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
     ]
-    texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MOST_LISTED
+    texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
     others = f"And {plural(n_more, 'more rule')}; the verdict lists all." if n_more > 0 else ""
     also_met = f"Also met: {'; '.join(shortened(check.name, 80) for check in met)}." if met else ""
     return Section(
@@ -278,7 +278,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
             ("File of the policy", shortened(file, 80)),
             ("Digest of the policy", verdict.policy_hash),
         ),
-        table=Table(_HEAD, tuple(cells for _, cells in rules[:MOST_LISTED])),
+        table=Table(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
         items=tuple(
             f"Not judged: {sentence(shortened(text, _MAX_TEXT))}" for text in verdict.unjudged[:6]
         ),

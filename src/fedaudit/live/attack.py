@@ -42,7 +42,7 @@ from fedaudit.plan.parts import MeasuredRun, Recorded, Setup, Work
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
 from fedaudit.results.runs import (
-    MOST_LISTED,
+    MAX_LISTED,
     ClientCoverage,
     Coverage,
     MissingRounds,
@@ -410,8 +410,8 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
         clients=[_client_coverage(client, measured, entries) for client in sorted(targets)],
         is_open=recording.is_closed is False,
         unattacked=sorted({*recording.targets} - {*targets}),
-        missing_uploads=missing_uploads[:MOST_LISTED],
-        missing_rounds=_spans(reasons)[:MOST_LISTED],
+        missing_uploads=missing_uploads[:MAX_LISTED],
+        missing_rounds=_spans(reasons)[:MAX_LISTED],
         n_missing_uploads=n_missing_uploads,
         n_missing_rounds=len(reasons),
         # The identity is known if the models that were sent are known for every measured round.

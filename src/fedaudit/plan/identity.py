@@ -18,7 +18,7 @@ from fedaudit.datasets.catalog import READERS, custom_source
 from fedaudit.plan.games import GameStudy, Plan
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
-from fedaudit.results.older import DEFENDED_LIKE_THE_RUN, FIRST_SET
+from fedaudit.results.older import ADVERSARY_FEDERATIONS, FIRST_SET
 from fedaudit.results.text import plain_json
 
 PlanKind = TypeVar("PlanKind", bound=Plan)
@@ -178,7 +178,7 @@ def _settings(study: Plan, excluded: Collection[str]) -> dict[str, object]:
         if isinstance(table, dict) and last in table and table[last] == default:
             del table[last]
     label = study.defense.label if isinstance(study, Study) else ""
-    for name in DEFENDED_LIKE_THE_RUN:
+    for name in ADVERSARY_FEDERATIONS:
         table = settings.get(name)
         # Older versions had no such setting and behaved as with "none". If the study has no
         # defense, "same" has the same meaning.
