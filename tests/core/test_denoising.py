@@ -34,7 +34,7 @@ def model(**settings: int | bool) -> Model:
     return Model(architecture, {"concepts.weight": torch.randn(CONCEPTS, WIDTH, generator=rng)})
 
 
-def test_the_signal_share_is_that_of_the_paper() -> None:
+def test_the_signal_fraction_is_that_of_the_paper() -> None:
     left = signal_fraction()
     assert left[0] == pytest.approx(1 - 1e-4)
     # Ho et al. 2020, section 4: at the last step nearly nothing is left (KL about 1e-5).
@@ -76,7 +76,7 @@ def test_only_fixed_draws_are_the_same_for_all_samples_and_models() -> None:
     torch.testing.assert_close(outputs_of(other, SAMPLES.features)[here], expected)
 
 
-def test_training_draws_one_step_and_noise_a_sample() -> None:
+def test_training_draws_one_step_and_one_noise_per_sample() -> None:
     module = model().module().train()
     torch.manual_seed(3)
     first = task().outputs(module, SAMPLES.features)
@@ -108,7 +108,7 @@ class Narrow(Denoiser):
         return super().forward(noisy, steps, concept)[..., :2]
 
 
-def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
+def test_a_model_that_does_not_predict_the_noise_is_refused() -> None:
     build = partial(Narrow, CONCEPTS, (WIDTH,))
     narrow = Architecture("narrow", build, task=task()).initial(0)
     with pytest.raises(BadInput, match=r"in the same shape; expected \(4, 8, 6\), got"):

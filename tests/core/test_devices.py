@@ -167,7 +167,7 @@ def test_results_on_the_simulated_gpu_have_its_device(gpu: torch.device) -> None
     # Adam would make steps of equal length from the mere rounding in gradients before a norm.
     [("dense", "sgd"), ("dense", "adam"), ("convolutional", "sgd"), ("tied", "adam")],
 )
-def test_training_on_a_gpu_draws_alike_and_returns_the_model(
+def test_training_on_a_gpu_uses_the_random_draws_of_a_cpu(
     gpu: torch.device, net: str, optimizer: str
 ) -> None:
     start = model(NETS[net])

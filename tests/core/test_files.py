@@ -136,7 +136,7 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path: Path) -> None:
         (b" " * 200_001, "more than 200000 bytes"),
     ],
 )
-def test_a_file_that_is_no_object_is_called_damaged(
+def test_a_json_file_without_an_object_is_reported_as_damaged(
     content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_SETTINGS_BYTES", 200_000)

@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_work_that_will_take_days_is_warned_about_once() -> None:
+def test_a_phase_that_takes_days_gives_one_warning() -> None:
     clock = Clock()
     pace = Pace(clock)
     assert pace.warning("training", 0, 10**9) == ""

@@ -99,7 +99,7 @@ def test_planted_models_are_detected_with_the_signs_in_the_record(
 
 
 @pytest.mark.slow
-def test_a_server_that_changes_nothing_is_not_found(
+def test_a_server_that_changes_nothing_is_not_detected(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(model: Model, aim: TargetKnowledge) -> Planted:

@@ -75,7 +75,7 @@ def adv(found: PlayedInRounds) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, dp_sgd(0.0), {"neurons": 3, "louder": 50.0}])
-def test_without_noise_score_and_sign_decide_alike(settings: dict[str, object]) -> None:
+def test_without_noise_score_and_sign_give_the_same_verdicts(settings: dict[str, object]) -> None:
     found = played(6, 20, **settings)
     plain = CONTEST.play_some(dict.fromkeys(range(6), 20))
     assert torch.equal(found.was_in, plain.was_in)

@@ -66,7 +66,7 @@ def test_smallest_deciding_size_is_minimal(rate: float, outcome: Outcome) -> Non
     assert compare_limits(*clopper_pearson(rate * before, before), 0.05) is Outcome.INCONCLUSIVE
 
 
-def test_counting_up_one_by_one_finds_the_same_sample() -> None:
+def test_a_linear_search_finds_the_same_sample_size() -> None:
     slow = next(
         n
         for n in range(100, 5000)
@@ -77,7 +77,7 @@ def test_counting_up_one_by_one_finds_the_same_sample() -> None:
     assert found.size == slow
 
 
-def test_a_figure_at_its_ceiling_is_settled_by_no_sample() -> None:
+def test_no_sample_size_decides_a_figure_at_its_ceiling() -> None:
     told = required_sample_size(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
     assert (told.count, told.then) == (0, None)
     assert "even 100 times as many members would not settle it" in told.text

@@ -8,7 +8,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 
 
-def test_the_printed_policy_is_one() -> None:
+def test_the_printed_policy_can_be_read() -> None:
     policy = policy_from(DEFAULT_POLICY)
     assert policy.membership is not None
     assert policy.membership.tpr == {"0.01": 0.05, "0.001": 0.02}

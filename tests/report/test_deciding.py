@@ -648,7 +648,7 @@ def test_source_inference_below_chance_is_inconclusive() -> None:
     checks = {item.name: item for item in evaluate_policy(audit, policy).checks}
     sign = checks["scores with the right sign"]
     assert sign.outcome is Outcome.INCONCLUSIVE
-    assert "right less often than guessing" in sign.reason
+    assert "correct less often than guessing" in sign.reason
 
 
 def test_controls_that_only_hide_leaks_keep_a_leak_after_deletion() -> None:

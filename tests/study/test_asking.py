@@ -205,7 +205,7 @@ def test_flags_of_other_clients_samples_are_counted(memorised: Carried) -> None:
     assert f"flag {count} of {len(others)} of these members" in " ".join(str(answer).split())
 
 
-def test_a_rate_that_no_score_can_reach_is_not_answered_by_no_flag(
+def test_an_unreachable_false_alarm_rate_leaves_the_answer_undecided(
     overfitted: Carried, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ("ask", overfitted.folder, "--row", 0, "--false-alarm-rate", 0.001)
@@ -339,7 +339,7 @@ def test_runs_are_matched_by_content_and_their_p_values_corrected(two_seeds: Car
     assert n_both > 5
 
 
-def test_without_the_data_set_one_run_is_asked(
+def test_without_the_data_set_only_one_run_is_used(
     two_seeds: Carried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:
@@ -419,7 +419,7 @@ def failed(control: str, attack: str = "") -> ControlResult:
     )
 
 
-def test_an_attack_whose_control_failed_is_not_relied_on(overfitted: Carried) -> None:
+def test_an_attack_with_a_failed_control_is_not_used(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("untrained model", "loss-series"))
     answer = asked(overfitted._replace(record=record), row=0)
     (run,) = answer.runs
@@ -428,7 +428,7 @@ def test_an_attack_whose_control_failed_is_not_relied_on(overfitted: Carried) ->
     assert "✗ loss-series: not used, because the control" in str(answer)
 
 
-def test_an_answer_is_taken_back_if_a_control_of_the_run_failed(overfitted: Carried) -> None:
+def test_an_answer_is_withdrawn_if_a_control_of_the_run_failed(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("blind classifier"))
     with pytest.raises(BadInput, match=r"the answer is withdrawn .*“blind classifier”"):
         asked(overfitted._replace(record=record), row=0)
@@ -440,7 +440,7 @@ def test_a_failed_positive_control_is_a_caveat(overfitted: Carried) -> None:
     assert "attacks may miss members" in caveat
 
 
-def test_an_attack_with_the_wrong_sign_is_not_relied_on(copied: Carried) -> None:
+def test_an_attack_with_the_wrong_sign_is_not_used(copied: Carried) -> None:
     tensors, _ = read_tensors(copied.folder / SCORES_FILE)
     tensors["1/0/scores/loss-series"] *= -1
     write_tensors(tensors, copied.folder / SCORES_FILE)

@@ -39,7 +39,7 @@ def test_side_information_lists_the_trained_samples(tmp_path: Path) -> None:
     assert [found.get(one, 0) for one in mine.ids.tolist()] == (2 * usage).tolist()
 
 
-def test_a_client_without_such_a_defense_can_train_on_anything() -> None:
+def test_a_client_without_the_defense_may_have_trained_on_any_sample() -> None:
     run = setup(small_study(defense=GUIDED), 1, None)
     told = trainable_by_round(run, 2, nothing_measured((1, 2)), torch.arange(10))
     assert all(bool(used.all()) for used in told.values())

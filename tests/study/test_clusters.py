@@ -403,7 +403,7 @@ def test_a_shadow_server_has_samples_of_neither_federation() -> None:
     assert not used & set(risk_of(theirs).samples.ids.tolist())
 
 
-def test_nothing_is_noted_of_a_shadow_federations_models() -> None:
+def test_no_accuracies_of_shadow_models_are_stored() -> None:
     run, (first, *_) = made()
     assert cluster_notes(run, first)
     assert cluster_notes(replace(run, is_shadow=True), first) == {}

@@ -68,7 +68,7 @@ class ExitsAtTheFirstBatch(Defense):
         sys.exit(0)
 
 
-def test_a_row_that_exits_is_refused_and_the_others_are_run(
+def test_a_variant_whose_code_exits_fails_and_the_others_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, out = tmp_path / "grid.toml", tmp_path / "out"

@@ -216,13 +216,13 @@ def test_extensions_are_called_in_every_phase(
     assert run_key(with_derived_settings(study), 1) == run_key(setup(study, 1, None).study, 1)
 
 
-def test_a_second_extension_of_a_kind_takes_the_place_of_the_first() -> None:
+def test_a_second_extension_of_a_kind_replaces_the_first() -> None:
     run = setup(quick_study(), 1, None).with_extension(Counted()).with_extension(Counted(fits=3))
     assert run.extensions == (Counted(fits=3),)
     assert run.extension(Counted) == Counted(fits=3)
 
 
-def test_attacks_are_taken_out_with_a_reason() -> None:
+def test_removed_attacks_are_listed_with_a_reason() -> None:
     run = setup(quick_study(), 1, None).without_attacks({"loss-series": "not today"})
     assert list(run.attacks) == ["blackbox-loss"]
     assert run.refused["loss-series"] == "not today"

@@ -187,7 +187,7 @@ def test_a_study_that_was_stopped_in_its_first_run_grows(run: Trained, tmp_path:
         {"figures": {"most_exposed": 3}},
     ],
 )
-def test_fewer_than_the_folder_holds_are_refused_with_advice(
+def test_removing_seeds_or_attacks_is_refused_with_advice(
     changes: dict[str, object], folder: Path
 ) -> None:
     with pytest.raises(

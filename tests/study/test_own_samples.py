@@ -160,7 +160,7 @@ def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
         assert one in left[client].ids
 
 
-def test_figures_of_membership_are_the_same_with_and_without_them() -> None:
+def test_source_samples_do_not_change_membership_figures() -> None:
     with_them, without = record(), record(0)
     assert with_them.config["audit"] != without.config["audit"]
     assert with_them.findings == without.findings
@@ -233,7 +233,7 @@ def test_a_recording_is_attacked_again_on_the_same_samples(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_recording_without_them_has_the_fair_draw_alone(tmp_path: Path) -> None:
+def test_a_recording_without_source_samples_has_only_the_fair_draw(tmp_path: Path) -> None:
     run_study(skewed_study(attacks={"loss-series": {}}), tmp_path / "run")
     again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
     assert {one.contrast for one in again.where(topic="source")} == {FAIR}
@@ -250,7 +250,7 @@ def test_a_study_of_an_older_version_resumes_unchanged(tmp_path: Path) -> None:
     assert run_study(study, tmp_path).content_hash == first.content_hash
 
 
-def test_a_run_without_them_keeps_the_name_that_older_versions_gave_it() -> None:
+def test_a_run_without_source_samples_keeps_its_name_of_older_versions() -> None:
     plain, more = (with_derived_settings(skewed_study(audit={"sources": n})) for n in (0, 7))
     assert run_key(plain, 1) != run_key(more, 1)
     values = plain.model_dump(mode="json")

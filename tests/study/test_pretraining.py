@@ -151,7 +151,7 @@ def test_missing_and_damaged_weights_are_refused(tmp_path: Path) -> None:
         pretrained(str(broken))
 
 
-def test_a_file_of_other_settings_under_the_name_is_refused() -> None:
+def test_a_pretraining_file_of_other_settings_is_refused() -> None:
     pretrain(resolve(study()))
     file = pretrained_file(with_derived_settings(study()).pretrained_name)
     settings = study().model_dump()["pretraining"]

@@ -98,7 +98,7 @@ def test_plain_records_are_recognised_by_one_check() -> None:
     assert is_plain_json(SMALL.model_dump_json())
 
 
-def test_budgets_need_no_samples(tmp_path: Path) -> None:
+def test_formal_epsilons_need_no_samples(tmp_path: Path) -> None:
     proven = {"metric": "formal_epsilon", "value": 2.0}
     bound = {"attack": "a", "metric": "epsilon", "value": 0.0, "low": 0.0, "n_members": 4}
     assert len(read_record(with_figures(tmp_path, proven, bound)).findings) == 2
@@ -117,7 +117,7 @@ def test_a_file_over_the_size_limit_is_not_parsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": "fedaudit-record"', "[1, 2,]"])
-def test_a_file_cut_short_is_called_damaged(tmp_path: Path, text: str) -> None:
+def test_a_truncated_file_is_reported_as_damaged(tmp_path: Path, text: str) -> None:
     with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
 
@@ -141,7 +141,7 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "9" * 5000])
-def test_numbers_that_no_figure_can_have_are_refused(tmp_path: Path, number: str) -> None:
+def test_impossible_numbers_are_refused(tmp_path: Path, number: str) -> None:
     text = SMALL.model_dump_json().replace("312.4", number, 1)
     with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
@@ -254,7 +254,7 @@ def test_figures_of_other_kinds_may_be_negative_or_large(tmp_path: Path) -> None
         assert read_record(path).findings[0].value == number
 
 
-def test_text_is_made_plain_and_plain_text_is_left_alone() -> None:
+def test_forbidden_characters_are_replaced_and_plain_text_is_unchanged() -> None:
     assert plain("Grüße, 東京 🙂\n\tשלום") == "Grüße, 東京 🙂\n\tשלום"
     assert plain("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
     assert len(plain("x" * 2 * MAX_TEXT_LENGTH)) == MAX_TEXT_LENGTH

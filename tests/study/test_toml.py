@@ -128,7 +128,7 @@ def test_a_misspelt_file_gets_the_nearest_name_in_its_folder(tmp_path: Path) -> 
         read_toml(tmp_path / "nowhere" / "policy.toml", "the policy")
 
 
-def test_a_mark_of_utf_8_at_the_start_is_passed_over(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(b'\xef\xbb\xbfname = "x"\r\nseeds = [1, 2]\r\n')
     assert read_studies(path)[0].seeds == (1, 2)

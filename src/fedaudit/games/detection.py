@@ -303,6 +303,7 @@ def _draw_target(
 ) -> TargetKnowledge:
     """Draw a target among the records of the inspecting client, or of the other clients."""
     own_ids = set(federation.own.ids.tolist())
+    # Each run searches a range of its own, so that runs have different targets.
     number = next(n for n in count(run * 10**6) if (contest.target(n) in own_ids) == is_own)
     return knowledge_of(contest, number)
 

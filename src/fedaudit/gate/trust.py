@@ -141,7 +141,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
             yield check("scores with the right sign", _first(below_chance))
     if policy.sources is not None:
         below_chance = [
-            f"{shortened(figure.success.attack)}: right less often than guessing"
+            f"{shortened(figure.success.attack)}: correct less often than guessing"
             for figure in below_guessing(source_attacks(record))
         ]
         if below_chance:

@@ -58,8 +58,8 @@ def directions_of(undefended: Sequence[Estimate]) -> Directions:
     """Decide for each attack and client whether it counts in averages, and in which direction.
 
     Only the undefended figure decides. Averages of defended rows use the same attacks in the same
-    direction. A defense therefore gains nothing if it pushes a mirrored AUC further below .5, and
-    noise is never mirrored upwards. An attack that is at chance level without a defense provides no
+    direction. For a mirrored attack, an AUC further below .5 is therefore a larger leak, and noise
+    is never mirrored upwards. An attack that is at chance level without a defense provides no
     information about a defense and does not count.
 
     Args:
