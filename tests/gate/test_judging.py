@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.outcome import Outcome, severity
-from fedaudit.gate.verdict import Check, Judged, Verdict, compare_interval, is_doubted
+from fedaudit.gate.verdict import Check, ComparedFigure, Verdict, compare_interval, is_doubted
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.record import Record
 from tests.estimates import estimate
@@ -490,9 +490,9 @@ def test_client_level_bounds_are_compared_with_the_ceiling(metric: str) -> None:
 def test_an_inconclusive_estimate_mentions_its_failed_control() -> None:
     figure = estimate(metric="auc", value=0.6, low=0.4, high=0.8, method="DeLong 95%")
     doubt = "the control blind classifier failed, so that it may not be leakage"
-    believed = compare_interval(Judged("AUC", figure), 0.5, 0.95)
+    believed = compare_interval(ComparedFigure("AUC", figure), 0.5, 0.95)
     with_doubt = compare_interval(
-        Judged("AUC", figure.with_doubt("blind classifier"), doubt=doubt), 0.5, 0.95
+        ComparedFigure("AUC", figure.with_doubt("blind classifier"), doubt=doubt), 0.5, 0.95
     )
     assert believed.outcome is with_doubt.outcome is Outcome.INCONCLUSIVE
     assert not is_doubted(believed.reason)

@@ -36,8 +36,8 @@ Result = TypeVar("Result")
 class Range(Interval):
     """Range of a number."""
 
-    def words(self, number: str) -> str:
-        """Return what is allowed, in words.
+    def description(self, number: str) -> str:
+        """Describe the allowed numbers.
 
         Args:
             number: "a number" or "a whole number".
@@ -65,11 +65,11 @@ class Condition(NamedTuple):
     """Condition that cannot be written as a range.
 
     Attributes:
-        words: What is allowed, for messages.
+        description: What is allowed, for messages.
         holds: Function that returns whether a value of the right type is allowed.
     """
 
-    words: str
+    description: str
     holds: Callable[[object], bool]
 
 
@@ -182,8 +182,8 @@ def allowed(annotation: object) -> str:
     origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *rules = type_arguments
-        conditions = [rule.words for rule in rules if isinstance(rule, Condition)]
-        ranges = [rule.words(allowed(kind)) for rule in rules if isinstance(rule, Range)]
+        conditions = [rule.description for rule in rules if isinstance(rule, Condition)]
+        ranges = [rule.description(allowed(kind)) for rule in rules if isinstance(rule, Range)]
         return [*conditions, *ranges, allowed(kind)][0]
     if origin in (Union, UnionType):
         return " or ".join(map(allowed, type_arguments))
@@ -192,8 +192,8 @@ def allowed(annotation: object) -> str:
     if origin in (tuple, list, Sequence, Collection):
         return f"a list, each entry {allowed(type_arguments[0])}"
     kind = origin or annotation
-    words = _IN_WORDS.get(kind)
-    return words or an(getattr(kind, "__name__", str(kind)))
+    description = _IN_WORDS.get(kind)
+    return description or an(getattr(kind, "__name__", str(kind)))
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

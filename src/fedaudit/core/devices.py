@@ -30,12 +30,14 @@ def device_named(name: str) -> torch.device:
     """
     match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", name)
     if match is None or name.startswith("cpu:"):
-        why = (
+        reason = (
             "mps has no double precision, in which gradients are summed"
             if name.partition(":")[0] == "mps"
             else 'a device is "cpu", "cuda" or "cuda:1"'
         )
-        raise BadInput(f"{name!r} cannot be computed on: {why}; this machine has {_device_names()}")
+        raise BadInput(
+            f"{name!r} is no device for fedaudit: {reason}; this machine has {_device_names()}"
+        )
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu":
         return CPU

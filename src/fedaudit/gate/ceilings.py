@@ -44,8 +44,8 @@ from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import (
     EXACT,
     Check,
+    ComparedFigure,
     FigureCheck,
-    Judged,
     Section,
     ceiling_check,
     compare_exact,
@@ -109,8 +109,8 @@ class Ceiling:
     setting: str
     metric: str
     name: str
-    figures: Callable[[Question], Iterator[Judged]]
-    compare: Callable[[Judged, float, float], FigureCheck] = compare_interval
+    figures: Callable[[Question], Iterator[ComparedFigure]]
+    compare: Callable[[ComparedFigure, float, float], FigureCheck] = compare_interval
     contrasts: bool = False
     format_as: str = ""
 
@@ -344,8 +344,9 @@ def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> li
     if policy is None or policy.judges_each or not record.watched:
         return []
     bounded = {f.target for f in record.findings if f.metric == EPSILON and f.value is not None}
-    drawn = {f.target for f in record.findings if f.attack and f.fair and f.value is not None}
-    return [c for c in _audited_clients(record) if c not in bounded and (bounded or not drawn)]
+    has_fair_figures = any(f.attack and f.fair and f.value is not None for f in record.findings)
+    may_lack_bound = bounded or not has_fair_figures
+    return [c for c in _audited_clients(record) if c not in bounded and may_lack_bound]
 
 
 def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) -> list[int]:
@@ -395,7 +396,7 @@ def _reasons_missing(record: Record) -> Callable[[FigureRun], str]:
     return reason
 
 
-def _membership_figures(question: Question) -> Iterator[Judged]:
+def _membership_figures(question: Question) -> Iterator[ComparedFigure]:
     assert question.policy.membership is not None
     ceiling, n_seeds = question.ceiling, len(set(question.record.seeds))
     generalises = judges_all_seeds(question.policy.membership.seeds)
@@ -415,8 +416,8 @@ def _membership_figures(question: Question) -> Iterator[Judged]:
             continue
         if figure is None:
             has_few_seeds = generalises and n_seeds < FEWEST_RUNS
-            why = reason(run) or _MISSING
-            yield Judged(str(run), None, too_few_runs(n_seeds) if has_few_seeds else why)
+            explanation = too_few_runs(n_seeds) if has_few_seeds else reason(run) or _MISSING
+            yield ComparedFigure(str(run), None, explanation)
             continue
         doubt = (
             question.trust.doubt(figure)
@@ -425,16 +426,18 @@ def _membership_figures(question: Question) -> Iterator[Judged]:
         )
         what = str(run) if run.target is not None else f"{run} {describe_pool(run.attack)}"
         if generalises:
-            yield Judged(what, *_over_all_seeds(figure, n_seeds, ceiling, doubt))
+            yield ComparedFigure(what, *_over_all_seeds(figure, n_seeds, ceiling, doubt))
         elif figure.low is None and figure.high is None and figure.at_threshold is not None:
-            yield Judged(
+            yield ComparedFigure(
                 what,
                 figure,
                 f"its limits are those {AT_THRESHOLD} instead of the rate's; attack the recording "
                 "again, or run the study again",
             )
         else:
-            yield Judged(what, figure, "", doubt, partial(samples_for_figure, figure, ceiling))
+            yield ComparedFigure(
+                what, figure, "", doubt, partial(samples_for_figure, figure, ceiling)
+            )
 
 
 def _is_pooled(
@@ -472,7 +475,7 @@ def _uncontrolled_doubts(record: Record) -> Callable[[Estimate], str]:
 def _over_all_seeds(
     figure: Estimate, n_seeds: int, ceiling: float, doubt: str
 ) -> tuple[Estimate, str, str, Callable[[], RequiredSamples | None]]:
-    """Return arguments of :class:`Judged` for the limits of a figure's mean over all seeds."""
+    """Return arguments of :class:`ComparedFigure` for a mean over all possible seeds."""
     value, limits = figure.value, figure.further or Interval(method=too_few_runs(n_seeds))
     limits_for_all = {"low": limits.low, "high": limits.high, "method": limits.method}
     return (
@@ -490,7 +493,7 @@ def _doubt_of_significance(figure: Estimate, ceiling: float) -> str:
     return "the record's test, corrected over the study, does not find it above guessing"
 
 
-def _group_figures(question: Question) -> Iterator[Judged]:
+def _group_figures(question: Question) -> Iterator[ComparedFigure]:
     record, policy, trust = question.record, question.policy.membership, question.trust
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
@@ -505,7 +508,7 @@ def _group_figures(question: Question) -> Iterator[Judged]:
         ]
         for row in large:
             kind = "class" if row.by == "class" else "samples of client"
-            yield Judged(
+            yield ComparedFigure(
                 f"{_figure_run(row)}, {kind} {shortened(row.group)}",
                 row,
                 doubt=trust.doubt(row),
@@ -513,18 +516,18 @@ def _group_figures(question: Question) -> Iterator[Judged]:
             )
         if not large:
             smaller = f", but {plural(len(rows), 'smaller group')}" if rows else ""
-            why = (
+            missing = (
                 f"the record has no group of at least {policy.smallest_group} members and as many "
                 f"non-members{smaller}"
             )
-            yield Judged(shortened(attack), None, why)
+            yield ComparedFigure(shortened(attack), None, missing)
     present = {(row.attack, row.target, row.seed) for row in record.groups}
     for run in _figure_runs(record, policy, every_seed=True):
         if groups.get(run.attack) and (run.attack, run.target, run.seed) not in present:
-            yield Judged(str(run), None, "the record has no group for it")
+            yield ComparedFigure(str(run), None, "the record has no group for it")
 
 
-def _epsilon_bounds(question: Question) -> Iterator[Judged]:
+def _epsilon_bounds(question: Question) -> Iterator[ComparedFigure]:
     """Yield lower bounds on epsilon for single runs; they share one error over the study."""
     unbounded = {*clients_without_bound(question.record, question.policy.membership)}
     reason = _reasons_missing(question.record)
@@ -535,8 +538,8 @@ def _epsilon_bounds(question: Question) -> Iterator[Judged]:
         if (figure is None or figure.value is None) and run.target in unbounded:
             continue
         doubt = question.trust.doubt(figure)
-        why = "" if figure is not None else reason(run) or "the record has no such bound"
-        yield Judged(str(run), figure, why, doubt)
+        missing = "" if figure is not None else reason(run) or "the record has no such bound"
+        yield ComparedFigure(str(run), figure, missing, doubt)
     for metric, what in _BOUNDS_ON_UPDATES.items():
         bounds = sorted(
             question.record.where(metric=metric), key=lambda bound: bound.seed is not None
@@ -544,7 +547,7 @@ def _epsilon_bounds(question: Question) -> Iterator[Judged]:
         if bounds and bounds[0].value is not None:
             # The value is the lower limit.
             bound = bounds[0].model_copy(update={"low": bounds[0].value})
-            yield Judged(f"one client's {what}", bound)
+            yield ComparedFigure(f"one client's {what}", bound)
 
 
 _BOUNDS_ON_UPDATES = {
@@ -557,13 +560,13 @@ _BOUNDS_ON_UPDATES = {
 """Bounds for a client's whole contribution or update, with the evidence for each."""
 
 
-def _formal_epsilons(question: Question) -> Iterator[Judged]:
+def _formal_epsilons(question: Question) -> Iterator[ComparedFigure]:
     for figure in question.record.findings:
         if figure.metric == question.metric:
-            yield Judged(defense_name(shortened(figure.defense)), figure)
+            yield ComparedFigure(defense_name(shortened(figure.defense)), figure)
 
 
-def _source_figures(question: Question) -> Iterator[Judged]:
+def _source_figures(question: Question) -> Iterator[ComparedFigure]:
     record, policy = question.record, question.policy.sources
     assert policy is not None
     attacks = judged_sources(record, policy)
@@ -574,28 +577,30 @@ def _source_figures(question: Question) -> Iterator[Judged]:
         excesses = [figure for figure in figures if figure.against == LABELS]
         for figure in excesses:
             if (figure.seed is not None) == uses_single_runs:
-                yield _judged_excess(figure, figures, question)
+                yield _excess_over_labels(figure, figures, question)
         present = {figure.seed for figure in excesses}
         for seed in dict.fromkeys(record.seeds) if uses_single_runs else (None,):
             if seed not in present:
-                yield Judged(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
+                yield ComparedFigure(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
 
 
-def _judged_excess(figure: Estimate, figures: Sequence[Estimate], question: Question) -> Judged:
+def _excess_over_labels(
+    figure: Estimate, figures: Sequence[Estimate], question: Question
+) -> ComparedFigure:
     """Return a source attack's excess over what label distributions explain, to be compared."""
     assert question.policy.sources is not None
     draw = ", on samples of a fair draw" * (figure.contrast == FAIR)
-    what = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
+    name = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
     doubt = question.trust.doubt(figure)
     same_setting = [f for f in figures if (f.defense, f.view) == (figure.defense, figure.view)]
     success = next(f for f in same_setting if f.seed == figure.seed and not f.against)
-    judged = figure.model_copy(update={"metric": _EXCESS})
+    excess = figure.model_copy(update={"metric": _EXCESS})
     fails = figure.low is not None and figure.low > question.ceiling
     passes = success.high is not None and success.high <= question.ceiling
     if has_older_level(figure) and not (fails or passes):
         # Older records overestimate what labels explain, and so underestimate the excess. Only a
         # failure, or a success rate that is below the ceiling itself, is certain.
-        return Judged(what, judged, OLDER_LEVEL)
+        return ComparedFigure(name, excess, OLDER_LEVEL)
     if figure.seed is not None:
         # The number of samples is a forecast, which treats the level that labels explain as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
@@ -606,7 +611,8 @@ def _judged_excess(figure: Estimate, figures: Sequence[Estimate], question: Ques
             question.ceiling,
             level=figure.level or 0.0,
         )
-        return Judged(what, judged.model_copy(update={"method": EXACT}), doubt=doubt, more=more)
+        excess = excess.model_copy(update={"method": EXACT})
+        return ComparedFigure(name, excess, doubt=doubt, more=more)
     above = above_chance(success) and above_chance(figure)
     if not (doubt or above or question.ceiling < 0):
         doubt = (
@@ -615,16 +621,16 @@ def _judged_excess(figure: Estimate, figures: Sequence[Estimate], question: Ques
         )
     if judges_all_seeds(question.policy.sources.seeds):
         n_runs = sum(f.seed is not None and f.against == figure.against for f in same_setting)
-        return Judged(what, *_over_all_seeds(judged, n_runs, question.ceiling, doubt))
-    return Judged(what, judged, doubt=doubt)
+        return ComparedFigure(name, *_over_all_seeds(excess, n_runs, question.ceiling, doubt))
+    return ComparedFigure(name, excess, doubt=doubt)
 
 
-def _model_risks(question: Question) -> Iterator[Judged]:
+def _model_risks(question: Question) -> Iterator[ComparedFigure]:
     for result in question.record.clusters:
         used_models = set(result.rounds[-1].choice)
         for number, model in enumerate(result.rounds[-1].models):
             if model.clients or number in used_models:
-                yield Judged(
+                yield ComparedFigure(
                     f"model {number} of {shortened(result.algorithm)} in seed {result.seed}",
                     Estimate(
                         topic="clusters",
@@ -641,7 +647,7 @@ def _model_risks(question: Question) -> Iterator[Judged]:
     present = {result.seed for result in question.record.clusters}
     for seed in dict.fromkeys(question.record.seeds):
         if seed not in present:
-            yield Judged(f"seed {seed}", None, "the record has no models for it")
+            yield ComparedFigure(f"seed {seed}", None, "the record has no models for it")
 
 
 _UNKNOWN_SAMPLES = RequiredSamples(
@@ -653,7 +659,7 @@ _UNKNOWN_SAMPLES = RequiredSamples(
 )
 
 
-def _game_points(question: Question) -> Iterator[Judged]:
+def _game_points(question: Question) -> Iterator[ComparedFigure]:
     assert question.policy.games is not None
     points = judged_points(question.record, question.policy.games)
     for point in points:
@@ -663,9 +669,9 @@ def _game_points(question: Question) -> Iterator[Judged]:
             bound = empirical_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
             figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
-        why = "" if figure is not None else "there is no bound"
+        missing = "" if figure is not None else "there is no bound"
         more = partial(games_for_point, point, question.ceiling)
-        yield Judged(point_name(point, question.record), figure, why, more=more)
+        yield ComparedFigure(point_name(point, question.record), figure, missing, more=more)
 
 
 _EXCESS, _RISK = "above_label_distributions_share", "risk_share"

@@ -290,17 +290,17 @@ def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:
     """Return the outcome of a rule, and its row of the table."""
     worst, outcome, allowed, measured = check.worst, str(check.outcome), "", ""
     is_open = check.outcome is Outcome.INCONCLUSIVE
-    why = check.reason
+    explanation = check.reason
     if check.ceiling is not None:
         allowed = format_value(check.ceiling, check.metric)
         if worst is None or (is_open and all(figure.value is None for figure in check.open)):
             outcome = "not judged"
             required = f"{plural(check.figures, 'figure')} required: " * bool(check.figures)
-            why = required + (
+            explanation = required + (
                 join_and(distinct(figure.reason for figure in check.open)) or check.reason
             )
         elif is_withdrawn:
-            outcome, why = "taken back", _TEXTS["taken_back"]
+            outcome, explanation = "withdrawn", _TEXTS["withdrawn"]
         else:
             measured = (
                 "not relied on" if is_doubted(worst.reason) else figure_text(worst, check.metric)
@@ -308,9 +308,9 @@ def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:
             number = check.outcomes.get(outcome, 0)
             counts = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
             parts = (worst.what, counts * (check.figures > 1), worst.reason, _needed_samples(check))
-            why = "; ".join(filter(None, parts))
+            explanation = "; ".join(filter(None, parts))
     name, outcome_text = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
-    cells = (outcome_text, name, allowed, measured, shortened(why, _MAX_TEXT))
+    cells = (outcome_text, name, allowed, measured, shortened(explanation, _MAX_TEXT))
     return outcome, tuple(cell or MISSING for cell in cells)
 
 

@@ -198,73 +198,75 @@ def is_doubted(reason: str) -> bool:
     return reason.startswith((_ABOVE, _AROUND))
 
 
-class Judged(NamedTuple):
+class ComparedFigure(NamedTuple):
     """Figure to compare with a ceiling; it may be missing from the record.
 
     Attributes:
-        what: Name of the figure.
+        name: Name of the figure.
         figure: The figure; None if the record lacks it.
-        why: Reason why the figure is missing or inconclusive; empty if it is neither.
+        missing: Reason why the figure is missing or inconclusive; empty if it is neither.
         doubt: Reason why a figure above the ceiling is not reliable; empty if it is reliable.
         more: Function that returns the additional samples or seeds that would decide the figure.
             It is called only if the figure is undecided.
     """
 
-    what: str
+    name: str
     figure: Estimate | None
-    why: str = ""
+    missing: str = ""
     doubt: str = ""
     more: Callable[[], RequiredSamples | None] = lambda: None
 
 
-def compare_interval(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
+def compare_interval(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
     """Compare a figure's limits with a ceiling; a missing figure never passes."""
-    figure = judged.figure
-    if figure is None or judged.why:
-        return _inconclusive(judged)
-    outcome, reason, can_be_decided = _outcome(figure, ceiling, confidence, judged.doubt)
-    more = judged.more() if can_be_decided else None
-    result = _figure_check(judged, outcome, reason, low=figure.low, high=figure.high, more=more)
+    figure = compared.figure
+    if figure is None or compared.missing:
+        return _inconclusive(compared)
+    outcome, reason, can_be_decided = _outcome(figure, ceiling, confidence, compared.doubt)
+    more = compared.more() if can_be_decided else None
+    result = _figure_check(compared, outcome, reason, low=figure.low, high=figure.high, more=more)
     return result if figure.value is not None else result.model_copy(update={"method": ""})
 
 
-def compare_lower_bound(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
+def compare_lower_bound(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
     """Compare a lower bound with a ceiling: a bound can fail, but never pass."""
-    figure = judged.figure
+    figure = compared.figure
     if figure is None or figure.low is None:
-        why = judged.why or (figure.note if figure else "")
-        return _inconclusive(judged._replace(figure=None, why=why))
+        missing = compared.missing or (figure.note if figure else "")
+        return _inconclusive(compared._replace(figure=None, missing=missing))
     outcome, reason = compare_bound(figure.low, ceiling), figure.note
-    if outcome is Outcome.FAIL and judged.doubt:
-        outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {judged.doubt}"
+    if outcome is Outcome.FAIL and compared.doubt:
+        outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {compared.doubt}"
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
         reason = f"even a perfect attack could not have shown more than {figure.ceiling:.3g}"
-    return _figure_check(judged, outcome, reason, low=figure.low)
+    return _figure_check(compared, outcome, reason, low=figure.low)
 
 
-def compare_exact(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
+def compare_exact(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
     """Compare an exactly known figure with a ceiling."""
-    figure = judged.figure
+    figure = compared.figure
     if figure is None or figure.value is None:
-        why = judged.why or (figure.note if figure else "") or "there is no guarantee"
-        return _inconclusive(judged._replace(figure=None, why=why))
+        missing = compared.missing or (figure.note if figure else "") or "there is no guarantee"
+        return _inconclusive(compared._replace(figure=None, missing=missing))
     outcome = Outcome.PASS if figure.value <= ceiling else Outcome.FAIL
-    return _figure_check(judged, outcome, figure.note, high=figure.value)
+    return _figure_check(compared, outcome, figure.note, high=figure.value)
 
 
-def compare_exact_or_fail(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
+def compare_exact_or_fail(
+    compared: ComparedFigure, ceiling: float, confidence: float
+) -> FigureCheck:
     """Compare an exactly known figure with a ceiling; a figure without a value fails."""
-    result = compare_exact(judged, ceiling, confidence)
+    result = compare_exact(compared, ceiling, confidence)
     has_value = result.value is not None
     return result if has_value else result.model_copy(update={"outcome": Outcome.FAIL})
 
 
-def _inconclusive(judged: Judged) -> FigureCheck:
-    return _figure_check(judged, Outcome.INCONCLUSIVE, judged.why)
+def _inconclusive(compared: ComparedFigure) -> FigureCheck:
+    return _figure_check(compared, Outcome.INCONCLUSIVE, compared.missing)
 
 
 def _figure_check(
-    judged: Judged,
+    compared: ComparedFigure,
     outcome: Outcome,
     reason: str,
     *,
@@ -272,10 +274,10 @@ def _figure_check(
     high: float | None = None,
     more: RequiredSamples | None = None,
 ) -> FigureCheck:
-    value = judged.figure.value if judged.figure else None
-    method = judged.figure.method if judged.figure else ""
+    value = compared.figure.value if compared.figure else None
+    method = compared.figure.method if compared.figure else ""
     return FigureCheck(
-        what=judged.what,
+        what=compared.name,
         value=value,
         low=low,
         high=high,
@@ -296,8 +298,8 @@ def _outcome(
     level = confidence_level(figure.method)
     is_confident = level is not None and level >= confidence - _TOLERANCE
     if figure.low is None and figure.high is None:
-        why = figure.method or figure.note or "none was computed"
-        return Outcome.INCONCLUSIVE, f"no interval: {why}", is_confident
+        explanation = figure.method or figure.note or "none was computed"
+        return Outcome.INCONCLUSIVE, f"no interval: {explanation}", is_confident
     if not is_confident:
         stated = "state no confidence level" if level is None else f"have confidence {level:.6g}"
         reason = f"its limits {stated}, but the policy requires {confidence:g}"

@@ -31,7 +31,7 @@ _SOURCE = attrgetter("attack", "defense", "view")
 """Coordinates that identify a curve, a client and a source attack in a record, respectively."""
 
 
-class Place(NamedTuple):
+class FigureKey(NamedTuple):
     """Metric and coordinates of a figure, except the attack: all attacks have the same samples.
 
     Attributes:
@@ -61,27 +61,27 @@ class Size(NamedTuple):
         return min(self)
 
 
-def place_of(figure: Estimate) -> Place:
+def figure_key(figure: Estimate) -> FigureKey:
     """Return the metric and the coordinates of a figure, except its attack."""
     kind = (figure.metric, figure.against, *(getattr(figure, name) for name in _KIND))
-    return Place(kind, figure.within, figure.contrast, figure.target, figure.seed)
+    return FigureKey(kind, figure.within, figure.contrast, figure.target, figure.seed)
 
 
-class Hidden(NamedTuple):
+class HiddenParts(NamedTuple):
     """Parts of a record that must be hidden.
 
     Attributes:
-        places: Places of hidden figures over all samples.
+        figures: Keys of hidden figures over all samples.
         groups: Hidden groups, in the form of :func:`group_of`.
         clients: Clients whose number of audited samples is hidden.
     """
 
-    places: set[Place]
+    figures: set[FigureKey]
     groups: set[Hashable]
     clients: set[int]
 
 
-def hidden_of(record: Record, smallest: int) -> Hidden:
+def hidden_parts(record: Record, smallest: int) -> HiddenParts:
     """Return the parts of a record that reveal groups of fewer than ``smallest`` samples."""
     figures = [*record.findings, *record.where(topic=UNLEARNING)]
     targets = {figure.target for figure in figures if figure.target is not None}
@@ -97,60 +97,60 @@ def hidden_of(record: Record, smallest: int) -> Hidden:
         division: _hidden_groups(division, sizes, clients, smallest, totals.get(division))
         for division, sizes in divisions.items()
     }
-    places = _hidden_places(figures, smallest)
+    keys = _hidden_keys(figures, smallest)
     # The mean over classes can be computed from its classes. If it is hidden, they are hidden too.
     hidden_means = {
         _division(figure, "class")
         for figure in figures
-        if figure.within == "class" and figure.metric == AUC and place_of(figure) in places
+        if figure.within == "class" and figure.metric == AUC and figure_key(figure) in keys
     }
     groups |= {division: set(divisions[division]) for division in hidden_means & divisions.keys()}
     hidden_groups: set[Hashable] = {
         (division, name) for division, names in groups.items() for name in names
     }
-    return Hidden(places, hidden_groups, clients)
+    return HiddenParts(keys, hidden_groups, clients)
 
 
-def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
-    """Return the places of figures that must be hidden.
+def _hidden_keys(figures: Iterable[Estimate], smallest: int) -> set[FigureKey]:
+    """Return the keys of figures that must be hidden.
 
     A figure over contrasts or seeds is hidden if any of its parts is hidden. A figure over clients
     stays visible if at least two clients are hidden that have enough samples together.
     """
-    sizes: dict[Place, Size] = {}
+    sizes: dict[FigureKey, Size] = {}
     for figure in figures:
         size = Size(figure.n_members, figure.n_nonmembers)
         if any(size):
-            place = place_of(figure)
-            sizes[place] = min(sizes.get(place, size), size, key=lambda each: each.smaller)
-    hidden = {place for place, size in sizes.items() if size.smaller < smallest}
+            key = figure_key(figure)
+            sizes[key] = min(sizes.get(key, size), size, key=lambda size: size.smaller)
+    hidden = {key for key, size in sizes.items() if size.smaller < smallest}
     # Totals are hidden over contrasts, then clients, then seeds: a hidden total of one step can be
     # a part in the next step.
     hidden |= _over_contrasts(hidden) & sizes.keys()
-    hidden_clients = defaultdict[Place, dict[int, Size]](dict)
-    for place in hidden:
-        if place.target is not None:
-            hidden_clients[_over_clients(place)][place.target] = sizes[place]
-    over_runs = {place._replace(seed=None) for place in sizes if place.seed is not None}
-    for place in sizes.keys() - hidden:
-        hidden_sizes = list(hidden_clients.get(_over_clients(place), {}).values())
+    hidden_clients = defaultdict[FigureKey, dict[int, Size]](dict)
+    for key in hidden:
+        if key.target is not None:
+            hidden_clients[_over_clients(key)][key.target] = sizes[key]
+    over_runs = {key._replace(seed=None) for key in sizes if key.seed is not None}
+    for key in sizes.keys() - hidden:
+        hidden_sizes = list(hidden_clients.get(_over_clients(key), {}).values())
         # A mean over runs is computed from the runs' figures, not from the clients' figures.
-        is_total = place.target is None and not (place.seed is None and place in over_runs)
+        is_total = key.target is None and not (key.seed is None and key in over_runs)
         if is_total and hidden_sizes and not _are_inseparable(hidden_sizes, smallest):
-            hidden.add(place)
+            hidden.add(key)
     hidden |= _over_contrasts(hidden) & sizes.keys()
-    hidden |= {place._replace(seed=None) for place in hidden} & sizes.keys()
+    hidden |= {key._replace(seed=None) for key in hidden} & sizes.keys()
     return hidden
 
 
-def _over_clients(place: Place) -> Place:
-    """Return the place of the figure over all clients of which a figure is a part."""
-    return place._replace(within="class" if place.within == "class" else "", target=None)
+def _over_clients(key: FigureKey) -> FigureKey:
+    """Return the key of the figure over all clients that includes a figure."""
+    return key._replace(within="class" if key.within == "class" else "", target=None)
 
 
-def _over_contrasts(places: Iterable[Place]) -> set[Place]:
-    """Return the places of the figures over all non-members of which figures are parts."""
-    return {place._replace(contrast=MIXED) for place in places if place.contrast in _PARTS_OF_MIXED}
+def _over_contrasts(keys: Iterable[FigureKey]) -> set[FigureKey]:
+    """Return the keys of the figures over all non-members that include some figures."""
+    return {key._replace(contrast=MIXED) for key in keys if key.contrast in _PARTS_OF_MIXED}
 
 
 def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smallest: int) -> set[int]:
@@ -308,8 +308,8 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     are numbers of people. Figures from which a suppressed figure could be computed are removed too,
     see :mod:`fedaudit.pack.suppressing`. A second call changes nothing.
     """
-    places, small_groups, small_clients = hidden_of(record, smallest)
-    findings = [_figure(figure, smallest, places) for figure in record.findings]
+    keys, small_groups, small_clients = hidden_parts(record, smallest)
+    findings = [_figure(figure, smallest, keys) for figure in record.findings]
     # Figures that were suppressed earlier are included, so that their curves are removed too.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves, clients = set(map(_CURVE, hidden)), set(map(_CLIENT, hidden))
@@ -344,14 +344,14 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     groups = [row for row in record.groups if group_of(row) not in small_groups]
     counts = {name: _count_changes(getattr(record, name), rows) for name, rows in lists.items()}
     hidden_unlearning = sum(
-        _figure(row, smallest, places) is not row for row in record.where(topic=UNLEARNING)
+        _figure(row, smallest, keys) is not row for row in record.where(topic=UNLEARNING)
     )
     counts |= {
         "findings": _count_changes(record.findings, findings) + hidden_unlearning,
         "groups": _count_changes(record.groups, groups),
     }
     others = [
-        _figure(row, smallest, places) if row.topic == UNLEARNING else row
+        _figure(row, smallest, keys) if row.topic == UNLEARNING else row
         for row in record.others
         if row.topic != "source"
         or _SOURCE(row) not in few_sources | (few_fair_sources if row.contrast == FAIR else set())
@@ -367,8 +367,8 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     return Suppressed(record.model_copy(update=update), counts)
 
 
-def _figure(figure: Estimate, smallest: int, places: Collection[Place]) -> Estimate:
-    if figure.value is None or place_of(figure) not in places:
+def _figure(figure: Estimate, smallest: int, keys: Collection[FigureKey]) -> Estimate:
+    if figure.value is None or figure_key(figure) not in keys:
         return figure
     removed = dict.fromkeys(_VALUE_FIELDS)
     return figure.model_copy(update={**removed, "tests": [], "note": _note_on(figure, smallest)})
@@ -411,12 +411,12 @@ def total_suppressed(counts: Mapping[str, int], packed: Record) -> dict[str, int
 
 def wrongly_suppressed(record: Record, smallest: int) -> list[Estimate]:
     """Return figures that are marked as suppressed without reason, or for another group size."""
-    places = hidden_of(record, smallest).places
+    keys = hidden_parts(record, smallest).figures
     return [
         figure
         for figure in record.findings
         if is_suppressed(figure)
-        and (figure.note != _note_on(figure, smallest) or place_of(figure) not in places)
+        and (figure.note != _note_on(figure, smallest) or figure_key(figure) not in keys)
     ]
 
 

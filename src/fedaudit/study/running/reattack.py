@@ -179,8 +179,8 @@ def reattack(
             refuse_other_data(run)
             rounds = with_all_signals(run, stored_rounds(run), work, notes.append)
             warn_of_unhashed(run.folder, log)
-            run = _drop_unmeasured_attacks(run, rounds, named=bool(names))
-            run = _fit_attacks(run, recording, work, log, named=bool(names))
+            run = _drop_unmeasured_attacks(run, rounds, is_required=bool(names))
+            run = _fit_attacks(run, recording, work, log, is_required=bool(names))
             measured.append(MeasuredRun(run, rounds))
         # An attack that is refused in one run is dropped in all runs. Otherwise, a mean over some
         # runs could be misread as a mean over all runs.
@@ -273,9 +273,12 @@ def refuse_other_data(run: Setup) -> None:
 
 
 def _fit_attacks(
-    run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, named: bool
+    run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, is_required: bool
 ) -> Setup:
-    """Fit attacks that use federations of the adversary."""
+    """Fit attacks that use federations of the adversary.
+
+    Attacks that cannot be fitted are dropped, or raise an error if they are required.
+    """
     for extension in run.extensions:
         context = FitContext(
             partial(_measured_federation, recording, extension.table), work.progress
@@ -284,7 +287,7 @@ def _fit_attacks(
         try:
             run = extension.fit(run, context)
         except FedauditError as error:
-            if named or not dependent or isinstance(error, Damaged):
+            if is_required or not dependent or isinstance(error, Damaged):
                 raise
             log(f"not run: {', '.join(dependent)} ({error})")
             run = run.without_attacks(dict.fromkeys(dependent, str(error)))
@@ -311,8 +314,8 @@ def _measured_federation(
     return stored_rounds(run)
 
 
-def _drop_unmeasured_attacks(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:
-    """Drop attacks whose signals were not measured, or raise if the caller named the attacks."""
+def _drop_unmeasured_attacks(run: Setup, stored: Sequence[Stored], *, is_required: bool) -> Setup:
+    """Drop attacks whose signals were not measured, or raise if they are required."""
     measured = stored[0].measured.signals
     missing: Mapping[str, list[str]] = {
         name: [signal.name for signal in attack.signals if signal.name not in measured]
@@ -323,7 +326,7 @@ def _drop_unmeasured_attacks(run: Setup, stored: Sequence[Stored], *, named: boo
         for name, signals in missing.items()
         if signals
     }
-    if named and refused:
+    if is_required and refused:
         name, reason = next(iter(refused.items()))
         raise BadInput(
             f"{name!r} cannot be run on this recording: {reason}; run the study again with this "
