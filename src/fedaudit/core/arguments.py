@@ -116,7 +116,7 @@ def refuse_invalid(what: str, value: object, annotation: object, default: object
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if not near and default is not ...:
         hint = f"; leave it out for {default!r}"
-    raise BadArgument(f"{what} takes {allowed(annotation)}, got {text}{hint}")
+    raise BadArgument(f"{what} takes {describe_allowed(annotation)}, got {text}{hint}")
 
 
 def _is_allowed(value: object, annotation: object) -> bool:
@@ -177,20 +177,22 @@ _IN_WORDS = {
 }
 
 
-def allowed(annotation: object) -> str:
-    """Return what an annotation allows, in words."""
+def describe_allowed(annotation: object) -> str:
+    """Describe the values that an annotation allows."""
     origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *rules = type_arguments
         conditions = [rule.description for rule in rules if isinstance(rule, Condition)]
-        ranges = [rule.description(allowed(kind)) for rule in rules if isinstance(rule, Range)]
-        return [*conditions, *ranges, allowed(kind)][0]
+        ranges = [
+            rule.description(describe_allowed(kind)) for rule in rules if isinstance(rule, Range)
+        ]
+        return [*conditions, *ranges, describe_allowed(kind)][0]
     if origin in (Union, UnionType):
-        return " or ".join(map(allowed, type_arguments))
+        return " or ".join(map(describe_allowed, type_arguments))
     if origin is Literal:
         return " or ".join(map(repr, type_arguments))
     if origin in (tuple, list, Sequence, Collection):
-        return f"a list, each entry {allowed(type_arguments[0])}"
+        return f"a list, each entry {describe_allowed(type_arguments[0])}"
     kind = origin or annotation
     description = _IN_WORDS.get(kind)
     return description or an(getattr(kind, "__name__", str(kind)))
@@ -286,7 +288,7 @@ def _check(
         if missing:
             name = missing[1]
             annotation = parameters[name].annotation
-            expected = "" if isinstance(annotation, str) else f", {allowed(annotation)}"
+            expected = "" if isinstance(annotation, str) else f", {describe_allowed(annotation)}"
             raise BadArgument(f"{owner} needs {name}{expected}; give it as {name}=...") from error
         raise BadArgument(
             f"{owner}: {error}; give arguments by name: {', '.join(parameters)}"

@@ -55,7 +55,7 @@ class Trust(NamedTuple):
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
     """Return the reasons to doubt a record's figures."""
-    return Trust(_unsound(record), evidence.confidence)
+    return Trust(_why_unsound(record), evidence.confidence)
 
 
 def control_checks(
@@ -89,14 +89,14 @@ def control_checks(
         if kind in required:
             faults += _missing_controls(rows, judged, record.seeds)
         name = f"control: {shortened(kind)}"
-        yield requirement_check("controls", name, _first(faults), outcome_of_fault)
+        yield requirement_check("controls", name, _first_items(faults), outcome_of_fault)
 
 
 def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     """Yield the checks of the policy's requirements on the evidence as a whole."""
     required = policy.evidence
     check = partial(requirement_check, "evidence", outcome_of_fault=Outcome.INCONCLUSIVE)
-    unsound = _unsound(record)
+    unsound = _why_unsound(record)
     yield check("a sound evaluation", [unsound] if unsound else [])
     if record.where(topic="utility") and required.least_learned:
         yield check("models that learned", _unlearned_models(record, required))
@@ -138,14 +138,14 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
             and figure.attack in (policy.membership.attacks or [figure.attack])
         ]
         if below_chance:
-            yield check("scores with the right sign", _first(below_chance))
+            yield check("scores with the right sign", _first_items(below_chance))
     if policy.sources is not None:
         below_chance = [
             f"{shortened(figure.success.attack)}: correct less often than guessing"
             for figure in below_guessing(source_attacks(record))
         ]
         if below_chance:
-            yield check("scores with the right sign", _first(below_chance))
+            yield check("scores with the right sign", _first_items(below_chance))
     # An attack that ran has a note only if it failed in some of its runs.
     failed = [
         row
@@ -153,7 +153,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         if row.status == "failed" or (row.status == "run" and row.note)
     ]
     faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in failed]
-    yield check("every attack was run", _first(faults))
+    yield check("every attack was run", _first_items(faults))
 
 
 def _after_comma(labels: Mapping[Setting, str], figure: Estimate) -> str:
@@ -188,7 +188,7 @@ def _coverage_faults(
     return faults
 
 
-def _unsound(record: Record) -> str:
+def _why_unsound(record: Record) -> str:
     if record.evaluation != "aligned":
         return (
             f"the evaluation is {record.evaluation!r}, the published method, which reports "
@@ -207,7 +207,7 @@ def _unlearned_models(record: Record, required: EvidencePolicy) -> list[str]:
     rows = record.where(topic="utility")
     with_accuracy = {row.defense for row in rows if row.metric in (TEST_ACCURACY, TRAIN_ACCURACY)}
     leaks = leaking_defenses(record)
-    return _first(
+    return _first_items(
         [
             f"the task has no accuracy, and no attack is above guessing with "
             f"{shortened(defense_name(name))}, so the models may have learned nothing; if their "
@@ -243,9 +243,9 @@ def _missing_controls(
         if len(reasons) == 1 and not completed:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["this control was not run, or not in every run"]
-    return [f"missing for {join_and(_first([shortened(attack) for attack in unchecked]))}"]
+    return [f"missing for {join_and(_first_items([shortened(attack) for attack in unchecked]))}"]
 
 
-def _first(items: list[str]) -> list[str]:
+def _first_items(items: list[str]) -> list[str]:
     n_more = len(items) - MAX_NAMED
     return [*items[:MAX_NAMED], f"{n_more} more"] if n_more > 0 else items

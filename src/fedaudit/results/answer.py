@@ -4,7 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import Count, Part, Share, refuse_disorder, refuse_ragged
+from fedaudit.results.fields import (
+    Count,
+    Part,
+    Share,
+    refuse_unequal_lengths,
+    refuse_unordered_limits,
+)
 
 OriginName = Literal["member", "other_client", "unseen"]
 Contrast = Literal["unseen", "other_client"]
@@ -35,7 +41,7 @@ class AttackAnswer(Part):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "AttackAnswer":
-        refuse_disorder(self.chance_low, None, self.chance_high)
+        refuse_unordered_limits(self.chance_low, None, self.chance_high)
         return self
 
 
@@ -95,9 +101,9 @@ class SourceAnswer(Part):
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "SourceAnswer":
-        refuse_ragged(clients=self.clients, posterior=self.posterior)
+        refuse_unequal_lengths(clients=self.clients, posterior=self.posterior)
         if self.by_labels:
-            refuse_ragged(
+            refuse_unequal_lengths(
                 clients=self.clients, by_labels=self.by_labels, with_labels=self.with_labels
             )
         return self

@@ -8,7 +8,15 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from fedaudit.results.fields import LARGEST, Count, Finite, Limits, Part, Share, refuse_disorder
+from fedaudit.results.fields import (
+    LARGEST,
+    Count,
+    Finite,
+    Limits,
+    Part,
+    Share,
+    refuse_unordered_limits,
+)
 
 NO_DEFENSE = "none"
 """Name of the defense if there is none."""
@@ -230,10 +238,10 @@ class Estimate(Interval, Coordinates):
                 raise ValueError(f"{number:g} is not in [{minimum:g}, {maximum:g}]")
         # A bootstrap of an absolute difference may leave out the difference itself.
         resampled = self.method.startswith(BOOTSTRAP)
-        refuse_disorder(self.low, None if resampled else self.value, self.high)
+        refuse_unordered_limits(self.low, None if resampled else self.value, self.high)
         for limits in (self.at_threshold, self.further):
             if limits is not None:
-                refuse_disorder(limits.low, self.value, limits.high)
+                refuse_unordered_limits(limits.low, self.value, limits.high)
         return self
 
     @property
@@ -302,7 +310,7 @@ def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
     ]
 
 
-def expanded(entries: object) -> object:
+def expand(entries: object) -> object:
     """Return one entry for each figure. Validation later refuses input that is not a list."""
     if not isinstance(entries, list):
         return entries

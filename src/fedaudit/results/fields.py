@@ -68,7 +68,7 @@ class Limits(Part, Generic[Limit]):
     high: Limit | None = None
 
 
-def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:
+def refuse_unordered_limits(low: float | None, value: float | None, high: float | None) -> None:
     """Raise ValueError unless low <= value <= high, where any of them may be None."""
     numbers = [number for number in (low, value, high) if number is not None]
     for smaller, larger in pairwise(numbers):
@@ -76,7 +76,7 @@ def refuse_disorder(low: float | None, value: float | None, high: float | None) 
             raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
 
 
-def refuse_ragged(**lists: Sized) -> None:
+def refuse_unequal_lengths(**lists: Sized) -> None:
     """Raise ValueError unless all lists have the same length."""
     if len({len(values) for values in lists.values()}) > 1:
         raise ValueError(f"{', '.join(lists)} are not of the same length")

@@ -21,7 +21,7 @@ from fedaudit.results.fields import (
     Part,
     Seconds,
     Share,
-    refuse_disorder,
+    refuse_unordered_limits,
 )
 
 DETECTOR = "detector"
@@ -300,7 +300,7 @@ class TargetCertificate(Limits[Share]):
     def _validate_limits(self) -> "TargetCertificate":
         if self.low is None or self.high is None:
             raise ValueError("a certificate must have a lower and an upper limit")
-        refuse_disorder(self.low, None, self.high)
+        refuse_unordered_limits(self.low, None, self.high)
         return self
 
 
@@ -429,7 +429,7 @@ class PointPlayed(GamePoint):
         if (epochs is None) != (training is None):
             raise ValueError("the mean number of epochs needs its minimum and maximum")
         if training is not None:
-            refuse_disorder(float(training.least), epochs, float(training.most))
+            refuse_unordered_limits(float(training.least), epochs, float(training.most))
             if training.stopped > self.targets:
                 raise ValueError(f"{training.stopped} targets stopped, of only {self.targets}")
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
-from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
+from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expand
 from fedaudit.results.fields import (
     Count,
     Finite,
@@ -25,8 +25,8 @@ from fedaudit.results.fields import (
     Seconds,
     Share,
     SignedShare,
-    refuse_disorder,
-    refuse_ragged,
+    refuse_unequal_lengths,
+    refuse_unordered_limits,
 )
 from fedaudit.results.games import (
     DESCRIPTIVE_SETTINGS,
@@ -79,7 +79,7 @@ class Curve(Part):
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "Curve":
-        refuse_ragged(fpr=self.fpr, tpr=self.tpr)
+        refuse_unequal_lengths(fpr=self.fpr, tpr=self.tpr)
         return self
 
 
@@ -98,7 +98,7 @@ class Trajectory(Part):
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "Trajectory":
-        refuse_ragged(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
+        refuse_unequal_lengths(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
         return self
 
 
@@ -117,7 +117,7 @@ class Histogram(Part):
     @model_validator(mode="after")
     def _validate_lengths(self) -> "Histogram":
         bins = range(len(self.edges) - 1)
-        refuse_ragged(
+        refuse_unequal_lengths(
             bins=bins, member=self.member, other_client=self.other_client, unseen=self.unseen
         )
         if any(edge > next_edge for edge, next_edge in pairwise(self.edges)):
@@ -171,7 +171,7 @@ class ControlResult(Limits[Share]):
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ControlResult":
         # The mean over shuffles may lie outside their central range.
-        refuse_disorder(self.low, None, self.high)
+        refuse_unordered_limits(self.low, None, self.high)
         return self
 
 
@@ -185,7 +185,7 @@ class AccuracyByRound(Part):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "AccuracyByRound":
-        refuse_ragged(rounds=self.rounds, accuracy=self.accuracy)
+        refuse_unequal_lengths(rounds=self.rounds, accuracy=self.accuracy)
         return self
 
 
@@ -458,7 +458,7 @@ class Record(Part):
     @field_validator("estimates", mode="before")
     @classmethod
     def _expand(cls, entries: object) -> object:
-        return expanded(entries)
+        return expand(entries)
 
     @field_serializer("estimates")
     def _compact(self, estimates: list[Estimate]) -> list[dict[str, object]]:

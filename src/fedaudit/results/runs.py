@@ -15,8 +15,8 @@ from fedaudit.results.fields import (
     Part,
     Share,
     SignedShare,
-    refuse_disorder,
-    refuse_ragged,
+    refuse_unequal_lengths,
+    refuse_unordered_limits,
 )
 
 MAX_LISTED = 1000
@@ -272,13 +272,13 @@ class SourceResult(Part):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "SourceResult":
-        refuse_ragged(clients=self.clients, confusion=self.confusion)
+        refuse_unequal_lengths(clients=self.clients, confusion=self.confusion)
         for row in self.confusion:
-            refuse_ragged(clients=self.clients, confusion=row)
+            refuse_unequal_lengths(clients=self.clients, confusion=row)
         if self.by_round:
-            refuse_ragged(rounds=self.rounds, by_round=self.by_round)
+            refuse_unequal_lengths(rounds=self.rounds, by_round=self.by_round)
         if self.overfitting:
-            refuse_ragged(clients=self.clients, overfitting=self.overfitting)
+            refuse_unequal_lengths(clients=self.clients, overfitting=self.overfitting)
         if not set(self.absent) <= set(self.clients):
             raise ValueError("absent clients must be among the clients")
         if sum(map(sum, self.confusion)) != self.samples:
@@ -329,7 +329,7 @@ class ModelState(Limits[Share]):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ModelState":
-        refuse_disorder(self.low, self.risk, self.high)
+        refuse_unordered_limits(self.low, self.risk, self.high)
         return self
 
 
@@ -382,13 +382,13 @@ class ClusterResult(Part):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ClusterResult":
-        refuse_ragged(clients=self.clients, group=self.group, thresholds=self.thresholds)
+        refuse_unequal_lengths(clients=self.clients, group=self.group, thresholds=self.thresholds)
         if self.joined:
-            refuse_ragged(clients=self.clients, joined=self.joined)
+            refuse_unequal_lengths(clients=self.clients, joined=self.joined)
         models = self.rounds[0].models
         for measured in self.rounds:
-            refuse_ragged(clients=self.clients, choice=measured.choice)
-            refuse_ragged(models=models, others=measured.models)
+            refuse_unequal_lengths(clients=self.clients, choice=measured.choice)
+            refuse_unequal_lengths(models=models, others=measured.models)
             if max(measured.choice) >= len(models):
                 raise ValueError(f"there are {len(models)} models, but no {max(measured.choice)}")
         if len(set(self.group_names)) < len(self.group_names):
