@@ -80,7 +80,7 @@ def test_a_linear_search_finds_the_same_sample_size() -> None:
 def test_no_sample_size_decides_a_figure_at_its_ceiling() -> None:
     told = required_sample_size(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
     assert (told.count, told.then) == (0, None)
-    assert "even 100 times as many members would not settle it" in told.text
+    assert "even 100 times as many members would not decide it" in told.text
 
 
 @pytest.mark.parametrize("start", [1, 30, 1000, 10**6])
@@ -93,7 +93,7 @@ def test_no_more_than_a_hundred_times_the_audit_is_suggested(start: int) -> None
 
 def test_required_seeds_are_limited() -> None:
     told = required_sample_size(share_of(0.05), 5, 0.05, what="seeds", largest=1000)  # type: ignore[arg-type]
-    assert "even 1,000 seeds would not settle it" in told.text
+    assert "even 1,000 seeds would not decide it" in told.text
 
 
 def test_missing_requirements_are_reported_as_unknown() -> None:

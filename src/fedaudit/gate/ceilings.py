@@ -78,8 +78,8 @@ ALPHA = 0.05
 _MISSING = "the record has no such figure"
 
 
-class Question(NamedTuple):
-    """Ceiling of a policy, for one metric and kind of non-members, and the record to check."""
+class CeilingRule(NamedTuple):
+    """A ceiling on one metric and kind of non-members, and the record to which it is applied."""
 
     record: Record
     policy: Policy
@@ -109,7 +109,7 @@ class Ceiling:
     setting: str
     metric: str
     name: str
-    figures: Callable[[Question], Iterator[ComparedFigure]]
+    figures: Callable[[CeilingRule], Iterator[ComparedFigure]]
     compare: Callable[[ComparedFigure, float, float], FigureCheck] = compare_interval
     contrasts: bool = False
     format_as: str = ""
@@ -131,9 +131,9 @@ def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Che
         for (metric, ceiling), contrast in product(ceilings.items(), contrasts):
             if row.contrasts and contrast in unfair_contrasts(record):
                 continue
-            question = Question(record, policy, trust, metric, contrast, ceiling)
+            rule = CeilingRule(record, policy, trust, metric, contrast, ceiling)
             results = [
-                row.compare(figure, ceiling, trust.confidence) for figure in row.figures(question)
+                row.compare(figure, ceiling, trust.confidence) for figure in row.figures(rule)
             ]
             unbounded = metric == EPSILON and clients_without_bound(record, policy.membership)
             if not results and (unbounded or is_too_small_for(record, policy, metric, contrast)):
@@ -300,17 +300,17 @@ def _figure_run(figure: Estimate) -> FigureRun:
 
 
 def _figures_by_run(
-    question: Question, *, every_seed: bool = False
+    rule: CeilingRule, *, every_seed: bool = False
 ) -> Iterator[tuple[FigureRun, Estimate | None]]:
-    """Yield coordinates and figures; None for a missing figure, and several pairs for several."""
-    assert question.policy.membership is not None
+    """Yield pairs of coordinates and a figure, or None if there is no figure."""
+    assert rule.policy.membership is not None
     by_run: dict[FigureRun, list[Estimate | None]] = {}
-    for figure in question.record.findings:
-        if figure.metric == question.metric and figure.contrast == question.contrast:
+    for figure in rule.record.findings:
+        if figure.metric == rule.metric and figure.contrast == rule.contrast:
             by_run.setdefault(_figure_run(figure), []).append(figure)
-    skips_missing = not question.policy.membership.judges_each
-    reason = _reasons_missing(question.record)
-    for run in _figure_runs(question.record, question.policy.membership, every_seed=every_seed):
+    skips_missing = not rule.policy.membership.judges_each
+    reason = _reasons_missing(rule.record)
+    for run in _figure_runs(rule.record, rule.policy.membership, every_seed=every_seed):
         if run not in by_run and skips_missing and reason(run):
             continue
         yield from ((run, figure) for figure in by_run.get(run, [None]))
@@ -338,8 +338,8 @@ def never_measured(record: Record) -> list[int]:
 def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> list[int]:
     """Return clients of a recording for which no lower bound on epsilon could be computed.
 
-    They have too few samples that a fair coin assigned, or their non-members were not drawn by
-    coins. The gate does not require a bound for them, since a bound can never lead to a pass.
+    They have too few samples whose membership was decided at random, or none. The gate does not
+    require a bound for them, since a bound can never lead to a pass.
     """
     if policy is None or policy.judges_each or not record.watched:
         return []
@@ -350,7 +350,10 @@ def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> li
 
 
 def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) -> list[int]:
-    """Return pooled clients whose individual AUC is not shown to be below the ceiling."""
+    """Return clients whose individual AUC is not shown to be below the ceiling.
+
+    Only pooled clients are considered: those that are also part of a figure over all clients.
+    """
     if policy is None or policy.judges_each or policy.auc is None:
         return []
     figures = [
@@ -384,7 +387,7 @@ def _leaks(figure: Estimate, ceiling: float) -> bool:
 
 
 def _reasons_missing(record: Record) -> Callable[[FigureRun], str]:
-    """Return a function that explains why a run has no figure; "" if there is no reason."""
+    """Return a function that explains why there is no figure; "" if no reason is known."""
     present = {(figure.attack, figure.target) for figure in record.findings}
     never, partly_run = set(never_measured(record)), partly_run_attacks(record)
 
@@ -396,21 +399,21 @@ def _reasons_missing(record: Record) -> Callable[[FigureRun], str]:
     return reason
 
 
-def _membership_figures(question: Question) -> Iterator[ComparedFigure]:
-    assert question.policy.membership is not None
-    ceiling, n_seeds = question.ceiling, len(set(question.record.seeds))
-    generalises = judges_all_seeds(question.policy.membership.seeds)
-    skips_rates = question.policy.membership.small_audits == "not judged"
-    figures, reason = list(_figures_by_run(question)), _reasons_missing(question.record)
-    describe_pool = pooled_over(question.record)
-    uncontrolled_doubt = _uncontrolled_doubts(question.record)
+def _membership_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    assert rule.policy.membership is not None
+    ceiling, n_seeds = rule.ceiling, len(set(rule.record.seeds))
+    generalises = judges_all_seeds(rule.policy.membership.seeds)
+    skips_rates = rule.policy.membership.small_audits == "not judged"
+    figures, reason = list(_figures_by_run(rule)), _reasons_missing(rule.record)
+    describe_pool = pooled_over(rule.record)
+    uncontrolled_doubt = _uncontrolled_doubts(rule.record)
     pooled = {
         (run.attack, run.defense, run.seed)
         for run, figure in figures
         if run.target is None and figure is not None and figure.value is not None
     }
     for run, figure in figures:
-        if run.target is not None and _is_pooled(question, run, figure, pooled):
+        if run.target is not None and _is_pooled(rule, run, figure, pooled):
             continue
         if figure is not None and skips_rates and _too_small(figure, ceiling):
             continue
@@ -420,7 +423,7 @@ def _membership_figures(question: Question) -> Iterator[ComparedFigure]:
             yield ComparedFigure(str(run), None, explanation)
             continue
         doubt = (
-            question.trust.doubt(figure)
+            rule.trust.doubt(figure)
             or _doubt_of_significance(figure, ceiling)
             or uncontrolled_doubt(figure)
         )
@@ -441,16 +444,16 @@ def _membership_figures(question: Question) -> Iterator[ComparedFigure]:
 
 
 def _is_pooled(
-    question: Question,
+    rule: CeilingRule,
     run: FigureRun,
     figure: Estimate | None,
     pooled: Collection[tuple[str, str, int | None]],
 ) -> bool:
     """Return True if a client is judged together with others, since no leak is shown for it."""
-    policy = question.policy.membership
+    policy = rule.policy.membership
     if policy is None or policy.judges_each:
         return False
-    leaks = figure is not None and _leaks(figure, question.ceiling)
+    leaks = figure is not None and _leaks(figure, rule.ceiling)
     return not leaks and (run.attack, run.defense, run.seed) in pooled
 
 
@@ -493,8 +496,8 @@ def _doubt_of_significance(figure: Estimate, ceiling: float) -> str:
     return "the record's test, corrected over the study, does not find it above guessing"
 
 
-def _group_figures(question: Question) -> Iterator[ComparedFigure]:
-    record, policy, trust = question.record, question.policy.membership, question.trust
+def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    record, policy, trust = rule.record, rule.policy.membership, rule.trust
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
     for row in record.groups:
@@ -512,7 +515,7 @@ def _group_figures(question: Question) -> Iterator[ComparedFigure]:
                 f"{_figure_run(row)}, {kind} {shortened(row.group)}",
                 row,
                 doubt=trust.doubt(row),
-                more=partial(samples_for_auc, row, question.ceiling),
+                more=partial(samples_for_auc, row, rule.ceiling),
             )
         if not large:
             smaller = f", but {plural(len(rows), 'smaller group')}" if rows else ""
@@ -527,23 +530,21 @@ def _group_figures(question: Question) -> Iterator[ComparedFigure]:
             yield ComparedFigure(str(run), None, "the record has no group for it")
 
 
-def _epsilon_bounds(question: Question) -> Iterator[ComparedFigure]:
+def _epsilon_bounds(rule: CeilingRule) -> Iterator[ComparedFigure]:
     """Yield lower bounds on epsilon for single runs; they share one error over the study."""
-    unbounded = {*clients_without_bound(question.record, question.policy.membership)}
-    reason = _reasons_missing(question.record)
-    for run, figure in _figures_by_run(question._replace(contrast="unseen"), every_seed=True):
+    unbounded = {*clients_without_bound(rule.record, rule.policy.membership)}
+    reason = _reasons_missing(rule.record)
+    for run, figure in _figures_by_run(rule._replace(contrast="unseen"), every_seed=True):
         if run.target is None:
-            # Bounds are computed for single clients, whose members were drawn by separate coins.
+            # Bounds are computed for single clients, whose members were drawn independently.
             continue
         if (figure is None or figure.value is None) and run.target in unbounded:
             continue
-        doubt = question.trust.doubt(figure)
+        doubt = rule.trust.doubt(figure)
         missing = "" if figure is not None else reason(run) or "the record has no such bound"
         yield ComparedFigure(str(run), figure, missing, doubt)
     for metric, what in _BOUNDS_ON_UPDATES.items():
-        bounds = sorted(
-            question.record.where(metric=metric), key=lambda bound: bound.seed is not None
-        )
+        bounds = sorted(rule.record.where(metric=metric), key=lambda bound: bound.seed is not None)
         if bounds and bounds[0].value is not None:
             # The value is the lower limit.
             bound = bounds[0].model_copy(update={"low": bounds[0].value})
@@ -551,7 +552,7 @@ def _epsilon_bounds(question: Question) -> Iterator[ComparedFigure]:
 
 
 _BOUNDS_ON_UPDATES = {
-    CLIENT_EPSILON: "whole contribution, from canary clients' coins",
+    CLIENT_EPSILON: "whole contribution, from random draws of canary clients",
     CLIENT_EPSILON_IF_GAUSSIAN: "whole contribution, by canary clients, if the mechanism is "
     "Gaussian",
     SECURE_SUM_EPSILON: "update in one round's sum",
@@ -560,14 +561,14 @@ _BOUNDS_ON_UPDATES = {
 """Bounds for a client's whole contribution or update, with the evidence for each."""
 
 
-def _formal_epsilons(question: Question) -> Iterator[ComparedFigure]:
-    for figure in question.record.findings:
-        if figure.metric == question.metric:
+def _formal_epsilons(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    for figure in rule.record.findings:
+        if figure.metric == rule.metric:
             yield ComparedFigure(defense_name(shortened(figure.defense)), figure)
 
 
-def _source_figures(question: Question) -> Iterator[ComparedFigure]:
-    record, policy = question.record, question.policy.sources
+def _source_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    record, policy = rule.record, rule.policy.sources
     assert policy is not None
     attacks = judged_sources(record, policy)
     _refuse_too_many(len(attacks) * len(set(record.seeds)))
@@ -577,7 +578,7 @@ def _source_figures(question: Question) -> Iterator[ComparedFigure]:
         excesses = [figure for figure in figures if figure.against == LABELS]
         for figure in excesses:
             if (figure.seed is not None) == uses_single_runs:
-                yield _excess_over_labels(figure, figures, question)
+                yield _excess_over_labels(figure, figures, rule)
         present = {figure.seed for figure in excesses}
         for seed in dict.fromkeys(record.seeds) if uses_single_runs else (None,):
             if seed not in present:
@@ -585,18 +586,18 @@ def _source_figures(question: Question) -> Iterator[ComparedFigure]:
 
 
 def _excess_over_labels(
-    figure: Estimate, figures: Sequence[Estimate], question: Question
+    figure: Estimate, figures: Sequence[Estimate], rule: CeilingRule
 ) -> ComparedFigure:
     """Return a source attack's excess over what label distributions explain, to be compared."""
-    assert question.policy.sources is not None
+    assert rule.policy.sources is not None
     draw = ", on samples of a fair draw" * (figure.contrast == FAIR)
     name = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
-    doubt = question.trust.doubt(figure)
+    doubt = rule.trust.doubt(figure)
     same_setting = [f for f in figures if (f.defense, f.view) == (figure.defense, figure.view)]
     success = next(f for f in same_setting if f.seed == figure.seed and not f.against)
     excess = figure.model_copy(update={"metric": _EXCESS})
-    fails = figure.low is not None and figure.low > question.ceiling
-    passes = success.high is not None and success.high <= question.ceiling
+    fails = figure.low is not None and figure.low > rule.ceiling
+    passes = success.high is not None and success.high <= rule.ceiling
     if has_older_level(figure) and not (fails or passes):
         # Older records overestimate what labels explain, and so underestimate the excess. Only a
         # failure, or a success rate that is below the ceiling itself, is certain.
@@ -608,25 +609,25 @@ def _excess_over_labels(
             samples_for_success,
             limits,
             success.samples,
-            question.ceiling,
+            rule.ceiling,
             level=figure.level or 0.0,
         )
         excess = excess.model_copy(update={"method": EXACT})
         return ComparedFigure(name, excess, doubt=doubt, more=more)
     above = above_chance(success) and above_chance(figure)
-    if not (doubt or above or question.ceiling < 0):
+    if not (doubt or above or rule.ceiling < 0):
         doubt = (
             "the record's test, corrected over all source attacks, does not find it above label "
             "distributions"
         )
-    if judges_all_seeds(question.policy.sources.seeds):
+    if judges_all_seeds(rule.policy.sources.seeds):
         n_runs = sum(f.seed is not None and f.against == figure.against for f in same_setting)
-        return ComparedFigure(name, *_over_all_seeds(excess, n_runs, question.ceiling, doubt))
+        return ComparedFigure(name, *_over_all_seeds(excess, n_runs, rule.ceiling, doubt))
     return ComparedFigure(name, excess, doubt=doubt)
 
 
-def _model_risks(question: Question) -> Iterator[ComparedFigure]:
-    for result in question.record.clusters:
+def _model_risks(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    for result in rule.record.clusters:
         used_models = set(result.rounds[-1].choice)
         for number, model in enumerate(result.rounds[-1].models):
             if model.clients or number in used_models:
@@ -641,11 +642,11 @@ def _model_risks(question: Question) -> Iterator[ComparedFigure]:
                         method=EXACT,
                         note="its risk could not be measured" if model.risk is None else "",
                     ),
-                    doubt=question.trust.unsound,
+                    doubt=rule.trust.unsound,
                     more=lambda: _UNKNOWN_SAMPLES,
                 )
-    present = {result.seed for result in question.record.clusters}
-    for seed in dict.fromkeys(question.record.seeds):
+    present = {result.seed for result in rule.record.clusters}
+    for seed in dict.fromkeys(rule.record.seeds):
         if seed not in present:
             yield ComparedFigure(f"seed {seed}", None, "the record has no models for it")
 
@@ -654,24 +655,24 @@ _UNKNOWN_SAMPLES = RequiredSamples(
     what="samples",
     count=0,
     then=None,
-    text="the number of further samples that would settle it is unknown, since the record has the "
-    "risk without its counts",
+    text="the number of further samples that would decide it is unknown, since the record does not "
+    "state the counts from which the risk was computed",
 )
 
 
-def _game_points(question: Question) -> Iterator[ComparedFigure]:
-    assert question.policy.games is not None
-    points = judged_points(question.record, question.policy.games)
+def _game_points(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    assert rule.policy.games is not None
+    points = judged_points(rule.record, rule.policy.games)
     for point in points:
-        figure = point.estimate(question.metric)
-        if question.metric == PROVEN and figure is not None:
+        figure = point.estimate(rule.metric)
+        if rule.metric == PROVEN and figure is not None:
             # The bound is recomputed, so that all judged points share one error probability.
             bound = empirical_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
             figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
         missing = "" if figure is not None else "there is no bound"
-        more = partial(games_for_point, point, question.ceiling)
-        yield ComparedFigure(point_name(point, question.record), figure, missing, more=more)
+        more = partial(games_for_point, point, rule.ceiling)
+        yield ComparedFigure(point_name(point, rule.record), figure, missing, more=more)
 
 
 _EXCESS, _RISK = "above_label_distributions_share", "risk_share"

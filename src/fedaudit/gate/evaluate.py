@@ -145,7 +145,7 @@ def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
-    """List results for which the policy has no rule, so that a pass is not misunderstood."""
+    """List results that the policy does not judge, so that a pass is not misunderstood."""
     has_membership = any(figure.attack for figure in record.findings)
     questions = []
     if policy.membership is not None:
@@ -211,7 +211,7 @@ def _explanation(record: str, policy: str, outcome: Outcome, checks: Sequence[Ch
         parts += _pass_summary(ceilings)
     else:
         parts += _explained(checks, Outcome.FAIL, "Failed")
-        parts += _explained(checks, Outcome.INCONCLUSIVE, "Not settled")
+        parts += _explained(checks, Outcome.INCONCLUSIVE, "Not decided")
         decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
         parts += (
             [] if decided else ["No confidence interval lies wholly above or below its ceiling."]
@@ -235,8 +235,8 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     text = (
         f"Limits are those of the record, at {confidence} or more each, and are not corrected for "
         f"the {plural(figures, 'figure')}. A pass needs no correction: since every figure must "
-        "pass, the probability of passing wrongly is at most the error of one interval. With many "
-        "figures it is more likely that one fails by chance."
+        "pass, the probability of a wrong pass is at most the error probability of one interval. "
+        "With many figures, it is more likely that one of them fails by chance."
     )
     if judged_attacks(record, policy.membership) or policy.sources is not None:
         text += (

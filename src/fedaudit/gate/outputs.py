@@ -166,8 +166,8 @@ def junit_xml(verdict: Verdict) -> str:
         "errors": outcomes.count(Outcome.INCONCLUSIVE),
         "skipped": outcomes.count(Outcome.NOT_REFUTED),
     }
-    # If no check has a ceiling that passes, the gate is inconclusive although no check may be. A
-    # further test case reports this.
+    # If no figure passes a ceiling, the gate is inconclusive, even if no check is inconclusive. An
+    # additional test case reports this.
     needs_extra_case = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
     if needs_extra_case:
         counts |= {"tests": counts["tests"] + 1, "errors": 1}
@@ -223,7 +223,7 @@ def _case(check: Check, verdict: Verdict) -> str:
 
 def _inconclusive_case(verdict: Verdict) -> str:
     return (
-        f'<testcase classname="fedaudit.gate" name="Something passes" time="0">'
+        f'<testcase classname="fedaudit.gate" name="A figure passes its ceiling" time="0">'
         f'<error type="inconclusive" message={_quote(verdict.reason)}/></testcase>'
     )
 

@@ -28,7 +28,7 @@ Limits = Callable[[int], "tuple[float, float] | None"]
 """Function of a sample size that returns the expected lower and upper limit; None if unknown."""
 
 MAX_FACTOR = 100
-"""Maximum factor of samples that is suggested. No federation can audit 100 times as many."""
+"""Maximum factor on the number of samples that is suggested. More is never feasible."""
 MAX_SEEDS = 1000
 MAX_SEARCHES = 1000
 """Maximum number of searches per verdict. A search takes up to 0.05 s."""
@@ -37,8 +37,8 @@ _remaining_searches: ContextVar[Iterator[int] | None] = ContextVar(
     "remaining_searches", default=None
 )
 IN_PROPORTION = "samples (of the smaller group, and of the other in proportion)"
-"""Name of the samples if members and non-members keep their ratio. The effect of more members only,
-or more non-members only, cannot be computed from an interval."""
+"""What is counted if members and non-members keep their ratio. The effect of additional members, or
+of additional non-members, cannot be computed from an interval."""
 MEMBERS_IN_PROPORTION = "samples (with the present proportion of members)"
 
 
@@ -131,11 +131,11 @@ def required_sample_size(
     searches = _remaining_searches.get()
     if searches is not None and next(searches, None) is None:
         return unknown(
-            "the number of samples that would settle it was not computed, since this is done only "
-            f"for the first {MAX_SEARCHES:,} figures of a verdict"
+            "the number of samples that would decide it was not computed; it is computed only for "
+            f"the first {MAX_SEARCHES:,} figures of a verdict"
         )
     if limits(start) is None:
-        return unknown("the record does not show how many more samples would settle it")
+        return unknown("the record does not show how many more samples would decide it")
     deciding = smallest_deciding_size(
         limits, start, ceiling, largest=MAX_FACTOR * start if largest is None else largest
     )
@@ -143,14 +143,14 @@ def required_sample_size(
         noun = what.partition(" (")[0]
         number = f"{MAX_FACTOR} times as many" if largest is None else f"{largest:,}"
         return unknown(
-            f"the figure is so close to the ceiling that even {number} {noun} would not settle it"
+            f"the figure is so close to the ceiling that even {number} {noun} would not decide it"
         )
     missing = unit * (deciding.size - start)
     return RequiredSamples(
         what=what,
         count=missing,
         then=deciding.outcome,
-        text=f"{format_more(missing, what)} would settle it as a {deciding.outcome}, if the figure "
+        text=f"with {format_more(missing, what)}, it would be a {deciding.outcome}, if the figure "
         "stays the same",
     )
 
@@ -221,7 +221,7 @@ def samples_for_success(
         larger = larger_share(limited, total, size, confidence=0.95)
         return None if larger is None else (larger.low - level, larger.high - level)
 
-    return required_sample_size(limits, total, ceiling, what="samples asked about")
+    return required_sample_size(limits, total, ceiling, what="audited samples")
 
 
 def games_for_point(point: PointPlayed, ceiling: float) -> RequiredSamples:

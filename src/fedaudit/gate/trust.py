@@ -29,7 +29,7 @@ POSITIVE_CONTROL = "planted leak"
 SOURCE_CONTROLS = ("untrained model",)
 """Controls of source inference attacks."""
 MAX_NAMED = 5
-"""Number of faults that a check lists."""
+"""Maximum number of faults that a check lists."""
 _MAX_REASONS = 2
 _MAX_REASON = 160
 """Maximum length of a reason that is quoted from a record."""
@@ -124,7 +124,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
                 f"of the audited clients, {client_list(record.coverage.unattacked)} were not "
                 "attacked; attack all of them, or name the clients to judge in membership.targets"
             )
-        # The name states the sampled rounds, since a policy that allows them accepts less.
+        # The name mentions sampled rounds, since a policy that allows them accepts less evidence.
         is_sampled = required.sampled_rounds and record.coverage.sampled_rounds
         yield check("complete coverage" + " of the sampled rounds" * is_sampled, faults)
     if policy.membership is not None:

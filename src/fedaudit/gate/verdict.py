@@ -20,7 +20,7 @@ from fedaudit.results.fields import Count, Part
 
 VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2
-"""Version of the gate's rules. Verdicts by different versions of the rules are not comparable."""
+"""Version of the gate's rules. Verdicts of different versions are not comparable."""
 
 Section = Literal["membership", "sources", "clusters", "games", "controls", "evidence"]
 
@@ -176,13 +176,13 @@ def _needs(results: Sequence[FigureCheck]) -> str:
     if len(required) < len(undecided):
         n_others = len(undecided) - len(required)
         return (
-            f"{n_others} of these would not be settled even by {MAX_FACTOR} times as many samples"
+            f"{n_others} of these would not be decided even by {MAX_FACTOR} times as many samples"
         )
     most = max(required, key=lambda more: more.count)
     number = "both" if len(undecided) == 2 else f"all {len(undecided)}"
     return (
-        f"{format_more(most.count, most.what)} would settle {number} of these if the figures stay "
-        "as they are"
+        f"{format_more(most.count, most.what)} would decide {number} of these, if the figures stay "
+        "the same"
     )
 
 

@@ -66,7 +66,7 @@ class Findings(NamedTuple):
     """Results of one check of a pack.
 
     Attributes:
-        problems: Faults, which make a pack unsound.
+        problems: Descriptions of faults. A pack with a fault is unsound.
         checked: Statements that are confirmed.
         unchecked: Statements that are not confirmed, which the receiver must judge.
     """
@@ -200,7 +200,8 @@ SOUND = 0
 UNSOUND = 1
 """Exit code for a pack that fails a check."""
 OTHER_VERSION = 4
-"""Exit code for a sound pack of another version of fedaudit. (Exit code 3 is the gate's.)"""
+"""Exit code for a sound pack of another version of fedaudit. Exit code 3 is that of an inconclusive
+gate."""
 
 FROM_THE_RUN = (
     "every figure, control and count of the record follows from the run's measurements, and every "
@@ -214,7 +215,7 @@ class Verified(NamedTuple):
     """Result of the verification of a pack.
 
     Attributes:
-        problems: Faults, with the file of each. A pack without faults is sound.
+        problems: Descriptions of faults, with the file of each. A pack without faults is sound.
         checked: Statements that are confirmed.
         record: The packed record; None if it could not be read.
         manifest: The manifest; None if it could not be read.
@@ -317,7 +318,7 @@ def verify(
 
 
 def not_shown_by_pack(record: Record) -> Iterator[str]:
-    """Yield statements that cannot be confirmed by only the files of a pack.
+    """Yield statements that cannot be confirmed with only the files of a pack.
 
     Each text completes the sentence "Not checked: ...".
     """
@@ -390,7 +391,7 @@ def _digest_faults(manifest: Manifest, digest: str) -> Iterator[str]:
 
 
 def _wrong_names(manifest: Manifest) -> Iterator[str]:
-    """Yield faults of file names in the manifest; such files are never opened."""
+    """Describe wrong file names in the manifest. Files with these names are never opened."""
     names = [file.name for file in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
@@ -404,7 +405,7 @@ def _wrong_names(manifest: Manifest) -> Iterator[str]:
 
 
 def _unexpected_files(folder: Path) -> Iterator[str]:
-    """Yield files in the folder that the manifest does not name."""
+    """Describe files in the folder that the manifest does not name."""
     expected = {*FILES, MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in expected)
@@ -423,7 +424,7 @@ def _changed_files(folder: Path, manifest: Manifest) -> Iterator[str]:
         if fault:
             yield f"{file.name} {fault}"
             continue
-        size, sha256 = _hashed(path)
+        size, sha256 = _size_and_hash(path)
         if size != file.bytes:
             yield f"{file.name} has {size:,} bytes, but {file.bytes:,} in the manifest"
         elif sha256 != file.sha256:
@@ -445,7 +446,7 @@ def _reading_fault(path: Path, *, limit: int = MAX_RESULT_BYTES) -> str:
     return ""
 
 
-def _hashed(path: Path) -> tuple[int, str]:
+def _size_and_hash(path: Path) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     with open_regular(path) as file:
         while chunk := file.read(2**20):
@@ -563,7 +564,7 @@ def _unknown_settings(record: Record) -> str:
 
 
 def _manifest_faults(record: Record, verdict: Verdict, manifest: Manifest) -> Iterator[str]:
-    """Yield statements of the manifest that do not follow from the record."""
+    """Describe fields of the manifest that do not follow from the record."""
     expected = manifest_of(
         record,
         verdict,

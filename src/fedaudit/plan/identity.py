@@ -62,7 +62,7 @@ def settings_of(study: Plan) -> dict[str, object]:
 
 
 def config_of(study: Plan) -> dict[str, object]:
-    """Return all settings as they are written to a record, without control characters."""
+    """Return all settings in the form in which a record stores them, without control characters."""
     values = study.model_dump(mode="json", exclude=_unused_sections(study))
     return {name: plain_json(value) for name, value in values.items()}
 
@@ -99,7 +99,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
 
 
 def named_custom_parts(study: Plan) -> list[tuple[str, str]]:
-    """Return kind and name of all parts that are not fedaudit's, including installed packages'."""
+    """Return kind and name of all parts that are custom or from other installed packages."""
     return [
         (kind, name)
         for kind, name in _parts(study)

@@ -57,7 +57,7 @@ class Recorded(NamedTuple):
     Attributes:
         untrained: Signals of all audited samples on untrained models.
         config: Settings of the recording, for the result.
-        missing: Sentences for the reader of a report about what is not known of the federation.
+        missing: Sentences for readers of a report on facts about the federation that are unknown.
         names: Names of the clients that have a name.
         coverage: Measured rounds and updates.
         has_models: False if signals were measured elsewhere, so that no model was evaluated.

@@ -1,6 +1,6 @@
 """Settings of a study, with their ranges and defaults.
 
-Only these settings affect a result. Folders, workers and progress do not, and are no settings.
+Results depend only on these settings. Folders, workers and progress bars are not settings.
 """
 
 import hashlib
