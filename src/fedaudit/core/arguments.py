@@ -99,7 +99,7 @@ def refuse_invalid(what: str, value: object, annotation: object, default: object
     """Raise if an annotation does not allow a value.
 
     Args:
-        what: The value in words, such as "rounds of FedAvg".
+        what: Name of the value, such as "rounds of FedAvg".
         value: The value.
         annotation: Type with ranges and conditions. Types that cannot be checked at run time allow
             any value.
@@ -158,7 +158,7 @@ def _obeys(value: object, rule: object) -> bool:
 
 
 def _names(annotation: object) -> list[str]:
-    """Return the texts that a ``Literal``, or a union of several, allows."""
+    """Return the texts that a ``Literal``, or a union with literals, allows."""
     type_arguments = get_args(annotation)
     if get_origin(annotation) is Literal:
         return [name for name in type_arguments if isinstance(name, str)]
@@ -166,7 +166,7 @@ def _names(annotation: object) -> list[str]:
     return [name for option in type_arguments for name in _names(option)] if is_union else []
 
 
-_IN_WORDS = {
+_TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     str: "a text",
@@ -194,7 +194,7 @@ def describe_allowed(annotation: object) -> str:
     if origin in (tuple, list, Sequence, Collection):
         return f"a list, each entry {describe_allowed(type_arguments[0])}"
     kind = origin or annotation
-    description = _IN_WORDS.get(kind)
+    description = _TYPE_NAMES.get(kind)
     return description or an(getattr(kind, "__name__", str(kind)))
 
 

@@ -244,7 +244,7 @@ def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
 @cache
 def _entry_points() -> "tuple[EntryPoint, ...]":
     """Return all entry points of fedaudit's groups, without importing them."""
-    # Not at the top, since the import is slow and the help of the command line needs no parts.
+    # Imported here, since the import is slow and the help of the command line does not need it.
     from importlib.metadata import distributions
 
     packages: dict[str, Distribution] = {}
@@ -399,7 +399,7 @@ def source_digests(names: Iterable[tuple[str, str]]) -> dict[str, str]:
         if registered:
             digests[key] = registered.digest
         else:
-            # Not at the top: only studies with custom code need it.
+            # Imported here, since only studies with custom code need it.
             from fedaudit.core.definitions import definition_digest
 
             digests[key] = definition_digest(module, attribute)

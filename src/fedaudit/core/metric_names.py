@@ -41,14 +41,15 @@ FORMAL_EPSILON_OF_A_ROUND = "formal_epsilon_of_a_round"
 """Proven epsilon for an observer of one round's upload."""
 
 CLIENT_EPSILON = "client_epsilon"
-"""Lower bound on the epsilon of one client's update; it assumes only fair coins."""
+"""Lower bound on the epsilon of one client's update. It assumes only that canary clients' random
+draws are fair."""
 CLIENT_EPSILON_IF_GAUSSIAN = "client_epsilon_if_gaussian"
 """Lower bound on the epsilon of one client's update, valid for a Gaussian mechanism in which all
 clients take part."""
 CLAIMED_CLIENT_EPSILON = "claimed_client_epsilon"
 """Epsilon that a defense claims for one client's update in the released models."""
 CLAIMED_CLIENT_EPSILON_ALONE = "claimed_client_epsilon_without_canaries"
-"""Claimed epsilon for the deployed federation, which has no canary clients and so less noise."""
+"""Claimed epsilon for the deployed federation, which has less noise without canary clients."""
 
 FORGOTTEN, NOT_FORGOTTEN, OVERDONE = "forgotten", "not forgotten", "overdone"
 UNTOLD, CANNOT_TELL = "told nothing before", "cannot be told"
@@ -58,7 +59,7 @@ DESTROYED = "model destroyed"
 SECURE_SUM_EPSILON = "secure_sum_epsilon"
 """Lower bound on the epsilon of one client's update in a round's sum, from counts on new sums."""
 SECURE_SUM_EPSILON_IF_GAUSSIAN = "secure_sum_epsilon_if_gaussian"
-"""The same bound, valid if the attack's statistic of a sum is normally distributed."""
+"""As ``SECURE_SUM_EPSILON``, valid if the attack's statistic of a sum is normally distributed."""
 
 LOWER_BOUNDS = frozenset(
     {

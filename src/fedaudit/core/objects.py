@@ -339,7 +339,7 @@ def _custom_source_digest(code: type | types.FunctionType) -> dict[str, str]:
 
 def _source_digest(code: type | types.FunctionType) -> str:
     if is_importable(code):
-        # Not at the top: only studies with custom code need it.
+        # Imported here, since only studies with custom code need it.
         from fedaudit.core.definitions import definition_digest
 
         return definition_digest(code.__module__, code.__qualname__)
