@@ -141,7 +141,7 @@ def test_a_record_with_one_figure_twice_is_refused() -> None:
     whole = record(details=False)
     values = whole.model_dump()
     values["estimates"] = [*whole.estimates, whole.estimates[0]]
-    with pytest.raises(ValidationError, match=r"is there 2 times, and each figure may appear once"):
+    with pytest.raises(ValidationError, match=r"appears 2 times with the same coordinates"):
         Record.model_validate(values)
 
 

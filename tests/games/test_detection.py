@@ -167,7 +167,7 @@ def test_a_detector_has_every_figure_of_every_sign() -> None:
     assert list(whole.signs) == [("planted", "twins")]
     *most, last = whole.estimates
     for wrong in (most, whole.estimates[:2], [*most, last.model_copy(update={"value": None})]):
-        with pytest.raises(ValueError, match=r"detector has from|has no"):
+        with pytest.raises(ValueError, match=r"detector must have|has no"):
             Detection.model_validate({**dict(whole), "estimates": wrong})
     with pytest.raises(ValueError, match="bins"):
         WeightSpread(edges=[0.0, 1.0], outlines=[Outline(server="", counts=[1, 2])])

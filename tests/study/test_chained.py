@@ -107,5 +107,5 @@ def test_without_held_out_samples_the_audit_is_skipped() -> None:
 
 @pytest.mark.parametrize("wrong", [{"called": 1, "right": 2}])
 def test_more_correct_sources_than_predicted_members_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="2 right of 1 called"):
+    with pytest.raises(ValueError, match="right is 2, but called is only 1"):
         ChainedInference.model_validate({"fpr": 0.1, "realised_fpr": 0.1, **wrong})

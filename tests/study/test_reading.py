@@ -167,7 +167,7 @@ def test_an_invalid_field_raises_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(Damaged) as caught:
         read_record(altered(tmp_path, seeds="one", extra=1))
     said = str(caught.value)
-    assert "at 'seeds': input should be a valid list (and 1 more fault)" in said
+    assert "at 'seeds': input should be a valid list (and 1 more error)" in said
     assert "\n" not in said
 
 
@@ -204,7 +204,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("histograms.0.edges", [], "at least 2 items"),
         ("histograms.0.edges", [0, 1], "not of the same length"),
         ("histograms.0.edges.0", 1e200, "less than or equal to"),
-        ("histograms.0.edges.0", 7.9, "edges are not in order"),
+        ("histograms.0.edges.0", 7.9, "edges must ascend"),
         ("histograms.0.member.0", -1, "greater than or equal to 0"),
         ("curves.0.fpr", [], "at least 1 item"),
         ("curves.0.tpr", [0.5], "not of the same length"),

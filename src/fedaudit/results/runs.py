@@ -191,7 +191,7 @@ class SelectivePrediction(Part):
     @model_validator(mode="after")
     def _validate_numbers(self) -> "SelectivePrediction":
         if self.right > self.answered:
-            raise ValueError(f"{self.right} correct predictions of only {self.answered}")
+            raise ValueError(f"right is {self.right}, but answered is only {self.answered}")
         return self
 
 
@@ -213,7 +213,7 @@ class ChainedInference(Part):
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ChainedInference":
         if self.right > self.called:
-            raise ValueError(f"{self.right} correct predictions of only {self.called} members")
+            raise ValueError(f"right is {self.right}, but called is only {self.called}")
         return self
 
 
