@@ -18,8 +18,8 @@ from fedaudit.core.progress import LONG_SECONDS
 def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     """Write the signals of a guard or recording as a table, without samples and labels.
 
-    Whoever runs the joint audit records and attacks the tables of all sites with fedaudit attack
-    --signals. The table states losses and similar values of each audited sample, and whether the
+    For a joint audit, the tables of all sites are recorded and attacked with fedaudit attack
+    --signals. A table contains losses and similar values of each audited sample, and whether the
     client trains on it.
 
     Parameters
@@ -29,7 +29,7 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     out
         CSV file to write, which must not exist.
     client
-        Name of the client in the table, which no other site may use; by default that of the
+        Name of the client in the table, which no other site may use; by default, the name in the
         recording.
     """
     from fedaudit.live.recording import read_recording
@@ -44,13 +44,13 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     log(
         f"signals: {out}",
         f"{n_rounds} rounds and {n_samples} samples of {', '.join(sorted({*table['client']}))}; "
-        "it states which samples are members",
+        "the table states which samples are members",
     )
     if conflicts := read_recording(recording).conflicts:
         rounds = ", ".join(map(str, sorted(conflicts)[:10]))
-        log(f"the table lacks the second uploads of repeated rounds ({rounds})")
+        log(f"the table does not contain the second uploads of repeated rounds ({rounds})")
     if "drawn_for" in table:
-        log("a coin decided on each sample: attack the table with --fair")
+        log("membership of each sample was decided at random: attack the table with --fair")
 
 
 @app.command

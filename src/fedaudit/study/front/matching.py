@@ -121,8 +121,8 @@ def audited_table(record: Record, data_dir: Path | None) -> StoredTable:
     data = _study_of(record).data
     if data.classes or data.first_class:
         raise BadInput(
-            "the audit chose classes of the table, so that its lines are numbered otherwise; ask "
-            f"by {option('row')}"
+            "the audit used only some classes of the table, so that its rows have other numbers; "
+            f"ask by {option('row')}"
         )
     return stored_table(data.name, data_dir=data_dir, options=data.options)
 
@@ -130,21 +130,21 @@ def audited_table(record: Record, data_dir: Path | None) -> StoredTable:
 def rows_asked(
     stored: StoredTable, line: int | None, cells: Mapping[str, object] | None
 ) -> Bool[ndarray, " rows"]:
-    """Return a mask of the rows of a table in a line of its file, or with the given values.
+    """Return a mask of the table's rows that are in a line of its file, or have the given values.
 
     Raises:
-        BadInput: There is none, or the table has no lines.
+        BadInput: There is no such row, or the table is not a file with lines.
     """
     table = stored.table
     if line is None:
         assert cells is not None
-        is_asked = rows_with(stored, cells)
-        if not is_asked.any():
+        in_question = rows_with(stored, cells)
+        if not in_question.any():
             raise BadInput(
-                f"no row of {table.name!r} has these values; give them as the table has them, and "
-                "an empty one if it is missing"
+                f"no row of {table.name!r} has these values; give them as in the table, and an "
+                "empty value for a missing one"
             )
-        return is_asked
+        return in_question
     if table.lines is None:
         raise BadInput(
             f"{table.name!r} has no lines of text; give {option('sample')} with the values of the "
@@ -161,19 +161,19 @@ def rows_asked(
 
 
 def unit_of_row(
-    stored: StoredTable, is_asked: Bool[ndarray, " rows"], audited: AuditedSamples, seed: int
+    stored: StoredTable, in_question: Bool[ndarray, " rows"], audited: AuditedSamples, seed: int
 ) -> int | None:
-    """Return the audited unit of the marked rows of a table in a run; None if none was audited.
+    """Return the audited unit, in a run, of the table's rows in a mask; None if none was audited.
 
     Raises:
         BadInput: Several audited units have such a row.
     """
-    was_asked = is_asked[rows_by_id(stored, seed)[audited.ids]]
-    units = np.unique(audited.units[was_asked]).tolist()
+    is_match = in_question[rows_by_id(stored, seed)[audited.ids]]
+    units = np.unique(audited.units[is_match]).tolist()
     if len(units) > 1:
         raise BadInput(
             f"{len(units)} audited samples have these values, the first in "
-            f"{stored.table.first(is_asked)}; give further columns, or {option('line')}"
+            f"{stored.table.first(in_question)}; give further columns, or {option('line')}"
         )
     return int(units[0]) if units else None
 
@@ -214,7 +214,7 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
     labels = sorted(set(audited.labels[torch.from_numpy(is_same)].tolist()))
     if sample.label is not None and sample.label not in labels:
         raise BadInput(
-            f"the audited sample with these features has the label {labels[0]}, but the file "
+            f"the audited sample with these features has the label {labels[0]}, but the file has "
             f"{sample.label}; leave the label out, or audit the sample with that label"
         )
     return int(units[0])
