@@ -513,7 +513,7 @@ def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence
         for near, rung in zip(within, checked_on, strict=True)
     ]
     error = fmean(map(abs, errors_on(RULE, made_from, checked_on, of_uploads)))
-    gaps = [uploads.from_gap(auc) for auc in WORRY]
+    gaps = [uploads.gap_for(auc) for auc in WORRY]
     thresholds = f"AUC of {_listed(WORRY)} at gaps of {_listed([f'{gap:.2f}' for gap in gaps])}"
     young = [rung for rung in made_from if rung.gap < 0.01]
     studies = {rung.study for rung in made_from}
@@ -573,7 +573,7 @@ def _wins(ladder: Sequence[Rung], attack: str) -> int:
 
 def _final(final: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
     within = inside(final, FINAL_RULE, checked_on, of_final)
-    points = [f"{100 * final.from_gap(auc):.0f}" for auc in WORRY]
+    points = [f"{100 * final.gap_for(auc):.0f}" for auc in WORRY]
     far = max(
         checked_on, key=lambda rung: abs(rung.final.value - _predicted(final, FINAL_RULE, rung))
     )

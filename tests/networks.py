@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.pretrained import pretrained
-from fedaudit.core.tasks import signal_share
+from fedaudit.core.tasks import signal_fraction
 
 CLASSES = 5
 
@@ -59,7 +59,7 @@ class Denoiser(nn.Module):
             self.scale.data.copy_(pretrained(weights)["scale"])
 
     def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
-        left = signal_share().to(noisy)[steps].sqrt()[..., None]
+        left = signal_fraction().to(noisy)[steps].sqrt()[..., None]
         found: Tensor = noisy - self.scale * left * self.concepts(concept)[:, None]
         return found
 

@@ -9,7 +9,7 @@ import pytest
 from fedaudit import cli
 from fedaudit.catalogue import CATALOGUES
 from fedaudit.cli import running
-from fedaudit.core.errors import LISTED
+from fedaudit.core.errors import CATALOGUE_NAMES
 from fedaudit.gate.policy import DEFAULT_POLICY
 from fedaudit.plan.sections import Study
 from fedaudit.study.running import reattack
@@ -242,7 +242,7 @@ def test_ctrl_c_explains_how_to_resume_and_ends_with_code_130(
 
     monkeypatch.setattr(reattack, "reattack", interrupted)
     assert exit_code("attack", "recording") == 130
-    assert "start the same command again" in one_sentence(capsys)
+    assert "run the same command again" in one_sentence(capsys)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_list_fits_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) 
 def test_help_of_list_names_every_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("list", "--help") == 0
     shown = capsys.readouterr().out
-    assert list(LISTED.values()) == list(CATALOGUES)
+    assert list(CATALOGUE_NAMES.values()) == list(CATALOGUES)
     assert all(kind in shown for kind in CATALOGUES)
 
 
@@ -296,7 +296,7 @@ def test_help_of_list_names_every_catalogue(capsys: pytest.CaptureFixture[str]) 
     [
         ("--training.rounds=abc", "--training.rounds: it should be a whole number, got 'abc'"),
         ("--training.round=3", "there is no setting named 'training.round'"),
-        ("--rounds=3", "settings are named with their section: --training.rounds"),
+        ("--rounds=3", "write settings with their section: --training.rounds"),
     ],
 )
 def test_a_wrong_override_is_not_blamed_on_the_file(

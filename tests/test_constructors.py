@@ -171,7 +171,7 @@ def test_a_section_shows_its_fields_and_explains_them(section: type[Section]) ->
         (lambda: fa.Audit(sampels=3), "named 'sampels'; did you mean 'samples'?"),  # type: ignore[call-arg]
         (lambda: fa.Figures(metrics=["acc"]), "no metric named 'acc'"),  # type: ignore[arg-type]
         (lambda: fa.Risk(measure="x"), "no measure of risk named 'x'"),
-        (lambda: fa.Risk(low=0.9, high=0.1), "give a low below high"),
+        (lambda: fa.Risk(low=0.9, high=0.1), "low must be below high"),
         (lambda: fa.Shift(kind="x"), "no shift named 'x'; known: attribute, brightness, rotation"),
         (lambda: fa.Shift(), "kind in fedaudit.Shift: it has no default; give a value"),  # type: ignore[call-arg]
         (lambda: fa.defenses.CoFedMID(members=[0], m_max=1, m_min=2), "m_max is 1 and m_min is 2"),
@@ -221,7 +221,7 @@ def test_the_example_of_a_section_runs(section: type[Section]) -> None:
         (lambda: fa.record("x", None, None, strct=True), "did you mean 'strict'?"),  # type: ignore[call-arg, arg-type]
         (
             lambda: fa.defenses.MixUp(alpha=1.0, members=[-1]),
-            "members of MixUp takes clients by number, such as [0, 1], at least one and each once",
+            "members of MixUp takes client numbers, such as [0, 1], at least one and each only ",
         ),
         (
             lambda: fa.defenses.MixUp(alpha=1.0, mixes="legacy-label-only"),  # type: ignore[arg-type]

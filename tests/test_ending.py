@@ -17,7 +17,7 @@ import pytest
 
 from fedaudit import cli
 from fedaudit.cli import application
-from fedaudit.cli.application import Terminated, end_of, stopping_at_sigterm
+from fedaudit.cli.application import Terminated, exit_of, stopping_at_sigterm
 from fedaudit.core.errors import BadInput
 from tests.programs import exit_code, heeding
 
@@ -41,18 +41,18 @@ fair = 150
     ("error", "said", "code"),
     [
         (BadInput("no such file; check the path"), "no such file", 2),
-        (OSError("disk full"), "operating system refused (disk full)", 2),
-        (MemoryError(), "operating system refused (out of memory)", 2),
+        (OSError("disk full"), "operating system reported an error (disk full)", 2),
+        (MemoryError(), "operating system reported an error (out of memory)", 2),
         (RuntimeError("DefaultCPUAllocator: can't allocate"), "out of memory; choose", 2),
-        (KeyboardInterrupt(), "start the same command again", 130),
-        (Terminated(), "start the same command again", 143),
+        (KeyboardInterrupt(), "run the same command again", 130),
+        (Terminated(), "run the same command again", 143),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_user_errors_end_with_a_message_and_exit_code(
     error: BaseException, said: str, code: int
 ) -> None:
-    end = end_of(error)
+    end = exit_of(error)
     assert end is not None
     assert said in end.message
     assert "\n" not in end.message
@@ -61,7 +61,7 @@ def test_user_errors_end_with_a_message_and_exit_code(
 
 @pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), KeyError("x")])
 def test_program_errors_keep_their_traceback(error: BaseException) -> None:
-    assert end_of(error) is None
+    assert exit_of(error) is None
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_terminated_study_stops_its_workers(whole_group: bool, tmp_path: Path)
     (os.killpg if whole_group else os.kill)(program.pid, signal.SIGTERM)
     _, said = program.communicate(timeout=60)
     assert program.returncode == 143
-    assert "fedaudit: stopped; start the same command again to resume" in said
+    assert "fedaudit: stopped; run the same command again to resume" in said
     assert "Traceback" not in said
     assert children
     deadline = time.monotonic() + 30
@@ -160,7 +160,7 @@ def test_program_errors_have_their_own_exit_code(
         said = capsys.readouterr().err
         assert "Traceback" in said
         assert "\x1b" not in said
-        assert "and not of its input" in said
+        assert "not an error in its input" in said
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])

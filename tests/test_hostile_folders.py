@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.observe.tensors import read_notes, write_tensors
 from fedaudit.observe.usage import MOST_USES, add_round, empty_usage
 from fedaudit.plan.values import study_from
-from fedaudit.study.running.pretraining import _refuse_other
+from fedaudit.study.running.pretraining import _refuse_other_pretraining
 from fuzz import kept
 from fuzz.target import file
 
@@ -129,7 +129,13 @@ CASES: list[
         {},
         "are not those of the model",
     ),
-    (kept.left, kept.left_seeds, {"z": torch.full((3,), torch.nan)}, {}, "is not what this run"),
+    (
+        kept.left,
+        kept.left_seeds,
+        {"z": torch.full((3,), torch.nan)},
+        {},
+        "is not the file that this run",
+    ),
     (
         kept.part,
         kept.part_seeds,
@@ -166,7 +172,7 @@ def test_impossible_run_files_raise_with_the_file(
 
 @pytest.mark.parametrize("where", ["x" * 20_000, "a\0b", "../" * 3000])
 def test_a_path_of_a_run_that_no_folder_can_have_is_refused(where: str) -> None:
-    with pytest.raises(FedauditError, match=r"has a path|which does not exist"):
+    with pytest.raises(FedauditError, match=r"has an invalid path|which does not exist"):
         kept.places(json.dumps({"1": where}).encode())
 
 
@@ -188,4 +194,4 @@ def test_deeply_nested_pretraining_settings_are_another_study(
     path = tmp_path / "x.safetensors"
     write_tensors({"a": torch.zeros(1)}, path, {"settings": DEEP})
     with pytest.raises(FedauditError, match="was not written by the"):
-        _refuse_other(path, study)
+        _refuse_other_pretraining(path, study)

@@ -34,7 +34,7 @@ def test_the_rule_is_the_line_that_its_rungs_lie_on() -> None:
     rungs = [on_the_line(gap, study) for study in ("a", "b") for gap in (0.1, 0.5, 0.9)]
     said = ladder()["rule"](ladder()["RULE"], rungs, ladder()["of_uploads"])
     assert said == ProbitLine(0.1, 1.0, 0.0, 0.1, 0.9)
-    assert said.from_gap(said.at(0.4)) == pytest.approx(0.4)
+    assert said.gap_for(said.at(0.4)) == pytest.approx(0.4)
 
 
 def test_a_data_set_left_out_is_judged_by_the_others_alone() -> None:

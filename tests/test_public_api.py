@@ -131,7 +131,7 @@ def test_attack_objects_serialise_to_name_and_changed_settings() -> None:
 
 def test_one_attack_with_two_settings_is_refused_unless_each_has_a_name() -> None:
     one, other = fa.attacks.FedMIA2(), fa.attacks.FedMIA2(leave_one_out=True)
-    with pytest.raises(BadInput, match="'fedmia-2' twice, with other settings; give a dictionary"):
+    with pytest.raises(BadInput, match="'fedmia-2' twice, with different settings; give"):
         attack_settings([one, other], registering({}))
     assert len(attack_settings({"plain": one, "loo": other}, registering({}))) == 2
     assert attack_settings([one, one], registering({})) == {"fedmia-2": {}}

@@ -27,7 +27,7 @@ from fedaudit.pack.verifying import verify
 from fedaudit.plan.values import study_from
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.study.running.folder import STUDY_FILE, claim, recorded_study
+from fedaudit.study.running.folder import STUDY_FILE, recorded_study, store_study
 from tests.live.federation import recorder, rounds
 from tests.report.records import record
 from tests.study.compare_records import given
@@ -36,7 +36,7 @@ from tests.study.compare_records import given
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> int:
     """Far fewer bytes of settings than otherwise."""
-    monkeypatch.setattr(files, "LONGEST_SETTINGS", 3000)
+    monkeypatch.setattr(files, "MAX_SETTINGS_BYTES", 3000)
     return 3000
 
 
@@ -54,11 +54,11 @@ def test_objects_beyond_the_readers_limit_are_not_written(tmp_path: Path, limit:
 def test_an_object_of_more_keys_than_are_read_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_KEYS", 3)
+    monkeypatch.setattr(files, "MAX_KEYS", 3)
     write_object(tmp_path / "a.json", '{"a": {"b": 1}, "c": {"d": 2}}')
     with pytest.raises(BadInput, match="an object has 4 keys, but at most 3 are read"):
         write_object(tmp_path / "b.json", '{"a": 1, "b": 2, "c": 3, "d": 4}')
-    monkeypatch.setattr(files, "MOST_VALUES", 3)
+    monkeypatch.setattr(files, "MAX_JSON_VALUES", 3)
     with pytest.raises(BadInput, match=r"it has about .* values, but at most 3 are read"):
         write_object(tmp_path / "b.json", "[1, 2, 3, 4]")
     assert not (tmp_path / "b.json").exists()
@@ -88,7 +88,7 @@ def test_a_log_takes_as_many_bytes_as_are_read_back(
     entries = [round_entry(at, (0, 1), (0, 1), 0) for at in range(1, 9)]
     append_round(entries[0], tmp_path)
     line = (tmp_path / LOG_FILE).stat().st_size
-    monkeypatch.setattr(recordings, "LONGEST_LOG", 3 * line)
+    monkeypatch.setattr(recordings, "MAX_LOG_BYTES", 3 * line)
     for one in entries[1:3]:
         append_round(one, tmp_path)
     with pytest.raises(BadInput, match=r"rounds\.jsonl is full"):
@@ -99,7 +99,7 @@ def test_a_log_takes_as_many_bytes_as_are_read_back(
 def test_a_log_takes_as_many_rounds_as_are_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(recordings, "MAX_LOG_LINES", 3)
     for at in (1, 2, 3):
         append_round(round_entry(at, (0,), (0,), 0), tmp_path)
     with pytest.raises(BadInput, match="at most 100,663,296 bytes and 3 rounds can be read"):
@@ -112,7 +112,7 @@ def test_a_full_log_warns_and_keeps_earlier_rounds(
 ) -> None:
     with recorder(tmp_path / "r", strict=False) as one:
         for at in (1, 2, 3):
-            monkeypatch.setattr(recordings, "MOST_ROUNDS", 2)
+            monkeypatch.setattr(recordings, "MAX_LOG_LINES", 2)
             (live,) = [told for told in rounds() if told.number == at]
             if at < 3:
                 one.round(at, sent=live.sent, uploads=live.uploads, after=live.after)
@@ -127,13 +127,13 @@ def test_a_study_with_unreadable_settings_raises_before_training(
     tmp_path: Path, limit: int
 ) -> None:
     study = study_from({"name": "a", "about": "x" * 200})
-    claim(tmp_path / "small", study)
+    store_study(tmp_path / "small", study)
     assert recorded_study(tmp_path / "small") == study
     long = study_from(
         {"name": "a", "partition": {"clients": 600}, "audit": {"targets": [*range(600)]}}
     )
     with pytest.raises(BadInput, match=r"study\.json would have"):
-        claim(tmp_path / "large", long)
+        store_study(tmp_path / "large", long)
     assert not (tmp_path / "large" / STUDY_FILE).exists()
 
 
@@ -141,7 +141,7 @@ def test_a_record_with_one_figure_twice_is_refused() -> None:
     whole = record(details=False)
     values = whole.model_dump()
     values["estimates"] = [*whole.estimates, whole.estimates[0]]
-    with pytest.raises(ValidationError, match=r"is there 2 times, and each figure may appear once"):
+    with pytest.raises(ValidationError, match=r"appears 2 times with the same coordinates"):
         Record.model_validate(values)
 
 
@@ -151,10 +151,10 @@ def test_a_record_that_could_not_be_read_back_is_not_written(
     one = given("r", {"a": {1: {0: 0.6}}}, {1: 0.5})
     write_record(one, tmp_path / "record.json")
     size = (tmp_path / "record.json").stat().st_size
-    monkeypatch.setattr("fedaudit.results.record.LONGEST_RESULT", size)
+    monkeypatch.setattr("fedaudit.results.record.MAX_RESULT_BYTES", size)
     write_record(one, tmp_path / "record.json")
     assert read_record(tmp_path / "record.json", max_bytes=size).name == "r"
-    monkeypatch.setattr("fedaudit.results.record.LONGEST_RESULT", size - 1)
+    monkeypatch.setattr("fedaudit.results.record.MAX_RESULT_BYTES", size - 1)
     with pytest.raises(BadInput, match=r"fewer attacks or targets: the measurements are still"):
         write_record(one, tmp_path / "other.json")
     assert not (tmp_path / "other.json").exists()
@@ -163,8 +163,8 @@ def test_a_record_that_could_not_be_read_back_is_not_written(
 @pytest.mark.parametrize(
     ("name", "most", "said"),
     [
-        (files, ("LONGEST_SETTINGS", 500), r"manifest\.json would have"),
-        (packing, ("LONGEST_RESULT", 20_000), "would have more than the 20,000 bytes"),
+        (files, ("MAX_SETTINGS_BYTES", 500), r"manifest\.json would have"),
+        (packing, ("MAX_RESULT_BYTES", 20_000), "would have more than the 20,000 bytes"),
     ],
 )
 def test_a_pack_that_could_not_be_read_back_is_not_written(

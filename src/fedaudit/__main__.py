@@ -4,7 +4,7 @@ import sys
 import traceback
 from contextlib import suppress
 
-from fedaudit.core.errors import FAULT
+from fedaudit.core.errors import BUG_EXIT_CODE
 from fedaudit.core.progress import importing
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     except Exception:
         with suppress(OSError, ValueError):
             traceback.print_exc()
-        sys.exit(FAULT)
+        sys.exit(BUG_EXIT_CODE)
     run_command_line()
 
 

@@ -532,5 +532,5 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
         ALGORITHMS,
         expected="a function from a fedaudit.algorithms.FederatedTask, its parameter "
         "'task', to an algorithm",
-        fits=lambda value: callable(value) and "task" in signature(value).parameters,
+        is_valid=lambda value: callable(value) and "task" in signature(value).parameters,
     )

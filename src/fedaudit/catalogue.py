@@ -19,8 +19,8 @@ from rich.text import Text
 from fedaudit.algorithms import ALGORITHMS
 from fedaudit.attacks import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import LISTED, folded_name, unknown_name
-from fedaudit.core.importing import installed, package_of, stray_groups
+from fedaudit.core.errors import CATALOGUE_NAMES, folded_name, unknown_name
+from fedaudit.core.importing import installed, package_of, unknown_group_warnings
 from fedaudit.core.tasks import TASKS
 from fedaudit.core.values import Sees
 from fedaudit.datasets.catalog import FORMATS, GENERATED, SOURCES
@@ -317,9 +317,9 @@ def listing(kind: str = "") -> RenderableType:
         BadInput: There is no catalogue with this name.
     """
     if not kind:
-        return Group(*(_Catalogue(name) for name in CATALOGUES), *stray_groups(), _HINT)
+        return Group(*(_Catalogue(name) for name in CATALOGUES), *unknown_group_warnings(), _HINT)
     # Both the singular and the plural are accepted.
-    kind = LISTED.get(kind, kind)
+    kind = CATALOGUE_NAMES.get(kind, kind)
     if kind not in CATALOGUES:
         raise unknown_name("catalogue", kind, CATALOGUES)
     return Group(_Catalogue(kind), _HINT)
@@ -337,7 +337,7 @@ def explanation(name: str) -> str:
     matches = [entry for entry in entries if folded_name(entry.name) == folded_name(name)]
     if not matches:
         names = {entry.name for entry in entries}
-        raise unknown_name("entry in any catalogue", name, names, listed="fedaudit list")
+        raise unknown_name("entry in any catalogue", name, names, list_command="fedaudit list")
     return "\n\n".join(_explain_entry(entry) for entry in matches)
 
 
@@ -376,7 +376,7 @@ class _Catalogue:
 
 def _installed_entries(kind: str) -> list[CatalogueEntry]:
     """Return the entries that installed packages register, without importing them."""
-    singular = next(name for name, plural in LISTED.items() if plural == kind)
+    singular = next(name for name, plural in CATALOGUE_NAMES.items() if plural == kind)
     return [
         CatalogueEntry(
             singular, name, _Doc(first=f"From {package_of(entry_point)}: {entry_point.value}.")

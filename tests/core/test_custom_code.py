@@ -26,6 +26,6 @@ def test_errors_of_fedaudit_and_of_memory_pass_unchanged(error: Exception) -> No
     assert found.value is error
 
 
-def test_an_error_without_a_refusal_passes_unchanged() -> None:
+def test_an_error_without_a_replacement_passes_unchanged() -> None:
     with pytest.raises(ZeroDivisionError), custom_code(lambda error, described: None):
         raise ZeroDivisionError

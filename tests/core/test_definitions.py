@@ -438,7 +438,7 @@ def test_a_nested_class_has_the_digest_of_the_class_around_it(folder: Path) -> N
     )
 
 
-def test_a_function_of_a_known_package_is_digested_by_its_name_alone() -> None:
+def test_a_function_of_a_known_package_is_digested_by_its_name() -> None:
     digests = {
         definition_digest("torch.nn.functional", name) for name in ("mse_loss", "cross_entropy")
     }

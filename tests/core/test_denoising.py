@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
-from fedaudit.core.modules import outputs_of, refuse_unfit
-from fedaudit.core.tasks import Denoising, denoising, signal_share
+from fedaudit.core.modules import outputs_of, refuse_unusable_model
+from fedaudit.core.tasks import Denoising, denoising, signal_fraction
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.signals.gradients import gradient_products
@@ -34,8 +34,8 @@ def model(**settings: int | bool) -> Model:
     return Model(architecture, {"concepts.weight": torch.randn(CONCEPTS, WIDTH, generator=rng)})
 
 
-def test_the_signal_share_is_that_of_the_paper() -> None:
-    left = signal_share()
+def test_the_signal_fraction_is_that_of_the_paper() -> None:
+    left = signal_fraction()
     assert left[0] == pytest.approx(1 - 1e-4)
     # Ho et al. 2020, section 4: at the last step nearly nothing is left (KL about 1e-5).
     assert 1e-5 < float(left[-1]) < 1e-4
@@ -49,7 +49,7 @@ def test_a_loss_is_the_mean_squared_error_of_the_fixed_draws() -> None:
     outputs = outputs_of(one, SAMPLES.features)
     for i in range(COUNT):
         for k in range(3):
-            left = signal_share()[steps[k]].float()
+            left = signal_fraction()[steps[k]].float()
             noisy = left.sqrt() * PICTURES[i] + (1 - left).sqrt() * noise[k]
             found = noisy - left.sqrt() * one.params["concepts.weight"][i % CONCEPTS]
             expected = (found - noise[k]).square().mean()
@@ -76,7 +76,7 @@ def test_only_fixed_draws_are_the_same_for_all_samples_and_models() -> None:
     torch.testing.assert_close(outputs_of(other, SAMPLES.features)[here], expected)
 
 
-def test_training_draws_one_step_and_noise_a_sample() -> None:
+def test_training_draws_one_step_and_one_noise_per_sample() -> None:
     module = model().module().train()
     torch.manual_seed(3)
     first = task().outputs(module, SAMPLES.features)
@@ -108,14 +108,14 @@ class Narrow(Denoiser):
         return super().forward(noisy, steps, concept)[..., :2]
 
 
-def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
+def test_a_model_that_does_not_predict_the_noise_is_refused() -> None:
     build = partial(Narrow, CONCEPTS, (WIDTH,))
     narrow = Architecture("narrow", build, task=task()).initial(0)
     with pytest.raises(BadInput, match=r"in the same shape; expected \(4, 8, 6\), got"):
-        refuse_unfit(narrow, SAMPLES)
+        refuse_unusable_model(narrow, SAMPLES)
     blind = Architecture("blind", partial(nn.Linear, WIDTH, WIDTH), task=task()).initial(0)
     with pytest.raises(BadInput, match=r"has forward\(noisy, steps, concept\)"):
-        refuse_unfit(blind, SAMPLES)
+        refuse_unusable_model(blind, SAMPLES)
 
 
 @pytest.mark.parametrize("draws", [0, -1, 1001])
@@ -139,7 +139,7 @@ class Numbered(nn.Module):
 def test_an_embedding_with_too_few_rows_is_refused() -> None:
     few = Architecture("numbered", Numbered, task=task()).initial(0)
     with pytest.raises(BadInput, match=r"index out of range.*forward\(noisy, steps, concept\)"):
-        refuse_unfit(few, SAMPLES)
+        refuse_unusable_model(few, SAMPLES)
 
 
 def test_integer_images_are_noised_and_concepts_are_integers() -> None:

@@ -167,7 +167,7 @@ def test_results_on_the_simulated_gpu_have_its_device(gpu: torch.device) -> None
     # Adam would make steps of equal length from the mere rounding in gradients before a norm.
     [("dense", "sgd"), ("dense", "adam"), ("convolutional", "sgd"), ("tied", "adam")],
 )
-def test_training_on_a_gpu_draws_alike_and_returns_the_model(
+def test_training_on_a_gpu_uses_the_random_draws_of_a_cpu(
     gpu: torch.device, net: str, optimizer: str
 ) -> None:
     start = model(NETS[net])
@@ -335,7 +335,7 @@ def test_a_study_on_a_gpu_has_the_results_of_a_cpu(
     )
     with monkeypatch.context() as patched:
         # A network is tried on a handful of samples before anything is trained, wherever that is.
-        patched.setattr("fedaudit.fl.simulate.refuse_unfit", lambda model, samples: None)
+        patched.setattr("fedaudit.fl.simulate.refuse_unusable_model", lambda model, samples: None)
         there = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
         reattack(tmp_path / "gpu", [], tmp_path / "again", device=gpu)
     for name in ("addmm", "mm"):

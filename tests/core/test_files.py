@@ -11,10 +11,10 @@ from fedaudit.core import files
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
     TooLarge,
+    create_subfolder,
     delete_partial_files,
     open_regular,
     open_to_append,
-    own_folder,
     read_bytes,
     read_object,
     read_text,
@@ -121,7 +121,7 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path: Path) -> None:
     for name in ("a.txt", "in"):
         assert read_bytes(own / name, max_bytes=9, within=own) == b"a"
     for name in ("out", "up/secret.txt", "../secret.txt"):
-        with pytest.raises(OSError, match="a link that leads out of"):
+        with pytest.raises(OSError, match="a link that points outside"):
             read_bytes(own / name, max_bytes=9, within=own)
     assert read_bytes(own / "out", max_bytes=9) == b"secret"
 
@@ -129,17 +129,17 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"[]", "is not fedaudit's"),
+        (b"[]", "was not written by fedaudit"),
         (b"{", "cannot be read"),
         (b"\xff", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
         (b" " * 200_001, "more than 200000 bytes"),
     ],
 )
-def test_a_file_that_is_no_object_is_called_damaged(
+def test_a_json_file_without_an_object_is_reported_as_damaged(
     content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LONGEST_SETTINGS", 200_000)
+    monkeypatch.setattr(files, "MAX_SETTINGS_BYTES", 200_000)
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(Damaged, match=said):
         read_object(tmp_path / "a.json")
@@ -164,12 +164,12 @@ def test_a_folder_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     for link, target in (("measured", "elsewhere"), ("rounds", "gone")):
         (tmp_path / "run" / link).symlink_to(tmp_path / target)
         with pytest.raises(BadInput, match=f"{link} is a link"):
-            own_folder(tmp_path / "run", link, "more")
+            create_subfolder(tmp_path / "run", link, "more")
     assert not (tmp_path / "gone").exists()
     assert not any((tmp_path / "elsewhere").iterdir())
     # The folder itself may be one: whoever named it knows where it is.
     (tmp_path / "mine").symlink_to(tmp_path / "elsewhere")
-    assert own_folder(tmp_path / "mine", "measured").is_dir()
+    assert create_subfolder(tmp_path / "mine", "measured").is_dir()
 
 
 def test_links_and_pipes_are_not_opened_to_append(tmp_path: Path) -> None:

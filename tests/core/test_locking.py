@@ -33,10 +33,10 @@ def test_a_folder_lock_is_held_until_the_last_reference_is_deleted(
 
 def test_two_locks_are_taken_one_after_the_other(tmp_path: Path) -> None:
     one, other = Lock(tmp_path), Lock(tmp_path)
-    assert one.taken()
-    assert not other.taken()
+    assert one.acquire()
+    assert not other.acquire()
     one.close()
-    assert other.taken(wait=True)
+    assert other.acquire(wait=True)
     other.close()
 
 

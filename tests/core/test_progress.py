@@ -15,13 +15,13 @@ class Clock:
         return self.now
 
 
-def test_work_that_will_take_days_is_warned_about_once() -> None:
+def test_a_phase_that_takes_days_gives_one_warning() -> None:
     clock = Clock()
     pace = Pace(clock)
     assert pace.warning("training", 0, 10**9) == ""
     clock.now += 10
     said = pace.warning("training", 1, 10**9)
-    assert said.startswith("training: about 115,741 days at this speed; Ctrl-C stops it")
+    assert said.startswith("training: about 115,741 days at this speed; press Ctrl-C to stop")
     clock.now += 10
     assert pace.warning("training", 2, 10**9) == ""
 

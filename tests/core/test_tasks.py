@@ -13,9 +13,16 @@ from torch.nn import functional
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import packed
-from fedaudit.core.modules import refuse_unfit
+from fedaudit.core.modules import refuse_unusable_model
 from fedaudit.core.objects import part_reference
-from fedaudit.core.tasks import TASKS, PerSampleLoss, Reading, lacking, of_loss, task_named
+from fedaudit.core.tasks import (
+    TASKS,
+    PerSampleLoss,
+    Reading,
+    missing_readings,
+    of_loss,
+    task_named,
+)
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.dataset import samples_of_task
 
@@ -70,7 +77,7 @@ def test_padding_counts_in_no_tokens_loss() -> None:
         ("classification", FOUR, torch.tensor([0, 1, -1, 0]), "class indices from 0"),
         ("binary", FOUR, torch.tensor([0, 1, 2, 0]), "0 or 1.*'classification'"),
         ("binary", FOUR, torch.tensor([0, 1, torch.nan, 1]), "from 0 to 1, 1 of them infinite or"),
-        ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "a row of 0 and 1"),
+        ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "one row of zeros and ones"),
         ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*not finite numbers"),
         ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
         ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to predict"),
@@ -137,7 +144,7 @@ def test_custom_losses_are_tasks_and_unknown_names_raise() -> None:
 
 
 def test_missing_readings_of_a_task_are_listed() -> None:
-    said = lacking("the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {}))
+    said = missing_readings("the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {}))
     assert said == (
         "the attack 'fta-c' needs probabilities of classes, which the task 'regression' does not "
         "have"
@@ -223,7 +230,7 @@ def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
 def test_a_loss_that_mixes_samples_is_refused(loss: PerSampleLoss, said: str) -> None:
     net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", loss))
     with pytest.raises(BadInput, match=said):
-        refuse_unfit(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
+        refuse_unusable_model(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
 
 
 def test_non_finite_targets_of_a_custom_task_raise() -> None:
@@ -233,7 +240,7 @@ def test_non_finite_targets_of_a_custom_task_raise() -> None:
 
 
 def test_lists_of_different_lengths_raise() -> None:
-    with pytest.raises(BadInput, match="all of one length"):
+    with pytest.raises(BadInput, match="all of the same length"):
         Samples([[1, 2], [3]], [0, 1])
 
 

@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.plan.dealing import dealt, shifted_groups
+from fedaudit.plan.dealing import draw_deal, shifted_groups
 from fedaudit.plan.named import partition_of
 from fedaudit.plan.sections import Study
 from fedaudit.study.front.federation import plan_of
@@ -40,7 +40,7 @@ def study(**sections: Any) -> Study:
 
 
 def deal_of(dataset: Dataset, plan: Study) -> Deal:
-    return dealt(plan, partition_of(plan), dataset, seed=3)
+    return draw_deal(plan, partition_of(plan), dataset, seed=3)
 
 
 def test_all_samples_but_the_audited_ones_stay_with_their_client(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_held_out_samples_resemble_their_own_client(tmp_path: Path) -> None:
     dataset, plan = table(tmp_path), study()
     assert dataset.client is not None
     deal = deal_of(dataset, plan)
-    place = shifted_groups(plan, dataset, deal, seed=3).groups.place
+    place = shifted_groups(plan, dataset, deal, seed=3).groups.similar_client
     test_ids = dataset.test.ids
     assert np.array_equal(place[test_ids.numpy()], dataset.client[test_ids].numpy())
     for client, samples in deal.clients.items():
@@ -108,7 +108,7 @@ def test_held_out_samples_resemble_their_own_client(tmp_path: Path) -> None:
     [
         ({}, {"partition": {"clients": 3}}, r"would mix them; use 'natural' .*Natural\(3\)"),
         ({}, {"partition": NATURAL | {"clients": 4}}, "names 3 clients, .* is 4; set it to 3"),
-        ({"client": "", "ignore": ["hospital"]}, {}, "names no client of its samples"),
+        ({"client": "", "ignore": ["hospital"]}, {}, "does not name the client of each sample"),
     ],
 )
 def test_other_partitions_and_numbers_are_refused(
@@ -128,7 +128,7 @@ def test_an_audit_of_more_samples_than_a_client_has_is_refused(tmp_path: Path) -
 
 def test_a_shift_is_refused(tmp_path: Path) -> None:
     dataset = table(tmp_path, group="ward")
-    with pytest.raises(Unsupported, match="a shift divides them again"):
+    with pytest.raises(Unsupported, match="a shift divides the clients again"):
         deal_of(dataset, study(shift={"kind": "attribute"}))
 
 

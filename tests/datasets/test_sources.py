@@ -714,7 +714,7 @@ class TestImageFolder:
             load("pets", data_dir=tmp_path)
 
     @pytest.mark.parametrize(
-        ("target", "said"), [("../../x.png", "a link that leads out of"), ("gone.png", "No such")]
+        ("target", "said"), [("../../x.png", "a link that points outside"), ("gone.png", "No such")]
     )
     def test_a_picture_that_links_out_of_the_folder_or_nowhere_is_refused(
         self, target: str, said: str, tmp_path: Path

@@ -80,7 +80,7 @@ def test_too_many_classes_per_client_raise(kind: type[ClassGuided]) -> None:
 @pytest.mark.parametrize("name", ["class-guided", "compensation", "cofedmid", "neutral-noise"])
 def test_empty_coalitions_and_duplicate_members_raise(name: str) -> None:
     for coalition in ((0, 0), (), (2, 0, 2)):
-        with pytest.raises(BadInput, match="at least one and each once"):
+        with pytest.raises(BadInput, match="at least one and each only once"):
             create_defense(name, {}, coalition=coalition)
 
 

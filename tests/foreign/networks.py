@@ -404,7 +404,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
         Case(ByMask, VECTOR),
         "cannot be run on .*one tensor with one row per sample",
     ),
-    "what does not know its size": (Case(Lazy, VECTOR), "do not know their sizes yet"),
+    "lazy layers without sizes": (Case(Lazy, VECTOR), "lazy layers whose sizes are not known yet"),
     "nothing to train": (Case(lambda: Dense().requires_grad_(False), VECTOR), "no trainable"),
     "a map": (Case(lambda: nn.Conv2d(3, 4, 3), SMALL), "of shape .*one row of logits per sample"),
 }

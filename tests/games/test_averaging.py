@@ -49,7 +49,9 @@ def test_copies_count_as_rounds_only_without_a_clip() -> None:
 
 
 @pytest.mark.parametrize(("neurons", "epsilon"), [(1, 1.5), (4, 0.8)])
-def test_so_many_rounds_give_the_success_that_was_wanted(neurons: int, epsilon: float) -> None:
+def test_the_required_number_of_rounds_gives_the_wanted_success(
+    neurons: int, epsilon: float
+) -> None:
     rounds = rounds_as_published(epsilon, 1e-2, neurons=neurons, success=0.95)
     noise, rng = gaussian_mechanism(epsilon, 1e-2), seeded(1, "averaging")
     row = torch.zeros(3)

@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
 from fedaudit.defenses.planted import SIGNS
-from fedaudit.games.detection import HONEST, SERVERS, Aim, Inspected, detector_roc
+from fedaudit.games.detection import HONEST, SERVERS, Inspected, TargetKnowledge, detector_roc
 from fedaudit.games.run import read_points, run_games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -99,10 +99,10 @@ def test_planted_models_are_detected_with_the_signs_in_the_record(
 
 
 @pytest.mark.slow
-def test_a_server_that_changes_nothing_is_not_found(
+def test_a_server_that_changes_nothing_is_not_detected(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(model: Model, aim: Aim) -> Planted:
+    def nothing(model: Model, aim: TargetKnowledge) -> Planted:
         return Planted(model, (PlantedRow("3.weight", "3.bias", 0),))
 
     for name in list(SERVERS):
@@ -148,7 +148,7 @@ def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
     ("changes", "says"),
     [
         ({"detector.runs": 9}, "at least 10 runs"),
-        ({"detector.units": 19}, "a neuron reads neuron.hidden = 20 units"),
+        ({"detector.units": 19}, "a neuron takes neuron.hidden = 20 units"),
         ({"detector.rounds": 1}, "rounds"),
         ({"detector.algorithm": "fedmd"}, "algorithm"),
         ({"detector.clients": 500}, "too few for 500 clients"),
@@ -167,7 +167,7 @@ def test_a_detector_has_every_figure_of_every_sign() -> None:
     assert list(whole.signs) == [("planted", "twins")]
     *most, last = whole.estimates
     for wrong in (most, whole.estimates[:2], [*most, last.model_copy(update={"value": None})]):
-        with pytest.raises(ValueError, match=r"detector has from|has no"):
+        with pytest.raises(ValueError, match=r"detector must have|has no"):
             Detection.model_validate({**dict(whole), "estimates": wrong})
     with pytest.raises(ValueError, match="bins"):
         WeightSpread(edges=[0.0, 1.0], outlines=[Outline(server="", counts=[1, 2])])

@@ -122,7 +122,7 @@ def test_finished_points_are_reused_in_the_same_record(
     for path in sorted((out / "points").iterdir())[:2]:
         path.unlink()
     second = run(file, out, said)
-    assert sum("played before" in line for line in said) == 2
+    assert sum("already played" in line for line in said) == 2
     assert second.content_hash == played.record.content_hash
     assert run(file, tmp_path / "other").content_hash == played.record.content_hash
 
@@ -143,7 +143,7 @@ def test_changed_settings_do_not_reuse_games(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
     said: list[str] = []
-    with pytest.raises(BadInput, match=r"other settings \(neuron.epochs is 20 there and 21 here\)"):
+    with pytest.raises(BadInput, match=r"other settings \(neuron.epochs was 20 and is now 21\)"):
         run(file, out, said, neuron__epochs=21)
     assert not said
     other = run(file, tmp_path / "other", seed=2)
@@ -177,7 +177,7 @@ def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None
     def digest(**changes: object) -> str:
         named = {name.replace("__", "."): value for name, value in changes.items()}
         (point,) = read_points(path, named)
-        return played_key(point.study, records.drawn(point.study, None).digest, "detector")
+        return played_key(point.study, records.draw_samples(point.study, None).digest, "detector")
 
     # As the version before neuron.batch_size and game.background_copies named this point.
     assert digest() == "1b996d2be386ae770c65844c"
@@ -213,7 +213,7 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"records.clients": 10**6}, "training records, which are not enough"),
         ({"records.servers": 20}, "42 records of the server .*there are .* and 20"),
         ({"game.targets": 41}, "40 games for 41 targets"),
-        ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
+        ({"game.games": 1, "game.targets": 1}, "games with and without it"),
         ({"neuron.output": "softmax"}, "one-logit"),
         ({"game.validation": 0}, "or neither"),
         ({"game.colour": 1}, "no setting"),
@@ -384,4 +384,4 @@ def test_changed_data_with_the_same_name_are_replayed(file: Path, tmp_path: Path
         if shift or not said:
             store(shift)
         run_games(points, tmp_path / "out", data_dir=tmp_path, log=said.append)
-    assert said == ["tiny (1 of 1)", "tiny (1 of 1): played before", "tiny (1 of 1)"]
+    assert said == ["tiny (1 of 1)", "tiny (1 of 1): already played", "tiny (1 of 1)"]

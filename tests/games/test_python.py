@@ -101,9 +101,9 @@ def test_games_accept_custom_arrays_extractors_and_defenses(tmp_path: Path) -> N
     assert {row["point"] for row in run.record.rows()} == {"", *variants}
     assert run.save_report() == tmp_path / "report.html"
     assert fa.Run(tmp_path).record == run.record
-    with pytest.raises(BadInput, match="holds security games, which store no rounds"):
+    with pytest.raises(BadInput, match="has security games, which store no rounds"):
         run.attack("fedmia-2")
-    with pytest.raises(BadInput, match="holds a study with other settings"):
+    with pytest.raises(BadInput, match="has a study with other settings"):
         fa.audit(games(features=first_half), out=tmp_path, seeds=[4])
 
 
@@ -123,16 +123,16 @@ def test_games_with_a_defense_are_played_in_rounds(
 @pytest.mark.parametrize(
     ("given", "asked", "says"),
     [
-        ({}, {"attacks": ["fedmia-2"]}, "attacks= applies to federations only"),
-        ({}, {"workers": 2}, "workers= applies to federations only"),
+        ({}, {"attacks": ["fedmia-2"]}, "attacks= applies only to federations"),
+        ({}, {"workers": 2}, "workers= applies only to federations"),
         ({}, {"seeds": [1, 2]}, "games have one seed"),
         ({"mechanism": fa.defenses.GradientNoise(sigma=1.0)}, {}, "no mechanism named 'gradient-"),
-        ({"mechanism": 3}, {}, "a defense is an object of fedaudit.defenses"),
+        ({"mechanism": 3}, {}, "a defense must be an object of fedaudit.defenses"),
         ({"mechanism": "bitrand"}, {}, "give it as mechanism.nominal_epsilon"),
         (
             {"features": 3},
             {},
-            "an extractor is a catalogue name, or .*; got an int",
+            "an extractor must be a catalogue name, or .*; got an int",
         ),
         ({"variants": {"a": {"batch": 3}}}, {}, "variant 'a'.* named 'batch'"),
         ({"clients": 600}, {}, "lower clients or servers"),

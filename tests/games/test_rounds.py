@@ -75,7 +75,7 @@ def adv(found: PlayedInRounds) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, dp_sgd(0.0), {"neurons": 3, "louder": 50.0}])
-def test_without_noise_score_and_sign_decide_alike(settings: dict[str, object]) -> None:
+def test_without_noise_score_and_sign_give_the_same_verdicts(settings: dict[str, object]) -> None:
     found = played(6, 20, **settings)
     plain = CONTEST.play_some(dict.fromkeys(range(6), 20))
     assert torch.equal(found.was_in, plain.was_in)
@@ -99,7 +99,7 @@ def test_score_and_sign_differ_only_if_another_record_fires() -> None:
 def test_games_in_one_federation_equal_separate_federations() -> None:
     one = games(clients=2)
     models = one.models(0, neurons(0))
-    looked_for = reading(models.asked, one.target(0))
+    looked_for = reading(models.target_client, one.target(0))
     _, batches = one.batches(0, 5)
     together = one.scores(models, looked_for, batches, 7)
     apart = [
@@ -125,7 +125,7 @@ def test_drawn_score_noise_matches_simulated_rounds(
     drawn, simulated = games(**given), games(**given, every_round=True)
     assert (drawn.simulated, simulated.simulated) == (1, 3)
     models = drawn.models(0, neurons(0))
-    looked_for = reading(models.asked, drawn.target(0))
+    looked_for = reading(models.target_client, drawn.target(0))
     _, batches = drawn.batches(0, 1)
     many = Batches(*(part.expand(100, *part.shape[1:]) for part in batches))
     quiet = drawn.scores(models, looked_for, many, 7)
@@ -175,7 +175,7 @@ def test_with_a_planted_neuron_at_all_clients_any_record_can_fire() -> None:
 
 def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering]:
     one = games(clients=3, others="planted")
-    model = one.models(0, neurons(0)).asked.model
+    model = one.models(0, neurons(0)).target_client.model
     _, batches = one.batches(0, 1)
     data = {
         client: Samples(batches.features[0, client], batches.labels[0, client], torch.arange(8))
@@ -268,8 +268,8 @@ def test_a_study_combines_points_in_rounds_and_by_sign(tmp_path: Path) -> None:
         ({"rounds.others": "kind"}, "honest"),
         ({"rounds.averaged": 0}, "averaged"),
         ({"mechanism.name": "bitwise-rr"}, "set rounds.play"),
-        ({"rounds.play": "signs"}, "no other setting of rounds"),
-        ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
+        ({"rounds.play": "signs"}, r"no other setting of \[rounds\]"),
+        ({"game.games": 1, "game.targets": 1}, "games with and without it"),
     ],
 )
 def test_invalid_round_settings_raise_in_one_sentence(

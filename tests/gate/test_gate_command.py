@@ -73,7 +73,7 @@ def policy(tmp_path: Path) -> Path:
         ("small", "0.59", 3, "INCONC"),
     ],
 )
-def test_runs_that_must_pass_fail_and_be_left_open_do(
+def test_example_runs_have_the_expected_outcomes(
     run: str,
     ceiling: str,
     code: int,
@@ -109,9 +109,7 @@ def test_a_barely_trained_run_passes_only_if_the_policy_allows_it(
     assert exit_code("gate", small, "--policy", policy, "--json", out) == 0
 
 
-def test_the_verdict_is_the_same_bytes_whenever_it_is_asked(
-    small: Path, policy: Path, tmp_path: Path
-) -> None:
+def test_repeated_verdicts_are_byte_identical(small: Path, policy: Path, tmp_path: Path) -> None:
     first, second = (tmp_path / name for name in ("first", "second"))
     for folder in (first, second):
         folder.mkdir()
@@ -121,7 +119,7 @@ def test_the_verdict_is_the_same_bytes_whenever_it_is_asked(
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
-def test_an_earlier_verdict_is_replaced_and_nothing_else_is(
+def test_only_earlier_verdicts_are_replaced(
     quiet: Path, small: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     xml, other = tmp_path / "gate.xml", tmp_path / "notes.txt"
@@ -166,6 +164,6 @@ def test_refusals_are_one_sentence_and_exit_code_two(
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_policy_to_begin_with_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_template_of_a_policy_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     cli.gate(print_policy=True)
     assert capsys.readouterr().out == DEFAULT_POLICY

@@ -9,7 +9,7 @@ from fedaudit.plan.file import read_study
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gate"
 
 
-def test_study_and_policy_of_the_example_fit_each_other() -> None:
+def test_the_policy_of_the_example_applies_to_its_study() -> None:
     study, policy = read_study(EXAMPLE / "study.toml"), read_policy(EXAMPLE / "policy.toml")
     assert policy.membership is not None
     assert {f"{rate:g}" for rate in study.figures.fprs} >= set(policy.membership.tpr)
@@ -30,7 +30,7 @@ def test_files_and_outputs_in_the_workflow_exist() -> None:
     assert not re.search(r"/(home|root|tmp|work|Users)/", text)
 
 
-def test_no_page_installs_fedaudit_from_an_index_that_does_not_have_it() -> None:
+def test_no_page_installs_fedaudit_from_an_index_without_it() -> None:
     root = EXAMPLE.parents[1]
     pages = [root / "README.md", *root.glob("docs/*.md"), *root.glob("examples/**/*.y*ml")]
     for page in pages:

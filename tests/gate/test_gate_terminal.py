@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from fedaudit.gate.outcome import Outcome
-from fedaudit.gate.outputs import MOST_LINES, print_verdict
-from fedaudit.gate.verdict import Verdict, demand
+from fedaudit.gate.outputs import MAX_LINES, print_verdict
+from fedaudit.gate.verdict import Verdict, requirement_check
 from fedaudit.report.terminal import WIDTH
 from tests.gate.parts import auc, found, verdict
 
@@ -32,13 +32,14 @@ def test_a_short_verdict_is_printed_whole() -> None:
 @pytest.mark.parametrize("many", [1, 20, 30, 400])
 def test_the_printed_verdict_is_short_and_counts_omitted_lines(many: int, width: int) -> None:
     failed = [
-        demand("evidence", f"demand {n} {'x' * 90}", ["missing"], Outcome.FAIL) for n in range(many)
+        requirement_check("evidence", f"demand {n} {'x' * 90}", ["missing"], Outcome.FAIL)
+        for n in range(many)
     ]
     whole = FINE.model_copy(
         update={"checks": [*FINE.checks, *failed], "reason": "FAIL: because. " + "why " * many}
     )
     lines = printed(whole, width)
-    assert len(lines) <= MOST_LINES * WIDTH // width
+    assert len(lines) <= MAX_LINES * WIDTH // width
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("FAIL: because.")
     rows = [line for line in lines if re.match(r"(fail|pass|inconclusive)[ :]", line)]

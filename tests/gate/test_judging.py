@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.gate.outcome import Outcome, gravity
-from fedaudit.gate.verdict import Check, Judged, Verdict, by_interval, is_doubted
+from fedaudit.gate.outcome import Outcome, severity
+from fedaudit.gate.verdict import Check, ComparedFigure, Verdict, compare_interval, is_doubted
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.record import Record
 from tests.estimates import estimate
@@ -195,7 +195,7 @@ def test_an_epsilon_lower_bound_can_fail_but_not_pass() -> None:
     said = verdict(found(bound(2.0)), text)
     assert only(said).outcome is Outcome.NOT_REFUTED
     assert said.outcome is Outcome.INCONCLUSIVE
-    assert "never that it is kept" in said.reason
+    assert "never that it is met" in said.reason
     both = asking("epsilon = 2.0\nauc = 0.6")
     assert outcome(found(bound(0.0), auc(0.48, 0.52)), both) is Outcome.PASS
     assert outcome(found(auc(0.48, 0.52)), both) is Outcome.INCONCLUSIVE
@@ -352,7 +352,7 @@ def test_raising_a_ceiling_never_makes_the_gate_stricter(
     )
     text = asking("auc = {}", '[controls]\notherwise = "fail"' if strict else "")
     tight, loose = (outcome(several, text.format(top)) for top in sorted([one, other]))
-    assert gravity(loose) <= gravity(tight)
+    assert severity(loose) <= severity(tight)
     assert not (tight is Outcome.PASS and loose is Outcome.FAIL)
 
 
@@ -369,7 +369,7 @@ def test_generated_records_pass_fail_or_are_inconclusive() -> None:
 def test_sample_size_searches_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedaudit.gate.sample_size.MOST_SEARCHES", 3)
+    monkeypatch.setattr("fedaudit.gate.sample_size.MAX_SEARCHES", 3)
     many = [auc(0.5, 0.7, attack=f"a{i}") for i in range(5)]
     for _ in range(2):
         (check,) = [one for one in verdict(found(*many)).checks if one.open and one.metric]
@@ -490,9 +490,11 @@ def test_client_level_bounds_are_compared_with_the_ceiling(metric: str) -> None:
 def test_an_inconclusive_estimate_mentions_its_failed_control() -> None:
     figure = estimate(metric="auc", value=0.6, low=0.4, high=0.8, method="DeLong 95%")
     doubt = "the control blind classifier failed, so that it may not be leakage"
-    believed = by_interval(Judged("AUC", figure), 0.5, 0.95)
-    doubted = by_interval(Judged("AUC", figure.doubted("blind classifier"), doubt=doubt), 0.5, 0.95)
-    assert believed.outcome is doubted.outcome is Outcome.INCONCLUSIVE
+    believed = compare_interval(ComparedFigure("AUC", figure), 0.5, 0.95)
+    with_doubt = compare_interval(
+        ComparedFigure("AUC", figure.with_doubt("blind classifier"), doubt=doubt), 0.5, 0.95
+    )
+    assert believed.outcome is with_doubt.outcome is Outcome.INCONCLUSIVE
     assert not is_doubted(believed.reason)
-    assert is_doubted(doubted.reason)
-    assert doubt in doubted.reason
+    assert is_doubted(with_doubt.reason)
+    assert doubt in with_doubt.reason

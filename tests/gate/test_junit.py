@@ -69,7 +69,7 @@ def test_junit_maps_inconclusive_to_error_and_bounds_to_skipped() -> None:
     assert skipped == ["Lower bound on epsilon at most 2.000"]
 
 
-def test_a_gate_that_nothing_passes_is_not_green() -> None:
+def test_a_gate_without_a_passed_check_is_not_green() -> None:
     only = evaluate_policy(found(bound(0.1)), policy('name = "x"\n[membership]\nepsilon = 2.0'))
     root = ElementTree.fromstring(junit_xml(only))
     assert only.outcome is Outcome.INCONCLUSIVE
@@ -90,7 +90,7 @@ def test_another_program_reads_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hostile_names_stay_text() -> None:
+def test_hostile_names_are_escaped() -> None:
     tables = (
         "[membership]\nauc = 0.6\ngroup_auc = 0.6\n[sources]\nabove_label_distributions = 0.1\n"
     )

@@ -94,7 +94,7 @@ def test_missing_source_results_are_inconclusive() -> None:
 def test_topics_without_policy_rule_are_listed() -> None:
     both = about_owners(1).model_copy(update={"clusters": [clustered(clients=10, minority=2)]})
     told = said(both, "[clusters]\nrisk = 1.0")
-    assert told.unjudged == ["which client owns a sample (no [sources] in the policy)"]
+    assert told.unjudged == ["which client a sample belongs to (no [sources] in the policy)"]
     assert told.outcome is Outcome.PASS
 
 
@@ -108,7 +108,7 @@ def test_all_final_models_of_all_runs_are_judged() -> None:
     assert said(both, f"[clusters]\nrisk = {above!r}").outcome is Outcome.FAIL
     between = said(both, f"[clusters]\nrisk = {most - 1e-6!r}")
     assert between.outcome is Outcome.INCONCLUSIVE
-    assert "is unknown, as the record has" in needed_by(ceiling(between)).text
+    assert "is unknown, since the record has" in needed_by(ceiling(between)).text
 
 
 def test_unknown_model_risks_are_inconclusive() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.gate.outcome import Outcome, compare_bound, compare_limits, gravity, worst_outcome
-from fedaudit.gate.sample_size import required_sample_size, smallest_settling_size
+from fedaudit.gate.outcome import Outcome, compare_bound, compare_limits, severity, worst_outcome
+from fedaudit.gate.sample_size import required_sample_size, smallest_deciding_size
 from fedaudit.metrics import clopper_pearson
 
 shares = st.floats(0, 1)
@@ -37,7 +37,7 @@ def test_a_higher_ceiling_never_makes_anything_worse(
 ) -> None:
     tight, loose = sorted([one, other])
     low, high = limits
-    assert gravity(compare_limits(low, high, loose)) <= gravity(compare_limits(low, high, tight))
+    assert severity(compare_limits(low, high, loose)) <= severity(compare_limits(low, high, tight))
 
 
 @given(st.floats(0, 20), st.floats(0, 20))
@@ -56,31 +56,31 @@ def share_of(rate: float) -> object:
     return lambda size: clopper_pearson(rate * size, size)
 
 
-@pytest.mark.parametrize(("rate", "then"), [(0.04, Outcome.PASS), (0.06, Outcome.FAIL)])
-def test_smallest_settling_size_is_minimal(rate: float, then: Outcome) -> None:
-    found = smallest_settling_size(share_of(rate), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("rate", "outcome"), [(0.04, Outcome.PASS), (0.06, Outcome.FAIL)])
+def test_smallest_deciding_size_is_minimal(rate: float, outcome: Outcome) -> None:
+    found = smallest_deciding_size(share_of(rate), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
     assert found is not None
-    assert found.then is then
-    assert compare_limits(*clopper_pearson(rate * found.size, found.size), 0.05) is then
+    assert found.outcome is outcome
+    assert compare_limits(*clopper_pearson(rate * found.size, found.size), 0.05) is outcome
     before = found.size - 1
     assert compare_limits(*clopper_pearson(rate * before, before), 0.05) is Outcome.INCONCLUSIVE
 
 
-def test_counting_up_one_by_one_finds_the_same_sample() -> None:
+def test_a_linear_search_finds_the_same_sample_size() -> None:
     slow = next(
         n
         for n in range(100, 5000)
         if compare_limits(*clopper_pearson(0.02 * n, n), 0.05) is Outcome.PASS
     )
-    found = smallest_settling_size(share_of(0.02), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
+    found = smallest_deciding_size(share_of(0.02), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
     assert found is not None
     assert found.size == slow
 
 
-def test_a_figure_at_its_ceiling_is_settled_by_no_sample() -> None:
+def test_no_sample_size_decides_a_figure_at_its_ceiling() -> None:
     told = required_sample_size(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
     assert (told.count, told.then) == (0, None)
-    assert "even 100 times as many members would not settle it" in told.text
+    assert "even 100 times as many members would not decide it" in told.text
 
 
 @pytest.mark.parametrize("start", [1, 30, 1000, 10**6])
@@ -92,8 +92,8 @@ def test_no_more_than_a_hundred_times_the_audit_is_suggested(start: int) -> None
 
 
 def test_required_seeds_are_limited() -> None:
-    told = required_sample_size(share_of(0.05), 5, 0.05, what="seeds", most=1000)  # type: ignore[arg-type]
-    assert "even 1,000 seeds would not settle it" in told.text
+    told = required_sample_size(share_of(0.05), 5, 0.05, what="seeds", largest=1000)  # type: ignore[arg-type]
+    assert "even 1,000 seeds would not decide it" in told.text
 
 
 def test_missing_requirements_are_reported_as_unknown() -> None:

@@ -8,7 +8,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
 
 
-def test_the_printed_policy_is_one() -> None:
+def test_the_printed_policy_can_be_read() -> None:
     policy = policy_from(DEFAULT_POLICY)
     assert policy.membership is not None
     assert policy.membership.tpr == {"0.01": 0.05, "0.001": 0.02}
@@ -40,7 +40,7 @@ def test_commented_lines_of_the_printed_policy_are_settings() -> None:
         ('name = "x"\n[sources]\nabove_label_distributions = true', "a valid number"),
         ('name = "x"\n[games]\nsuccess = false', "a valid number"),
         ('name = "x"\n[membership]\ntpr = {"1%" = 0.1}', "is written like 0.01, not '1%'"),
-        ('name = "x"\n[membership]\ntpr = {"0.0" = 0.1}', "give a share in"),
+        ('name = "x"\n[membership]\ntpr = {"0.0" = 0.1}', "give a number in"),
         ('name = "x"\n[membership]\ntpr = {"0.01" = 0.1, ".01" = 0.2}', "is given twice"),
         ('name = "x"\n[membership]\ncontrasts = []', "at least one"),
         ('name = "x"\n[membership]\ncontrasts = ["mixed", "mixed"]', "'mixed' is named twice"),
@@ -57,7 +57,7 @@ def test_commented_lines_of_the_printed_policy_are_settings() -> None:
         ('name = "x"\n[evidence]\nleast_seeds = -1', "greater than or equal to 0"),
         ('name = "\\u001b[2J"', "letters, digits"),
         ('name = "x', "is not valid TOML"),
-        ("a." * 40 + "b = 1", "nests over 32 levels deep"),
+        ("a." * 40 + "b = 1", "more than 32 levels of tables"),
     ],
 )
 def test_policy_errors_state_the_allowed_values(text: str, said: str) -> None:

@@ -461,7 +461,7 @@ def test_uploads_are_withheld_after_the_folder_was_deleted(tmp_path: Path) -> No
 
 def test_a_full_log_withholds_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with guard(tmp_path) as opened:
-        monkeypatch.setattr("fedaudit.guard.decisions.LONGEST_LOG", 100)
+        monkeypatch.setattr("fedaudit.guard.decisions.MAX_LOG_BYTES", 100)
         assert opened.check(1, sent=initial(), upload=honest()) is None
     assert read_decisions(tmp_path) == []
 

@@ -171,7 +171,7 @@ def test_further_uploads_of_a_round_are_reported(
         assert guard.check(2, sent=network(), upload=network()) is not None
     assert exit_code("signals", tmp_path / "again", "--out", tmp_path / "table.csv") == 0
     said = capsys.readouterr().out
-    assert "the table lacks the second uploads of repeated rounds (2)" in said
+    assert "the table does not contain the second uploads of repeated rounds (2)" in said
     assert "attack the table with --fair" in said
 
 

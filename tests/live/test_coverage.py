@@ -236,7 +236,7 @@ def test_sampled_rounds_are_judged_by_the_policy(tmp_path: Path) -> None:
     assert found.is_whole
     assert found.sampled_rounds
     assert check(record_of_it).outcome is Outcome.INCONCLUSIVE
-    assert "every 2 rounds were measured" in check(record_of_it).reason
+    assert "one in 2 rounds was measured" in check(record_of_it).reason
     allowed = check(record_of_it, POLICY + "sampled_rounds = true\n")
     assert (allowed.outcome, allowed.name) == (
         Outcome.PASS,

@@ -218,13 +218,13 @@ def test_a_stopped_recording_can_be_resumed(usual: Path, tmp_path: Path) -> None
 
 def test_a_locked_recording_folder_raises(tmp_path: Path) -> None:
     others = Lock(tmp_path)
-    assert others.taken()
+    assert others.acquire()
     with pytest.raises(BadInput, match="another process is writing"):
         record(tmp_path, network, AUDIT, attacks=FEW)
     others.close()
     with record(tmp_path, network, AUDIT, attacks=FEW):
-        assert not (late := Lock(tmp_path)).taken()
-    assert late.taken(), "a recorder that is closed lets the folder go"
+        assert not (late := Lock(tmp_path)).acquire()
+    assert late.acquire(), "a recorder that is closed lets the folder go"
 
 
 def test_resuming_with_another_audit_or_setting_raises(usual: Path) -> None:

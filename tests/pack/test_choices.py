@@ -187,7 +187,7 @@ def test_signals_that_contradict_kept_updates_are_reported(
     write_tensors({**tensors, "signal/loss": change(tensors["signal/loss"])}, path, notes)
     reattack(false, [], tmp_path / "again")
     pack = packed(tmp_path / "again" / "record.json", tmp_path)
-    said = "round 4 of seed 1 has other signals than its kept updates give: loss"
+    said = "round 4 of seed 1 has signals that differ from those of its stored updates: loss"
     assert said in wrong(compare_with_run(verify(pack), false))
 
 
@@ -197,7 +197,7 @@ def test_signals_without_kept_updates_are_listed_as_unchecked(tmp_path: Path) ->
         verify(packed(tmp_path / "run" / "record.json", tmp_path)), tmp_path / "run"
     )
     assert found.problems == []
-    assert any("did not keep its updates" in one for one in found.unchecked)
+    assert any("did not store its updates" in one for one in found.unchecked)
 
 
 def renamed(record: Record, name: str) -> Record:

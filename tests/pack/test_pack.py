@@ -394,7 +394,7 @@ def test_packing_into_a_locked_folder_raises(original: Path, tmp_path: Path) -> 
     pack = tmp_path / "pack"
     pack.mkdir()
     with closing(Lock(pack)) as lock:
-        assert lock.taken()
+        assert lock.acquire()
         with pytest.raises(BadInput, match="another process writes a pack to"):
             write_pack(original.parent / "record.json", original.parent / "policy.toml", pack)
 
@@ -416,7 +416,7 @@ def test_suppression_that_changes_the_verdict_raises(tmp_path: Path) -> None:
     text = 'name = "x"\n[membership]\nauc = 0.6\ncontrasts = ["unseen"]'
     (tmp_path / "policy.toml").write_text(text)
     files = (tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
-    with pytest.raises(BadInput, match="would be inconclusive where it is pass"):
+    with pytest.raises(BadInput, match="would be inconclusive instead of pass"):
         write_pack(*files)
     assert not files[2].exists()
     write_pack(*files, smallest_group=9)
@@ -548,7 +548,7 @@ def test_verify_rejects_a_foreign_report_whatever_its_stated_version(
     rewritten(pack, made_with={**manifest(pack).made_with, "fedaudit": "0.0.9"})
     assert exit_code("verify", pack) == 4
     said = capsys.readouterr().out
-    assert "not checked: report.html: the manifest says that other versions made the pack" in said
+    assert "not checked: report.html: the manifest states that other versions made the pack" in said
     assert "fedaudit 0.0.9" in said
     assert "the pack is sound" not in said
     assert exit_code("verify", pack, "--other-version") == 0
@@ -566,9 +566,9 @@ def test_a_pack_of_another_version_is_checked_as_far_as_possible(pack: Path) -> 
 def test_suppressed_counts_must_match_the_record(pack: Path) -> None:
     counts = manifest(pack).suppressed
     rewritten(pack, suppressed={**counts, "findings": 3})
-    assert "says that 3 findings were suppressed, but record.json implies 0" in wrong(pack)
+    assert "states that 3 findings were suppressed, but record.json implies 0" in wrong(pack)
     rewritten(pack, suppressed={})
-    assert "lists the wrong categories of suppressed parts" in wrong(pack)
+    assert "lists the wrong categories of suppressed entries" in wrong(pack)
 
 
 def test_verify_detects_suppressed_counts_that_contradict_the_record(tmp_path: Path) -> None:
@@ -606,7 +606,7 @@ def test_verify_rejects_suppression_of_large_groups(tmp_path: Path) -> None:
     gone = {"value": None, "low": None, "high": None}
     hidden = auc(0.8, 0.9, **gone, note="suppressed: fewer than 10 samples on a side")
     said = wrong(packed(found(hidden, bound(0.1)), tmp_path))
-    assert "marks figures as suppressed that have at least 10 samples per side" in said
+    assert "marks figures as suppressed that have at least 10 members and non-members" in said
 
 
 def test_verify_detects_settings_that_recorders_never_write(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_packed_record_has_the_hash_of_its_run(
     assert "not checked: whether every figure, control and count" in capsys.readouterr().out
 
 
-def test_the_record_of_another_run_does_not(
+def test_the_record_of_another_run_has_another_hash(
     pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_study(quick_study(training={"lr": 0.05}), tmp_path / "other")

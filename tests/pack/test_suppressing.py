@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.pack.suppressing import suppressed, wrongly_blank
+from fedaudit.pack.suppressing import suppressed, wrongly_suppressed
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 from fedaudit.results.runs import ClassSuccess
@@ -175,10 +175,10 @@ def test_estimates_that_reveal_a_suppressed_one_are_suppressed() -> None:
     ]
     given = suppressed(found(*figures), 10).record
     assert {one.contrast for one in given.findings if one.value is not None} == {"unseen"}
-    assert wrongly_blank(given, 10) == []
+    assert wrongly_suppressed(given, 10) == []
     blank = {"value": None, "low": None, "high": None, "note": given.findings[-1].note}
     false = [one.model_copy(update=blank) for one in given.findings]
-    assert len(wrongly_blank(given.model_copy(update={"estimates": false}), 10)) == 4
+    assert len(wrongly_suppressed(given.model_copy(update={"estimates": false}), 10)) == 4
 
 
 def test_means_over_a_suppressed_run_are_suppressed() -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from fedaudit.games.playing import share_estimate, success_estimates
+from fedaudit.games.playing import rate_estimate, success_estimates
 from fedaudit.metrics.games import game_success, most_success
 from fedaudit.metrics.rate_limits import share
 from fedaudit.results.estimate import Estimate
@@ -76,8 +76,8 @@ def point(
     allowed = most_success(math.inf if true is None else true) if most is None else most
     estimates = [
         *success_estimates(success, at, allowed),
-        share_estimate(at, FIRES_FOR_TARGET, share(hits, half)),
-        share_estimate(at, FIRES_FOR_OTHERS, fires),
+        rate_estimate(at, FIRES_FOR_TARGET, share(hits, half)),
+        rate_estimate(at, FIRES_FOR_OTHERS, fires),
         *(at(metric=name, value=value) for name, value in known.items() if value is not None),
     ]
     found: dict[str, object] = {

@@ -36,7 +36,7 @@ from fedaudit.results.record import (
     UsageRow,
     ViewRow,
 )
-from fedaudit.results.runs import Answered, Chained, ClassSuccess, SourceResult
+from fedaudit.results.runs import ChainedInference, ClassSuccess, SelectivePrediction, SourceResult
 from tests.estimates import changed, estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"
@@ -515,10 +515,10 @@ def source(
             ClassSuccess(label=3, samples=0, right=0),
         ],
         "answers": [
-            Answered(least=0.5, answered=right, right=right // 2),
-            Answered(least=0.9, answered=0, right=0),
+            SelectivePrediction(least=0.5, answered=right, right=right // 2),
+            SelectivePrediction(least=0.9, answered=0, right=0),
         ],
-        "chained": [Chained(fpr=0.1, realised_fpr=0.08, called=right, right=right // 2)],
+        "chained": [ChainedInference(fpr=0.1, realised_fpr=0.08, called=right, right=right // 2)],
         "rounds": [2, 4, 9],
         "by_round": [0.5, min(right / samples + 0.1, 1.0), right / samples],
         "overfitting": [0.01 * client for client in range(clients)],

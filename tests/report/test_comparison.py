@@ -253,8 +253,8 @@ def test_rows_of_a_record_with_a_failed_control_are_marked_everywhere() -> None:
     assert "Δ" not in other.detail, "against a figure that is not relied on"
     assert "✗ not relied on: a control failed." in table.remark
     (forest,) = membership_rows(result, [failing, long])
-    doubted, relied_on = (line.cells[0] for line in forest.lines)
-    assert (doubted.value[0], doubted.limits) == ("✗", "not relied on")
+    with_doubt, relied_on = (line.cells[0] for line in forest.lines)
+    assert (with_doubt.value[0], with_doubt.limits) == ("✗", "not relied on")
     assert relied_on.value[0] == "▲"
     assert "✗ not relied on: a control failed" in [key.name for key in forest.keys]
     assert "not relied on" in printed(failing, long)

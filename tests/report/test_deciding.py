@@ -468,13 +468,13 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
 
 def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:
     quiet = hardly_learned(none_found(), 0.1)
-    assert "figures near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
+    assert "attacks near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
     loud = changed(quiet, estimates=[*quiet.estimates, leak])
     assert (
-        "figures near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+        "attacks near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
     )
-    assert "figures near guessing show nothing" not in printed(loud) + words(report_html(loud))
+    assert "near guessing show nothing" not in printed(loud) + words(report_html(loud))
     assert "barely learned its training data leaks little" in words(report_html(quiet))
 
 
@@ -485,7 +485,7 @@ def test_the_gate_keeps_estimates_if_source_inference_succeeds() -> None:
     )
     loud = changed(quiet, estimates=[*quiet.estimates, success])
     assert (
-        "figures near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+        "attacks near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
     )
 
 
@@ -493,7 +493,7 @@ def test_a_leak_without_a_fair_draw_does_not_show_that_a_model_learned() -> None
     quiet = hardly_learned(none_found(), 0.1)
     unfair = auc(0.95, 0.94, 0.96, target=0, significant=True, fair=False, contrast="other_client")
     loud = changed(quiet, estimates=[*quiet.estimates, unfair])
-    assert "figures near guessing show nothing" in evaluate_policy(loud, POLICY).model_dump_json()
+    assert "attacks near guessing show nothing" in evaluate_policy(loud, POLICY).model_dump_json()
 
 
 def test_an_undefended_leak_does_not_show_that_a_defended_model_learned() -> None:
@@ -623,16 +623,16 @@ def test_a_failed_control_of_a_client_marks_its_and_pooled_estimates() -> None:
     clients = sorted({f.target for f in audit.findings if f.target is not None})
     first, *others = clients
     controls = [blind(False, None), blind(False, first), *(blind(True, c) for c in others)]
-    doubted = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
-    assert doubted == {None, first}
+    with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
+    assert with_doubt == {None, first}
     # A client without the control of its own is taken back with all clients together.
     controls = [blind(False, None), *(blind(True, c) for c in others)]
-    doubted = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
-    assert doubted == {None, first}
-    doubted = {
+    with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
+    assert with_doubt == {None, first}
+    with_doubt = {
         f.target for f in cleaned(changed(audit, controls=[blind(False, None)])).findings if f.doubt
     }
-    assert doubted == {None, *clients}
+    assert with_doubt == {None, *clients}
 
 
 def test_source_inference_below_chance_is_inconclusive() -> None:
@@ -648,7 +648,7 @@ def test_source_inference_below_chance_is_inconclusive() -> None:
     checks = {item.name: item for item in evaluate_policy(audit, policy).checks}
     sign = checks["scores with the right sign"]
     assert sign.outcome is Outcome.INCONCLUSIVE
-    assert "right less often than guessing" in sign.reason
+    assert "correct less often than guessing" in sign.reason
 
 
 def test_controls_that_only_hide_leaks_keep_a_leak_after_deletion() -> None:

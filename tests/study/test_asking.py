@@ -202,16 +202,16 @@ def test_flags_of_other_clients_samples_are_counted(memorised: Carried) -> None:
     answer = asked(memorised, row=rows_of(memorised, Origin.MEMBER)[0])
     count = sum(map(bool, flags))
     assert (answer.runs[0].others, answer.runs[0].others_flagged) == (len(others), count)
-    assert f"flag {count} of {len(others)} of them" in " ".join(str(answer).split())
+    assert f"flag {count} of {len(others)} of these members" in " ".join(str(answer).split())
 
 
-def test_a_rate_that_no_score_can_reach_is_not_answered_by_no_flag(
+def test_an_unreachable_false_alarm_rate_leaves_the_answer_undecided(
     overfitted: Carried, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ("ask", overfitted.folder, "--row", 0, "--false-alarm-rate", 0.001)
     assert exit_code(*line) == 0
     text = capsys.readouterr().out
-    assert "UNDECIDED: with only 103 held-out samples" in text
+    assert "UNDECIDED: with 103 held-out samples" in text
     assert "at least 999 are needed" in " ".join(text.split())
     answer = asked(overfitted, row=0, false_alarm_rate=0.001)
     assert answer.flagged is None
@@ -327,7 +327,7 @@ def test_runs_are_matched_by_content_and_their_p_values_corrected(two_seeds: Car
         assert len(same) <= 1
         seeds = [run.seed for run in answer.runs]
         assert seeds == ([1, 2] if same else [1])
-        assert any("not audited in the run of seed 2" in text for text in answer.caveats) != bool(
+        assert any("Not audited in the run of seed 2" in text for text in answer.caveats) != bool(
             same
         )
         for other in same:
@@ -339,7 +339,7 @@ def test_runs_are_matched_by_content_and_their_p_values_corrected(two_seeds: Car
     assert n_both > 5
 
 
-def test_without_the_data_set_one_run_is_asked(
+def test_without_the_data_set_only_one_run_is_used(
     two_seeds: Carried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:
@@ -348,7 +348,7 @@ def test_without_the_data_set_one_run_is_asked(
     monkeypatch.setattr(asking, "audited_samples", refuse)
     answer = asked(two_seeds, row=0)
     assert [run.seed for run in answer.runs] == [1]
-    assert any("seed 1 was asked: the data set has moved" in text for text in answer.caveats)
+    assert any("seed 1 was used: the data set has moved" in text for text in answer.caveats)
 
 
 def test_posteriors_over_clients_are_those_of_the_source_attack(overfitted: Carried) -> None:
@@ -419,16 +419,16 @@ def failed(control: str, attack: str = "") -> ControlResult:
     )
 
 
-def test_an_attack_whose_control_failed_is_not_relied_on(overfitted: Carried) -> None:
+def test_an_attack_with_a_failed_control_is_not_used(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("untrained model", "loss-series"))
     answer = asked(overfitted._replace(record=record), row=0)
     (run,) = answer.runs
     assert [attack.attack for attack in run.attacks] == ["blackbox-loss"]
     assert "untrained model” of loss-series" in run.withdrawn["loss-series"]
-    assert "✗ loss-series: not relied on, because the control" in str(answer)
+    assert "✗ loss-series: not used, because the control" in str(answer)
 
 
-def test_an_answer_is_taken_back_if_a_control_of_the_run_failed(overfitted: Carried) -> None:
+def test_an_answer_is_withdrawn_if_a_control_of_the_run_failed(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("blind classifier"))
     with pytest.raises(BadInput, match=r"the answer is withdrawn .*“blind classifier”"):
         asked(overfitted._replace(record=record), row=0)
@@ -440,7 +440,7 @@ def test_a_failed_positive_control_is_a_caveat(overfitted: Carried) -> None:
     assert "attacks may miss members" in caveat
 
 
-def test_an_attack_with_the_wrong_sign_is_not_relied_on(copied: Carried) -> None:
+def test_an_attack_with_the_wrong_sign_is_not_used(copied: Carried) -> None:
     tensors, _ = read_tensors(copied.folder / SCORES_FILE)
     tensors["1/0/scores/loss-series"] *= -1
     write_tensors(tensors, copied.folder / SCORES_FILE)
@@ -471,8 +471,8 @@ def test_an_attack_with_the_wrong_sign_is_not_relied_on(copied: Carried) -> None
         ({"person": 3}, "audit people with audit.unit"),
         ({"row": 0, "target": 2}, "no audited client named '2'"),
         ({"row": 0, "seed": 4}, "no run named 'seed 4'; did you mean 'seed 1'"),
-        ({"row": 0, "prior": 1.0}, "prior= is a share between 0 and 1"),
-        ({"row": 0, "false_alarm_rate": 0.0}, "false_alarm_rate= is a share between 0 and 1"),
+        ({"row": 0, "prior": 1.0}, "prior= is a probability between 0 and 1"),
+        ({"row": 0, "false_alarm_rate": 0.0}, "false_alarm_rate= is a probability between 0 and 1"),
     ],
 )
 def test_questions_without_an_answer_are_refused(
@@ -511,7 +511,7 @@ def test_a_pack_has_no_scores_and_answers_no_question(
     shutil.copy(copied.folder / SCORES_FILE, pack)
     capsys.readouterr()
     assert exit_code("ask", pack, "--row", 0) == 2
-    assert "is a pack, which holds no samples or scores" in capsys.readouterr().err
+    assert "is a pack, which contains no samples or scores" in capsys.readouterr().err
     with pytest.raises(BadInput, match="is a pack"):
         fa.Run(pack).ask(row=0)
 
@@ -529,7 +529,7 @@ def test_the_command_prints_sentences_or_json(
     assert "FLAGGED by 2 attacks in 1 run together" in joined
     assert "It is not proof: up to 5% of held-out samples are flagged as well." in joined
     assert "True origin: this client trained on it." in joined
-    assert "at a prior of 10%." in joined
+    assert "for a prior probability of 10%." in joined
     assert all(len(line) <= 80 for line in text.splitlines())
     assert exit_code("ask", overfitted.folder, "--row", row, "--prior", 0.1, "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -537,7 +537,9 @@ def test_the_command_prints_sentences_or_json(
     assert Answer.model_validate(document) == answer
     assert document["flagged"] is True
     lowest = min(members, key=lambda place: scores[place])
-    assert "No flag is not proof of absence" in " ".join(str(asked(overfitted, row=lowest)).split())
+    assert "This is no proof of non-membership" in " ".join(
+        str(asked(overfitted, row=lowest)).split()
+    )
 
 
 def test_people_are_ranked_among_other_people(tmp_path: Path) -> None:
@@ -556,7 +558,7 @@ def test_people_are_ranked_among_other_people(tmp_path: Path) -> None:
     assert f"person {person}" in str(answer)
     assert "held-out people" in str(answer)
     unknown = int(samples.ids.max()) + 1
-    with pytest.raises(BadInput, match=rf"no person {unknown} .* nearest numbers are .*\d"):
+    with pytest.raises(BadInput, match=rf"person {unknown} was not audited; .*nearest .*\d"):
         asked(result, person=unknown)
 
 
@@ -581,7 +583,7 @@ def test_recordings_are_asked_by_row_and_by_sample_if_they_keep_samples(tmp_path
     ids = fa.Run(tmp_path / "kept").scores("loss-series", target=0).ids
     sample = tensors["features"][int(ids[5])].numpy()
     assert live_answer(tmp_path / "kept", sample=sample, target=0) == answer
-    with pytest.raises(BadInput, match="keeps no samples"):
+    with pytest.raises(BadInput, match="has no samples"):
         live_answer(tmp_path / "bare", sample=sample, target=0)
     with pytest.raises(FedauditError, match="give target="):
         live_answer(tmp_path / "kept", row=5)

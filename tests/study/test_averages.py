@@ -209,7 +209,7 @@ def test_a_change_over_fewer_clients_is_noted() -> None:
     )
     one = entry(found, 1, "a")
     assert one.targets == [0, 4]
-    assert one.note == "the change is over client 0 alone"
+    assert one.note == "the change is over only client 0"
     assert entry(found, 0, "a").targets == [0]
     assert entry(found, 1, "b").note == ""
 

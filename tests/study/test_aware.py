@@ -39,7 +39,7 @@ def test_side_information_lists_the_trained_samples(tmp_path: Path) -> None:
     assert [found.get(one, 0) for one in mine.ids.tolist()] == (2 * usage).tolist()
 
 
-def test_a_client_without_such_a_defense_can_train_on_anything() -> None:
+def test_a_client_without_the_defense_may_have_trained_on_any_sample() -> None:
     run = setup(small_study(defense=GUIDED), 1, None)
     told = trainable_by_round(run, 2, nothing_measured((1, 2)), torch.arange(10))
     assert all(bool(used.all()) for used in told.values())
@@ -120,5 +120,5 @@ def test_an_attack_with_a_tail_gets_the_noise_of_the_study() -> None:
 
 def test_two_audited_clients_with_noise_in_different_places_are_refused() -> None:
     two = {**noise(0.07, 0, 1), "also": [noise(0.3, 2, 3)]}
-    with pytest.raises(BadInput, match=r"shares \[0.07, 0.3\].*takes one share; set attacks"):
+    with pytest.raises(BadInput, match=r"\[0.07, 0.3\].*takes one fraction; set attacks"):
         told_tails(defense=two, audit={"targets": [0, 2]})

@@ -176,7 +176,7 @@ def test_canaries_of_several_runs_are_pooled(tmp_path: Path) -> None:
     assert "if the mechanism is Gaussian" in tile.detail
 
 
-def test_a_canary_sends_zeros_and_noise_by_its_coin() -> None:
+def test_a_canary_that_sends_no_direction_sends_only_noise() -> None:
     run = setup(canary_study(), 1, None)
     (first, *_) = simulate(
         run.algorithm, run.all_clients.data, rounds=4, seed=1, defenses=run.all_clients.defenses
@@ -190,7 +190,7 @@ def test_a_canary_sends_zeros_and_noise_by_its_coin() -> None:
     assert abs(float(sent @ direction)) < 2.5
 
 
-def test_buffers_that_travel_unprotected_leave_no_claim() -> None:
+def test_unprotected_buffers_invalidate_the_claimed_epsilon() -> None:
     run = setup(canary_study(model={"name": f"{__name__}:WithBuffers"}), 1, None)
     canaries = canaries_of(run)
     assert canaries.claimed is None

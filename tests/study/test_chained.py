@@ -15,7 +15,7 @@ from fedaudit.core.values import NOBODY
 from fedaudit.evaluation.source import SourceQueries, source_queries, sources_of_inferred_members
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
-from fedaudit.results.runs import Chained
+from fedaudit.results.runs import ChainedInference
 from fedaudit.study.build import setup
 from tests.study.studies import small_study
 
@@ -47,7 +47,7 @@ def members_of(client: int) -> Int[ndarray, " _"]:
 
 def found(
     values: Float[Tensor, "rounds clients samples"], right: Mapping[int, bool]
-) -> tuple[Chained, Chained]:
+) -> tuple[ChainedInference, ChainedInference]:
     """What is found where the owner of a client's samples is named, or is not."""
     made, samples = run()
     rounds = tuple(range(1, len(values) + 1))
@@ -106,6 +106,6 @@ def test_without_held_out_samples_the_audit_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"called": 1, "right": 2}])
-def test_more_named_owners_than_called_members_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="2 right of 1 called"):
-        Chained.model_validate({"fpr": 0.1, "realised_fpr": 0.1, **wrong})
+def test_more_correct_sources_than_predicted_members_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="right is 2, but called is only 1"):
+        ChainedInference.model_validate({"fpr": 0.1, "realised_fpr": 0.1, **wrong})

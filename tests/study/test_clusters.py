@@ -111,7 +111,7 @@ def by_updates(run: Setup) -> IfcaMir:
 
 def predictions(run: Setup, round: Round) -> np.ndarray:
     """Of each test sample, by the model that the client chose whose sample it is like."""
-    place = run.groups.place[run.dataset.test.ids.numpy()]
+    place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     given = [
         int(round.after[round.chosen[int(client)]].module()(x[None]).argmax())
         for client, x in zip(place, run.dataset.test.features, strict=True)
@@ -145,7 +145,7 @@ def test_clients_receive_the_risks_that_the_server_measured() -> None:
 def test_accuracy_is_of_each_groups_samples_by_its_clients_models() -> None:
     run, rounds = made()
     right = predictions(run, rounds[-1]) == run.dataset.test.labels.numpy()
-    place = run.groups.place[run.dataset.test.ids.numpy()]
+    place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     minority = place < 2
     expected = {"majority": right[~minority], "minority": right[minority], "everybody": right}
     accuracies = found().where(topic="clusters", metric="accuracy", seed=1)
@@ -173,7 +173,7 @@ def test_violations_are_clients_with_more_risk_than_they_accept() -> None:
 def test_actual_risk_compares_members_with_held_out_samples() -> None:
     run, _ = made()
     last = result().rounds[-1]
-    place = run.groups.place[run.dataset.test.ids.numpy()]
+    place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     for number, model in enumerate(last.models):
         clients = [c for c in range(CLIENTS) if last.choice[c] == number]
         assert model.members == sum(run.deal.sizes[client] for client in clients)
@@ -196,7 +196,7 @@ def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None
     ]
     judged = risk.estimate(clusters, seed=seed_for(1, "risk of real members", 4))
     state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[STATE])
-    place = run.groups.place[run.dataset.test.ids.numpy()]
+    place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     for judge, state, (name, model) in zip(
         judged, state_of_round.models, last.after.items(), strict=True
     ):
@@ -304,11 +304,15 @@ def test_federated_averaging_has_no_clusters() -> None:
         ({"risk": {"samples": 10}}, BadInput, "at least 100"),
         ({"risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
         ({"risk": {"measure": "seqmia"}}, FedauditError, "cannot measure the risk"),
-        ({"risk": {"low": 0.9, "high": 0.6}}, BadInput, "give a low below high"),
+        ({"risk": {"low": 0.9, "high": 0.6}}, BadInput, "low must be below high"),
         ({"algorithm": IFCA, "risk": {"samples": 5000}}, BadInput, "risk.samples"),
         ({"algorithm": IFCA, "risk": {"measure": "train-mea"}}, BadInput, "train-mia"),
-        ({"algorithm": IFCA, "risk": {"low": 0.9}}, BadInput, "give a low below high"),
-        ({"algorithm": {"name": "ifca-mir", "options": {"every": 4}}}, BadInput, "none is left"),
+        ({"algorithm": IFCA, "risk": {"low": 0.9}}, BadInput, "low must be below high"),
+        (
+            {"algorithm": {"name": "ifca-mir", "options": {"every": 4}}},
+            BadInput,
+            "never use a measured risk",
+        ),
         ({"shift": {"kind": "shear"}}, BadInput, "known: attribute, brightness, rotation"),
         ({"shift": {"kind": "rotation", "minority_range": (9, 1)}}, BadInput, "smaller first"),
         ({"shift": {"kind": "brightness"}}, BadInput, "standardise"),
@@ -370,7 +374,7 @@ def test_with_a_shift_members_are_compared_with_unseen_samples_only() -> None:
 
 def test_groups_are_equal_parts_of_the_test_samples() -> None:
     run, _ = made()
-    place = torch.from_numpy(run.groups.place)[run.dataset.test.ids]
+    place = torch.from_numpy(run.groups.similar_client)[run.dataset.test.ids]
     counts = torch.bincount(place, minlength=CLIENTS)
     assert int(counts.max() - counts.min()) <= 1
 
@@ -399,7 +403,7 @@ def test_a_shadow_server_has_samples_of_neither_federation() -> None:
     assert not used & set(risk_of(theirs).samples.ids.tolist())
 
 
-def test_nothing_is_noted_of_a_shadow_federations_models() -> None:
+def test_no_accuracies_of_shadow_models_are_stored() -> None:
     run, (first, *_) = made()
     assert cluster_notes(run, first)
     assert cluster_notes(replace(run, is_shadow=True), first) == {}

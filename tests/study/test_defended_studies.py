@@ -107,8 +107,8 @@ def test_a_defense_without_clients_covers_all_remaining_clients() -> None:
         ({**NOISE, "chain": [{"name": "quantization"}]}, "'quantization' needs bits"),
         ({**NOISE, "chain": [{**HALF, "clients": [1]}]}, "no setting in the study.*'defense.chain"),
         ({"also": [NOISE]}, "defense.also.0.clients"),
-        ({**NOISE, "clients": []}, "no client is left to use the defense 'gradient-noise'"),
-        ({**NOISE, "also": [{**HALF, "clients": [0, 1, 2, 3]}]}, "no client is left to use"),
+        ({**NOISE, "clients": []}, "no client uses the defense 'gradient-noise'"),
+        ({**NOISE, "also": [{**HALF, "clients": [0, 1, 2, 3]}]}, "no client uses"),
     ],
 )
 def test_contradictory_groups_of_defenses_are_refused(

@@ -8,7 +8,7 @@ import pytest
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import line_of, refusing_exits
+from fedaudit.core.importing import location_of, refusing_exits
 from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Upload
 from fedaudit.study.running.preflight import check_grid
@@ -68,18 +68,18 @@ class ExitsAtTheFirstBatch(Defense):
         sys.exit(0)
 
 
-def test_a_row_that_exits_is_refused_and_the_others_are_run(
+def test_a_variant_whose_code_exits_fails_and_the_others_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, out = tmp_path / "grid.toml", tmp_path / "out"
     study.write_text(GRID)
     assert exit_code("run", study, "--variant=all", "--out", out, "--workers=1") == 70
     said = capsys.readouterr().err
-    assert "3 of 4 rows failed" in said
+    assert "3 of 4 variants failed" in said
     assert "grid-exits: custom code ended the program (SystemExit: 0, in test_exits.py" in said
     # The traceback is of the first fault: the others are found by the line that raised them.
     for fault in ("AssertionError: ", "KeyError: 'a'"):
-        assert f"a fault of fedaudit ({fault}, in test_exits.py, line " in said
+        assert f"a bug in fedaudit ({fault}, in test_exits.py, line " in said
     assert (out / "grid" / "record.json").is_file()
     assert not (out / "grid-exits" / "record.json").exists()
 
@@ -126,4 +126,4 @@ def test_an_interruption_and_an_error_stay_as_they_are() -> None:
 
 
 def test_an_error_that_was_never_raised_has_no_line() -> None:
-    assert line_of(ValueError()) == "nowhere"
+    assert location_of(ValueError()) == "nowhere"

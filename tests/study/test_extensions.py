@@ -26,7 +26,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
 from fedaudit.study import build
-from fedaudit.study.build import completed, resolve, setup
+from fedaudit.study.build import resolve, setup, with_derived_settings
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
@@ -102,7 +102,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     ],
 )
 def test_invalid_table_settings_raise(given: object, got: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=rf"canaries is fedaudit\.Canaries\(\.\.\.\), got {got}"):
+    with pytest.raises(BadInput, match=rf"must be fedaudit\.Canaries\(\.\.\.\), got {got}"):
         fa.audit(fa.Federation("digits"), options=fa.AuditOptions(canaries=given), out=tmp_path)  # type: ignore[arg-type]
 
 
@@ -127,7 +127,7 @@ def test_missing_and_foreign_files_are_refused_with_a_rerun(
     run_study(study, tmp_path)
     (kept,) = tmp_path.glob(f"*/{file}")
     kept.unlink()
-    said = r"is not what this run left; delete .*seed-1 and run"
+    said = r"is not the file that this run wrote; delete .*seed-1 and run"
     with pytest.raises(Damaged, match=said):
         run_study(study, tmp_path)
     with pytest.raises(Damaged, match=said):
@@ -213,16 +213,16 @@ def test_extensions_are_called_in_every_phase(
         assert "Rounds that nobody counted." in record.untested
     others = [one for one in found.estimates if one.metric != "rounds"]
     assert others == plain.estimates
-    assert run_key(completed(study), 1) == run_key(setup(study, 1, None).study, 1)
+    assert run_key(with_derived_settings(study), 1) == run_key(setup(study, 1, None).study, 1)
 
 
-def test_a_second_extension_of_a_kind_takes_the_place_of_the_first() -> None:
+def test_a_second_extension_of_a_kind_replaces_the_first() -> None:
     run = setup(quick_study(), 1, None).with_extension(Counted()).with_extension(Counted(fits=3))
     assert run.extensions == (Counted(fits=3),)
     assert run.extension(Counted) == Counted(fits=3)
 
 
-def test_attacks_are_taken_out_with_a_reason() -> None:
+def test_removed_attacks_are_listed_with_a_reason() -> None:
     run = setup(quick_study(), 1, None).without_attacks({"loss-series": "not today"})
     assert list(run.attacks) == ["blackbox-loss"]
     assert run.refused["loss-series"] == "not today"

@@ -304,14 +304,14 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
             {"algorithm": fa.algorithms.FedProx(rounds=2)},
             r"'fedprox' has one network for all clients, but models names 2: .* such as fedmd",
         ),
-        ({"model": "cnn"}, "model is 'cnn' for all clients, but models has one for each"),
+        ({"model": "cnn"}, "model is 'cnn' for all clients, but models assigns different ones"),
         ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
         (
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
             "nets and the study's models both set the clients' networks",
         ),
         ({"models": [Linear]}, "or of a custom class cannot be distilled.*algorithm.student"),
-        ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
+        ({"models": [3]}, "a model must be a torch.nn.Module, .* got an int"),
     ],
 )
 def test_unusable_client_networks_are_refused_before_training(
@@ -426,7 +426,7 @@ def test_a_run_resumes_with_the_same_objects_only(run: fa.Run) -> None:
     after = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
     assert after == before
     other = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred((0.3,))])
-    with pytest.raises(BadInput, match=r"other settings \(defenses is .*another folder with out="):
+    with pytest.raises(BadInput, match=r"other settings \(defenses was .*another folder with out="):
         carried(run.folder, other, **same)
 
 
@@ -475,11 +475,11 @@ def lambda_defense(weight: int) -> Defense:
 
 def key_of(federation: Federation) -> str:
     from fedaudit.core.importing import with_registered
-    from fedaudit.study.build import completed
+    from fedaudit.study.build import with_derived_settings
 
     plan = plan_of(federation, name="x")
     with with_registered(plan.objects):
-        return study_key(completed(plan.study))
+        return study_key(with_derived_settings(plan.study))
 
 
 SCRIPT = """
@@ -555,24 +555,27 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: TRAINING_OF(3), "fedaudit.Training takes settings by name"),
         (
             lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
-            "samples, fair and people are one setting; give one",
+            "samples, fair and people name the same setting; give one",
         ),
         (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
-        (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
-        (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
-        (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or an object"),
-        (lambda: plan(algorithm=Net(3)), "an algorithm is an object of fedaudit.algorithms"),
-        (lambda: plan(algorithm=None), "an algorithm is an object .*; got None"),
-        (lambda: plan(data=3), "a data set is samples, an object of fedaudit.datasets"),
-        (lambda: plan(defenses=3), "a defense is an object of fedaudit.defenses"),
+        (lambda: COFEDMID(members=3), r"client numbers, such as \[0, 1\]"),
+        (lambda: plan(model=3), "a model must be a torch.nn.Module, a class"),
+        (
+            lambda: plan(model=nn.ReLU(), clients="4"),
+            "clients must be a number of clients, or",
+        ),
+        (lambda: plan(algorithm=Net(3)), "an algorithm must be an object of fedaudit.algorithms"),
+        (lambda: plan(algorithm=None), "an algorithm must be an object .*; got None"),
+        (lambda: plan(data=3), "a data set must be samples, an object of fedaudit.datasets"),
+        (lambda: plan(defenses=3), "a defense must be an object of fedaudit.defenses"),
         (lambda: plan(training=fa.Training(rounds=3)), "rounds is set by algorithm and by"),
         (lambda: plan(model=fa.named(Net, hidden=[3])), "hidden of the model .* is a list"),
-        (lambda: ASKED(small(), attacks=[3]), "an attack is a catalogue name, or"),
+        (lambda: ASKED(small(), attacks=[3]), "an attack must be a catalogue name, or"),
         (lambda: fa.audit(small(), attacks=["fedmia2"]), "did you mean 'fedmia-2'"),
-        (lambda: ASKED(small(), seeds="1"), "seeds are whole numbers"),
+        (lambda: ASKED(small(), seeds="1"), "seeds must be whole numbers"),
         (lambda: fa.audit(small(), targets=[4]), "4"),
         (lambda: fa.audit(small(model=fa.named(Net, width=3))), "named 'width'"),
-        (lambda: fa.Run("nowhere"), "nowhere holds no record"),
+        (lambda: fa.Run("nowhere"), "nowhere has no record"),
         (lambda: plan_of(small(), attacks=[], name="x"), "attacks is empty"),
     ],
 )
@@ -620,11 +623,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_path: Path) -> None:
-    from fedaudit.core.importing import installed, package_of, stray_groups
+    from fedaudit.core.importing import installed, package_of, unknown_group_warnings
 
     (entry,) = installed("attack").values()
     assert package_of(entry) == "theirs 1.2"
-    assert stray_groups() == [
+    assert unknown_group_warnings() == [
         "theirs 1.2 has entry points in the unknown group 'fedaudit.defence'; did it mean "
         "'fedaudit.defenses'?"
     ]
@@ -677,12 +680,12 @@ def test_options_of_audits_of_federations_are_refused_for_games(
     changes: dict[str, object], named: str, tmp_path: Path
 ) -> None:
     options = fa.AuditOptions(**changes)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=f"{named}= applies to federations only, and not to games"):
+    with pytest.raises(BadInput, match=f"{named}= applies only to federations, not to games"):
         fa.audit(fa.Games("digits"), options=options, out=tmp_path)
 
 
 def test_options_are_given_as_one_object(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"options is fedaudit.AuditOptions\(...\), got a dict"):
+    with pytest.raises(BadInput, match=r"options must be fedaudit.AuditOptions\(...\), got a dict"):
         ASKED(small(), options={"about": "mine"}, out=tmp_path)
 
 
@@ -711,16 +714,16 @@ def test_an_algorithm_class_raises_with_advice() -> None:
     [
         ({"clients": 0}, "clients of Federation takes a whole number from 2 to 1,000,000, got 0"),
         ({"clients": fa.partitions.Dirichlet}, "construct it: Dirichlet(10)"),
-        ({"model": 3}, "a model is a torch.nn.Module, a class or function that returns one"),
+        ({"model": 3}, "a model must be a torch.nn.Module, a class or function that returns one"),
         ({"model": "mpl"}, "no model named 'mpl'; did you mean 'mlp'?"),
-        ({"models": [Linear, 3]}, "a model is a torch.nn.Module"),
+        ({"models": [Linear, 3]}, "a model must be a torch.nn.Module"),
         ({"task": "x"}, "no task named 'x'"),
         ({"algorithm": "x"}, "no algorithm named 'x'; known: "),
-        ({"defenses": 3}, "a defense is an object of fedaudit.defenses, "),
+        ({"defenses": 3}, "a defense must be an object of fedaudit.defenses, "),
         ({"defenses": ["mixup", "x"]}, "no defense named 'x'"),
-        ({"training": 3}, "training is fedaudit.Training(...), got an int"),
-        ({"shift": fa.Risk()}, "shift is fedaudit.Shift(...), got fedaudit.Risk"),
-        ({"classes": "a"}, "classes of Federation are whole numbers, such as [0, 1], got 'a'"),
+        ({"training": 3}, "training must be fedaudit.Training(...), got an int"),
+        ({"shift": fa.Risk()}, "shift must be fedaudit.Shift(...), got fedaudit.Risk"),
+        ({"classes": "a"}, "classes of Federation must be whole numbers, such as [0, 1], got 'a'"),
         ({"classes": [-1]}, "classes of Federation takes a list, each entry a whole number"),
         ({"first_class": "1"}, "first_class of Federation takes a whole number"),
         ({"clientz": 3}, "no argument of Federation named 'clientz'; did you mean 'clients'?"),
@@ -738,11 +741,14 @@ def test_a_federation_is_checked_when_it_is_constructed(
     ("arguments", "message"),
     [
         ({"features": "x"}, "no extractor named 'x'; known: "),
-        ({"features": 3}, "an extractor is a catalogue name, or a function from samples to featur"),
+        (
+            {"features": 3},
+            "an extractor must be a catalogue name, or a function",
+        ),
         ({"mechanism": "bitrandd"}, "did you mean 'bitrand'"),
-        ({"defense": 3}, "a defense is an object of fedaudit.defenses, "),
+        ({"defense": 3}, "a defense must be an object of fedaudit.defenses, "),
         ({"clients": -1}, "clients of Games takes a whole number from 0"),
-        ({"game": 3}, "game is fedaudit.Game(...), got an int"),
+        ({"game": 3}, "game must be fedaudit.Game(...), got an int"),
         ({"variants": {"a": 3}}, "variant 'a' of Games takes a dictionary, got 3"),
         ({"grid": 3}, "grid of Games takes a dictionary or a list, each entry a dictionary"),
         ({"servants": 3}, "no argument of Games named 'servants'; did you mean 'servers'"),
@@ -761,11 +767,17 @@ def test_games_are_checked_when_they_are_constructed(
     ("arguments", "message"),
     [
         ({"engine": "x"}, "there is no engine named 'x'; it is"),
-        ({"engine": 3}, 'engine is "local", "ray" or an object of fedaudit.engines; got an int'),
-        ({"shadow": 3}, "shadow is fedaudit.Shadow(...), got an int"),
+        (
+            {"engine": 3},
+            'engine must be "local", "ray" or an object of fedaudit.engines, got',
+        ),
+        ({"shadow": 3}, "shadow must be fedaudit.Shadow(...), got an int"),
         ({"metrics": "x"}, "no metric named 'x'; known: "),
         ({"view": "x"}, "no view named 'x'; known: "),
-        ({"server": 3}, "a server is a subclass of fedaudit.fl.algorithms.base.Server, or a name"),
+        (
+            {"server": 3},
+            "a server must be a subclass of fedaudit.fl.algorithms.base.Server, ",
+        ),
         ({"pool": 3}, "pool of AuditOptions takes a Path or a text or None, got 3"),
         ({"enginee": "ray"}, "no argument of AuditOptions named 'enginee'; did you mean 'engine'?"),
     ],
@@ -807,7 +819,7 @@ def test_the_same_targets_may_be_given_twice() -> None:
 
 def test_objects_of_a_wrong_type_raise_with_advice() -> None:
     run_file: Callable[..., object] = fa.run_study
-    with pytest.raises(BadInput, match=r"a study, as fedaudit.read_study\(path\) returns it, got"):
+    with pytest.raises(BadInput, match=r"takes a study such as fedaudit.read_study\(path\), got"):
         run_file("study.toml", "runs/x")
     with pytest.raises(BadInput, match="run_study needs out"):
         run_file(fa.study_from({"name": "x"}))

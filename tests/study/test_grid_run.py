@@ -81,7 +81,7 @@ def test_a_grid_ends_in_one_comparison_that_can_be_updated(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("point", "sentence"),
     [
-        ('"defense.clients" = [[0], []]', "front-.*clients=.*: no client is left"),
+        ('"defense.clients" = [[0], []]', "front-.*clients=.*: no client uses"),
         ('"training.rounds" = [4, 1]', "front-.*rounds=1.*: audit.every is 2"),
         ('"defense.options.sigmas" = [0.1]', "named 'sigmas'; did you mean 'sigma'"),
         ('"partition.scheme" = ["iid", "id"]', "no partition named 'id'"),

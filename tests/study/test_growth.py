@@ -158,7 +158,7 @@ def test_a_study_that_is_stopped_while_it_grows_resumes(
     larger = quick_study(seeds=[1, 2])
     with pytest.raises(Stop):
         run_study(larger, folder, progress=stopping("seed 2: training rounds"))
-    with pytest.raises(BadInput, match=r"holds a larger version of this study \(with seed 2\)"):
+    with pytest.raises(BadInput, match=r"has this study with additions \(seed 2\)"):
         run(quick_study(), folder)
     grown = run(larger, folder)
     assert 0 < len(run.phases) < 4
@@ -187,11 +187,11 @@ def test_a_study_that_was_stopped_in_its_first_run_grows(run: Trained, tmp_path:
         {"figures": {"most_exposed": 3}},
     ],
 )
-def test_fewer_than_the_folder_holds_are_refused_with_advice(
+def test_removing_seeds_or_attacks_is_refused_with_advice(
     changes: dict[str, object], folder: Path
 ) -> None:
     with pytest.raises(
-        BadInput, match=r"holds a larger version of this study.*add .* to the study, or choose"
+        BadInput, match=r"has this study with additions.*add .* to the study, or choose"
     ):
         run_study(quick_study(**changes), folder)
 
@@ -209,7 +209,7 @@ def test_fewer_than_the_folder_holds_are_refused_with_advice(
 def test_changes_beyond_growth_raise_as_another_study(
     changes: dict[str, object], folder: Path
 ) -> None:
-    with pytest.raises(BadInput, match="holds a study with other settings"):
+    with pytest.raises(BadInput, match="has a study with other settings"):
         run_study(quick_study(**changes), folder)
 
 
@@ -311,7 +311,7 @@ def test_growth_that_is_not_as_the_program_writes_it_is_refused(
 ) -> None:
     path = folder / "study.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "growth": growth}))
-    with pytest.raises(Damaged, match=r"study\.json of additions to the study is damaged"):
+    with pytest.raises(Damaged, match=r"additions to the study in .*study\.json is damaged"):
         run_study(quick_study(), folder)
 
 
@@ -339,9 +339,7 @@ def test_no_record_is_written_if_another_process_extended_the_study(
         if text == "seed 1: controls":
             made.append(run(larger, out))
 
-    with pytest.raises(
-        BadInput, match=r"holds a larger version of this study \(with setting figures"
-    ):
+    with pytest.raises(BadInput, match=r"has this study with additions \(setting figures"):
         run_study(quick_study(), out, log=log)
     assert read_record(out / "record.json") == made[0]
     assert told_of(made[0]) == []
@@ -355,12 +353,12 @@ def test_all_files_of_a_record_are_written_under_the_lock(
 
     def look(*given: object) -> None:
         with closing(Lock(folder)) as lock:
-            taken.append(lock.taken())
+            taken.append(lock.acquire())
 
     monkeypatch.setattr(f"fedaudit.study.running.record.{name}", look)
     run_study(quick_study(), folder)
     with closing(Lock(folder)) as lock:
-        assert [*taken, lock.taken()] == [False, True]
+        assert [*taken, lock.acquire()] == [False, True]
 
 
 def test_no_report_is_written_next_to_the_record_of_another_process(folder: Path) -> None:

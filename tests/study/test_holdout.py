@@ -90,7 +90,7 @@ def test_samples_held_out_by_an_algorithm_leave_the_fair_draw() -> None:
     assert (audit.fair_for(0) == ~held).all()
 
 
-def test_a_rule_that_is_not_on_single_samples_leaves_nothing_fair() -> None:
+def test_holding_out_by_a_rule_on_several_samples_prevents_a_fair_draw() -> None:
     audit = exclude_held_out(DEAL, holdout({1: DropsTheFirst()})).audit
     assert audit.owner[100] == NOBODY
     assert (audit.owner == np.where(IDS.numpy() == 100, NOBODY, OWNER)).all()

@@ -27,7 +27,7 @@ from fedaudit.extensions.examples import (
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, Stored
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import training_samples
 from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
@@ -268,11 +268,11 @@ def test_learned_attacks_raise_for_recordings_without_shadow(tmp_path: Path) -> 
 def test_variants_share_an_undefended_shadow_from_the_pool(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(learning_study(), tmp_path / "plain", pool=pool, log=said.append)
-    assert not any("measured before" in line for line in said)
+    assert not any("already trained and measured" in line for line in said)
     before = {path: path.stat().st_mtime_ns for path in pool.rglob("round-*.safetensors")}
     noisy = learning_study(defense=NOISE, shadow={"defense": "none"})
     run_study(noisy, tmp_path / "noise", pool=pool, log=said.append)
-    assert sum("measured before" in line for line in said) == 1
+    assert sum("already trained and measured" in line for line in said) == 1
     assert len(list(pool.iterdir())) == 3
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
@@ -284,7 +284,7 @@ def test_a_pool_rejects_shadows_of_other_settings(learned: Carried, tmp_path: Pa
     pool = tmp_path / "pool"
     run_study(learning_study(), tmp_path / "a", pool=pool)
     shared = run_study(changed, tmp_path / "b", pool=pool, log=said.append)
-    assert not any("measured before" in line for line in said)
+    assert not any("already trained and measured" in line for line in said)
     assert shared.content_hash == alone.content_hash
     ours = shutil.copytree(learned.folder, tmp_path / "ours")
     (mine,), (theirs,) = (list((one / "shadow").iterdir()) for one in (ours, tmp_path / "alone"))
@@ -337,7 +337,7 @@ def test_samples_held_out_by_a_defense_are_not_known_members() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
     known = known_of(run)
-    left = left_to_train(run.deal.clients, run.holdout)[3].ids
+    left = training_samples(run.deal.clients, run.holdout)[3].ids
     assert len(left) < len(run.deal.clients[3])
     trained = known.samples.ids[known.is_member]
     assert set(trained.tolist()) <= set(left.tolist())
@@ -421,7 +421,7 @@ def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> 
         ({"merge": (1,)}, "at least two clients"),
         ({"merge": (1, 1)}, "each once"),
         ({"merge": (0, 9)}, r"names \[9\], but clients are numbered 0 to 3"),
-        ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one; name one of them"),
+        ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one client; name only one of them"),
         ({"merge": (0, 1), "view": "sum"}, r"needs UPLOADS, .* hidden in the view 'sum'"),
     ],
 )

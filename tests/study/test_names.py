@@ -46,7 +46,7 @@ def test_a_refusal_of_a_whole_table_prints_no_table() -> None:
         study_from({"name": "x", "audit": {"fair": 0}})
 
 
-def test_a_misspelt_name_among_many_is_refused_with_the_nearest_alone() -> None:
+def test_a_misspelt_name_is_refused_with_only_the_nearest_name() -> None:
     told = str(unknown_name("attack", "fedmia2", ["fedmia-1", "fedmia-2", *map(str, range(50))]))
     assert told == (
         "there is no attack named 'fedmia2'; did you mean 'fedmia-2'? `fedaudit list attacks` "

@@ -13,14 +13,14 @@ from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.report.reproducing import reproducing
 from fedaudit.results.older import (
-    COMPARED,
-    COMPARED_BY_DEFAULT,
-    LEARNED,
-    TUNED,
+    DEFAULT_REFERENCES,
+    REFERENCE_ATTACKS,
+    RMIA_ATTACKS,
+    SHADOW_ATTACKS,
     resolve_older_settings,
 )
 from fedaudit.results.read import read_record
-from fedaudit.study.build import completed
+from fedaudit.study.build import with_derived_settings
 from results.archives import unpacked
 from tests.study.studies import small_study
 
@@ -31,7 +31,7 @@ NAMED = {"loss-series": {}, "seqmia": {}, "rmia": {}, "lira": {}, "rmia-series":
 
 def older(study: Study) -> dict[str, object]:
     """Settings of a study as a version wrote them that knew no ``audit.sources``."""
-    config = config_of(completed(study))
+    config = config_of(with_derived_settings(study))
     audit = config["audit"]
     assert isinstance(audit, dict)
     return {**config, "audit": {name: audit[name] for name in audit if name != "sources"}}
@@ -45,7 +45,7 @@ def test_older_reference_federations_are_undefended_by_default() -> None:
 
 
 def test_a_study_of_this_version_keeps_its_defaults() -> None:
-    study = completed(small_study(defense=NOISE, attacks=NAMED))
+    study = with_derived_settings(small_study(defense=NOISE, attacks=NAMED))
     assert study_from(resolve_older_settings(config_of(study))) == study
 
 
@@ -76,7 +76,7 @@ def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
 
 
 def test_default_references_of_older_versions_are_undefended() -> None:
-    usual, views = COMPARED_BY_DEFAULT
+    usual, views = DEFAULT_REFERENCES
     for view in VIEWS:
         study = small_study(defense=NOISE, attacks={}, attack_set=usual)
         study = study.model_copy(update={"audit": study.audit.model_copy(update={"view": view})})
@@ -96,11 +96,11 @@ def test_rmia_of_older_versions_has_the_older_default_slope() -> None:
 
 
 def test_older_reference_attacks_still_need_references() -> None:
-    assert {name for name, one in ATTACKS.items() if one.learns} == LEARNED
-    assert {name for name, one in ATTACKS.items() if one.needs_references} == COMPARED
-    assert {name for name, one in ATTACKS.items() if "offline" in one.settings()} == TUNED
-    usual, views = COMPARED_BY_DEFAULT
-    assert set(ATTACK_SETS[usual]) >= COMPARED
+    assert {name for name, one in ATTACKS.items() if one.learns} == SHADOW_ATTACKS
+    assert {name for name, one in ATTACKS.items() if one.needs_references} == REFERENCE_ATTACKS
+    assert {name for name, one in ATTACKS.items() if "offline" in one.settings()} == RMIA_ATTACKS
+    usual, views = DEFAULT_REFERENCES
+    assert set(ATTACK_SETS[usual]) >= REFERENCE_ATTACKS
     assert {name for name, one in VIEWS.items() if Sees.UPLOADS not in one.offers} == set(views)
 
 

@@ -54,7 +54,7 @@ def test_an_attack_never_replaces_a_record_of_other_settings(
 ) -> None:
     first = reattack(recording, [], tmp_path)
     before = files_in(tmp_path)
-    with pytest.raises(BadInput, match=r"figures.evaluation is 'aligned' there.*out="):
+    with pytest.raises(BadInput, match=r"figures.evaluation was 'aligned'.*out="):
         reattack(recording, [], tmp_path, figures=REDRAW)
     assert files_in(tmp_path) == before
     again = reattack(recording, [], tmp_path)
@@ -91,7 +91,7 @@ def test_an_attack_never_replaces_the_record_of_a_study(recording: Path) -> None
 def test_a_study_never_replaces_the_record_of_an_attack(recording: Path, tmp_path: Path) -> None:
     reattack(recording, [], tmp_path, figures=REDRAW)
     before = files_in(tmp_path)
-    with pytest.raises(BadInput, match="holds the record of other settings"):
+    with pytest.raises(BadInput, match="has a record with other settings"):
         run_study(quick_study(), tmp_path)
     assert files_in(tmp_path) == before
 
@@ -263,7 +263,7 @@ def test_new_signals_need_updates_of_the_same_rounds_and_clients(
         client.unlink()
     else:
         shutil.copy(client, client.with_name("client-000077.safetensors"))
-    with pytest.raises(Damaged, match="are of other rounds or clients than those measured"):
+    with pytest.raises(Damaged, match="have other rounds or clients than the measurements"):
         reattack(tmp_path / "own", ["grad-norm"], tmp_path / "again")
 
 
@@ -309,7 +309,7 @@ def test_scores_without_record_are_not_replaced(
 ) -> None:
     (tmp_path / "scores.safetensors").write_text("MINE")
     refused("attack", recording, "--out", tmp_path)
-    assert "holds a scores.safetensors without a record.json" in capsys.readouterr().err
+    assert "has a scores.safetensors without a record.json" in capsys.readouterr().err
     assert (tmp_path / "scores.safetensors").read_text() == "MINE"
 
 

@@ -220,14 +220,14 @@ def test_a_study_without_custom_parts_keeps_its_identity() -> None:
         ),
         ({"data.options.test_share": 2.0}, "the data set 'parts:tumours' failed .*parts.py, line"),
         ({"data.options.share": 0.1}, "no option of the data set 'parts:tumours' named 'share'"),
-        ({"algorithm.name": "parts:Net"}, "as a custom algorithm, got the class Net"),
+        ({"algorithm.name": "parts:Net"}, "a custom algorithm must be .*, but .* is the class Net"),
         ({"algorithm.options.steps": 1.0}, "did you mean 'step'"),
         (
             {"defense.name": "parts:lowest_loss"},
-            "expected a class .* as a custom defense, got an Attack",
+            "a custom defense must be a class .*, but .* is an Attack",
         ),
         ({"defense.name": "parts:Jitter"}, "the defense 'parts:Jitter' needs sigma"),
-        ({"attacks": {"parts:Net": {}}}, "as a custom attack, got the class Net"),
+        ({"attacks": {"parts:Net": {}}}, "a custom attack must be .*, but .* is the class Net"),
         ({"attacks": {"parts:lowest_loss": {"depth": 1}}}, "no setting of this attack"),
     ],
 )
@@ -314,7 +314,7 @@ def test_a_hook_that_returns_something_else_is_named(
 def test_a_hook_with_other_arguments_is_refused(tmp_path: Path) -> None:
     kind = cast(type[Defense], type("Short", (Defense,), {"batch": lambda self, batch: batch}))
     federation = fa.Federation("digits", clients=3, defenses=[kind()])
-    with pytest.raises(BadInput, match=r"other arguments than def batch\(self, batch, context\)"):
+    with pytest.raises(BadInput, match=r"wrong arguments; define it as def batch\(self, batch, c"):
         fa.audit(federation, attacks=["loss-series"], out=tmp_path)
 
 

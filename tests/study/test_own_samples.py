@@ -17,14 +17,14 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import training_samples
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.report.sources import source_attacks, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.runs import FAIR, OWN
-from fedaudit.study.build import completed, setup
+from fedaudit.study.build import setup, with_derived_settings
 from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.reattack import contradicting_signals, reattack
@@ -57,7 +57,7 @@ def asked(sources: int | None) -> dict[str, object]:
 
 
 def number_of(**changes: object) -> int | None:
-    return completed(skewed_study(**changes)).audit.sources
+    return with_derived_settings(skewed_study(**changes)).audit.sources
 
 
 def test_the_default_number_of_source_samples() -> None:
@@ -153,14 +153,14 @@ def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
     assert run.deal.source_samples is not None
-    left = left_to_train(run.deal.clients, run.holdout)
+    left = training_samples(run.deal.clients, run.holdout)
     assert len(left[0]) < len(run.deal.clients[0])
     ids = run.deal.measured.ids[torch.from_numpy(run.deal.source_samples.position)].tolist()
     for client, one in zip(run.deal.source_samples.owner.tolist(), ids, strict=True):
         assert one in left[client].ids
 
 
-def test_figures_of_membership_are_the_same_with_and_without_them() -> None:
+def test_source_samples_do_not_change_membership_figures() -> None:
     with_them, without = record(), record(0)
     assert with_them.config["audit"] != without.config["audit"]
     assert with_them.findings == without.findings
@@ -233,7 +233,7 @@ def test_a_recording_is_attacked_again_on_the_same_samples(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_recording_without_them_has_the_fair_draw_alone(tmp_path: Path) -> None:
+def test_a_recording_without_source_samples_has_only_the_fair_draw(tmp_path: Path) -> None:
     run_study(skewed_study(attacks={"loss-series": {}}), tmp_path / "run")
     again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
     assert {one.contrast for one in again.where(topic="source")} == {FAIR}
@@ -250,12 +250,12 @@ def test_a_study_of_an_older_version_resumes_unchanged(tmp_path: Path) -> None:
     assert run_study(study, tmp_path).content_hash == first.content_hash
 
 
-def test_a_run_without_them_keeps_the_name_that_older_versions_gave_it() -> None:
-    plain, more = (completed(skewed_study(audit={"sources": n})) for n in (0, 7))
+def test_a_run_without_source_samples_keeps_its_name_of_older_versions() -> None:
+    plain, more = (with_derived_settings(skewed_study(audit={"sources": n})) for n in (0, 7))
     assert run_key(plain, 1) != run_key(more, 1)
     values = plain.model_dump(mode="json")
     assert values["audit"]["sources"] == 0
-    membership = completed(skewed_study(attacks={"loss-series": {}}))
+    membership = with_derived_settings(skewed_study(attacks={"loss-series": {}}))
     assert run_key(membership, 1) == run_key(plain, 1)
 
 

@@ -69,7 +69,7 @@ def test_seeds_are_averaged_with_their_variances_summed() -> None:
     assert one.success.further.method == "an interval over further runs needs 5 seeds, got 3"
 
 
-def test_from_five_seeds_on_further_runs_have_students_interval() -> None:
+def test_five_seeds_give_a_student_t_interval_for_further_runs() -> None:
     one = figure(*(found(right=right, seed=right) for right in (40, 50, 60, 70, 80)))
     # t with 4 degrees of freedom: 2.776; standard deviation of these, of 120.
     reach = 2.77645 * (250**0.5 / 120) / 5**0.5
@@ -80,7 +80,7 @@ def test_from_five_seeds_on_further_runs_have_students_interval() -> None:
         assert mean.further.high == pytest.approx(value + reach, abs=1e-5)
 
 
-def test_two_seeds_that_agree_are_surer_than_one() -> None:
+def test_two_seeds_that_agree_have_a_smaller_p_value_than_one() -> None:
     runs = found(seed=1), found(seed=2, mixes=0.1 + 0.1 + 1e-17)
     one = figure(*runs)
     assert one.success.low == pytest.approx(0.5 - (0.5 - low(runs[0])) / 2**0.5)
@@ -110,7 +110,7 @@ def test_the_error_level_is_that_of_the_study() -> None:
     assert not figure(found(p_value=0.02), alpha=0.01).above_guessing
 
 
-def test_a_test_that_finds_something_needs_the_interval_too() -> None:
+def test_a_significant_test_also_needs_the_interval() -> None:
     one = figure(found(right=30, mixes=0.24))
     assert one.above_guessing
     assert one.excess.significant
@@ -121,7 +121,7 @@ def test_a_test_that_finds_something_needs_the_interval_too() -> None:
     ("change", "two_sided", "above"),
     [(0.25, 0.08, True), (0.25, 0.2, False), (-0.25, 0.001, False)],
 )
-def test_the_label_distribution_baseline_is_beaten_from_one_side_only(
+def test_the_test_against_the_label_distribution_baseline_is_one_sided(
     change: float, two_sided: float, above: bool
 ) -> None:
     one = figure(found(baseline=0.5 - change, baseline_p=two_sided))

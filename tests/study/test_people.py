@@ -218,12 +218,10 @@ def test_people_at_several_clients_count_as_members_of_the_target(
         ({"draw": "fedmia_paper"}, 'needs the draw "fair"'),
         ({"unit": "sample", "clients_per_person": 2}, "clients_per_person is 2"),
         ({"unit": "household"}, "unit"),
-        ({"people": 10}, "one setting"),
+        ({"people": 10}, "the same setting"),
     ],
 )
-def test_settings_of_people_that_fit_nothing_are_refused(
-    audit: dict[str, object], told: str
-) -> None:
+def test_contradictory_settings_of_people_are_refused(audit: dict[str, object], told: str) -> None:
     with pytest.raises(BadInput, match=told):
         people_study(audit=audit)
 
@@ -244,7 +242,7 @@ def test_source_inference_raises_for_people() -> None:
     assert "single samples" in run.refused["sia"]
 
 
-def test_people_partly_of_a_partner_are_decided_by_no_fair_coin() -> None:
+def test_a_person_is_drawn_fairly_only_if_all_samples_are() -> None:
     study = people_study(
         audit={"view": "uploads", "merge": [0, 1], "clients_per_person": 2, "fair": 90}
     )
@@ -254,7 +252,7 @@ def test_people_partly_of_a_partner_are_decided_by_no_fair_coin() -> None:
         assert fair == truth.fair[truth.subject == person].all()
 
 
-def test_people_of_a_malicious_client_are_left_out_whole() -> None:
+def test_people_of_a_malicious_client_are_left_out_with_all_samples() -> None:
     study = people_study(
         audit={"view": "globals", "clients_per_person": 2, "fair": 90},
         attacker={"kind": "mislabel", "client": 3, "first": 3},

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedaudit as fa
 from fedaudit.core.inputs import packed
-from fedaudit.core.tasks import signal_share
+from fedaudit.core.tasks import signal_fraction
 from fedaudit.core.values import Architecture, Model
 from fedaudit.pack.packing import write_pack
 from fedaudit.study.running.pictures import generate
@@ -31,7 +31,7 @@ class Knowing(nn.Module):
 
     def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
         image = self.concepts(concept).view(-1, 1, *self.shape)
-        left = signal_share().to(noisy)[steps].view(*steps.shape, 1, 1, 1)
+        left = signal_fraction().to(noisy)[steps].view(*steps.shape, 1, 1, 1)
         found: Tensor = (noisy - left.sqrt() * image) / (1 - left).sqrt()
         return found
 

@@ -17,7 +17,7 @@ from fedaudit.study.build import setup
 from fedaudit.study.running.observing import observe
 from fedaudit.study.running.preflight import (
     _better_batch_size,
-    _planned_rounds,
+    _checked_rounds,
     check_grid,
     check_run,
     detectable_leaks,
@@ -144,7 +144,7 @@ def test_an_unmeasurable_network_is_refused_before_training(tmp_path: Path) -> N
     study = quick_study(model={"name": f"{__name__}:small_batches_only"})
     with pytest.raises(
         BadInput,
-        match=r"parts of up to 128, .*cannot be run on \d+ samples .*too many rows, in test_pre",
+        match=r"batches of up to 128, .*cannot be run on \d+ samples .*too many rows, in test_pre",
     ):
         run_study(study, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -179,7 +179,7 @@ def test_the_advised_batch_size_differs_from_the_refused_one(most: int) -> None:
 
 def test_long_studies_plan_a_subset_of_rounds() -> None:
     run = setup(quick_study(training={"rounds": 999_999, "epochs": 1}), 1, None)
-    planned = _planned_rounds(run, run.deal.clients[0])
+    planned = _checked_rounds(run, run.deal.clients[0])
     assert planned[0] == 1
     assert planned[-1] == 999_999
     assert 1000 < len(planned) < 10**4
@@ -303,7 +303,7 @@ def test_errors_of_training_are_raised_for_grid_rows_beforehand() -> None:
         (
             ValueError("some fault"),
             70,
-            "grid-more: a fault of fedaudit (ValueError: some fault, in test_preflight.py, line ",
+            "grid-more: a bug in fedaudit (ValueError: some fault, in test_preflight.py, line ",
         ),
     ],
 )
@@ -326,7 +326,7 @@ def test_a_failing_row_does_not_stop_other_rows(
     monkeypatch.setattr("fedaudit.study.running.run.observe", failing)
     assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == code
     printed = capsys.readouterr()
-    assert "1 of 3 rows failed, and the others are complete" in printed.err
+    assert "1 of 3 variants failed, and the others are complete" in printed.err
     assert reason in printed.err
     assert "grid-more failed: " in printed.out
     assert (out / "grid" / "record.json").is_file()

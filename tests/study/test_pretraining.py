@@ -11,9 +11,9 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.pretrained import pretrained, pretrained_file
 from fedaudit.plan.sections import Study
-from fedaudit.study.build import completed, resolve
+from fedaudit.study.build import resolve, with_derived_settings
 from fedaudit.study.running import pretraining
-from fedaudit.study.running.pretraining import pretrained_for
+from fedaudit.study.running.pretraining import pretrain
 from fedaudit.study.running.run import run_study
 from tests.networks import Denoiser
 from tests.study.studies import quick_study
@@ -68,7 +68,7 @@ def test_studies_share_one_pretraining_of_a_network(folder: Path, tmp_path: Path
         study(), tmp_path / "one", progress=lambda phase, done, total: phases.append(phase)
     )
     assert "pretraining" in phases
-    values = pretrained(completed(study()).pretrained_name)
+    values = pretrained(with_derived_settings(study()).pretrained_name)
     assert values["scale"] != 1, "what clients do not train was trained"
     phases.clear()
     other = study(training={"rounds": 2, "lr": 0.3}, task={"name": "denoising"})
@@ -95,15 +95,15 @@ def test_a_stopped_pretraining_resumes_with_the_same_result(
             raise _Stopped
 
     with pytest.raises(_Stopped):
-        pretrained_for(resolve(study()), progress=stopping)
+        pretrain(resolve(study()), progress=stopping)
     assert not list(folder.glob("*.safetensors"))
     seen.clear()
-    pretrained_for(resolve(study()), progress=lambda phase, done, total: seen.append(done))
+    pretrain(resolve(study()), progress=lambda phase, done, total: seen.append(done))
     assert seen[0] == 8
-    halfway = pretrained(completed(study()).pretrained_name)
-    pretrained_file(completed(study()).pretrained_name).unlink()
-    pretrained_for(resolve(study()))
-    for name, value in pretrained(completed(study()).pretrained_name).items():
+    halfway = pretrained(with_derived_settings(study()).pretrained_name)
+    pretrained_file(with_derived_settings(study()).pretrained_name).unlink()
+    pretrain(resolve(study()))
+    for name, value in pretrained(with_derived_settings(study()).pretrained_name).items():
         assert torch.equal(value, halfway[name])
 
 
@@ -151,34 +151,34 @@ def test_missing_and_damaged_weights_are_refused(tmp_path: Path) -> None:
         pretrained(str(broken))
 
 
-def test_a_file_of_other_settings_under_the_name_is_refused() -> None:
-    pretrained_for(resolve(study()))
-    file = pretrained_file(completed(study()).pretrained_name)
+def test_a_pretraining_file_of_other_settings_is_refused() -> None:
+    pretrain(resolve(study()))
+    file = pretrained_file(with_derived_settings(study()).pretrained_name)
     settings = study().model_dump()["pretraining"]
-    other = completed(study(pretraining={**settings, "epochs": 1}))
+    other = with_derived_settings(study(pretraining={**settings, "epochs": 1}))
     file.rename(pretrained_file(other.pretrained_name))
     with pytest.raises(BadInput, match=r"was not written by the \[pretraining\]"):
-        pretrained_for(resolve(other))
+        pretrain(resolve(other))
 
 
 def test_a_damaged_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = pretrained_file(completed(study()).pretrained_name)
+    file = pretrained_file(with_derived_settings(study()).pretrained_name)
     part = file.with_suffix("") / "training.safetensors"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\x08" + bytes(30))
     with pytest.raises(Damaged, match="is not a checkpoint of this pretraining"):
-        pretrained_for(resolve(study()))
+        pretrain(resolve(study()))
 
 
 def test_a_pretraining_without_an_end_is_refused() -> None:
     settings = study().model_dump()["pretraining"]
     endless = study(model={"name": "tests.study.test_pretraining:Endless"}, pretraining=settings)
     with pytest.raises(BadInput, match=r"lower pretraining\.lr"):
-        pretrained_for(resolve(endless))
+        pretrain(resolve(endless))
 
 
 def test_custom_code_is_part_of_the_name() -> None:
-    given = completed(study())
+    given = with_derived_settings(study())
     assert given.pretrained_name != study().pretrained_name
     assert "tests.study.test_pretraining:points" in given.code
     code = {**given.code, "tests.networks:Denoiser": "0" * 64}
@@ -193,5 +193,5 @@ def wide(*, seed: int) -> fa.datasets.Dataset:
 def test_public_data_of_another_shape_are_refused_before_training() -> None:
     settings = study().model_dump()["pretraining"]
     given = {**settings, "data": {"name": "tests.study.test_pretraining:wide"}}
-    with pytest.raises(BadInput, match="has another shape"):
-        pretrained_for(resolve(study(pretraining=given)))
+    with pytest.raises(BadInput, match="have another shape"):
+        pretrain(resolve(study(pretraining=given)))

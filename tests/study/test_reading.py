@@ -10,7 +10,7 @@ from fedaudit.results.estimate import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import (
-    LONGEST,
+    MAX_TEXT_LENGTH,
     is_plain,
     is_plain_json,
     plain,
@@ -98,7 +98,7 @@ def test_plain_records_are_recognised_by_one_check() -> None:
     assert is_plain_json(SMALL.model_dump_json())
 
 
-def test_budgets_need_no_samples(tmp_path: Path) -> None:
+def test_formal_epsilons_need_no_samples(tmp_path: Path) -> None:
     proven = {"metric": "formal_epsilon", "value": 2.0}
     bound = {"attack": "a", "metric": "epsilon", "value": 0.0, "low": 0.0, "n_members": 4}
     assert len(read_record(with_figures(tmp_path, proven, bound)).findings) == 2
@@ -117,7 +117,7 @@ def test_a_file_over_the_size_limit_is_not_parsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": "fedaudit-record"', "[1, 2,]"])
-def test_a_file_cut_short_is_called_damaged(tmp_path: Path, text: str) -> None:
+def test_a_truncated_file_is_reported_as_damaged(tmp_path: Path, text: str) -> None:
     with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
 
@@ -141,7 +141,7 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "9" * 5000])
-def test_numbers_that_no_figure_can_have_are_refused(tmp_path: Path, number: str) -> None:
+def test_impossible_numbers_are_refused(tmp_path: Path, number: str) -> None:
     text = SMALL.model_dump_json().replace("312.4", number, 1)
     with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
@@ -167,7 +167,7 @@ def test_an_invalid_field_raises_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(Damaged) as caught:
         read_record(altered(tmp_path, seeds="one", extra=1))
     said = str(caught.value)
-    assert "at 'seeds': input should be a valid list (and 1 more fault)" in said
+    assert "at 'seeds': input should be a valid list (and 1 more error)" in said
     assert "\n" not in said
 
 
@@ -204,7 +204,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("histograms.0.edges", [], "at least 2 items"),
         ("histograms.0.edges", [0, 1], "not of the same length"),
         ("histograms.0.edges.0", 1e200, "less than or equal to"),
-        ("histograms.0.edges.0", 7.9, "edges are not in order"),
+        ("histograms.0.edges.0", 7.9, "edges must ascend"),
         ("histograms.0.member.0", -1, "greater than or equal to 0"),
         ("curves.0.fpr", [], "at least 1 item"),
         ("curves.0.tpr", [0.5], "not of the same length"),
@@ -227,7 +227,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("view.description", "a\u2067b", "bidirectional control"),
         ("config.name", "\ud800", "control characters"),
         ("config.\u202e", 1, "bidirectional control"),
-        ("estimates.0.figures.0.note", "long " * LONGEST, "of over 10,000 characters"),
+        ("estimates.0.figures.0.note", "long " * MAX_TEXT_LENGTH, "of over 10,000 characters"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",
 )
@@ -254,10 +254,10 @@ def test_figures_of_other_kinds_may_be_negative_or_large(tmp_path: Path) -> None
         assert read_record(path).findings[0].value == number
 
 
-def test_text_is_made_plain_and_plain_text_is_left_alone() -> None:
+def test_forbidden_characters_are_replaced_and_plain_text_is_unchanged() -> None:
     assert plain("Grüße, 東京 🙂\n\tשלום") == "Grüße, 東京 🙂\n\tשלום"
     assert plain("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
-    assert len(plain("x" * 2 * LONGEST)) == LONGEST
+    assert len(plain("x" * 2 * MAX_TEXT_LENGTH)) == MAX_TEXT_LENGTH
     value = {"a\x00": ["\u2066", 1, None, {"b": ("\x07",)}]}
     assert plain_json(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
 

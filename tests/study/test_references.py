@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.values import NOBODY, Sees
 from fedaudit.extensions.references import References
 from fedaudit.observe.measurements import Measurements
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import training_samples
 from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
@@ -180,7 +180,7 @@ def test_variants_share_undefended_references_from_the_pool(tmp_path: Path) -> N
     assert ways["rmia"] == ways["lira"] == "against undefended reference models"
     assert ways["blackbox-loss"] == "target only"
     assert any("models that use the defense of client 0" in line for line in record.untested)
-    assert sum("measured before" in line for line in said) == 2
+    assert sum("already trained and measured" in line for line in said) == 2
     assert len(list(pool.iterdir())) == 4
 
 
@@ -206,7 +206,7 @@ def test_missing_references_are_reported_and_damaged_ones_refused(
     place = damaged / "shadow" / first.name / "measured"
     shutil.rmtree(place)
     shutil.copytree(second / "measured", place)
-    with pytest.raises(Damaged, match="of another run"):
+    with pytest.raises(Damaged, match="belongs to another run"):
         reattack(damaged, [], tmp_path / "damaged-again")
 
 
@@ -275,7 +275,7 @@ def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
     study = final_study(references={**HALVES, "count": 6}, defense=defense, audit=audit)
     run = setup(study.model_copy(update={"attacks": {"rmia": {}}}), 1, None)
     for one in run.additional_federations:
-        left = left_to_train(one.deal.clients, one.holdout)
+        left = training_samples(one.deal.clients, one.holdout)
         there = torch.cat([part.ids for part in left.values()])
         inside = torch.isin(one.deal.audit.samples.ids, there).numpy()
         assert (inside == (one.deal.audit.owner != NOBODY)).all()

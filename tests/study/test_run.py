@@ -159,7 +159,7 @@ def folder(quick: Carried, tmp_path: Path) -> Path:
 
 def test_a_folder_with_another_study_raises_and_is_not_changed(folder: Path) -> None:
     before = (folder / "record.json").read_bytes()
-    with pytest.raises(BadInput, match="holds a study with other settings"):
+    with pytest.raises(BadInput, match="has a study with other settings"):
         run_study(quick_study(training={"rounds": 6}), folder)
     assert (folder / "record.json").read_bytes() == before
 
@@ -324,7 +324,7 @@ def test_kept_updates_of_unknown_clients_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run" / "seed-1" / "rounds" / "round-000002" / "server.safetensors"
     tensors, notes = read_tensors(path)
     write_tensors(tensors | {"asked": torch.tensor([0, 1, 2, 3, 77])}, path, notes)
-    with pytest.raises(Damaged, match=r"round 2 kept in .* is damaged: it has clients"):
+    with pytest.raises(Damaged, match=r"round 2 stored in .* is damaged: it has clients"):
         reattack(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
 
 
@@ -353,7 +353,7 @@ def test_another_runs_measurements_are_refused(tmp_path: Path) -> None:
     run_study(quick_study(seeds=[1, 2]), tmp_path)
     place = Path("measured") / "round-000002.safetensors"
     shutil.copy(tmp_path / "seed-2" / place, tmp_path / "seed-1" / place)
-    with pytest.raises(Damaged, match="is of another run"):
+    with pytest.raises(Damaged, match="belongs to another run"):
         run_study(quick_study(seeds=[1, 2]), tmp_path)
 
 

@@ -95,7 +95,7 @@ def test_sections_list_options_that_are_set_elsewhere() -> None:
         {"data": {"name": "synthetic", "options": {"seed": 1}}},
     ],
 )
-def test_games_refuse_the_same(table: dict[str, object]) -> None:
+def test_games_refuse_options_that_are_set_elsewhere(table: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         settings_from({"name": "x", **table}, GameStudy)
 
@@ -109,7 +109,7 @@ def test_games_refuse_the_same(table: dict[str, object]) -> None:
         {"defense": {"chain": [{"name": "mixup", "options": {"coalition": 1}}]}},
     ],
 )
-def test_tables_within_tables_refuse_the_same(table: dict[str, object]) -> None:
+def test_nested_tables_refuse_options_that_are_set_elsewhere(table: dict[str, object]) -> None:
     with pytest.raises(BadInput, match=r"options\.\w+ is not a setting"):
         study_from({**SMALL, **table})
 

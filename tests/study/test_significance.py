@@ -67,7 +67,7 @@ def test_a_figure_refused_by_every_seed_has_the_reason() -> None:
     assert mean.note == "0 of 2 seeds gave this figure: too few"
 
 
-def test_two_seeds_narrow_the_interval_for_these_runs_alone() -> None:
+def test_two_seeds_narrow_only_the_interval_for_these_runs() -> None:
     runs = [auc(1), auc(2)]
     mean = mean_of(*runs)
     assert mean.low is not None
@@ -123,20 +123,20 @@ def test_a_difference_over_seeds_is_never_narrower() -> None:
     assert (found.further.low, found.further.high) == (found.low, found.high)
 
 
-def test_rates_of_runs_are_held_together_at_limits_of_any_confidence() -> None:
+def test_rates_of_runs_have_joint_limits_at_any_confidence() -> None:
     mean = mean_of(figure(1, 0.1), figure(2, 0.3))
     expected = held_together([counted_limits(10, 100), counted_limits(30, 100)])
     assert (mean.low, mean.high) == pytest.approx(expected)
 
 
-def test_perfect_runs_have_a_narrower_but_positive_interval_together() -> None:
+def test_the_joint_interval_of_perfect_runs_is_narrower_but_positive() -> None:
     one, mean = auc(1, 20.0, 50), mean_of(auc(1, 20.0, 50), auc(2, 20.0, 50))
     assert mean.value == 1.0
     assert mean.method == "exact on pairs 95%, over these 2 runs"
     assert (one.low or 0) < (mean.low or 0) < 1.0
 
 
-def test_no_number_of_seeds_narrows_limits_that_are_those_of_these_runs() -> None:
+def test_limits_of_rates_do_not_narrow_with_the_number_of_seeds() -> None:
     values = [0.1, 0.11, 0.12, 0.13, 0.14]
     alone = further_runs_interval(values, within=(0.0, 1.0))
     assert more_seeds(0.12, alone, 5, 0.125) is not None

@@ -38,7 +38,7 @@ def losses(clients: tuple[ClientId, ...], rounds: int = 1) -> Measurements:
     )
 
 
-def test_as_many_samples_of_every_client_are_asked_about() -> None:
+def test_source_inference_uses_equally_many_samples_of_each_client() -> None:
     samples = source_queries(RUN)
     assert samples is not None
     assert np.bincount(samples.owner).tolist() == [6] * 4
@@ -73,7 +73,7 @@ def test_probabilities_are_of_the_measured_clients() -> None:
     assert found.argmax(0)[measured].tolist() == samples.owner[measured].tolist()
 
 
-def test_a_round_alone_is_that_round() -> None:
+def test_the_success_rate_of_a_round_uses_only_that_round() -> None:
     samples = source_queries(RUN)
     assert samples is not None
     both = losses((0, 1, 2, 3), rounds=2)
@@ -85,5 +85,5 @@ def test_a_round_alone_is_that_round() -> None:
     assert named[1].tolist() == ((samples.owner + 1) % 4).tolist()
 
 
-def test_an_attack_that_needs_several_rounds_has_none_alone() -> None:
+def test_an_attack_that_needs_several_rounds_has_no_rate_by_round() -> None:
     assert split_by_round(attack_named("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []

@@ -161,7 +161,7 @@ def test_overfitting_uses_all_classes_of_a_sorted_test_part(
     assert tried.min() > 200
 
 
-def test_membership_first_respects_the_false_positive_rate() -> None:
+def test_chained_inference_respects_the_false_positive_rate() -> None:
     strict, loose = result().chained
     assert (strict.fpr, loose.fpr) == (0.01, 0.1)
     assert strict.realised_fpr <= 0.01

@@ -15,7 +15,7 @@ from fedaudit.datasets.dataset import Dataset, numbered, of_task, select_classes
 from fedaudit.datasets.partitions.shifts import SHIFTS
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.extensions.examples import KnownSplit
-from fedaudit.plan.dealing import GroupedData, dealt, shifted_groups
+from fedaudit.plan.dealing import GroupedData, draw_deal, shifted_groups
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.parts import Parts, Setup
 from fedaudit.study.build import setup
@@ -105,7 +105,7 @@ def dealt_once(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
     key = repr((study.data, study.partition, study.audit, study.shift, len(dataset), seed))
     if key not in _dealt:
         _dealt[key] = shifted_groups(
-            study, dataset, dealt(study, parts.partition, dataset, seed), seed
+            study, dataset, draw_deal(study, parts.partition, dataset, seed), seed
         )
     return _dealt[key]
 

@@ -186,7 +186,7 @@ def test_the_default_set_omits_attacks_that_a_task_does_not_support(tmp_path: Pa
         (lambda f: f.update(algorithm=fa.algorithms.IFCA(rounds=2)), "'ifca' needs .*classes"),
         (lambda f: f.update(task="next-token"), "whole numbers"),
         (lambda f: f.update(task="regresion"), "'regression'"),
-        (lambda f: f.update(task=3), "a task is a catalogue name.*got an int"),
+        (lambda f: f.update(task=3), "a task must be a catalogue name.*got an int"),
     ],
 )
 def test_unsupported_parts_of_a_task_raise_before_training(

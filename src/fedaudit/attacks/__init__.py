@@ -159,7 +159,7 @@ def attack_named(name: str) -> Attack:
         name,
         ATTACKS | SOURCE_ATTACKS,
         expected="a fedaudit.attacks.Attack, or a subclass that needs no arguments",
-        fits=lambda value: (
+        is_valid=lambda value: (
             isinstance(value, Attack) or (isinstance(value, type) and issubclass(value, Attack))
         ),
     )

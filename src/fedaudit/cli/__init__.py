@@ -1,4 +1,4 @@
-"""The command line. Commands import heavy modules themselves, so that help appears at once."""
+"""The command line. Commands import large modules when they run, so that help appears quickly."""
 
 from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main

@@ -22,33 +22,33 @@ def budget(
     json: Annotated[bool, Parameter(negative=())] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Compute epsilon over all rounds of a federation, and the rounds left until a target.
+    """Compute epsilon over all rounds of a federation, and the number of rounds within a target.
 
-    Exit code 0: within the target, or no target; 1: above the target; 2: refused, for example
-    because the steps of a round give no differential privacy.
+    Exit code 0: epsilon is within the target, or there is no target. 1: It is above the target. 2:
+    An error, for example if the steps of a round give no differential privacy.
 
     Parameters
     ----------
     setup
-        A privacy set-up (TOML), a study file whose audited clients use client-dp or dp-sgd, or
-        the record of such a study.
+        A privacy set-up (TOML), a study file whose audited clients use client-dp or dp-sgd, or the
+        record of such a study.
     target
-        Largest epsilon that is accepted; that of the set-up by default.
+        Maximum epsilon; by default, the target of the set-up.
     unit
-        Unit that the target is about; by default what the first phase protects.
+        Unit that the target protects; by default, the unit of the first phase.
     delta
-        Failure probability; that of the set-up by default, or 1e-5 for a study.
+        Failure probability; by default, that of the set-up, or 1e-5 for a study.
     every
-        Number of rounds between two rows of the table.
+        Number of rounds from one row of the table to the next.
     record
-        A record whose measured lower bounds on epsilon are printed below the table.
+        A record with measured lower bounds on epsilon, which are printed below the table.
     json
         Print the budget as JSON.
     """
     from fedaudit.privacy_budget.budget import EXIT_CODES
-    from fedaudit.privacy_budget.budget import budget as computed
+    from fedaudit.privacy_budget.budget import budget as compute_budget
 
-    result = computed(
+    result = compute_budget(
         setup,
         target=target,
         unit=unit,

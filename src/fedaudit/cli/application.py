@@ -16,12 +16,13 @@ from typing import Annotated, NamedTuple, NoReturn, TextIO, cast
 from cyclopts import App, CycloptsError, Parameter
 
 from fedaudit import __version__
-from fedaudit.core.errors import FAULT, BadInput, FedauditError, called_by
+from fedaudit.core.errors import BUG_EXIT_CODE, BadInput, FedauditError, called_by
 from fedaudit.core.files import MANIFEST_FILE, RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
 from fedaudit.results.text import LogLines, indented, one_line
 
-_LONGEST_TRACE = 8000
+_MAX_TRACE = 8000
+"""Number of characters of a traceback that are printed."""
 
 app = App(
     name="fedaudit",
@@ -38,8 +39,8 @@ DataDir = Annotated[
 Pool = Annotated[
     Path | None,
     Parameter(
-        help="Folder of trained runs that studies share; by default runs/pool, or with --out the "
-        "study's folder."
+        help="Folder of trained runs that studies share; by default runs/pool, or the study's "
+        "folder if --out is given."
     ),
 ]
 WorkerCount = Annotated[
@@ -51,7 +52,7 @@ DeviceName = Annotated[
     str,
     Parameter(
         name="--device",
-        help="Device: cpu, cuda (the first GPU) or cuda:1; a GPU allows a single worker.",
+        help="Device: cpu, cuda (the first GPU) or cuda:1; a GPU allows only one worker.",
     ),
 ]
 
@@ -75,45 +76,46 @@ EngineName = Annotated[
 ]
 
 REFUSED = 2
+"""Exit code for an error in the user's input or environment."""
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run a command. An error is one sentence on standard error and exit code 2.
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command. An error prints one sentence to standard error, with exit code 2.
 
-    A fault of the program prints its traceback and ends with exit code 70, which no verdict has. A
-    terminal that cannot print the output changes no exit code of an error or a verdict. Any other
-    command ends with exit code 2 if its output is lost.
+    A bug in fedaudit prints its traceback and has exit code 70, which no verdict uses. If output is
+    lost, for example because the disk is full, an error or a verdict keeps its exit code, and any
+    other command has exit code 2.
 
     Args:
-        words: Arguments of the command line; those of the process by default.
+        arguments: Arguments of the command line; by default, the arguments of the process.
     """
-    with robust_printing() as printed:
+    with robust_printing() as output:
         try:
             with stopping_at_sigterm():
-                arguments = list(sys.argv[1:] if words is None else words)
-                _refuse_nul(arguments)
-                # Only the help of a command has Markdown, which takes long to load.
-                is_overview = arguments[:1] in ([], ["-h"], ["--help"])
+                words = list(sys.argv[1:] if arguments is None else arguments)
+                _refuse_nul(words)
+                # Only the help of single commands contains Markdown, which is slow to load.
+                is_overview = words[:1] in ([], ["-h"], ["--help"])
                 app.help_format = "plaintext" if is_overview else "markdown"
-                # Commands that run a study, or have --trust, trust its code themselves.
+                # Commands that run a study, or that have --trust, open a context that allows code.
                 with called_by("command"), code_named_in("the command line", trusted=False):
                     app(
-                        arguments,
+                        words,
                         exit_on_error=False,
                         print_error=False,
                         result_action="return_none",
                     )
-            # A verdict has already ended the program, with its code even if the output is lost.
-            printed.flush()
-            if printed.lost is not None:
+            # Commands with a verdict have exited before, even if their output is lost.
+            output.flush()
+            if output.write_error is not None:
                 raise BadInput(
-                    f"standard output could not be written ({printed.lost}); send it to a "
+                    f"standard output could not be written ({output.write_error}); send it to a "
                     "terminal, a pipe or a file: all files are complete"
                 )
         except (Exception, KeyboardInterrupt) as error:
-            code = FAULT
+            code = BUG_EXIT_CODE
             # An error that cannot be printed must not end with the code of a verdict.
             with suppress(Exception):
                 code = _print_error(error)
@@ -123,56 +125,56 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _print_error(error: BaseException) -> int:
     """Print an error to standard error, and return its exit code."""
-    end = end_of(error)
-    if end is None:
+    exit_of_error = exit_of(error)
+    if exit_of_error is None:
         trace = "".join(traceback.format_exception(error))
-        end = _End(
-            f"{trace[-_LONGEST_TRACE:].strip()}\nfedaudit: this is a fault of fedaudit, and not of "
+        exit_of_error = _Exit(
+            f"{trace[-_MAX_TRACE:].strip()}\nfedaudit: this is a bug in fedaudit, not an error in "
             "its input; please report it with the lines above",
-            FAULT,
+            BUG_EXIT_CODE,
         )
-    # The message may quote a file of another person.
-    print(f"fedaudit: {indented(end.message)}", file=sys.stderr)
-    return end.code
+    # The message may quote another person's file, so it must not contain control characters.
+    print(f"fedaudit: {indented(exit_of_error.message)}", file=sys.stderr)
+    return exit_of_error.code
 
 
 def _refuse_nul(words: Sequence[str]) -> None:
-    """Raise if an argument has a NUL character, at which operating systems cut a path off."""
+    """Raise if an argument has a NUL character, where operating systems would truncate a path."""
     word = next((word for word in words if "\0" in word), None)
     if word is not None:
         raise BadInput(f"{word!r} has a NUL character, which no path or setting has; leave it out")
 
 
 def log(*lines: str) -> None:
-    """Print each text as one line, without control characters that it may quote from files."""
+    """Print each text as one line, without control characters, which it may quote from files."""
     for line in lines:
         print(one_line(line))
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which stops the program as Ctrl-C does."""
+    """Received signal SIGTERM, which stops the program like Ctrl-C."""
 
 
-class _End(NamedTuple):
+class _Exit(NamedTuple):
     message: str
     code: int
 
 
-def end_of(error: BaseException) -> _End | None:
-    """Return message and exit code of an error; None for a fault of the program."""
+def exit_of(error: BaseException) -> _Exit | None:
+    """Return the message and exit code for an error; None if the error is a bug in fedaudit."""
     if isinstance(error, KeyboardInterrupt):
         code = _TERMINATED if isinstance(error, Terminated) else _INTERRUPTED
-        return _End("stopped; start the same command again to resume", code)
+        return _Exit("stopped; run the same command again to resume", code)
     if isinstance(error, FedauditError | CycloptsError):
-        return _End(str(error).strip(), REFUSED)
+        return _Exit(str(error).strip(), REFUSED)
     if isinstance(error, OSError | MemoryError):
-        return _End(
-            f"the operating system refused ({str(error) or 'out of memory'}); check the path, the "
-            "disk and the memory, and start again: completed work is kept",
+        return _Exit(
+            f"the operating system reported an error ({str(error) or 'out of memory'}); check the "
+            "path, the disk and the memory, and start again: completed work is kept",
             REFUSED,
         )
     if isinstance(error, RuntimeError) and _is_out_of_memory(error):
-        return _End(
+        return _Exit(
             "out of memory; choose a smaller model, fewer samples or fewer workers, and start "
             "again: completed work is kept",
             REFUSED,
@@ -184,28 +186,28 @@ class _TerminalStream:
     """Text stream that raises no error if it is closed, full, or without a reader.
 
     Attributes:
-        lost: Error that lost a part of the output, such as a full disk. None if nothing was lost,
-            or if the reader closed the pipe.
+        write_error: First error that lost a part of the output, such as a full disk. None if
+            nothing was lost, or if the reader closed the pipe.
     """
 
     def __init__(self, stream: object, *, closed: bool = False) -> None:
         self._stream = cast(TextIO, stream)
         self._lines = LogLines()
         self._closed = closed
-        self.lost: Exception | None = None
+        self.write_error: Exception | None = None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text, without lines that a CI system would run as commands."""
+        """Write a text. Lines that a CI system would run as commands are made harmless."""
         if self._closed:
-            self.lost = OSError("it is closed")
+            self.write_error = OSError("it is closed")
         try:
             self._stream.write(self._lines.defused(text))
             return len(text)
         except (OSError, ValueError) as error:
-            self._discard_from_now(error)
+            self._discard_further_output(error)
             return len(text)
 
     def flush(self) -> None:
@@ -213,14 +215,14 @@ class _TerminalStream:
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
-            self._discard_from_now(error)
+            self._discard_further_output(error)
 
-    def _discard_from_now(self, error: Exception) -> None:
+    def _discard_further_output(self, error: Exception) -> None:
         if not isinstance(error, BrokenPipeError):
-            self.lost = self.lost or error
+            self.write_error = self.write_error or error
         # The file descriptor is redirected, because Python flushes the stream's buffer again when
-        # the program ends, and an error would then change the exit code. A closed stream has no
-        # buffer.
+        # the program ends, and an error would then change the exit code. If the stream is closed,
+        # it has no buffer, and the errors are ignored.
         with suppress(OSError, ValueError):
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self._stream.fileno())
@@ -229,60 +231,63 @@ class _TerminalStream:
 
 @contextmanager
 def robust_printing() -> Iterator[_TerminalStream]:
-    """Inside, no error of standard output or standard error ends a command.
+    """Within the context, let no error of standard output or standard error end a command.
 
-    A character that the terminal's encoding lacks is printed as an escape. Output after a pipe was
-    closed (``fedaudit run study.toml | head -1``), or to a full disk, is discarded.
+    A character that the terminal's encoding lacks is printed as an escape sequence. Output to a
+    closed pipe (``fedaudit run study.toml | head -1``) or to a full disk is discarded.
 
     Yields:
-        Standard output, with the error that lost a part of it.
+        Standard output, with the first error that lost a part of it.
     """
-    out, err = sys.stdout, sys.stderr
-    before = [(stream, stream.errors) for stream in (out, err) if isinstance(stream, TextIOWrapper)]
-    for stream, _ in before:
+    stdout, stderr = sys.stdout, sys.stderr
+    error_modes = [
+        (stream, stream.errors) for stream in (stdout, stderr) if isinstance(stream, TextIOWrapper)
+    ]
+    for stream, _ in error_modes:
         _reconfigure(stream, "backslashreplace")
     with ExitStack() as opened:
-        if out is None or err is None:
+        if stdout is None or stderr is None:
             _open_closed_descriptors()
-        printed, errors_printed = (
+        output, error_output = (
             _TerminalStream(
                 stream or opened.enter_context(open(os.devnull, "w", encoding="utf-8")),
                 closed=stream is None,
             )
-            for stream in (out, err)
+            for stream in (stdout, stderr)
         )
-        sys.stdout, sys.stderr = cast(TextIO, printed), cast(TextIO, errors_printed)
+        sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, error_output)
         try:
-            yield printed
+            yield output
         finally:
-            printed.flush()
-            errors_printed.flush()
-            sys.stdout, sys.stderr = out, err
-            for stream, errors in before:
-                _reconfigure(stream, errors)
+            output.flush()
+            error_output.flush()
+            sys.stdout, sys.stderr = stdout, stderr
+            for stream, error_mode in error_modes:
+                _reconfigure(stream, error_mode)
 
 
 def _reconfigure(stream: TextIOWrapper, errors: str | None) -> None:
-    # Flushes the stream, which fails if it is closed or full.
+    # This flushes the stream, which fails if the stream is closed or the disk is full.
     with suppress(OSError, ValueError):
         stream.reconfigure(errors=errors)
 
 
 def _open_closed_descriptors() -> None:
-    """Open the null device for standard streams that the program was started without.
+    """Open the null device for each standard stream that was closed when the program started.
 
-    A file that is opened later would get their descriptors, and output of libraries with them.
+    Otherwise, a file that is opened later could get the descriptor of such a stream, and libraries
+    would write their output to this file.
     """
-    for number in range(3):
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # Gets the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free descriptor, which is this one.
 
 
 @contextmanager
 def stopping_at_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM stops the program as Ctrl-C does; a second SIGTERM ends it at once."""
+    """Let SIGTERM stop the program like Ctrl-C within the context; a second SIGTERM kills it."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -300,23 +305,28 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether torch raised the error for want of memory."""
-    # Torch is not imported here: an error of torch shows that it has been imported.
+    """Return whether torch raised the error because it could not allocate memory."""
+    # Torch need not be imported here: if it raised the error, it is already imported.
     torch = sys.modules.get("torch")
-    on_gpu = getattr(torch, "OutOfMemoryError", None)
-    if on_gpu is not None and isinstance(error, on_gpu):
+    gpu_error = getattr(torch, "OutOfMemoryError", None)
+    if gpu_error is not None and isinstance(error, gpu_error):
         return True
-    # On the CPU torch raises a plain RuntimeError, which only its text distinguishes.
+    # On the CPU, torch raises a plain RuntimeError, which can be recognised only by its text.
     return "DefaultCPUAllocator" in str(error)
 
 
-_MARK = re.compile(rb'"format":\s?"fedaudit-(\w+)"')
-_MARKED_WITHIN = 200
+_FORMAT = re.compile(rb'"format":\s?"fedaudit-(\w+)"')
+_FORMAT_BYTES = 200
 """Number of bytes at the start of a JSON file that contain its format."""
 
 
 class Kind(NamedTuple):
-    """A kind of file or folder, and the commands that take it."""
+    """Kind of file or folder.
+
+    Attributes:
+        noun: Name of the kind, with its article.
+        usage: Sentence on the commands that accept it.
+    """
 
     noun: str
     usage: str
@@ -339,12 +349,17 @@ RECORDING = Kind("a live recording", "`fedaudit attack` attacks it")
 HAVE_RECORDS = (RECORD, RUN, RECORDING, PACK)
 """Kinds that commands accept where they need a record."""
 
-_BY_MARK = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT, b"pack": PACK}
+_BY_FORMAT = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT, b"pack": PACK}
 
 
 @contextmanager
 def expecting(path: Path, *kinds: Kind) -> Iterator[None]:
-    """Inside, an error names the kind of a path and its commands, if it is of another kind."""
+    """If an error is raised and the path is of another kind, state its kind and its commands.
+
+    Args:
+        path: File or folder.
+        kinds: Kinds that the command accepts.
+    """
     try:
         yield
     except FedauditError as error:
@@ -371,18 +386,19 @@ def _kind_of_file(path: Path) -> Kind | None:
     from fedaudit.plan.values import read_toml
 
     with open_regular(path) as file:
-        mark = _MARK.search(file.read(_MARKED_WITHIN))
-    return _BY_MARK.get(mark[1]) if mark else _kind_of_tables(read_toml(path, "the file"))
+        match = _FORMAT.search(file.read(_FORMAT_BYTES))
+    return _BY_FORMAT.get(match[1]) if match else _kind_of_tables(read_toml(path, "the file"))
 
 
 def _kind_of_tables(tables: dict[str, object]) -> Kind | None:
-    """Return the kind with more of the tables, a study or a policy; None if neither has."""
+    """Return whether tables are rather those of a study or of a policy; None if undecided."""
     from fedaudit.gate.policy import Policy
     from fedaudit.plan.games import GameStudy
     from fedaudit.plan.sections import Study
 
-    of_study = len(tables.keys() & (Study.model_fields.keys() | GameStudy.model_fields.keys()))
-    of_policy = len(tables.keys() & Policy.model_fields.keys())
-    if of_study == of_policy:
+    study_names = Study.model_fields.keys() | GameStudy.model_fields.keys()
+    n_study_tables = len(tables.keys() & study_names)
+    n_policy_tables = len(tables.keys() & Policy.model_fields.keys())
+    if n_study_tables == n_policy_tables:
         return None
-    return STUDY if of_study > of_policy else POLICY
+    return STUDY if n_study_tables > n_policy_tables else POLICY

@@ -1,4 +1,4 @@
-"""Commands before a release: gate, pack, verify, and check-dp for code."""
+"""Commands for the release of a model: gate, pack, verify, and check-dp."""
 
 import sys
 import textwrap
@@ -11,15 +11,15 @@ from fedaudit.cli.application import HAVE_RECORDS, PACK, POLICY, DataDir, Trust,
 from fedaudit.cli.showing import record_in
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import record_at, refuse_other_suffix, write_whole
-from fedaudit.core.progress import LONG
+from fedaudit.core.progress import LONG_SECONDS
 
 
 @app.command
 def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     """Write the signals of a guard or recording as a table, without samples and labels.
 
-    Whoever runs the joint audit records and attacks the tables of all sites with fedaudit attack
-    --signals. The table states losses and similar values of each audited sample, and whether the
+    For a joint audit, the tables of all sites are recorded and attacked with fedaudit attack
+    --signals. A table contains losses and similar values of each audited sample, and whether the
     client trains on it.
 
     Parameters
@@ -29,7 +29,7 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     out
         CSV file to write, which must not exist.
     client
-        Name of the client in the table, which no other site may use; by default that of the
+        Name of the client in the table, which no other site may use; by default, the name in the
         recording.
     """
     from fedaudit.live.recording import read_recording
@@ -44,13 +44,13 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     log(
         f"signals: {out}",
         f"{n_rounds} rounds and {n_samples} samples of {', '.join(sorted({*table['client']}))}; "
-        "it states which samples are members",
+        "the table states which samples are members",
     )
     if conflicts := read_recording(recording).conflicts:
         rounds = ", ".join(map(str, sorted(conflicts)[:10]))
-        log(f"the table lacks the second uploads of repeated rounds ({rounds})")
+        log(f"the table does not contain the second uploads of repeated rounds ({rounds})")
     if "drawn_for" in table:
-        log("a coin decided on each sample: attack the table with --fair")
+        log("membership of each sample was decided at random: attack the table with --fair")
 
 
 @app.command
@@ -65,21 +65,21 @@ def gate(
 ) -> None:
     """Compare the upper confidence limits of a record with a policy's ceilings.
 
-    Exit code 0: pass, 1: fail, 3: inconclusive; 2: refused,
+    Exit code 0: pass, 1: fail, 3: inconclusive; 2: an error,
     for example because the file is not a record.
 
     Parameters
     ----------
     record
-        A record.json, or the folder it is in, or a live recording that was attacked.
+        A record.json, its folder, or a live recording that was attacked.
     policy
         The policy, a TOML file.
     junit
-        File for the verdict as JUnit XML. Only an earlier verdict is replaced.
+        File for the verdict as JUnit XML. An existing file is replaced only if it is a verdict.
     json
-        File for the verdict as JSON. Only an earlier verdict is replaced.
+        File for the verdict as JSON. An existing file is replaced only if it is a verdict.
     print_policy
-        Print a policy to start from, and stop.
+        Print an example policy, and exit.
     """
     from fedaudit.gate.policy import DEFAULT_POLICY, read_policy
 
@@ -89,17 +89,17 @@ def gate(
     if record is None or policy is None:
         raise BadInput(
             "a gate needs a record and a policy: fedaudit gate RECORD --policy policy.toml "
-            "(--print-policy prints a policy to start from)"
+            "(--print-policy prints an example policy)"
         )
     from fedaudit.gate.evaluate import evaluate_policy
     from fedaudit.gate.outcome import EXIT_CODES
-    from fedaudit.gate.outputs import print_verdict, refuse_taken, write_verdict
+    from fedaudit.gate.outputs import print_verdict, refuse_overwriting, write_verdict
 
     path = record_at(record)
     for target, suffix, what in ((junit, ".xml", "JUnit XML"), (json, ".json", "JSON")):
         if target is not None:
             refuse_other_suffix(target, suffix, what=what)
-            refuse_taken(target, [path, policy])
+            refuse_overwriting(target, [path, policy])
     with expecting(policy, POLICY):
         verdict = evaluate_policy(record_in(path), read_policy(policy))
     write_verdict(verdict, junit=junit, json=json)
@@ -124,15 +124,15 @@ def pack(
     Parameters
     ----------
     record
-        A record.json, or the folder it is in, or a live recording that was attacked.
+        A record.json, its folder, or a live recording that was attacked.
     policy
         The policy, a TOML file.
     out
-        Folder of the pack: new, or empty.
+        New or empty folder for the pack.
     smallest_group
         Groups with fewer samples are suppressed.
     sign
-        Private key of Ed25519 (PEM) that signs the pack; the signature is manifest.sig.
+        Ed25519 private key (PEM) that signs the pack; the signature is manifest.sig.
     """
     from fedaudit.pack.packing import write_pack
 
@@ -144,7 +144,7 @@ def pack(
     counts = {name: count for name, count in manifest.suppressed.items() if count}
     suppressed = ", ".join(f"{count} of {name}" for name, count in counts.items()) or "nothing"
     log(f"pack: {out} ({manifest.outcome}; suppressed: {suppressed})")
-    log(f"digest (keep it in another place): {manifest.digest}")
+    log(f"digest (store it outside the pack): {manifest.digest}")
 
 
 @app.command
@@ -162,7 +162,7 @@ def verify(
 ) -> None:
     """Verify a pack: every hash, and every file that can be recomputed from record and policy.
 
-    Exit code 0: sound; 1: a file was changed, is missing or does not belong there; 4: another
+    Exit code 0: sound; 1: a file was changed, is missing or does not belong in the pack; 4: another
     version wrote the pack, and files that may differ for that reason are not checked; 2: an error.
 
     Parameters
@@ -170,23 +170,23 @@ def verify(
     folder
         Folder of the pack.
     digest
-        Digest that was printed for the pack. Without digest or signer, the whole pack could have
-        been replaced.
+        Digest that `fedaudit pack` printed. Without digest or signer, a replacement of the whole
+        pack would not be noticed.
     signer
-        Public key of Ed25519 (PEM) that must have signed the pack.
+        Ed25519 public key (PEM) of the expected signer.
     policy
         Your policy: the policy in the pack must have the same settings.
     recording
-        Folder of the study's run, or of a live recording, from which every figure, control and
-        setting of the record is recomputed.
+        Folder of the study's run, or of a live recording, from which all figures, controls and
+        settings of the record are recomputed.
     other_version
         Accept a pack of another version if everything that can be checked is sound.
     """
     from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
-    from fedaudit.pack.verifying import verify as verified
+    from fedaudit.pack.verifying import verify as verify_pack
 
     with expecting(folder, PACK):
-        result = verified(folder, digest=digest, signer=signer, policy=policy)
+        result = verify_pack(folder, digest=digest, signer=signer, policy=policy)
     if recording is not None:
         from fedaudit.pack.remaking import compare_with_run
 
@@ -203,7 +203,7 @@ def verify(
     if result.other_version and not other_version:
         _log_in_lines(
             "another version wrote the pack: verify it with that version, or give --other-version "
-            "to accept what this version can check"
+            "to accept the checks of this version"
         )
         sys.exit(OTHER_VERSION)
     claims = {
@@ -212,8 +212,8 @@ def verify(
         "its policy is yours (--policy)": policy is not None,
         "its record's figures are those of the run (--recording)": recording is not None,
     }
-    confirmed = ", ".join(text.partition(" (")[0] for text, sure in claims.items() if sure)
-    open_claims = ", or that ".join(text for text, sure in claims.items() if not sure)
+    confirmed = ", ".join(text.partition(" (")[0] for text, checked in claims.items() if checked)
+    open_claims = ", or that ".join(text for text, checked in claims.items() if not checked)
     _log_in_lines(
         f"the pack is sound: {confirmed}"
         + (f"; not checked: that {open_claims}" if open_claims else "")
@@ -249,9 +249,9 @@ def check_dp(
 ) -> None:
     """Check that a privacy filter clips, adds noise and keeps state as declared.
 
-    The filter is imported and called some hundreds of times in a separate process, without its
-    output: name only code that you trust. Exit code 0: sound, 1: broken, 3: could not be checked;
-    2 is an error, such as a filter that fails or ends its process.
+    The filter is imported and called several hundred times in a separate process, whose output is
+    not shown: name only code that you trust. Exit code 0: sound, 1: broken, 3: could not be
+    checked; 2: an error, such as a filter that fails or ends its process.
 
     Parameters
     ----------
@@ -260,12 +260,14 @@ def check_dp(
         (from a batch to an update), a Flower mod, an NVFlare filter, a defense of fedaudit, or a
         class or function without arguments that returns one.
     sensitivity
-        Largest distance by which one contribution moves the output without noise: L2, or L1 with
-        Laplace noise.
+        Maximum distance by which one contribution can change the output before noise is added: L2,
+        or L1 with Laplace noise.
     sigma
-        Noise multiplier: standard deviation over sensitivity; 0 if another component adds noise.
+        Noise multiplier: standard deviation divided by sensitivity; 0 if another component adds
+        noise.
     adjacency
-        remove: one contribution is removed; replace: it is replaced by any other (twice as far).
+        remove: one contribution is removed; replace: it is replaced by any other, which can change
+        the output by twice as much.
     noise
         Distribution of the noise: gaussian or laplace.
     kind
@@ -274,9 +276,9 @@ def check_dp(
         module:object that is, or returns, an example of an update (a network, or arrays) or of a
         step's batch.
     stateful
-        Earlier rounds may change a release, as in adaptive clipping.
+        Allow the output to depend on earlier rounds, as in adaptive clipping.
     elsewhere
-        Name of a further output that another component makes private; may be repeated.
+        Name of another output, which another component makes private; may be repeated.
     calls
         Number of draws of noise, at least 16.
     seed
@@ -287,8 +289,8 @@ def check_dp(
     from fedaudit.filters.claim import EXIT_CODES
     from fedaudit.filters.isolated import check_in_child
 
-    if not 0 <= seconds <= LONG:
-        raise BadInput(f"--seconds is from 0 (no limit) to {LONG}, got {seconds:g}")
+    if not 0 <= seconds <= LONG_SECONDS:
+        raise BadInput(f"--seconds is from 0 (no limit) to {LONG_SECONDS}, got {seconds:g}")
     audit = check_in_child(
         filter,
         {

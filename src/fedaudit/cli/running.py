@@ -19,7 +19,7 @@ from fedaudit.cli.application import (
     Trust,
     WorkerCount,
     app,
-    end_of,
+    exit_of,
     expecting,
     log,
 )
@@ -31,13 +31,13 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     TooLarge,
+    create_subfolder,
     exclusive_access,
-    own_folder,
-    own_place,
     read_bytes,
+    unlinked_path,
     write_whole,
 )
-from fedaudit.core.importing import code_named_in, line_of
+from fedaudit.core.importing import code_named_in, location_of
 from fedaudit.core.progress import importing
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _DEMO_STUDY = "study.toml"
 """Copy of the study in the demo's folder."""
 
 _RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
-"""Options of ``fedaudit run`` other than settings, which are suggested for misspelt names."""
+"""Options of ``fedaudit run`` that are not settings; errors suggest them for misspelt names."""
 
 
 class _Resources(NamedTuple):
@@ -71,9 +71,9 @@ def demo(
     """Show what leaks from four simulated hospitals, and what a defense changes.
 
     FedMIA and source inference attack a small network, first without a defense and then with
-    CoFedMID. The comparison, both reports and the study file are in the folder.
+    CoFedMID. The comparison, both reports and the study file are written to the folder.
     """
-    study, text = own_folder(out) / _DEMO_STUDY, _DEMO.read_text(encoding="utf-8")
+    study, text = create_subfolder(out) / _DEMO_STUDY, _DEMO.read_text(encoding="utf-8")
     if study.exists() and study.read_bytes() != text.encode():
         raise BadInput(f"{study} is not the study of the demo; give another folder with --out")
     write_whole(study, text)
@@ -104,11 +104,11 @@ def run_command(
     device: DeviceName = "cpu",
     engine: EngineName = "local",
 ) -> None:
-    """Run a study: train, observe as the adversary, attack, report.
+    """Run a study: train, record what the adversary observes, attack, and write a report.
 
     The same command resumes a run that was stopped. Studies and variants with the same settings of
     data, training and defense share their runs. All variants of security games are played, and
-    written to one record.
+    their results are written to one record.
     """
     with importing():
         from fedaudit.plan.games import GameStudy, kind_of
@@ -120,13 +120,13 @@ def run_command(
             resources = _Resources(pool, data_dir, workers, device, engine)
             _run_studies(study, overrides, variant, out, resources)
             return
-        others = {"variant": variant, "pool": pool, "workers": workers}
-        others |= {"device": device != "cpu", "engine": engine != "local"}
-        refused = [name for name, value in others.items() if value]
-        if refused:
+        training_options = {"variant": variant, "pool": pool, "workers": workers}
+        training_options |= {"device": device != "cpu", "engine": engine != "local"}
+        unsupported = [name for name, value in training_options.items() if value]
+        if unsupported:
             raise BadInput(
                 f"{study} is a study of games, which are all played in this process and written to "
-                f"one record, but --{refused[0]} applies to studies that train; leave it out"
+                f"one record, but --{unsupported[0]} applies to studies that train; leave it out"
             )
         _play(study, overrides, out, data_dir)
 
@@ -150,7 +150,7 @@ def _run_studies(
         from fedaudit.core.devices import device_named
         from fedaudit.engines.local import engine_named
         from fedaudit.plan.file import chosen_studies, read_studies
-        from fedaudit.study.running.preflight import check_grid, refuse_place
+        from fedaudit.study.running.preflight import check_grid, refuse_unsupported_device
 
     studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
@@ -164,7 +164,9 @@ def _run_studies(
     # Checked before training, because the comparison is written last.
     refuse_other_comparison(page, [row / RECORD_FILE for row in folders])
     device = device_named(resources.device)
-    refuse_place(device, resources.workers, engine_named(resources.engine, resources.workers))
+    refuse_unsupported_device(
+        device, resources.workers, engine_named(resources.engine, resources.workers)
+    )
     check_grid(studies, resources.data_dir, device, log)
     resources = resources._replace(pool=resources.pool or folder / "pool")
     failed = dict[str, Exception]()
@@ -172,10 +174,10 @@ def _run_studies(
         log("", f"{row.name} ({number} of {len(studies)})")
         try:
             _run(row, folder / row.name, resources, brief=True)
-        # A failed row must not stop the other rows, which may take hours.
+        # A failed variant must not stop the others, which may take hours.
         except Exception as error:
             failed[row.name] = error
-            log(f"{row.name} failed: {_reason(error)}; the other rows continue")
+            log(f"{row.name} failed: {_reason(error)}; the other variants continue")
     complete = [path for path in folders if path.name not in failed]
     if len(complete) > 1:
         compare(*complete, out=page)
@@ -184,29 +186,29 @@ def _run_studies(
 
 
 def _reason(error: Exception) -> str:
-    end = end_of(error)
-    if end:
-        return end.message
-    # Only the traceback of the first fault is printed.
-    return f"a fault of fedaudit ({type(error).__name__}: {error}, {line_of(error)})"
+    exit_of_error = exit_of(error)
+    if exit_of_error:
+        return exit_of_error.message
+    # The traceback is printed at the end, and only for the first bug.
+    return f"a bug in fedaudit ({type(error).__name__}: {error}, {location_of(error)})"
 
 
-def _incomplete(failed: Mapping[str, Exception], rows: int) -> Exception:
-    """Return the error of a grid with failed rows: a fault, if there was one."""
+def _incomplete(failed: Mapping[str, Exception], n_variants: int) -> Exception:
+    """Return the error for failed variants: the first bug in fedaudit, or else a summary."""
     reasons = "\n".join(f"{name}: {_reason(error)}" for name, error in failed.items())
     summary = (
-        f"{len(failed)} of {rows} rows failed, and the others are complete; start the same command "
-        f"again to try only these:\n{reasons}"
+        f"{len(failed)} of {n_variants} variants failed, and the others are complete; run the same "
+        f"command again to try only these:\n{reasons}"
     )
-    fault = next((error for error in failed.values() if end_of(error) is None), None)
-    if fault is None:
+    bug = next((error for error in failed.values() if exit_of(error) is None), None)
+    if bug is None:
         return BadInput(summary)
-    fault.add_note(summary)
-    return fault
+    bug.add_note(summary)
+    return bug
 
 
-def _named_clients(text: str) -> list[str]:
-    """Split names at commas; a name with a comma is in double quotes."""
+def _client_names(text: str) -> list[str]:
+    """Split names at commas; a name that contains a comma is in double quotes."""
     rows = csv.reader([text], skipinitialspace=True)
     names = [name for row in rows for entry in row if (name := entry.strip())]
     if not names:
@@ -225,8 +227,8 @@ def attack(
         str,
         Parameter(
             allow_leading_hyphen=True,
-            help="Attacks to run, all that the recording allows if none is named; and settings "
-            "of figures to change: --figures.evaluation=redraw",
+            help="Attacks to run; by default, all that the recording allows. Also settings of "
+            "figures to change: --figures.evaluation=redraw",
         ),
     ],
     out: Folder | None = None,
@@ -244,14 +246,14 @@ def attack(
     Parameters
     ----------
     recording
-        The folder of a study, or of a live recording; with --checkpoints or --signals, the
-        folder that the recording is written to.
+        The folder of a study, or of a live recording; with --checkpoints or --signals, the folder
+        to which the recording is written.
     out
-        Folder for record and report; by default "attacked" in the recording. A record of other
+        Folder for record and report; by default "attacked" in the recording. A record with other
         settings is never replaced.
     targets
         Audited clients of a live recording to attack, by name or number, separated by commas; put
-        a name with a comma in double quotes. All that took part by default.
+        a name with a comma in double quotes. By default, all that took part.
     """
     with importing():
         from fedaudit.core.devices import device_named
@@ -261,18 +263,17 @@ def attack(
         from fedaudit.study.running.reattack import changed_figures, reattack
 
     record_saved(recording, saved, device)
-    first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
-    folder = out or own_place(recording, ATTACKED)
+    n_attacks = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
+    attacks, settings = names[:n_attacks], settings_from(names[n_attacks:])
+    folder = out or unlinked_path(recording, ATTACKED)
     if is_recording(recording):
-        changed = changed_figures(settings_from(names[first:]))
-        chosen = () if targets is None else _named_clients(targets)
         with bars() as progress:
             record = attack_recording(
                 recording,
-                names[:first],
+                attacks,
                 folder,
-                targets=chosen,
-                figures=changed,
+                targets=() if targets is None else _client_names(targets),
+                figures=changed_figures(settings),
                 trust=trust,
                 progress=progress,
                 log=log,
@@ -287,10 +288,10 @@ def attack(
     with expecting(recording, RUN, RECORDING), bars() as progress:
         record = reattack(
             recording,
-            names[:first],
+            attacks,
             folder,
             data_dir,
-            figures=settings_from(names[first:]),
+            figures=settings,
             device=device_named(device),
             trust=trust,
             progress=progress,
@@ -356,7 +357,7 @@ def write_report_of(folder: Path, record: "fedaudit.results.record.Record") -> N
 
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
-    """Parse ``--a.b=1`` or ``--a.b 1`` to ``{"a.b": 1}``. Values are TOML, or else text."""
+    """Parse ``--a.b=1`` or ``--a.b 1`` to ``{"a.b": 1}``. A value that is not TOML is a text."""
     from fedaudit.plan.values import refuse_many_dots
 
     settings: dict[str, object] = {}
@@ -377,7 +378,7 @@ def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, obj
 
 
 def _refuse_bytes(option: str, text: str) -> None:
-    """Raise if a value holds bytes that are not text in the terminal's encoding."""
+    """Raise if a value has bytes that are not text in the terminal's encoding."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -395,15 +396,15 @@ def _value(option: str, text: str) -> object:
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:
-        # A value that is not TOML is a text. A value that is too deep or too large is refused.
+        # A value that is not TOML is a text, but TOML that is too deep or too large is an error.
         if isinstance(error.__cause__, TOMLDecodeError):
             return text
         raise
 
 
 def _setting_name(option: str, *, games: bool) -> str:
-    """Return the dotted name of ``--training.batch-size``; names of attacks keep hyphens."""
-    # Imported here, so that the help of the command line does not wait for pydantic.
+    """Convert ``--training.batch-size`` to a dotted name; only names of attacks keep hyphens."""
+    # Imported here, so that the help of the command line does not load pydantic.
     from fedaudit.plan.games import GameStudy
     from fedaudit.plan.sections import Study
 
@@ -418,8 +419,8 @@ def _setting_name(option: str, *, games: bool) -> str:
         ]
         if candidates:
             raise BadInput(
-                f"there is no option of fedaudit run named {option!r}; settings are named "
-                f"with their section: {' or '.join(candidates)}"
+                f"there is no option of fedaudit run named {option!r}; write settings with their "
+                f"section: {' or '.join(candidates)}"
             )
         raise unknown_name("option of fedaudit run", option, options)
     if section != "attacks":

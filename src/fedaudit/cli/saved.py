@@ -19,29 +19,31 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class SavedOptions:
-    """Saved models or tables of signals that are recorded before they are attacked.
+    """Options for saved models or tables of signals, from which a recording is written first.
 
     Attributes:
-        checkpoints: Folder of saved models of rounds and clients; the recording is written first.
-        network: The network as module:object, in this folder or on Python's path: a module, or a
-            function or class that returns one. It is imported, so name only code that you trust.
-        samples: File of audited samples, one for each client (Split.save); may be repeated.
-        rounds: Rounds that were trained, if names of files do not say.
-        first: Number of the first round in names of files.
+        checkpoints: Folder of saved global and client models, from which the recording is written.
+        network: The network as module:object, in this folder or on Python's path: a torch module,
+            or a function or class that returns one. It is imported, so name only code that you
+            trust.
+        samples: File of one client's audited samples, from Split.save; repeat it for each client.
+        rounds: Number of trained rounds, if it does not follow from the file names.
+        first: Number of the first round in file names.
         global_files: Pattern of the global models, such as 'round-{round}/global.pt'.
         client_files: Pattern of the clients' models, such as 'round-{round}/client-{client}.pt'.
-        saved: Whether a global model is that after its round, or the one that clients were sent.
+        saved: Which global model a round's file contains: the one after the round, or the one that
+            clients were sent.
         initial: File of the model before the first round.
         clients: Audited client for each client's name in files, such as site-1=0,site-2=1.
-        gaps: Whether a round is left out if the model before it is not saved, or the change across
-            missing rounds is measured as one round (for the view globals).
-        signals: CSV table of signals, or folder of such tables, one for each site; may be repeated.
-            The recording is written first.
+        gaps: Whether to leave out a round if the model before it is not saved, or to measure the
+            change over missing rounds as one round (only for the view globals).
+        signals: CSV table of signals, or folder of such tables, one for each site, from which the
+            recording is written; may be repeated.
         references: CSV table of reference models, for RMIA and LiRA with --signals.
-        fair: State that a fair coin decided for each sample of --signals if its client trains on
-            it.
+        fair: Declare that for each sample of --signals, it was drawn with probability 1/2 whether
+            its client trains on it.
         sizes: Number of training samples of each client, such as site-1=1200,site-2=800.
-        view: The adversary's view; by default the one that shows most of what is saved.
+        view: The adversary's view; by default, the view that uses most of the saved models.
     """
 
     checkpoints: Path | None = None
@@ -69,15 +71,19 @@ _OF_BOTH = ("sizes", "view")
 
 
 def record_saved(recording: Path, options: SavedOptions, device: str) -> None:
-    """Record saved models or signals if they are named; raise for options without them."""
+    """Write a recording from saved models or tables of signals, if the options name any.
+
+    Raises:
+        BadInput: An option is set that does not apply, or a required option is missing.
+    """
     defaults = vars(NOTHING_SAVED)
     changed = [name for name, value in vars(options).items() if value != defaults[name]]
     if options.checkpoints is not None:
         _refuse_options(changed, _OF_SIGNALS, "--signals, and not to --checkpoints")
         _record_checkpoints(recording, options.checkpoints, options, device)
     elif options.signals:
-        models = [name for name in changed if name not in (*_OF_SIGNALS, *_OF_BOTH)]
-        _refuse_options(changed, models, "--checkpoints, and not to --signals")
+        of_models = [name for name in changed if name not in (*_OF_SIGNALS, *_OF_BOTH)]
+        _refuse_options(changed, of_models, "--checkpoints, and not to --signals")
         _record_signals(recording, options)
     else:
         _refuse_options(changed, _OF_SIGNALS, "--signals FILE")
@@ -91,8 +97,8 @@ def _refuse_options(
     refused = [name for name in changed if name in names]
     if refused:
         raise BadInput(
-            f"--{refused[0].replace('_', '-')} applies to {applies_to}; give what it applies to, "
-            "or leave it out"
+            f"--{refused[0].replace('_', '-')} applies to {applies_to}; leave it out, or give the "
+            "option that it applies to"
         )
 
 
@@ -113,7 +119,7 @@ def _record_checkpoints(recording: Path, folder: Path, options: SavedOptions, de
             options.network,
             {},
             expected="a torch.nn.Module, or a function that returns one",
-            fits=callable,
+            is_valid=callable,
         )
     from_checkpoints(
         folder,
@@ -150,7 +156,7 @@ def _record_signals(recording: Path, options: SavedOptions) -> None:
 
 
 def _tables_at(path: Path) -> list[Path]:
-    """Return a table, or the tables in a folder."""
+    """Return a path of a table, or the paths of all tables in a folder."""
     if not path.is_dir():
         return [path]
     tables = sorted(path.glob("*.csv"))
@@ -171,7 +177,7 @@ def _sizes(options: SavedOptions) -> dict[str, int] | None:
 
 
 def _pairs(option: str, text: str) -> dict[str, str]:
-    """Split pairs NAME=VALUE at commas; a pair with a comma is in double quotes."""
+    """Parse pairs NAME=VALUE between commas. A pair that contains a comma is in double quotes."""
     entries = [entry.strip() for row in csv.reader([text], skipinitialspace=True) for entry in row]
     pairs = dict[str, str]()
     for entry in filter(None, entries):

@@ -16,7 +16,7 @@ from fedaudit.cli.application import (
     expecting,
     log,
 )
-from fedaudit.core.errors import LISTED, BadInput
+from fedaudit.core.errors import CATALOGUE_NAMES, BadInput
 from fedaudit.core.files import (
     MANIFEST_FILE,
     RECORD_FILE,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def record_in(path: Path) -> "Record":
-    """Read the record in a file; for any other file, raise an error that names its kind."""
+    """Read the record in a file. If the file is of another kind, raise an error that names it."""
     from fedaudit.results.read import read_record
 
     with expecting(path, *HAVE_RECORDS):
@@ -45,7 +45,7 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     Parameters
     ----------
     record
-        Path of a record.json, of its folder, or of a live recording that was attacked.
+        A record.json, its folder, or a live recording that was attacked.
     out
         HTML file to write; by default report.html next to the record. An existing file is replaced
         only if it is an HTML page.
@@ -79,11 +79,11 @@ def ask(
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
-    """Ask what the attacks of a result show of one audited sample or person.
+    """Print what the attacks of a result show about one audited sample or person.
 
-    A flag is evidence that the models would betray membership to this adversary, not proof of
-    membership. No flag is not proof of absence. The answer is personal data: it is printed, and
-    neither a record nor a pack contains it.
+    A flag is evidence that the models reveal membership to this adversary, not proof of
+    membership. A missing flag is no proof of non-membership. The answer is personal data: it is
+    printed, and neither a record nor a pack contains it.
 
     Parameters
     ----------
@@ -94,19 +94,19 @@ def ask(
     line
         Line of an audited row in the CSV file of the audit; the header is line 1.
     sample
-        File with the features of an audited sample, as models take them or as the data set has
-        them: .npz (x, and y for its label), .csv (one row), .json (a list) or a picture. For a
+        File with the features of an audited sample, in the form of the model's input or of the data
+        set: .npz (x, and y for its label), .csv (one row), .json (a list) or a picture. For a
         table also a .csv file with its header and one row, or a .json object of its columns.
     person
         Number of an audited person.
     target
-        Client under audit, by number or name; needed if there are several.
+        Client under audit, by number or name; required if there are several.
     seed
-        Seed of the only run to ask about; all runs by default.
+        Seed of the run to use; by default, all runs are used.
     prior
-        Probability of membership before the attacks, such as 0.1; 0.5 is assumed by default.
+        Probability of membership before the attacks, such as 0.1; by default 0.5.
     false_alarm_rate
-        Largest probability with which a non-member is flagged.
+        Maximum probability of flagging a non-member.
     json
         Print the answer as JSON.
     """
@@ -133,12 +133,12 @@ def ask(
     log(*answer_lines(answer))
 
 
-_CATALOGUES = ", ".join(LISTED.values())
+_CATALOGUES = ", ".join(CATALOGUE_NAMES.values())
 
 
 @app.command(name="list", help=f"List the names of all parts: {_CATALOGUES}.")
 def list_command(
-    kind: Annotated[str, Parameter(help=f"One catalogue only: {_CATALOGUES}.")] = "", /
+    kind: Annotated[str, Parameter(help=f"Catalogue to print: {_CATALOGUES}.")] = "", /
 ) -> None:
     """Print one catalogue, or all of them."""
     from rich.console import Console
@@ -166,9 +166,9 @@ def compare(*records: Path, out: Path | None = None) -> None:
     Parameters
     ----------
     records
-        Paths of two or more records, the baseline first: each a record.json, its folder, or a live
-        recording that was attacked. Or the path of one comparison.json, or of its folder, to update
-        the comparison from its records.
+        Two or more records, the baseline first: each a record.json, its folder, or a live
+        recording that was attacked. Or one comparison.json, or its folder, to update the
+        comparison from its records.
     out
         HTML file to write; the figures are written next to it as JSON. The default is
         comparison.html in the current folder, or next to the comparison that is updated. Records,
@@ -186,8 +186,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
             paths = record_paths(earlier)
     elif len(records) < 2:
         raise BadInput(
-            f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)} "
-            "record" + "s" * (not records)
+            f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)}"
         )
     else:
         paths = [record_at(record) for record in records]
@@ -209,17 +208,17 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
     from fedaudit.study.running.outputs import (
         refuse_foreign_page,
         refuse_other_comparison,
-        refuse_page_alone,
+        refuse_page_without_source,
     )
 
     if not page.name or page.suffix == ".json":
         raise BadInput(
             f"{page} cannot be the name of an HTML file; give --out a name such as "
-            "comparison.html, next to which the figures are written as JSON"
+            "comparison.html (the figures are written next to it as JSON)"
         )
     refuse_foreign_page(page, records)
     refuse_other_comparison(page.with_suffix(".json"), records)
-    refuse_page_alone(page, page.with_suffix(".json"))
+    refuse_page_without_source(page, page.with_suffix(".json"))
 
 
 def _comparison_in(path: Path) -> Path | None:
@@ -246,17 +245,17 @@ def summary(
 ) -> None:
     """Write a summary for archiving: question, model, answer, policy, and what was not tested.
 
-    On paper, the HTML page takes one or two pages and has lines for signatures. Markdown is written
-    to standard output, for example to append it to $GITHUB_STEP_SUMMARY. The exit code is 0
-    whatever the outcome of the policy; `fedaudit gate` has an exit code for each outcome.
+    The HTML page prints on one or two pages and has lines for signatures. Markdown is written to
+    standard output, for example to append it to $GITHUB_STEP_SUMMARY. The exit code is 0 for every
+    outcome of the policy; `fedaudit gate` has an exit code for each outcome.
 
     Parameters
     ----------
     record
-        Path of a record.json, of its folder, of a live recording that was attacked, or of a pack.
+        A record.json, its folder, a live recording that was attacked, or a pack.
     format
-        Format of the summary. By default it follows from the suffix of --out, and is HTML without
-        --out.
+        Format of the summary. By default, the suffix of --out determines it; without --out, it is
+        HTML.
     out
         File to write; by default summary.html next to the record, and standard output for
         Markdown. An existing file is replaced only if it is an earlier summary or an HTML page.
@@ -265,7 +264,7 @@ def summary(
     valid_until
         Last day on which the summary is valid, such as 2027-06-30.
     """
-    from fedaudit.gate.outputs import judged
+    from fedaudit.gate.outputs import evaluated_policy_section
     from fedaudit.report.page import write_page
     from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
 
@@ -280,11 +279,11 @@ def summary(
     full_record = record_in(path)
     policy_file = policy or pack_policy
     if target is not None:
-        _refuse_taken(target, kind, [path, *([policy_file] if policy_file else [])])
+        _refuse_overwriting(target, kind, [path, *([policy_file] if policy_file else [])])
     outcome = None
     if policy_file is not None:
         with expecting(policy_file, POLICY):
-            outcome = judged(full_record, policy_file)
+            outcome = evaluated_policy_section(full_record, policy_file)
     text = (summary_html if kind == "html" else summary_markdown)(full_record, outcome, valid_until)
     if target is None:
         print(text, end="")
@@ -312,9 +311,9 @@ def _policy_of_pack(record: Path) -> Path | None:
     return record.with_name(POLICY_FILE) if is_packed else None
 
 
-def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
+def _refuse_overwriting(target: Path, kind: Format, inputs: list[Path]) -> None:
     """Raise if a summary would replace one of its inputs, or a file that is not a summary."""
-    from fedaudit.gate.outputs import refuse_taken
+    from fedaudit.gate.outputs import refuse_overwriting
     from fedaudit.report.summary import MARKDOWN_MARK, MARKDOWN_SUFFIXES
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
@@ -323,4 +322,4 @@ def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
         refuse_foreign_page(target, inputs)
         return
     refuse_other_suffix(target, *MARKDOWN_SUFFIXES, what="a Markdown file")
-    refuse_taken(target, inputs, what="summary", marks=[MARKDOWN_MARK.encode()])
+    refuse_overwriting(target, inputs, what="summary", marks=[MARKDOWN_MARK.encode()])

@@ -34,10 +34,10 @@ Result = TypeVar("Result")
 
 
 class Range(Interval):
-    """The range of a number."""
+    """Range of a number."""
 
-    def words(self, number: str) -> str:
-        """Return what is allowed, in words.
+    def description(self, number: str) -> str:
+        """Describe the allowed numbers.
 
         Args:
             number: "a number" or "a whole number".
@@ -62,14 +62,14 @@ class Range(Interval):
 
 
 class Condition(NamedTuple):
-    """A condition that no range states.
+    """Condition that cannot be written as a range.
 
     Attributes:
-        words: What is allowed, for messages.
+        description: What is allowed, for messages.
         holds: Function that returns whether a value of the right type is allowed.
     """
 
-    words: str
+    description: str
     holds: Callable[[object], bool]
 
 
@@ -91,23 +91,24 @@ LearningRate = Annotated[float, Range(gt=0, le=1000)]
 WeightDecay = Annotated[float, Range(ge=0, le=1000)]
 ClientIds = Annotated[
     Sequence[Annotated[int, Range(ge=0)]],
-    Condition("clients by number, such as [0, 1], at least one and each once", _are_different),
+    Condition("client numbers, such as [0, 1], at least one and each only once", _are_different),
 ]
 
 
-def refuse_unfit(what: str, value: object, annotation: object, default: object = ...) -> None:
+def refuse_invalid(what: str, value: object, annotation: object, default: object = ...) -> None:
     """Raise if an annotation does not allow a value.
 
     Args:
-        what: The value in words, such as "rounds of FedAvg".
+        what: Name of the value, such as "rounds of FedAvg".
         value: The value.
-        annotation: Type with ranges and conditions. Anything is allowed by other annotations.
-        default: Default value, for the message; ``...`` for none.
+        annotation: Type with ranges and conditions. Types that cannot be checked at run time allow
+            any value.
+        default: Default value, for the message; ``...`` if the argument is required.
 
     Raises:
         BadArgument: The value is not allowed.
     """
-    if _fits(value, annotation):
+    if _is_allowed(value, annotation):
         return
     text = repr(value)
     text = text if len(text) <= 80 else f"{text[:80]}... ({len(text)} characters)"
@@ -115,29 +116,32 @@ def refuse_unfit(what: str, value: object, annotation: object, default: object =
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if not near and default is not ...:
         hint = f"; leave it out for {default!r}"
-    raise BadArgument(f"{what} takes {allowed(annotation)}, got {text}{hint}")
+    raise BadArgument(f"{what} takes {describe_allowed(annotation)}, got {text}{hint}")
 
 
-def _fits(value: object, annotation: object) -> bool:
-    origin, within = get_origin(annotation), get_args(annotation)
+def _is_allowed(value: object, annotation: object) -> bool:
+    origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        kind, *rules = within
-        return _fits(value, kind) and all(_obeys(value, rule) for rule in rules)
+        kind, *rules = type_arguments
+        return _is_allowed(value, kind) and all(_obeys(value, rule) for rule in rules)
     if origin in (Union, UnionType):
-        return any(_fits(value, option) for option in within)
+        return any(_is_allowed(value, option) for option in type_arguments)
     if origin is Literal:
-        return any(type(value) is type(name) and value == name for name in within)
+        return any(type(value) is type(name) and value == name for name in type_arguments)
     if annotation is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if annotation is float:
+        # NaN is not allowed.
         return isinstance(value, Real) and not isinstance(value, bool) and value == value
     kind = NoneType if annotation is None else origin or annotation
     if kind in (tuple, list, Sequence, Collection):
-        members = within[:1] if kind is not tuple or within[1:] == (...,) else ()
+        # The items of tuples are checked only if all have the same type: tuple[int, ...].
+        is_uniform = kind is not tuple or type_arguments[1:] == (...,)
+        item_types = type_arguments[:1] if is_uniform else ()
         return (
             isinstance(value, kind)
             and not isinstance(value, str | bytes)
-            and all(_fits(item, member) for member in members for item in value)
+            and all(_is_allowed(item, item_type) for item_type in item_types for item in value)
         )
     if not isinstance(kind, type):
         return True
@@ -154,14 +158,15 @@ def _obeys(value: object, rule: object) -> bool:
 
 
 def _names(annotation: object) -> list[str]:
-    within = get_args(annotation)
+    """Return the texts that a ``Literal``, or a union with literals, allows."""
+    type_arguments = get_args(annotation)
     if get_origin(annotation) is Literal:
-        return [arg for arg in within if isinstance(arg, str)]
+        return [name for name in type_arguments if isinstance(name, str)]
     is_union = get_origin(annotation) in (Union, UnionType)
-    return [name for arg in within for name in _names(arg)] if is_union else []
+    return [name for option in type_arguments for name in _names(option)] if is_union else []
 
 
-_IN_WORDS = {
+_TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     str: "a text",
@@ -172,30 +177,32 @@ _IN_WORDS = {
 }
 
 
-def allowed(annotation: object) -> str:
-    """Return what an annotation allows, in words."""
-    origin, within = get_origin(annotation), get_args(annotation)
+def describe_allowed(annotation: object) -> str:
+    """Describe the values that an annotation allows."""
+    origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        kind, *rules = within
-        conditions = [rule.words for rule in rules if isinstance(rule, Condition)]
-        ranges = [rule.words(allowed(kind)) for rule in rules if isinstance(rule, Range)]
-        return [*conditions, *ranges, allowed(kind)][0]
+        kind, *rules = type_arguments
+        conditions = [rule.description for rule in rules if isinstance(rule, Condition)]
+        ranges = [
+            rule.description(describe_allowed(kind)) for rule in rules if isinstance(rule, Range)
+        ]
+        return [*conditions, *ranges, describe_allowed(kind)][0]
     if origin in (Union, UnionType):
-        return " or ".join(map(allowed, within))
+        return " or ".join(map(describe_allowed, type_arguments))
     if origin is Literal:
-        return " or ".join(map(repr, within))
+        return " or ".join(map(repr, type_arguments))
     if origin in (tuple, list, Sequence, Collection):
-        return f"a list, each entry {allowed(within[0])}"
+        return f"a list, each entry {describe_allowed(type_arguments[0])}"
     kind = origin or annotation
-    words = _IN_WORDS.get(kind)
-    return words or an(getattr(kind, "__name__", str(kind)))
+    description = _TYPE_NAMES.get(kind)
+    return description or an(getattr(kind, "__name__", str(kind)))
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return a function that checks its arguments before each call.
 
     Raises:
-        BadArgument: In a call: an argument is unknown, missing, or not what its annotation allows.
+        BadArgument: In a call: an argument is unknown, missing, or not allowed by its annotation.
     """
     signature = inspect.signature(function)
 
@@ -216,9 +223,9 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
 
 def names_checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return a function that explains unknown and missing arguments, and checks no values.
+    """Return a function whose errors explain unknown and missing arguments; values are not checked.
 
-    It costs nothing in a correct call, for constructors that are called for every batch.
+    A correct call has no overhead, which matters for constructors that are called for every batch.
 
     Raises:
         BadArgument: In a call: an argument is unknown or missing.
@@ -229,7 +236,7 @@ def names_checked(function: Callable[Arguments, Result]) -> Callable[Arguments, 
         try:
             return function(*args, **settings)
         except TypeError as error:
-            # An error of the function's own code has a further frame.
+            # If the error was raised inside the function, the traceback has another frame.
             if error.__traceback__ and error.__traceback__.tb_next is None:
                 owner = call.__qualname__.removesuffix(".__init__")
                 _check(owner, inspect.signature(function), args, settings)
@@ -251,10 +258,10 @@ def parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
 
 def without_ranges(annotation: object) -> object:
     """Return an annotation without ranges and conditions."""
-    origin, within = get_origin(annotation), get_args(annotation)
+    origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return without_ranges(within[0])
-    plain = tuple(map(without_ranges, within))
+        return without_ranges(type_arguments[0])
+    plain = tuple(map(without_ranges, type_arguments))
     if origin in (Union, UnionType):
         return Union[plain]  # noqa: UP007
     return origin[plain] if origin in (Sequence, tuple, list, dict) else annotation
@@ -267,9 +274,9 @@ def _check(
     settings: Mapping[str, object],
 ) -> None:
     parameters = {name: p for name, p in signature.parameters.items() if name != "self"}
-    is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    accepts_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     names = [name for name, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
-    for name in () if is_open else settings:
+    for name in () if accepts_any_name else settings:
         if name not in names and not names:
             raise BadArgument(f"{owner} takes no arguments, got {name!r}; leave it out")
         if name not in names:
@@ -281,7 +288,7 @@ def _check(
         if missing:
             name = missing[1]
             annotation = parameters[name].annotation
-            expected = "" if isinstance(annotation, str) else f", {allowed(annotation)}"
+            expected = "" if isinstance(annotation, str) else f", {describe_allowed(annotation)}"
             raise BadArgument(f"{owner} needs {name}{expected}; give it as {name}=...") from error
         raise BadArgument(
             f"{owner}: {error}; give arguments by name: {', '.join(parameters)}"
@@ -291,7 +298,7 @@ def _check(
         is_single = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if is_single and parameter.annotation is not parameter.empty:
             default = ... if parameter.default is parameter.empty else parameter.default
-            refuse_unfit(f"{name} of {owner}", value, parameter.annotation, default)
+            refuse_invalid(f"{name} of {owner}", value, parameter.annotation, default)
 
 
 if TYPE_CHECKING:
@@ -301,7 +308,7 @@ else:
     def dataclass(**options):
         """Define a dataclass whose constructor checks its arguments.
 
-        Its docstring also documents the fields that it inherits.
+        Descriptions of inherited fields are added to the docstring.
         """
 
         def define(kind):
@@ -321,8 +328,9 @@ def documented_by(*sources: type, names: Collection[str] = ()) -> Callable[[Kind
     """Return a decorator that adds attributes of other classes to a class's docstring.
 
     Args:
-        sources: Classes that document attributes; the first that describes one is taken.
-        names: Attributes of the decorated class; its annotated ones if empty.
+        sources: Classes that document attributes. If several describe an attribute, the first
+            description is used.
+        names: Attributes of the decorated class; by default, all annotated attributes.
     """
 
     def complete(kind: Kind) -> Kind:
@@ -342,21 +350,21 @@ def documented_by(*sources: type, names: Collection[str] = ()) -> Callable[[Kind
 
 
 def _with_attributes(text: str, added: Mapping[str, str]) -> str:
-    """Add attributes to a docstring, after those that it has."""
+    """Add attributes to a docstring, after those that it already describes."""
     if not added:
         return text
     head, heading, tail = text.partition("Attributes:\n")
     if not heading:
-        # Before the first other section, or at the end.
+        # A new section is added before the first other section, or at the end.
         section = re.search(r"^[A-Z]\w+:", text, re.MULTILINE)
         position = section.start() if section else len(text)
         head, tail = f"{text[:position].rstrip()}\n\n", f"\n{text[position:]}"
     match = re.match(r"(?: {4}.*\n?)*", tail)
-    listed = match[0].rstrip("\n") if match else ""
-    after = tail[match.end() :] if match else tail
-    missing = [f"    {name}: {meaning}" for name, meaning in added.items()]
-    entries = "\n".join([*([listed] if listed else []), *missing])
-    return f"{head}Attributes:\n{entries}\n{after}".rstrip()
+    old_entries = match[0].rstrip("\n") if match else ""
+    other_sections = tail[match.end() :] if match else tail
+    new_entries = [f"    {name}: {meaning}" for name, meaning in added.items()]
+    entries = "\n".join([*([old_entries] if old_entries else []), *new_entries])
+    return f"{head}Attributes:\n{entries}\n{other_sections}".rstrip()
 
 
 def attribute_meaning(kinds: Sequence[type], name: str) -> str:

@@ -6,9 +6,9 @@ decorators and imports, including those of other custom modules. A change elsewh
 does not change the digest.
 
 Names show everything that an object uses only if all these modules are *plain*. In a plain module,
-every top-level statement is of a kind that only binds names (definitions, imports, assignments of
-values without side effects), and no code looks up objects by reflection, such as by ``globals()``.
-If a module is not plain, the digest covers all the modules' files.
+every top-level statement only binds names (definitions, imports, assignments of values without
+side effects), and no code looks up objects by reflection, such as by ``globals()``. If one of the
+modules is not plain, the digest covers the complete files of all of them.
 """
 
 import ast
@@ -43,6 +43,7 @@ _SPECIAL_NAMES = re.compile(
 """Special names that give no access to other objects and are not called at class creation."""
 
 _SPECIAL_CONSTANTS = {"__all__", "__author__", "__match_args__", "__slots__", "__version__"}
+"""Special names that a plain module may assign."""
 
 _DECORATORS = {
     *("abc.abstractmethod", "builtins.classmethod", "builtins.property", "builtins.staticmethod"),
@@ -51,6 +52,8 @@ _DECORATORS = {
     *("functools.wraps", "torch.inference_mode", "torch.no_grad", "typing.final"),
     *("typing.override", "typing.runtime_checkable"),
 }
+"""Decorators that a plain module may use, since they run no custom code."""
+
 _CALLS = {
     *(f"builtins.{name}" for name in ("dict", "float", "frozenset", "int", "list", "range")),
     *(f"builtins.{name}" for name in ("set", "slice", "str", "tuple")),
@@ -59,7 +62,8 @@ _CALLS = {
     *("re.compile", "torch.device", "torch.tensor", "types.MappingProxyType", "typing.NewType"),
     *("typing.ParamSpec", "typing.TypeVar"),
 }
-"""Callables without side effects that do not call their arguments, as classes of fedaudit are."""
+"""Callables without side effects that do not call their arguments. Classes of fedaudit are also
+allowed."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -77,7 +81,7 @@ class _Statement:
     """Top-level statement, or the part of a top-level import that binds one name.
 
     Attributes:
-        text: The syntax tree as text, which comments and layout do not change.
+        text: The syntax tree as text; it does not depend on comments and layout.
         binds: Names that the statement binds.
         uses: Names that occur anywhere in the statement, and modules that it imports.
     """
@@ -96,7 +100,7 @@ class _Source:
         data: Content of the module's file.
         body: Top-level statements without ``if __name__ == "__main__"`` blocks; None if the file
             cannot be parsed.
-        package: Package that relative imports start from.
+        package: Package to which relative imports refer.
     """
 
     name: str
@@ -110,7 +114,7 @@ class _Source:
 
     @cached_property
     def mentions(self) -> frozenset[str]:
-        """Return strings that could be module names; none if the module uses no reflection."""
+        """Return strings that could be names of modules, for a module that uses reflection."""
         if not _is_reflective(self.body or ()):
             return frozenset()
         nodes = (child for node in self.body or () for child in ast.walk(node))
@@ -153,41 +157,41 @@ class _Source:
         """Return the dotted name of the object that an expression refers to; empty if uncertain."""
         if isinstance(node, ast.Name):
             return self.origins.get(node.id, f"builtins.{node.id}")
-        above = self.origin(node.value) if isinstance(node, ast.Attribute) else ""
-        return f"{above}.{node.attr}" if isinstance(node, ast.Attribute) and above else ""
+        parent = self.origin(node.value) if isinstance(node, ast.Attribute) else ""
+        return f"{parent}.{node.attr}" if isinstance(node, ast.Attribute) and parent else ""
 
 
 def definition_digest(module: str, attribute: str) -> str:
     """Return the SHA-256 of the source code that defines an object of an imported module.
 
     Returns:
-        A digest that comments, layout, and other objects of the module do not change. If a module
-        is not plain, it is a digest of the modules' files. For a known package such as torch, it is
-        a digest of the object's name. For any other module without a file, it is the digest of an
-        empty text.
+        A digest that does not depend on comments, layout, and unused objects of the module. If a
+        module is not plain, it is a digest of the modules' files. For a known package such as
+        torch, it is a digest of the object's name. For any other module without a file, it is the
+        digest of an empty text.
     """
     if _is_of_known_package(module):
         # Records state the versions of packages. Digesting all of torch would take a minute.
         return hashlib.sha256(f"{module}:{attribute}".encode()).hexdigest()
-    sources = _reached(module)
+    sources = _reachable_sources(module)
     name = attribute.partition(".")[0]
     check = _Plainness(sources)
     is_bound = module in sources and any(name in s.binds for s in sources[module].statements)
     if is_bound and all(check.is_plain(source) for source in sources.values()):
-        chosen = _closure(sources, _Name(module, name))
-        parts = {
-            source.name: "\n".join(s.text for s in source.statements if s in chosen)
+        statements = _closure(sources, _Name(module, name))
+        texts = {
+            source.name: "\n".join(s.text for s in source.statements if s in statements)
             for source in sources.values()
         }
-        parts = {name: text for name, text in parts.items() if text}
+        texts = {name: text for name, text in texts.items() if text}
     else:
-        parts = {name: hashlib.sha256(source.data).hexdigest() for name, source in sources.items()}
-    listed = [f"{name}\n{text}" for name, text in sorted(parts.items())]
-    return hashlib.sha256("\n\n".join(listed).encode()).hexdigest()
+        texts = {name: hashlib.sha256(source.data).hexdigest() for name, source in sources.items()}
+    paragraphs = [f"{name}\n{text}" for name, text in sorted(texts.items())]
+    return hashlib.sha256("\n\n".join(paragraphs).encode()).hexdigest()
 
 
 def _is_of_known_package(module: str) -> bool:
-    """Return True if a module is of a known package, not of a custom package with that name."""
+    """Return True if a module is part of a known package, not of a custom one with its name."""
     file = _loaded_file(module)
     if file is None or _top(module) not in KNOWN_PACKAGES:
         return False
@@ -197,7 +201,7 @@ def _is_of_known_package(module: str) -> bool:
 
 def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
     """Return the statements that bind a name, and all statements on which they depend."""
-    chosen: set[_Statement] = set()
+    statements: set[_Statement] = set()
     seen: set[_Name] = set()
     pending = [first]
     while pending:
@@ -206,20 +210,20 @@ def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
             continue
         seen.add(target)
         if not target.name:
-            # Code that has a package can access each submodule that was imported anywhere.
+            # A package gives access to each of its submodules that was imported anywhere.
             submodules = [name for name in sources if name.startswith(f"{target.module}.")]
             pending += [_Name(name, "") for name in submodules]
         for statement in sources[target.module].statements:
             # Imports from __future__ change how the whole module is compiled.
             is_future = any(used.module == "__future__" for used in statement.uses)
             if is_future or not target.name or target.name in statement.binds:
-                chosen.add(statement)
+                statements.add(statement)
                 pending += statement.uses
-    return chosen
+    return statements
 
 
-def _reached(module: str) -> dict[str, _Source]:
-    """Return all custom modules, by name, that may run when a module is imported or used."""
+def _reachable_sources(module: str) -> dict[str, _Source]:
+    """Return all custom modules by name that may run when a module is imported or used."""
     module_file = _loaded_file(module)
     depth = module.count(".") + (module_file is not None and module_file.stem == "__init__")
     roots = (
@@ -260,12 +264,13 @@ def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
 
 
 def _spec(module: str, folders: Sequence[str]) -> ModuleSpec | None:
+    # Unlike importlib.util.find_spec, this does not import the parent packages.
     parent, _, last = module.rpartition(".")
     if parent:
-        above = _spec(parent, folders)
-        if above is None or above.submodule_search_locations is None:
+        parent_spec = _spec(parent, folders)
+        if parent_spec is None or parent_spec.submodule_search_locations is None:
             return None
-        folders = list(above.submodule_search_locations)
+        folders = list(parent_spec.submodule_search_locations)
     return PathFinder.find_spec(last, folders)
 
 
@@ -312,8 +317,9 @@ def _imports(node: ast.AST, package: str) -> Iterator[_Name]:
     for child in ast.walk(node):
         if isinstance(child, ast.Import):
             for alias in child.names:
-                above = alias.name.split(".")
-                yield from (_Name(".".join(above[: n + 1]), "") for n in range(len(above)))
+                # "import a.b" also imports the package "a".
+                parts = alias.name.split(".")
+                yield from (_Name(".".join(parts[: n + 1]), "") for n in range(len(parts)))
         elif isinstance(child, ast.ImportFrom):
             yield from (_Name(_absolute(child, package), alias.name) for alias in child.names)
 
@@ -328,15 +334,15 @@ def _split(node: ast.stmt, source: _Source) -> Iterator[_Statement]:
             for alias in node.names
         ]
     for part, bound in parts:
-        names = {alias.id for alias in ast.walk(part) if isinstance(alias, ast.Name)}
-        names.update(_in_annotations(part))
+        names = {child.id for child in ast.walk(part) if isinstance(child, ast.Name)}
+        names.update(_names_in_text_annotations(part))
         uses = {_Name(source.name, name) for name in names}
         uses.update(_with_submodules(_imports(part, source.package)))
         yield _Statement(_text(part), frozenset(bound), frozenset(uses))
 
 
 def _with_submodules(imports: Iterator[_Name]) -> Iterator[_Name]:
-    """Yield imports; for ``from a import b``, also the module ``a.b``, which ``b`` may be."""
+    """Yield imports; for ``from a import b``, also yield ``a.b``, since ``b`` may be a module."""
     for name in imports:
         yield name
         if name.name:
@@ -370,7 +376,7 @@ def _bound_in_classes(node: ast.stmt) -> Iterator[str]:
         yield from _bound_in_classes(child)
 
 
-def _in_annotations(node: ast.stmt) -> Iterator[str]:
+def _names_in_text_annotations(node: ast.stmt) -> Iterator[str]:
     for child in ast.walk(node):
         for annotation in (getattr(child, "annotation", None), getattr(child, "returns", None)):
             for inner in ast.walk(annotation) if annotation else ():
@@ -396,7 +402,7 @@ def _is_reflective(body: Sequence[ast.stmt]) -> bool:
             value = getattr(child, field, None)
             words += value.split(".") if isinstance(value, str) else []
         if isinstance(child, ast.Attribute) and child.attr in ("eval", "dir"):
-            continue  # A method such as model.eval(). The builtins occur as names.
+            continue  # A method such as model.eval(). The builtins eval and dir are names.
         if "getattr" in words and child not in plain_getattr:
             return True
         special = [word for word in words if re.fullmatch(r"__\w+__", word)]
@@ -409,9 +415,9 @@ def _is_reflective(body: Sequence[ast.stmt]) -> bool:
 
 @dataclass(frozen=True)
 class _Plainness:
-    """Checks whether modules are plain, as defined at the top of this module.
+    """Check of whether modules are plain, as defined in the docstring of this module.
 
-    Each private method returns True if a part of a module's syntax tree passes the check.
+    Each private method returns True if a node of a module's syntax tree passes the check.
 
     Attributes:
         sources: Custom modules by name.
@@ -420,7 +426,7 @@ class _Plainness:
     sources: Mapping[str, _Source]
 
     def is_plain(self, source: _Source) -> bool:
-        """Return True if names show everything that objects of the module use."""
+        """Return True if the module is plain."""
         if source.body is None or _is_reflective(source.body):
             return False
         try:
@@ -456,12 +462,14 @@ class _Plainness:
 
     def _is_plain_class(self, node: ast.ClassDef, source: _Source) -> bool:
         bases = [source.origin(_unsubscripted(child)) for child in node.bases]
-        functions = any(isinstance(child, _Function) for child in node.body)
+        has_functions = any(isinstance(child, _Function) for child in node.body)
         # The metaclass of enumerations calls methods of a class while it creates the class.
-        is_called = functions and any(_top(base) == "enum" for base in self._ancestors(bases))
+        runs_methods = has_functions and any(
+            _top(base) == "enum" for base in self._ancestors(bases)
+        )
         return (
             not node.keywords
-            and not is_called
+            and not runs_methods
             and all(self._is_known(base) or self._class_of(base) for base in bases)
             and all(self._is_plain_value(base, source) for base in node.bases)
             and self._has_plain_decorators(node, source)
@@ -472,13 +480,13 @@ class _Plainness:
         )
 
     def _ancestors(self, bases: Sequence[str]) -> Iterator[str]:
-        """Yield base classes, and recursively the base classes of custom ones."""
+        """Yield base classes, and recursively the base classes of custom classes."""
         for base in bases:
             yield base
             node, source = self._class_of(base), self.sources.get(base.rpartition(".")[0])
             if node and source:
-                above = [source.origin(_unsubscripted(base)) for base in node.bases]
-                yield from self._ancestors(above)
+                grandparents = [source.origin(_unsubscripted(base)) for base in node.bases]
+                yield from self._ancestors(grandparents)
 
     def _has_plain_decorators(self, node: _Function | ast.ClassDef, source: _Source) -> bool:
         called = [
@@ -493,9 +501,9 @@ class _Plainness:
             for value in (*decorator.args, *(keyword.value for keyword in decorator.keywords))
         ]
         # A property of the class (classmethod over property) would run code at every access.
-        chained = "builtins.classmethod" in origins and len(origins) > 1
+        may_be_class_property = "builtins.classmethod" in origins and len(origins) > 1
         return (
-            not chained
+            not may_be_class_property
             and all(origin in _DECORATORS and self._is_known(origin) for origin in origins)
             and all(self._is_plain_value(argument, source) for argument in arguments)
         )
@@ -525,7 +533,7 @@ class _Plainness:
                 return self._is_plain_value(node.value, source)
             case ast.Subscript():
                 origin = source.origin(node.value)
-                return self._is_foreign(origin) and self._is_plain_value(node.slice, source)
+                return self._is_external(origin) and self._is_plain_value(node.slice, source)
             case ast.Call():
                 arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
                 has_names = all(keyword.arg for keyword in node.keywords)
@@ -583,12 +591,12 @@ class _Plainness:
         is_certain = source is not None and source.origins.get(name) == origin
         return source.classes.get(name) if source and is_certain else None
 
-    def _is_foreign(self, origin: str) -> bool:
+    def _is_external(self, origin: str) -> bool:
         """Return True if an object is not defined in a custom module."""
         return bool(origin) and _top(origin) not in {_top(name) for name in self.sources}
 
     def _is_known(self, origin: str) -> bool:
-        return self._is_foreign(origin) and _top(origin) in KNOWN_PACKAGES
+        return self._is_external(origin) and _top(origin) in KNOWN_PACKAGES
 
 
 def _are_names(target: ast.expr) -> bool:

@@ -1,7 +1,7 @@
-"""Devices for computing: the only module that knows about GPUs.
+"""Compute devices. No other module handles GPUs.
 
 Data, models and measurements are stored on the CPU. Training, outputs and gradients are computed on
-a device: each call moves its inputs to the device, and its results back.
+a device: each call moves its inputs to the device, and its results back to the CPU.
 """
 
 import re
@@ -20,7 +20,7 @@ Choice = TypeVar("Choice")
 
 
 def device_named(name: str) -> torch.device:
-    """Return the device of a name.
+    """Return the device with this name.
 
     Args:
         name: "cpu", "cuda" for the first GPU, or "cuda:1" for another.
@@ -30,16 +30,18 @@ def device_named(name: str) -> torch.device:
     """
     match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", name)
     if match is None or name.startswith("cpu:"):
-        why = (
+        reason = (
             "mps has no double precision, in which gradients are summed"
             if name.partition(":")[0] == "mps"
             else 'a device is "cpu", "cuda" or "cuda:1"'
         )
-        raise BadInput(f"{name!r} cannot be computed on: {why}; this machine has {_device_names()}")
+        raise BadInput(
+            f"{name!r} is no device for fedaudit: {reason}; this machine has {_device_names()}"
+        )
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu":
         return CPU
-    if index >= _gpus():
+    if index >= _gpu_count():
         raise BadInput(
             f"this machine, with torch {torch.__version__}, has no device {name!r}; "
             f"it has {_device_names()}"
@@ -53,7 +55,7 @@ def device_model(device: torch.device) -> str:
 
 
 def by_kind(device: torch.device, *, cpu: Choice, gpu: Choice) -> Choice:
-    """Return one of two constants: for CPUs, or for all other devices."""
+    """Return ``cpu`` if the device is a CPU, else ``gpu``."""
     return cpu if device.type == "cpu" else gpu
 
 
@@ -67,7 +69,7 @@ def refuse_several_workers(device: torch.device, workers: int) -> None:
 
 @contextmanager
 def computing_on(device: torch.device) -> Iterator[None]:
-    """Inside, a GPU computes in full 32-bit precision and with deterministic algorithms.
+    """Make a GPU compute in full 32-bit precision and deterministically within the context.
 
     Raises:
         Unsupported: The device has run out of memory.
@@ -76,7 +78,7 @@ def computing_on(device: torch.device) -> Iterator[None]:
         yield
         return
     try:
-        with _repeatable(), _full_precision():
+        with _deterministic(), _full_precision():
             yield
     except torch.OutOfMemoryError as error:
         raise Unsupported(
@@ -86,12 +88,12 @@ def computing_on(device: torch.device) -> Iterator[None]:
 
 
 def fork_generators(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, the global generators of CPU and device may be used; afterwards they are restored."""
+    """Restore the global random generators of CPU and device at the end of the context."""
     return torch.random.fork_rng(devices=[] if device.type == "cpu" else [device])
 
 
 def params_on(params: Params, device: torch.device) -> Params:
-    """Move tensors to a device, without copying those that are on it already."""
+    """Move tensors to a device. Tensors that are already there are not copied."""
     return {name: value.to(device) for name, value in params.items()}
 
 
@@ -107,16 +109,16 @@ def samples_on(samples: Samples, device: torch.device) -> Samples:
     return samples.each(lambda part: part.to(device))
 
 
-def _gpus() -> int:
+def _gpu_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def _device_names() -> str:
-    return ", ".join(["cpu", *(f"cuda:{index}" for index in range(_gpus()))])
+    return ", ".join(["cpu", *(f"cuda:{index}" for index in range(_gpu_count()))])
 
 
 @contextmanager
-def _repeatable() -> Iterator[None]:
+def _deterministic() -> Iterator[None]:
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
     cudnn.deterministic, cudnn.benchmark = True, False
@@ -128,33 +130,36 @@ def _repeatable() -> Iterator[None]:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Inside, disable TF32, which torch allows in convolutions: cosines would have 10 bits."""
+    """Disable TF32 within the context.
+
+    By default, torch uses it in convolutions, so that cosines would have a precision of 10 bits.
+    """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    newer = _new_switches()
-    precisions = [switch.fp32_precision for switch in newer]
+    new_switches = _new_switches()
+    precisions = [switch.fp32_precision for switch in new_switches]
     # torch raises an error if the old switches are read after the new ones were used.
-    older = (
+    old_switches = (
         _OldSwitches(precisions[0] == "tf32", precisions[-1] == "tf32")
-        if newer
+        if new_switches
         else _OldSwitches(cudnn.allow_tf32, matmul.allow_tf32)
     )
-    _switch(_OldSwitches(False, False), ["ieee"] * len(newer))
+    _set_switches(_OldSwitches(False, False), ["ieee"] * len(new_switches))
     try:
         yield
     finally:
-        _switch(older, precisions)
+        _set_switches(old_switches, precisions)
 
 
 class _OldSwitches(NamedTuple):
-    """Whether TF32 is allowed, in the form of torch before 2.9."""
+    """Whether TF32 is allowed, as torch before 2.9 sets it."""
 
     convolutions: bool
-    products: bool
+    matmuls: bool
 
 
 @runtime_checkable
 class _Switch(Protocol):
-    """Precision of a kind of operation, in the form of torch from 2.9 on."""
+    """Precision of a kind of operation, as torch sets it from 2.9 on."""
 
     fp32_precision: str
 
@@ -166,9 +171,9 @@ def _new_switches() -> list[_Switch]:
     return [] if None in switches else [switch for switch in switches if switch is not None]
 
 
-def _switch(older: _OldSwitches, precisions: Sequence[str]) -> None:
-    # The old switches come first: torch raises an error while the two kinds disagree.
-    torch.backends.cudnn.allow_tf32 = older.convolutions
-    torch.backends.cuda.matmul.allow_tf32 = older.products
+def _set_switches(old_switches: _OldSwitches, precisions: Sequence[str]) -> None:
+    # The old switches are set first: torch raises an error while old and new ones disagree.
+    torch.backends.cudnn.allow_tf32 = old_switches.convolutions
+    torch.backends.cuda.matmul.allow_tf32 = old_switches.matmuls
     for switch, precision in zip(_new_switches(), precisions, strict=True):
         switch.fp32_precision = precision

@@ -1,8 +1,8 @@
-"""Errors that fedaudit raises, and functions that word them.
+"""Errors that fedaudit raises, and functions that compose their messages.
 
-Every message says what was given, what is allowed and what to do. Options and settings are named
-as their caller writes them. All errors are subclasses of ``ValueError``. The command line prints
-the message and exits with code 2.
+Every message says what was given, what is allowed and what to do. It names options and settings in
+the form in which the user writes them. All errors are subclasses of ``ValueError``. The command
+line prints the message and exits with code 2.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from difflib import SequenceMatcher, get_close_matches
 from typing import Literal
 
-FAULT = 70
-"""Exit code for an error in fedaudit (EX_SOFTWARE of BSD's sysexits); no verdict has it."""
+BUG_EXIT_CODE = 70
+"""Exit code for a bug in fedaudit (EX_SOFTWARE in BSD's sysexits). No verdict uses this code."""
 
 
 class FedauditError(ValueError):
@@ -41,11 +41,11 @@ class NotVisible(FedauditError):
 
 
 class TooFewRounds(BadInput):
-    """A client was measured in too few rounds for an attack; other clients may be attacked."""
+    """A client was measured in too few rounds for an attack. Other clients may have enough."""
 
 
 class TooFewPeers(NotVisible):
-    """A client was measured with too few others for an attack that compares clients."""
+    """Too few other clients were measured in a client's rounds for an attack that compares them."""
 
 
 class Unsupported(FedauditError):
@@ -53,18 +53,18 @@ class Unsupported(FedauditError):
 
 
 class Damaged(FedauditError):
-    """A file is not as fedaudit wrote it: truncated, altered or of another run."""
+    """A file is not as fedaudit wrote it: it is truncated, altered or from another run."""
 
 
 @contextmanager
 def custom_code(refusal: Callable[[Exception, str], FedauditError | None]) -> Iterator[None]:
-    """Inside, convert errors of custom code.
+    """Convert errors that custom code raises within the context.
 
     Errors of fedaudit and out-of-memory errors are not converted.
 
     Args:
         refusal: Function of an error and its short description. It returns the error to raise
-            instead, or None to raise the original one.
+            instead, or None to raise the original error.
     """
     try:
         yield
@@ -80,14 +80,14 @@ def custom_code(refusal: Callable[[Exception, str], FedauditError | None]) -> It
 
 
 Caller = Literal["file", "command", "objects"]
-"""Where the user wrote settings: in a study file, a shell command, or Python objects."""
+"""Where the user writes settings: in a study file, a shell command, or Python objects."""
 
 _caller: ContextVar[Caller] = ContextVar("caller", default="file")
 
 
 @contextmanager
 def called_by(caller: Caller) -> Iterator[None]:
-    """Inside, messages name options and settings as this caller writes them."""
+    """Within the context, write options and settings in messages in this caller's form."""
     token = _caller.set(caller)
     try:
         yield
@@ -96,12 +96,12 @@ def called_by(caller: Caller) -> Iterator[None]:
 
 
 def option(name: str) -> str:
-    """Return an option as its caller writes it: ``--data-dir`` of a command, else ``data_dir=``."""
+    """Return an option in the caller's form: ``--data-dir`` in a command, else ``data_dir=``."""
     return f"--{name}" if _caller.get() == "command" else f"{name.replace('-', '_')}="
 
 
 def assignment(name: str, value: str) -> str:
-    """Return an option with a value: ``--workers 0`` of a command, else ``workers=0``."""
+    """Return an option with a value: ``--workers 0`` in a command, else ``workers=0``."""
     return f"{option(name)}{' ' if _caller.get() == 'command' else ''}{value}"
 
 
@@ -131,30 +131,30 @@ _ARGUMENTS = {
     "task.options": "task",
     "training": "",
 }
-"""Arguments in Python whose names differ from settings of study files, by prefix of the setting."""
+"""Maps prefixes of settings in study files to arguments in Python, where their names differ."""
 
 
 def setting(name: str) -> str:
-    """Return a setting as its caller writes it.
+    """Return the name of a setting in the caller's form.
 
     Args:
-        name: Its dotted name in a study file. For audits of objects it is converted to an argument
-            and its attribute: ``clients.samples_per_client`` for
-            ``partition.samples_per_client``. Most settings have the same name in both.
+        name: Dotted name in a study file. For audits of Python objects it is converted to an
+            argument and its attribute, such as ``partition.samples_per_client`` to
+            ``clients.samples_per_client``. Most settings have the same name in both.
     """
     if _caller.get() == "objects":
-        for start, argument in _ARGUMENTS.items():
-            if f"{name}.".startswith(f"{start}."):
-                return f"{argument}{name.removeprefix(start)}".removeprefix(".") or name
+        for prefix, argument in _ARGUMENTS.items():
+            if f"{name}.".startswith(f"{prefix}."):
+                return f"{argument}{name.removeprefix(prefix)}".removeprefix(".") or name
     return name
 
 
 def table(name: str) -> str:
-    """Return a table as its caller writes it: ``[shadow]`` of a study file, else ``shadow=``."""
+    """Return a table in the caller's form: ``[shadow]`` in a study file, ``shadow=`` in Python."""
     return f"{name}=" if _caller.get() == "objects" else f"[{name}]"
 
 
-LISTED = {
+CATALOGUE_NAMES = {
     "attack": "attacks",
     "signal": "signals",
     "view": "views",
@@ -168,26 +168,29 @@ LISTED = {
     "metric": "metrics",
     "schedule": "schedules",
 }
-"""Name of each catalogue in ``fedaudit list``, by the kind of its entries."""
+"""Maps each kind of part to the name of its catalogue in ``fedaudit list``."""
 
-_FEW = 12
+_MAX_LISTED = 12
+"""Number of names up to which a message lists all of them."""
 _SIMILARITY_GAP = 0.1
-"""Difference in similarity to the nearest name up to which other names are suggested too."""
+"""Other names are suggested too if they are at most this much less similar than the nearest."""
 
 
-def unknown_name(kind: str, name: str, names: Iterable[str], *, listed: str = "") -> BadInput:
+def unknown_name(kind: str, name: str, names: Iterable[str], *, list_command: str = "") -> BadInput:
     """Return the error for an unknown name, with the nearest names, or all names if they are few.
 
     Args:
         kind: Kind of part that has the name, such as "defense".
         name: The unknown name.
         names: All names that exist.
-        listed: Command that lists them; that of the kind's catalogue by default.
+        list_command: Command that lists them; by default the command for the kind's catalogue.
     """
     names = sorted({*names})
     hint = suggestion(name, names)
-    command = listed or (f"fedaudit list {LISTED[kind]}" if kind in LISTED else "")
-    if names and (len(names) <= _FEW or not (hint or command)):
+    command = list_command or (
+        f"fedaudit list {CATALOGUE_NAMES[kind]}" if kind in CATALOGUE_NAMES else ""
+    )
+    if names and (len(names) <= _MAX_LISTED or not (hint or command)):
         ending = f"known: {', '.join(names)}"
     elif names and command:
         ending = f"`{command}` lists all {len(names)}"
@@ -197,13 +200,13 @@ def unknown_name(kind: str, name: str, names: Iterable[str], *, listed: str = ""
 
 
 def suggestion(name: str, names: Iterable[str], *, limit: int = 3) -> str:
-    """Return a question that suggests the nearest names; empty if none is near."""
+    """Return a question that suggests the most similar names; empty if no name is similar."""
     near = nearest(name, names, limit=limit)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def nearest(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:
-    """Return similar names, nearest first; case, hyphens and underscores make no difference."""
+    """Return similar names, the most similar first; case, hyphens and underscores are ignored."""
     folded: dict[str, list[str]] = {}
     for candidate in names:
         folded.setdefault(folded_name(candidate), []).append(candidate)
@@ -219,7 +222,7 @@ def nearest(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:
 
 
 def folded_name(name: str) -> str:
-    """Return a name in lower case with hyphens, which is the same for all its spellings."""
+    """Return a name in lower case with hyphens, so that all its spellings become equal."""
     return name.lower().replace("_", "-")
 
 

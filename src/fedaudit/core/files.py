@@ -1,4 +1,4 @@
-"""Atomic writes, size-limited reads of regular files, and locks of folders."""
+"""Atomic writes, reads of regular files up to a maximum size, and locks of folders."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ RECORDING_FILE = "recording.json"
 """Description of a live recording, in its folder."""
 
 ATTACKED = "attacked"
-"""Folder in a recording for the record that ``fedaudit attack`` writes by default."""
+"""Default folder, in a recording, for the record that ``fedaudit attack`` writes."""
 
 REPORT_FILE = "report.html"
 """Report, next to its record."""
@@ -32,40 +32,42 @@ MANIFEST_FILE = "manifest.json"
 """Manifest of an evidence pack, in its folder."""
 
 PICTURES_FILE = "pictures.png"
-"""Images of members and images that a model generates, for the local report only."""
+"""Images of members and images that a model generates. They are only for the local report."""
 
-SHORT = 1_000_000
+MAX_USER_FILE_BYTES = 1_000_000
 """Maximum size in bytes of a file that people write: a study, a policy, a key."""
 
-LONGEST_SETTINGS = 64 * 2**20
+MAX_SETTINGS_BYTES = 64 * 2**20
 """Maximum size in bytes of a JSON file of settings that fedaudit writes next to its results.
 
 A recording of 100,000 clients with names takes a third of it."""
 
-LONGEST_LOG = 96 * 2**20
+MAX_LOG_BYTES = 96 * 2**20
 """Maximum size in bytes of a log of rounds."""
 
-MOST_ROUNDS = 300_000
+MAX_LOG_LINES = 300_000
 """Maximum number of lines of a log of rounds; a line of 60 characters takes 1 kB of memory."""
 
-LONGEST_RESULT = 256 * 2**20
+MAX_RESULT_BYTES = 256 * 2**20
 """Maximum size in bytes of a record, comparison or file of a pack."""
 
-MOST_KEYS = 100_000
+MAX_KEYS = 100_000
 """Maximum number of keys of a JSON object."""
 
-LARGEST = 2**64
+MAX_INTEGER = 2**64
 """Largest absolute value of a whole number in a JSON text."""
 
-MOST_VALUES = 4_000_000
+MAX_JSON_VALUES = 4_000_000
 """Maximum number of values in a JSON text; three characters can take 100 bytes of memory."""
 
 
 MAX_GIB_VARIABLE = "FEDAUDIT_MAX_GIB"
 """Environment variable with the maximum memory, in GiB, for reading one file or folder."""
 
-_ALWAYS = 2**27
-_TIMES = 32
+_ALWAYS_ALLOWED = 2**27
+"""Bytes of memory that reading a file of any size may take."""
+_MAX_EXPANSION = 32
+"""Maximum ratio of the memory for reading a larger file to its size on disk."""
 
 
 class TooLarge(ValueError):
@@ -81,47 +83,47 @@ def delete_partial_files(folder: Path, *, before: float) -> None:
 
     Args:
         folder: Folder; its subfolders are not searched.
-        before: Seconds since the epoch. Only files that were last written before are deleted, since
-            another process may be writing now.
+        before: Time in seconds since the epoch. Only files that were last written earlier are
+            deleted, since another process may be writing now.
     """
     for path in folder.glob("*.partial"):
         if _PARTIAL.fullmatch(path.name) and path.is_file() and path.lstat().st_mtime < before:
             path.unlink(missing_ok=True)
 
 
-def own_place(root: Path, *names: str) -> Path:
-    """Return the path of a subfolder, after checking that none of its folders is a link.
+def unlinked_path(root: Path, *names: str) -> Path:
+    """Return the path of a file or subfolder, after checking that no part below the root is a link.
 
     Args:
         root: Folder that the user named, which may be a link.
-        names: Names of the folders from there.
+        names: Names of the subfolders below the root, outermost first, and of the file.
 
     Raises:
         BadInput: One of these is a link.
     """
-    place = root
+    path = root
     for name in names:
-        place /= name
-        if place.is_symlink():
+        path /= name
+        if path.is_symlink():
             raise BadInput(
-                f"{place} is a link, so files of {root} would be read or written "
+                f"{path} is a link, so files of {root} would be read or written "
                 "elsewhere; remove it, or choose another folder"
             )
-    return place
+    return path
 
 
-def own_folder(root: Path, *names: str) -> Path:
-    """Create a subfolder if it does not exist, and return its path; see :func:`own_place`.
+def create_subfolder(root: Path, *names: str) -> Path:
+    """Create a subfolder if it does not exist, and return its path; see :func:`unlinked_path`.
 
     Raises:
         BadInput: One of the folders is a link or a file, or cannot be created.
     """
-    place = own_place(root, *names)
+    folder = unlinked_path(root, *names)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"{place} cannot be used ({error}); choose another folder") from error
-    return place
+        raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
+    return folder
 
 
 def open_to_append(path: Path) -> FileIO:
@@ -133,23 +135,25 @@ def open_to_append(path: Path) -> FileIO:
     # O_NONBLOCK avoids waiting for the reader of a pipe. Windows has neither flag.
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(error.errno, "a link, which is not followed", str(path)) from error
         raise
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return FileIO(number, "ab")
+    return FileIO(descriptor, "ab")
 
 
 def append_line(path: Path, line: str, *, durable: bool = False) -> None:
-    """Append a line to a log whole or not at all; the caller knows that the log is not full.
+    """Append a line to a log. If the whole line cannot be written, leave the log unchanged.
+
+    The caller checks the maximum size of the log.
 
     Args:
         path: Regular file; it is created if it does not exist.
-        line: Text of the line, without its end.
+        line: Text of the line, without the line end.
         durable: Whether the line is flushed to the disk, to survive a power failure.
 
     Raises:
@@ -157,10 +161,11 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
     """
     data = f"{line}\n".encode()
     with open_to_append(path) as file:
-        before = file.tell()
+        old_size = file.tell()
         if file.write(data) != len(data):
-            # Otherwise the next line would continue this one, and neither could be read.
-            file.truncate(before)
+            # Otherwise the next line would be appended to a part of this one, and neither could
+            # be read.
+            file.truncate(old_size)
             raise OSError(errno.ENOSPC, "No space left on device")
         if durable:
             os.fsync(file.fileno())
@@ -170,11 +175,11 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
 def sync_folder(folder: Path) -> None:
     """Flush the names of new files in a folder to the disk, on systems where that is possible."""
     if hasattr(os, "O_DIRECTORY"):
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(number)
+            os.fsync(descriptor)
         finally:
-            os.close(number)
+            os.close(descriptor)
 
 
 def refuse_absent(path: Path, expected: str) -> None:
@@ -182,7 +187,7 @@ def refuse_absent(path: Path, expected: str) -> None:
 
     Args:
         path: The path.
-        expected: What it should be, for the message: "the folder of a pack".
+        expected: What the path should be, for the message: "the folder of a pack".
     """
     if not path.exists():
         raise BadInput(f"{path} does not exist; give {expected}")
@@ -192,13 +197,13 @@ def resolved(path: Path) -> Path:
     """Return a path with all links followed.
 
     Raises:
-        OSError: A link leads to itself.
+        OSError: A link points to itself.
     """
     try:
         return path.resolve()
     # Python up to 3.12 raises this in place of the operating system's error.
     except RuntimeError as error:
-        raise OSError(errno.ELOOP, "a link that leads to itself", str(path)) from error
+        raise OSError(errno.ELOOP, "a link that points to itself", str(path)) from error
 
 
 def regular_size(path: Path, *, within: Path | None = None) -> int:
@@ -209,10 +214,11 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
         within: Folder that must contain the file after all links are followed; None for any.
 
     Raises:
-        OSError: It does not exist, leads out of that folder, or is a pipe, a device or a folder.
+        OSError: The path does not exist, points outside that folder, or is a pipe, a device or a
+            folder.
     """
     if within is not None and not resolved(path).is_relative_to(resolved(within)):
-        raise OSError(errno.ELOOP, f"a link that leads out of {within}", str(path))
+        raise OSError(errno.ELOOP, f"a link that points outside {within}", str(path))
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -220,7 +226,7 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
 
 
 def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
-    """Open a regular file for reading bytes. Every file that a user names is opened here.
+    """Open a regular file for reading bytes. Every file that a user names is opened with this.
 
     Args:
         path: Path of the file. Links are followed.
@@ -229,11 +235,11 @@ def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
     Raises:
         OSError: As for :func:`regular_size`, or the file cannot be read.
     """
-    # Checked before it is opened, since opening a device can already change its state.
+    # The path is checked before it is opened, since opening a device can change its state.
     regular_size(path, within=within)
-    # Without waiting for a writer, in case a pipe has taken its place since.
-    without_waiting = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    file = os.fdopen(os.open(path, os.O_RDONLY | without_waiting), "rb")
+    # O_NONBLOCK avoids waiting for a writer if a pipe has replaced the file since the check.
+    flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = os.fdopen(os.open(path, os.O_RDONLY | flags), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -247,7 +253,7 @@ def read_bytes(path: Path, *, max_bytes: int, within: Path | None = None) -> byt
         TooLarge: The file is larger.
         OSError: As for :func:`open_regular`.
     """
-    # The size that the file system states may change until the file is read.
+    # The size is not read from the file system, since the file may grow before it is read.
     with open_regular(path, within=within) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -271,12 +277,12 @@ def read_text(path: Path, *, max_bytes: int) -> str:
 
 
 def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
-    """Raise if the suffix of a file's name does not fit its format.
+    """Raise if a file name has a suffix of another format.
 
     Args:
         path: File to be written. A name without a suffix is allowed.
         suffixes: Allowed suffixes with their dot, the usual one first.
-        what: Format, for the message ("an HTML page").
+        what: Format of the file, for the message ("an HTML page").
     """
     if path.suffix and path.suffix.lower() not in suffixes:
         raise BadInput(
@@ -288,31 +294,33 @@ def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
 def refuse_oversized(what: str, needed: int, *, on_disk: int) -> None:
     """Raise if a file would take far more memory than its size on disk.
 
-    Up to 32 times the size on disk is allowed, and always 128 MiB: images take four times as much
-    in 32-bit numbers as in bytes, and PNG or ``.npz`` can compress them to a tenth.
-    ``FEDAUDIT_MAX_GIB`` sets another limit.
+    By default, up to 32 times the size on disk is allowed, and 128 MiB for any file: images take
+    four times as much memory in 32-bit numbers as in bytes, and PNG or ``.npz`` can compress them
+    to a tenth. ``FEDAUDIT_MAX_GIB`` sets another limit.
 
     Args:
         what: The file, for the message.
-        needed: Memory in bytes, by its headers.
+        needed: Memory in bytes, computed from the file's headers.
         on_disk: Size of the file in bytes.
 
     Raises:
-        BadInput: It takes more, or ``FEDAUDIT_MAX_GIB`` is not a number above 0.
+        BadInput: The file needs more memory, or ``FEDAUDIT_MAX_GIB`` is not a number above 0.
     """
     setting = os.environ.get(MAX_GIB_VARIABLE)
-    limit = max(_ALWAYS, _TIMES * on_disk) if not setting else _gib(setting) * 2**30
+    limit = (
+        _parse_gib(setting) * 2**30 if setting else max(_ALWAYS_ALLOWED, _MAX_EXPANSION * on_disk)
+    )
     if needed > limit:
-        # A header of a hundred bytes can announce a number that is too large to be printed.
+        # A header of a hundred bytes can state a number that is too large to be printed.
         needed = min(needed, 2**80)
         raise BadInput(
             f"{what} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on the "
-            f"disk, but at most {limit / 2**30:,.2f} are allowed for these; if you trust the file, "
-            f"set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"
+            f"disk, but a file of this size may take at most {limit / 2**30:,.2f}; if you trust "
+            f"the file, set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"
         )
 
 
-def _gib(setting: str) -> float:
+def _parse_gib(setting: str) -> float:
     try:
         gib = float(setting)
     except ValueError:
@@ -332,24 +340,24 @@ def parsed_json(
     parse_float: Callable[[str], float] | None = None,
     parse_constant: Callable[[str], object] | None = None,
 ) -> object:
-    """Parse a JSON text, and refuse duplicate keys, which JSON readers treat differently.
+    """Parse a JSON text. Duplicate keys raise an error, since JSON readers treat them differently.
 
     Args:
         text: The text.
-        parse_int: Function that parses whole numbers; by default it accepts up to 64 bits.
+        parse_int: Function that parses whole numbers; by default, up to 64 bits are accepted.
         parse_float: Function that parses other numbers.
         parse_constant: Function that parses ``NaN``, ``Infinity`` and ``-Infinity``.
 
     Raises:
         ValueError: The text is not JSON, or has a duplicate key, a number that is too large, or too
             many values.
-        RecursionError: It is nested too deep.
+        RecursionError: The text is nested too deeply.
     """
     refuse_many_values(text)
     parsed: object = json.loads(
         text,
         object_pairs_hook=_unique_keys,
-        parse_int=parse_int or _of_64_bits,
+        parse_int=parse_int or _parse_int64,
         parse_float=parse_float,
         parse_constant=parse_constant,
     )
@@ -358,23 +366,25 @@ def parsed_json(
 
 def refuse_many_values(text: str) -> None:
     """Raise ``ValueError`` if a JSON text has too many values."""
-    # Counted before parsing, since a value takes far more memory than its text. Commas in strings
-    # are counted too.
+    # Values are counted before parsing, since a value takes far more memory than its text. This
+    # upper bound also counts commas in strings.
     values = text.count(",") + text.count("[") + text.count("{")
-    if values > MOST_VALUES:
-        raise ValueError(f"it has about {values:,} values, but at most {MOST_VALUES:,} are read")
+    if values > MAX_JSON_VALUES:
+        raise ValueError(
+            f"it has about {values:,} values, but at most {MAX_JSON_VALUES:,} are read"
+        )
 
 
-def _of_64_bits(digits: str) -> int:
-    # Counted before parsing, since thousands of digits take long to parse.
-    if len(digits) > len(f"-{LARGEST}") or abs(int(digits)) > LARGEST:
+def _parse_int64(digits: str) -> int:
+    # The length is checked before parsing, since parsing thousands of digits is slow.
+    if len(digits) > len(f"-{MAX_INTEGER}") or abs(int(digits)) > MAX_INTEGER:
         raise ValueError(f"the number {digits[:40]}... has over 64 bits")
     return int(digits)
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(pairs) > MOST_KEYS:
-        raise ValueError(f"an object has {len(pairs):,} keys, but at most {MOST_KEYS:,} are read")
+    if len(pairs) > MAX_KEYS:
+        raise ValueError(f"an object has {len(pairs):,} keys, but at most {MAX_KEYS:,} are read")
     entries = dict(pairs)
     if len(entries) != len(pairs):
         seen = set[str]()
@@ -386,19 +396,19 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """Read the JSON object in a file of fedaudit's settings; see :func:`write_object`.
+    """Read the JSON object that :func:`write_object` wrote to a file.
 
     Raises:
-        Damaged: The file is too large, cannot be read, or has no object.
+        Damaged: The file is too large, cannot be read, or does not contain a JSON object.
     """
     try:
-        values = parsed_json(read_text(path, max_bytes=LONGEST_SETTINGS))
+        values = parsed_json(read_text(path, max_bytes=MAX_SETTINGS_BYTES))
     except TooLarge as error:
-        raise Damaged(f"{error}; it is not fedaudit's") from error
+        raise Damaged(f"{error}; fedaudit did not write it") from error
     except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error
     if not isinstance(values, dict):
-        raise Damaged(f"{path} is not fedaudit's; restore it from a copy")
+        raise Damaged(f"{path} was not written by fedaudit; restore it from a copy")
     return values
 
 
@@ -406,7 +416,7 @@ def write_object(path: Path, text: str) -> None:
     """Write a JSON object that :func:`read_object` can read.
 
     Raises:
-        BadInput: The text exceeds the limits of reading, or :func:`write_whole` cannot write it.
+        BadInput: The text is too large to be read back, or :func:`write_whole` cannot write it.
     """
     refuse_unreadable(path, text)
     write_whole(path, text)
@@ -415,15 +425,15 @@ def write_object(path: Path, text: str) -> None:
 def refuse_unreadable(
     path: Path, text: str, *, max_bytes: int | None = None, remedy: str = ""
 ) -> None:
-    """Raise if a JSON text would exceed the limits of reading.
+    """Raise if a JSON text is too large to be read back.
 
     Args:
         path: File that would be written.
         text: The text.
-        max_bytes: Maximum size; None for that of settings.
+        max_bytes: Maximum size; None for the maximum size of settings.
         remedy: What to do, for the message.
     """
-    size, max_bytes = len(text.encode("utf-8")), max_bytes or LONGEST_SETTINGS
+    size, max_bytes = len(text.encode("utf-8")), max_bytes or MAX_SETTINGS_BYTES
     remedy = remedy or "name fewer clients, or give shorter names and settings"
     if size > max_bytes:
         raise BadInput(
@@ -431,8 +441,8 @@ def refuse_unreadable(
         )
     try:
         refuse_many_values(text)
-        # Only a text with that many colons can have an object with that many keys.
-        if text.count(":") > MOST_KEYS:
+        # An object with too many keys has a colon for each. Other texts need no slow parsing.
+        if text.count(":") > MAX_KEYS:
             parsed_json(text)
     except ValueError as error:
         raise BadInput(f"{path} could not be read back ({error}); {remedy}") from error
@@ -451,51 +461,51 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     Args:
         path: File, in a folder that exists.
         text: Content of the file.
-        private: Whether only the owner may read the file, as for results of single samples.
+        private: Whether only the user may read the file, as for results of single samples.
 
     Raises:
         BadInput: The disk is full or the folder is not writable; an earlier file stays unchanged.
     """
-    # A random name, since studies that share a pool may write the same file at once.
+    # A random name, since two studies that share a pool may write the same file at the same time.
     partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.partial")
     try:
         mode = PRIVATE_MODE if private else 0o666
-        number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(number, "w", encoding="utf-8", newline="") as file:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        # The useless file would keep a full disk full.
+        # A useless partial file would take space on a full disk.
         partial.unlink(missing_ok=True)
         raise BadInput(
             f"{path} could not be written ({error.strerror}); free some space or choose another "
-            "folder, then start again: what was written before is kept"
+            "folder, then start again: files that were already written are kept"
         ) from error
 
 
 def record_at(path: Path) -> Path:
-    """Return the file of a record: the path itself, or the record in that folder.
+    """Return the file of a record: the path itself, or the record in the folder at the path.
 
-    The record of a live recording is that of the attacks on it.
+    For the folder of a live recording, return the record of the attacks on this recording.
 
     Raises:
-        BadInput: The folder has a live recording that was not attacked, or whose folder of attacks
-            is a link.
+        BadInput: The folder has a live recording without a record of attacks, or the folder of
+            this record is a link.
     """
     record = path / RECORD_FILE
     if not path.is_dir():
         return path
     if record.exists() or not (path / RECORDING_FILE).is_file():
         return record
-    attacked = own_place(path, ATTACKED) / RECORD_FILE
-    if not attacked.exists():
+    attack_record = unlinked_path(path, ATTACKED) / RECORD_FILE
+    if not attack_record.exists():
         raise BadInput(
             f"{path} is a live recording without a record in {path / ATTACKED}; write it with "
             f"`fedaudit attack {path}`, or name the folder that you gave with --out"
         )
-    return attacked
+    return attack_record
 
 
 try:
@@ -509,14 +519,14 @@ LOCK_FILE = "lock"
 class Lock:
     """A lock on a folder for this process.
 
-    The operating system releases it when the process ends; an empty file is left behind.
+    The operating system releases the lock when the process ends. The empty lock file remains.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open the lock's file, without locking.
+        """Open the lock file without locking it.
 
         Raises:
-            BadInput: The file is a link or a pipe, or cannot be written.
+            BadInput: The lock file is a link or a pipe, or cannot be written.
         """
         try:
             self._file = open_to_append(folder / LOCK_FILE)
@@ -524,11 +534,11 @@ class Lock:
             raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
 
     @property
-    def number(self) -> int:
-        """Descriptor of the open file, for a fork of this process that shares the lock."""
+    def descriptor(self) -> int:
+        """Descriptor of the lock file, which a fork of this process may need to close."""
         return self._file.fileno()
 
-    def taken(self, *, wait: bool = False) -> bool:
+    def acquire(self, *, wait: bool = False) -> bool:
         """Lock the folder, and return whether this succeeded."""
         if fcntl is None:
             return True
@@ -560,7 +570,7 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Lock:
     lock = _locks.get(path)
     if lock is None:
         lock = Lock(path)
-        if not lock.taken(wait=wait):
+        if not lock.acquire(wait=wait):
             raise BadInput(
                 f"another process is writing to {folder}; stop it, or choose another folder"
             )
@@ -570,14 +580,14 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Lock:
 
 @contextmanager
 def exclusive_access(folder: Path) -> Iterator[None]:
-    """Inside, keep other processes from writing to a folder, after waiting for one that does.
+    """Lock a folder within the context, after waiting for any other process that has locked it.
 
     Raises:
-        BadInput: The lock's file is a link or a pipe, or cannot be written.
+        BadInput: The lock file is a link or a pipe, or cannot be written.
     """
     lock = lock_folder(folder, wait=True)
     try:
         yield
     finally:
-        # Deleted explicitly, since the traceback of an error would keep a reference.
+        # Deleted explicitly, since the traceback of an error would keep the lock referenced.
         del lock

@@ -1,9 +1,9 @@
-"""Parts by name: of a catalogue, of an installed package, or custom code as ``module:object``.
+"""Look-up of parts by name: in a catalogue, an installed package, or as ``module:object``.
 
-A file of another person may name any module of this machine, and importing a module runs it. Names
-are therefore resolved only by :func:`look_up` and :func:`imported`, inside :func:`code_named_in`,
-which states whether the file is trusted. Packages register parts as entry points (:data:`GROUPS`).
-Objects from Python need no import (:func:`with_registered`).
+A file from another person may name any module on this machine, and importing a module runs its
+code. Names are therefore resolved only by :func:`look_up` and :func:`imported`, in the context
+:func:`code_named_in`, which states whether the file is trusted. Packages register parts as entry
+points (:data:`GROUPS`). Objects that are passed in Python need no import (:func:`with_registered`).
 """
 
 import hashlib
@@ -55,7 +55,7 @@ GROUPS: Mapping[str, str] = {
     "metric": "fedaudit.metrics",
     "extractor": "fedaudit.extractors",
 }
-"""Groups of entry points in which packages register parts, by kind of part."""
+"""Maps each kind of part to the group of entry points in which packages register such parts."""
 
 KNOWN_PACKAGES = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {
     "__main__"
@@ -82,12 +82,12 @@ class RegisteredObject:
 
 @dataclass(frozen=True)
 class _ImportTrust:
-    """Whether and from where code may be imported that a study file, folder or script names.
+    """Whether code that a study file, folder or script names may be imported, and from where.
 
     Attributes:
-        distrusted: Path of the file, for the message, if its code must not be run; None if it is
-            trusted.
-        folder: Folder of the file's modules, in addition to installed modules.
+        distrusted: Path of the file, for the message, if its code must not be run; None if the
+            file is trusted.
+        folder: Folder in which modules are searched after the installed modules.
         registered: Objects that need no import, by name.
     """
 
@@ -102,12 +102,12 @@ _import_trust: ContextVar[_ImportTrust] = ContextVar("import_trust", default=_TR
 
 @contextmanager
 def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) -> Iterator[None]:
-    """Within the context, import code that a file or folder names only if the file is trusted.
+    """Allow or forbid, within the context, the import of code that a file or folder names.
 
     The innermost of nested contexts applies; objects of :func:`with_registered` stay registered.
     Outside any context, as in library use, all code is trusted. The command line opens a context
-    that trusts nothing. Only commands that run a study file, or that are called with ``--trust``,
-    open a trusting context.
+    that forbids all imports of custom code. Only commands that run a study file, or that are called
+    with ``--trust``, open a context that allows them.
 
     Args:
         source: Path of the file or folder that names the code, for the message.
@@ -126,7 +126,7 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
 
 @contextmanager
 def with_registered(objects: Mapping[str, RegisteredObject]) -> Iterator[None]:
-    """Within the context, names refer to these objects, without any import."""
+    """Resolve names to these objects within the context, without any import."""
     trust = _import_trust.get()
     token = _import_trust.set(replace(trust, registered={**trust.registered, **objects}))
     try:
@@ -169,7 +169,7 @@ def look_up(
     catalogue: Mapping[str, Entry],
     *,
     expected: str,
-    fits: Callable[[object], bool],
+    is_valid: Callable[[object], bool],
 ) -> Entry:
     """Look up a part in a catalogue, an installed package or custom code.
 
@@ -179,25 +179,25 @@ def look_up(
             ``package.module:object``.
         catalogue: All entries by name.
         expected: What a custom object must be, for the message.
-        fits: Function that returns whether an object is what ``expected`` describes.
+        is_valid: Function that returns whether an object is what ``expected`` describes.
 
     Raises:
-        BadInput: There is no such entry, or the object cannot be imported, is not trusted, or does
-            not fit.
+        BadInput: There is no such entry, or the object cannot be imported, is not trusted, or is
+            not what ``expected`` describes.
     """
     name = known_name(kind, name, catalogue)
     if name in catalogue:
         return catalogue[name]
     part = _resolve(name, kind)
-    if not fits(part):
+    if not is_valid(part):
         raise BadInput(
-            f"expected {expected}, as a custom {kind}, got {_describe(part)} ({name!r}); name an "
-            "object that fits"
+            f"a custom {kind} must be {expected}, but {name!r} is {_describe(part)}; name another "
+            "object"
         )
     return cast(Entry, part)
 
 
-def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
+def catalogue_spelling(kind: str, name: str, catalogue: Iterable[str]) -> str:
     """Return a name as the catalogue or an installed package spells it.
 
     Case is ignored, and hyphens equal underscores. Unknown and ambiguous names are returned
@@ -213,18 +213,20 @@ def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
 def known_name(
     kind: str, name: str, catalogue: Collection[str], *, allows_custom: bool = True
 ) -> str:
-    """Return a name as :func:`as_catalogued`; custom code that it names is not imported.
+    """Return a name as the catalogue or an installed package spells it, or a custom name.
+
+    Custom code is not imported.
 
     Args:
         kind: Kind of part ("defense").
         name: A key of the catalogue, a name of an installed package, or ``module:object``.
         catalogue: All names of the catalogue.
-        allows_custom: Whether custom code can be such a part, for the message.
+        allows_custom: Whether such a part can be custom code, for the message.
 
     Raises:
         BadInput: No such part exists.
     """
-    name = as_catalogued(kind, name, catalogue)
+    name = catalogue_spelling(kind, name, catalogue)
     if is_custom(name) or name in catalogue or name in installed(kind):
         return name
     raise (unknown_part if allows_custom else unknown_name)(kind, name, catalogue)
@@ -233,21 +235,21 @@ def known_name(
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
     """Return the error for a name that neither the catalogue nor an installed package has."""
     refusal = unknown_name(kind, name, [*catalogue, *installed(kind)])
-    stray = stray_groups()
+    group_warnings = unknown_group_warnings()
     return BadInput(
-        "; ".join([f"{refusal}; a custom {kind} is named as {CUSTOM_NAME}", *stray[:1]])
+        "; ".join([f"{refusal}; a custom {kind} is named as {CUSTOM_NAME}", *group_warnings[:1]])
     )
 
 
 @cache
 def _entry_points() -> "tuple[EntryPoint, ...]":
     """Return all entry points of fedaudit's groups, without importing them."""
-    # Not at the top, since the import takes long and the command line's help needs no parts.
+    # Imported here, since the import is slow and the help of the command line does not need it.
     from importlib.metadata import distributions
 
     packages: dict[str, Distribution] = {}
     for package in distributions():
-        # Parsing the names and groups of a hundred packages would take 0.2 seconds.
+        # Checked before parsing: parsing the entry points of a hundred packages takes 0.2 seconds.
         if f"[{_PREFIX}" in (package.read_text("entry_points.txt") or ""):
             packages.setdefault(package.name, package)
     points = [point for package in packages.values() for point in package.entry_points]
@@ -286,7 +288,7 @@ def package_of(entry_point: "EntryPoint") -> str:
     )
 
 
-def stray_groups() -> list[str]:
+def unknown_group_warnings() -> list[str]:
     """Return messages about entry points in unknown groups, which are probably misspelt."""
     messages = {}
     for entry_point in _entry_points():
@@ -315,11 +317,11 @@ def imported(path: str, kind: str) -> Callable[..., object]:
 def call_part(
     kind: str, name: str, make: Callable[..., object], /, *arguments: object, **settings: object
 ) -> object:
-    """Call a part; an error of custom code is raised with the line that caused it.
+    """Call a part. For custom code, the message of an error states the line that caused it.
 
     Raises:
-        FedauditError: The part raised it.
-        BadInput: The part does not take these settings, or raised another error.
+        FedauditError: The part raised this error.
+        BadInput: The part does not accept these settings, or raised any other error.
     """
     if not is_custom(name) and name not in installed(kind):
         return make(*arguments, **settings)
@@ -335,7 +337,8 @@ def call_part(
         shapes = [tuple(argument.shape) for argument in arguments if hasattr(argument, "shape")]
         raise BadInput(
             f"the {kind} {name!r} failed{f' on samples of shape {shapes[0]}' if shapes else ''} "
-            f"({type(error).__name__}: {error}, {line_of(error)}); debug it on its own"
+            f"({type(error).__name__}: {error}, {location_of(error)}); call it in a script to "
+            "debug it"
         ) from error
 
 
@@ -348,7 +351,7 @@ def refuse_missing(what: str, extra: str, *packages: str) -> None:
             )
 
 
-def line_of(error: BaseException) -> str:
+def location_of(error: BaseException) -> str:
     """Return where an error was raised, for a message: "in defense.py, line 12"."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "nowhere"
@@ -356,33 +359,36 @@ def line_of(error: BaseException) -> str:
 
 @contextmanager
 def refusing_exits() -> Iterator[None]:
-    """Within the context, convert exits of custom code, such as ``sys.exit(0)``, to errors.
+    """Convert exits of custom code, such as ``sys.exit(0)``, to errors within the context.
 
-    Otherwise, custom code could end the program with an exit code of its choice, even that of a
-    success.
+    Otherwise, custom code could end the program with any exit code, even 0 for success.
 
     Raises:
         BadInput: The code raised ``SystemExit`` or ``GeneratorExit``.
     """
     try:
         yield
-    # Other handlers catch only subclasses of Exception, which these two are not.
+    # These two are not subclasses of Exception, so other handlers do not catch them.
     except (SystemExit, GeneratorExit) as error:
         raise BadInput(
-            f"custom code ended the program ({type(error).__name__}: {error}, {line_of(error)}); "
-            "a part may return a value or raise an Exception; remove the exit, and start again"
+            f"custom code ended the program ({type(error).__name__}: {error}, "
+            f"{location_of(error)}); a part may return a value or raise an Exception; remove the "
+            "exit, and start again"
         ) from error
 
 
-def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
+def source_digests(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the SHA-256 of the source that defines each part, by ``module:object``.
 
     Other objects of a part's module do not change the digest; see
     :func:`fedaudit.core.definitions.definition_digest`. The key of a registered object is its
     ``code_key``.
 
+    Args:
+        names: Kind and name of each part.
+
     Raises:
-        BadInput: As for :func:`imported`.
+        BadInput: A part cannot be imported, or the file that names it is not trusted.
     """
     digests = {}
     for kind, name in names:
@@ -393,7 +399,7 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
         if registered:
             digests[key] = registered.digest
         else:
-            # Not at the top: only studies with custom code need it.
+            # Imported here, since only studies with custom code need it.
             from fedaudit.core.definitions import definition_digest
 
             digests[key] = definition_digest(module, attribute)
@@ -404,16 +410,17 @@ def code_key(kind: str, name: str) -> str:
     """Return ``module:object`` of a part, or the name of an object from Python."""
     if name in _import_trust.get().registered:
         return _import_trust.get().registered[name].code_key
-    return name if is_not_importable(name) else _path(name, kind)
+    return name if is_not_importable(name) else _import_path(name, kind)
 
 
-def _path(name: str, kind: str) -> str:
-    entry = None if is_custom(name) else installed(kind).get(name)
-    return entry.value if entry else name
+def _import_path(name: str, kind: str) -> str:
+    """Return ``module:object``, which an installed package may register under a short name."""
+    entry_point = None if is_custom(name) else installed(kind).get(name)
+    return entry_point.value if entry_point else name
 
 
 def module_digest(module: str) -> str:
-    """Return the SHA-256 of an imported module's file, or of no bytes if it has no file."""
+    """Return the SHA-256 of an imported module's file, or of an empty text if it has no file."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()
 
@@ -422,9 +429,9 @@ def _resolve(name: str, kind: str) -> object:
     trust = _import_trust.get()
     if name in trust.registered:
         return trust.registered[name].value
-    path = _path(name, kind)
+    path = _import_path(name, kind)
     if path != name:
-        # Installing a package means to trust its parts.
+        # The user trusts the parts of a package by installing it.
         trust = _TRUSTED
     if is_not_importable(path):
         raise BadInput(
@@ -457,8 +464,9 @@ def _resolve(name: str, kind: str) -> object:
 def is_not_importable(name: str) -> bool:
     """Return whether a name refers to an object that cannot be imported.
 
-    Objects of the main script cannot be imported. Generated names of instances contain "#" before a
-    digest. Names of functions and classes within functions contain "<locals>" or "<lambda>".
+    Such names start with "__main__:" for objects of the main script. Generated names of instances
+    contain "#" before a digest. Names of functions and classes that are defined inside functions
+    contain "<locals>" or "<lambda>".
     """
     return name.startswith("__main__:") or "#" in name or "<" in name
 
@@ -477,7 +485,7 @@ def _import_module(path: str, name: str, kind: str, folder: Path | None) -> Modu
             f"cannot import {path!r}: {error}; {hint}check the spelling, and that "
             "the package is installed, is next to the study, or its folder is on PYTHONPATH"
         ) from error
-    # Importing a module runs it, which may raise anything or exit.
+    # Importing a module runs its code, which may raise any error or exit.
     except (Exception, SystemExit) as error:
         raise BadInput(
             f"the module {name!r} cannot be imported, since it raises "
@@ -489,7 +497,7 @@ def _import_module(path: str, name: str, kind: str, folder: Path | None) -> Modu
 
 
 def _refuse_shadowed(name: str, module: ModuleType, folder: Path) -> None:
-    """Raise if another module was imported in place of one of the same name next to the study."""
+    """Raise if an installed module was imported instead of the one with that name in the folder."""
     file = getattr(module, "__file__", None)
     expected = folder.joinpath(*name.split("."))
     if file is None or Path(file).is_relative_to(folder):

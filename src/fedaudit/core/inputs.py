@@ -1,4 +1,4 @@
-"""Models with several inputs, such as token ids and a mask, whose tensors are stored as one."""
+"""Packing of several model inputs, such as token ids and a mask, into one tensor."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 
 _EXACT = 2**24
-"""Largest whole number up to which all are exact in 32-bit floating point."""
+"""All whole numbers up to this one are exact in 32-bit floating point."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Field:
     """An input of a model.
 
     Attributes:
-        name: Parameter of ``forward`` that takes it.
-        shape: Shape of a sample.
-        whole: Whether its values are whole numbers.
+        name: Parameter of ``forward`` that takes the input.
+        shape: Shape of the input of one sample.
+        whole: Whether the values are whole numbers.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Inputs:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a sample of the first input."""
+        """Shape of the first input of one sample."""
         return self.fields[0].shape
 
     def unpacked(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:
@@ -61,12 +61,12 @@ def packed(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "sample
         inputs: Tensors by name, with one row per sample.
 
     Raises:
-        BadInput: There is no input, they differ in their numbers of rows, or whole numbers are too
-            large for 32-bit floating point.
+        BadInput: There are no inputs, the inputs differ in their numbers of rows, or whole numbers
+            are too large for 32-bit floating point.
     """
-    flat = [name for name, value in inputs.items() if value.ndim == 0]
-    if flat:
-        raise BadInput(f"the input {flat[0]!r} is a single number; give one row per sample")
+    scalars = [name for name, value in inputs.items() if value.ndim == 0]
+    if scalars:
+        raise BadInput(f"the input {scalars[0]!r} is a single number; give one row per sample")
     if not inputs or len({len(value) for value in inputs.values()}) != 1:
         sizes = ", ".join(f"{name}: {len(value)}" for name, value in inputs.items()) or "none"
         raise BadInput(
@@ -77,12 +77,12 @@ def packed(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "sample
         n: value.long() if value.dtype == torch.bool else value for n, value in inputs.items()
     }
     is_whole = {name: not value.is_floating_point() for name, value in inputs.items()}
-    kind = torch.int64 if all(is_whole.values()) else torch.float32
+    dtype = torch.int64 if all(is_whole.values()) else torch.float32
     for name, value in inputs.items():
         if is_whole[name] and value.numel() and int(value.abs().max()) > _EXACT:
             raise BadInput(
                 f"the input {name!r} has whole numbers up to {int(value.abs().max())}, but only "
-                f"those up to {_EXACT} are exact in 32-bit floating point; number them from 0"
+                f"those up to {_EXACT} are exact in 32-bit floating point; renumber them from 0"
             )
     fields = tuple(Field(n, tuple(value.shape[1:]), is_whole[n]) for n, value in inputs.items())
-    return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(kind) for v in inputs.values()], 1)
+    return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(dtype) for v in inputs.values()], 1)

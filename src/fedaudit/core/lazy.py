@@ -1,6 +1,6 @@
-"""Public names that are imported when they are first used, and catalogues of such names.
+"""Lazy imports: public names that are imported at their first use, and catalogues of such names.
 
-A package lists its public names once, as statements that only a type checker runs::
+A package lists its public names once, in statements that only a type checker runs::
 
     if TYPE_CHECKING:
         from fedaudit.models.mlp import MLP as MLP
@@ -10,7 +10,7 @@ A package lists its public names once, as statements that only a type checker ru
     else:
         __getattr__, __dir__, __all__ = lazy_names(__name__)
 
-The assignment gives a class another public name.
+An assignment gives a class a public name that differs from its own.
 """
 
 import ast
@@ -38,7 +38,7 @@ class _Definition(NamedTuple):
 def _definitions(package: str) -> dict[str, _Definition]:
     """Return the definitions of the names that a package lists under ``TYPE_CHECKING``."""
     loader = getattr(find_spec(package), "loader", None)
-    # The statements are parsed, since a table would list every name a second time.
+    # The source is parsed, since a table would list every name a second time.
     tree = ast.parse(loader.get_source(package) if loader else "")
     definitions: dict[str, _Definition] = {}
     renamed: dict[str, str] = {}
@@ -62,10 +62,10 @@ def _definitions(package: str) -> dict[str, _Definition]:
 def lazy_names(
     package: str, *defined: str
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package of lazy names.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package with lazy names.
 
     Args:
-        package: Its name, which lists these names under ``TYPE_CHECKING``.
+        package: Name of the package, which lists the lazy names under ``TYPE_CHECKING``.
         defined: Public names that the package defines itself.
     """
     definitions = _definitions(package)
@@ -91,7 +91,8 @@ class Catalogue(Mapping[str, Entry], Generic[Entry]):
 
     Args:
         package: Package that lists the entries.
-        folders: Folders in the package that hold their modules; the package itself if none.
+        folders: Subfolders of the package that contain the entries' modules; by default, the
+            package itself.
     """
 
     def __init__(self, package: str, *folders: str) -> None:

@@ -1,20 +1,20 @@
-"""Figures with limits: base classes of all estimates, without numpy."""
+"""Base classes of all estimates with confidence limits. This module does not import numpy."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Limit = TypeVar("Limit")
-"""Type of a limit: a float, or None too if there may be no limit, or an array of limits."""
+"""Type of a limit: a float, ``float | None`` if a limit may be missing, or an array of limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(Generic[Limit]):
-    """Base of results that have limits.
+    """Base class of results with confidence limits.
 
     Attributes:
         low: Lower limit.
         high: Upper limit.
-        method: How the limits were computed, with their level.
+        method: How the limits were computed, with their confidence level.
     """
 
     low: Limit
@@ -24,10 +24,10 @@ class Limits(Generic[Limit]):
 
 @dataclass(frozen=True)
 class Limited(Generic[Limit]):
-    """Figure with its limits.
+    """Estimate with its confidence limits.
 
     Attributes:
-        value: The figure.
+        value: The estimate.
         low: Its lower limit.
         high: Its upper limit.
 
@@ -45,10 +45,10 @@ class Limited(Generic[Limit]):
 
 @dataclass(frozen=True)
 class IntervalEstimate(Limited[Limit]):
-    """Figure with its limits and their method.
+    """Estimate with its confidence limits and their method.
 
     Attributes:
-        method: How the limits were computed, with their level.
+        method: How the limits were computed, with their confidence level.
     """
 
     method: str

@@ -1,17 +1,18 @@
-"""Origins of samples, and names and chance levels of metrics."""
+"""Names and chance levels of metrics, and the possible origins of samples."""
 
 import re
 from enum import IntEnum
 
 
 class Origin(IntEnum):
-    """Provenance of a sample with respect to one target client.
+    """Origin of a sample from the point of view of one target client.
 
     Attributes:
         MEMBER: The target client trained on it.
-        OTHER_CLIENT: Another client of the federation trained on it (the literature's
-            in-federation non-member, IFL).
-        UNSEEN: No client trained on it (out-of-federation non-member, OFL).
+        OTHER_CLIENT: Another client of the federation trained on it. The literature calls it an
+            in-federation non-member (IFL).
+        UNSEEN: No client trained on it. The literature calls it an out-of-federation non-member
+            (OFL).
 
     Examples:
         >>> import fedaudit as fa
@@ -29,33 +30,36 @@ TPR = "tpr"
 """True-positive rate; :func:`tpr_at` names it with its false-positive rate."""
 BALANCED_ACCURACY = "balanced_accuracy"
 EPSILON = "epsilon"
-"""Lower bound on epsilon from attacks."""
+"""Lower bound on epsilon from the success of attacks."""
 EPSILON_IF_GAUSSIAN = "epsilon_if_gaussian"
-"""Lower bound from a canary record, if the training is a Gaussian mechanism."""
+"""Lower bound on epsilon from a canary record, valid if the training is a Gaussian mechanism."""
 EPSILON_IF_NORMAL = "epsilon_if_normal"
-"""Lower bound from the mean scores of canary records, if scores are normal."""
+"""Lower bound on epsilon from mean scores of canary records, valid for normal scores."""
 FORMAL_EPSILON = "formal_epsilon"
 """Proven epsilon of the whole training, for an observer of all messages."""
 FORMAL_EPSILON_OF_A_ROUND = "formal_epsilon_of_a_round"
 """Proven epsilon for an observer of one round's upload."""
 
 CLIENT_EPSILON = "client_epsilon"
-"""Lower bound on the epsilon of one client's update, which assumes only fair coins."""
+"""Lower bound on the epsilon of one client's update. It assumes only that canary clients' random
+draws are fair."""
 CLIENT_EPSILON_IF_GAUSSIAN = "client_epsilon_if_gaussian"
-"""Lower bound for a Gaussian mechanism in which all clients take part."""
+"""Lower bound on the epsilon of one client's update, valid for a Gaussian mechanism in which all
+clients take part."""
 CLAIMED_CLIENT_EPSILON = "claimed_client_epsilon"
 """Epsilon that a defense claims for one client's update in the released models."""
 CLAIMED_CLIENT_EPSILON_ALONE = "claimed_client_epsilon_without_canaries"
-"""Claimed epsilon for the federation without canary clients, which has less noise."""
+"""Claimed epsilon for the deployed federation, which has less noise without canary clients."""
 
 FORGOTTEN, NOT_FORGOTTEN, OVERDONE = "forgotten", "not forgotten", "overdone"
 UNTOLD, CANNOT_TELL = "told nothing before", "cannot be told"
 DESTROYED = "model destroyed"
 """Verdicts on unlearning; see :mod:`fedaudit.metrics.unlearning`."""
+
 SECURE_SUM_EPSILON = "secure_sum_epsilon"
-"""Lower bound on the epsilon of one client's update in a round's sum, counted on fresh sums."""
+"""Lower bound on the epsilon of one client's update in a round's sum, from counts on new sums."""
 SECURE_SUM_EPSILON_IF_GAUSSIAN = "secure_sum_epsilon_if_gaussian"
-"""Lower bound if the statistic that is computed from a sum is normal."""
+"""As ``SECURE_SUM_EPSILON``, valid if the attack's statistic of a sum is normally distributed."""
 
 LOWER_BOUNDS = frozenset(
     {
@@ -68,7 +72,7 @@ LOWER_BOUNDS = frozenset(
         SECURE_SUM_EPSILON_IF_GAUSSIAN,
     }
 )
-"""Metrics whose values are lower bounds, which reports round down."""
+"""Metrics whose values are lower bounds. Reports round them down."""
 
 
 def tpr_at(fpr: float) -> str:

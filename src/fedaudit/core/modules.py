@@ -1,6 +1,7 @@
-"""Reusable modules of models, and checks that a model can be audited.
+"""Cached torch modules of models, and checks that a model can be audited.
 
-A module is built once and refilled, since building one takes longer than a small training step.
+A module is built once and then filled with the parameters of each model, since building a module
+takes longer than a small training step.
 """
 
 import hashlib
@@ -23,14 +24,16 @@ SUPPORTED = (
 )
 
 _SUPPORTED_BY_OTHER_TASKS = (
-    "fedaudit audits models that take one tensor with one row per sample, or several by name, and "
+    "fedaudit audits models that take one tensor, or several by name, with one row per sample, and "
     "return one row of outputs per sample; tokens are below the number of rows of an embedding"
 )
 
 _cache = threading.local()
 CHUNK = 128
-_N_PROBES = 3
+"""Number of samples that a CPU evaluates at a time."""
 _CHUNK_ON_GPU = 512
+_N_PROBES = 3
+"""Number of samples on which a model is tried before training."""
 
 
 _Key: TypeAlias = tuple[Architecture, str, torch.device]
@@ -50,13 +53,13 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
 
     Args:
         model: Model to run.
-        use: Name of the purpose, such as "training"; modules of several uses are valid together.
+        use: Name of the purpose, such as "training". Each purpose has a separate module.
         device: Device of the module.
     """
     modules: dict[_Key, _Cached] = _cache.__dict__.setdefault("modules", {})
     key, build = (model.architecture, use, device), model.architecture.build
     cached = modules.get(key)
-    # A buffer that an earlier model has and this one lacks would keep the earlier value.
+    # If this model lacks a buffer that an earlier model filled, its old value would remain.
     if (
         cached is None
         or not _same_build(cached.build, build)
@@ -70,8 +73,8 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
     module = model.load_into(cached.module)
     for name, buffer in module.named_buffers():
         if name.endswith("num_batches_tracked"):
-            # Batch normalisation without momentum averages over this many batches. The count of an
-            # earlier client would make results depend on the engine.
+            # Batch normalisation without momentum averages over this many batches. With the count
+            # of an earlier client, results would depend on the order of clients.
             buffer.zero_()
     return module
 
@@ -79,8 +82,8 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
 def _same_build(a: Callable[[], nn.Module], b: Callable[[], nn.Module]) -> bool:
     """Return whether two functions build the same module.
 
-    Names do not suffice, since a network in a notebook may be changed under its name. Identity does
-    not suffice either, since another process receives a copy each time.
+    Equal names do not suffice, since a network may be redefined in a notebook under the same name.
+    Identity cannot be required, since another process receives a copy each time.
     """
     if isinstance(a, partial) and isinstance(b, partial):
         return (a.func, a.args, a.keywords) == (b.func, b.args, b.keywords)
@@ -93,12 +96,12 @@ def outputs_of(model: Model, features: Tensor, device: torch.device = CPU) -> Te
     Args:
         model: Model to run.
         features: Features, one row per sample.
-        device: Device to run it on; the outputs are moved to the device of the features.
+        device: Device that computes the outputs; they are moved to the device of the features.
     """
     size = by_kind(device, cpu=CHUNK, gpu=_CHUNK_ON_GPU)
     with computing_on(device), torch.no_grad():
         module = loaded(model, "evaluation", device).eval()
-        # Copies, since a model may overwrite its inputs, and the samples are used again.
+        # The inputs are copied, since a model may overwrite them, and the samples are used again.
         inputs = in_model_dtype(features, model)
         rows = [inputs[part].to(device, copy=True) for part in chunks(len(features), size)]
         outputs_on = model.architecture.task.outputs
@@ -108,7 +111,7 @@ def outputs_of(model: Model, features: Tensor, device: torch.device = CPU) -> Te
 def frozen_digest(architectures: Iterable[Architecture]) -> str:
     """Return a digest of all frozen parameters; empty if all parameters are trained.
 
-    Two pretrained files may differ although names and settings are the same.
+    It distinguishes pretrained files with the same name and settings.
     """
     digest, has_frozen = hashlib.blake2b(digest_size=16), False
     for architecture in dict.fromkeys(architectures):
@@ -125,26 +128,27 @@ def frozen_digest(architectures: Iterable[Architecture]) -> str:
 
 def in_model_dtype(features: Tensor, model: Model) -> Tensor:
     """Convert features to the model's floating-point type; whole numbers stay as they are."""
-    kinds = {value.dtype for value in model.params.values()}
+    dtypes = {value.dtype for value in model.params.values()}
     return (
-        features.to(kinds.pop()) if features.is_floating_point() and len(kinds) == 1 else features
+        features.to(dtypes.pop()) if features.is_floating_point() and len(dtypes) == 1 else features
     )
 
 
-def refuse_unfit(model: Model, samples: Samples) -> int:
-    """Raise if a model cannot be audited, which a run on a few samples shows.
+def refuse_unusable_model(model: Model, samples: Samples) -> int:
+    """Run a model on a few samples, and raise if it cannot be audited.
 
     Args:
-        model: Any network. No model of the catalogue is refused.
-        samples: Samples such as those that it is trained and audited on.
+        model: Any network. All models of the catalogue pass.
+        samples: Samples on which the model is trained or audited.
 
     Returns:
         The number of outputs per sample, or per position of a sequence.
 
     Raises:
-        BadInput: The model cannot be run on the samples in evaluation mode, its outputs do not fit
-            its task, or it has no trainable parameters. Its outputs are random, or depend on the
-            other samples of a batch. Its loss is not finite, has no gradient, or mixes samples.
+        BadInput: The model cannot be run on the samples in evaluation mode, its task cannot use
+            its outputs, or it has no trainable parameters. Or the outputs are random, or depend on
+            the other samples of a batch. Or the loss is not finite, has no gradient, or depends on
+            the other samples of a batch.
     """
     name, task = model.architecture.name, model.architecture.task
     if not model.params:
@@ -162,21 +166,21 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
     if task.classes and outputs.shape[1] < max(2, largest + 1):
         raise BadInput(
             f"model {name!r} gives {outputs.shape[1]} logits per sample, but labels go up to "
-            f"{largest}; {SUPPORTED}, one for each class and at least two"
+            f"{largest}; {SUPPORTED}, with one logit per class and at least two"
         )
     if not outputs.requires_grad:
         raise BadInput(
             f"the outputs of model {name!r} have no gradient with respect to its parameters; give "
-            "it as clients train it, without no_grad or detach"
+            "the model that clients train, and compute its outputs without no_grad or detach"
         )
-    # Rounding differs with the number of rows.
-    slack = 3 * torch.finfo(outputs.dtype).eps ** 0.5 * outputs.abs().max()
-    if bool(((repeated - outputs).abs() > slack).any()):
+    # Rounding errors depend on the number of rows.
+    tolerance = 3 * torch.finfo(outputs.dtype).eps ** 0.5 * outputs.abs().max()
+    if bool(((repeated - outputs).abs() > tolerance).any()):
         raise BadInput(
             f"model {name!r} gives different outputs for the same samples in a second run; remove "
             "randomness and counters from its evaluation mode"
         )
-    if bool(((one_by_one - outputs).abs() > slack).any()):
+    if bool(((one_by_one - outputs).abs() > tolerance).any()):
         raise BadInput(
             f"model {name!r} gives a sample different outputs in different batches, so "
             "per-sample gradients are undefined; remove batch statistics, and views that mix rows, "
@@ -187,17 +191,19 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
 
 
 def _probe_positions(samples: Samples) -> Tensor:
-    """Return positions of a few samples: the first, and those with extreme whole numbers.
+    """Return positions of the first samples, and of those with the smallest and largest tokens.
 
-    An embedding may lack a row for these, which would otherwise fail in the middle of training.
+    An embedding may lack a row for these tokens, which would stop a run in the middle of training.
     """
     features, inputs = samples.features, samples.inputs
     values = list(inputs.unpacked(features).values()) if inputs else [features]
     rows = [value.reshape(len(value), -1) for value in values if not value.is_floating_point()]
-    ends = [
-        int(end) for columns in rows for end in (columns.amin(1).argmin(), columns.amax(1).argmax())
+    extremes = [
+        int(position)
+        for columns in rows
+        for position in (columns.amin(1).argmin(), columns.amax(1).argmax())
     ]
-    return torch.tensor(list(dict.fromkeys([*range(min(_N_PROBES, len(features))), *ends])))
+    return torch.tensor(list(dict.fromkeys([*range(min(_N_PROBES, len(features))), *extremes])))
 
 
 def try_module(
@@ -239,8 +245,8 @@ def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tens
         outputs = task.extract_outputs(returned)
     except BadInput as error:
         raise BadInput(f"model {name!r}: {error}") from error
-    rows = outputs.ndim == 2 if task.classes else outputs.ndim > 0
-    if not rows or len(outputs) != len(features) or not outputs.is_floating_point():
+    has_rows = outputs.ndim == 2 if task.classes else outputs.ndim > 0
+    if not has_rows or len(outputs) != len(features) or not outputs.is_floating_point():
         raise BadInput(
             f"model {name!r} returns {outputs.dtype} of shape {tuple(outputs.shape)} for "
             f"{len(features)} samples; {_supported_signature(task)}"
@@ -253,7 +259,7 @@ def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
     leaf = outputs.requires_grad_()
     try:
         with torch.enable_grad():
-            # Copies, since a loss may overwrite its inputs.
+            # The inputs are copied, since a loss may overwrite them.
             losses: object = model.architecture.loss(leaf.clone(), targets.clone())
     except FedauditError:
         raise
@@ -276,15 +282,16 @@ def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
             f"{int((~losses.isfinite()).sum())} of {len(losses)} samples before "
             "training; check the loss and the targets"
         )
-    slope = None
+    gradient = None
     if losses.requires_grad:
-        (slope,) = torch.autograd.grad(losses[0], leaf, allow_unused=True)
-    if slope is None:
+        (gradient,) = torch.autograd.grad(losses[0], leaf, allow_unused=True)
+    if gradient is None:
         raise BadInput(
             f"the loss of model {name!r} has no gradient with respect to the outputs; compute it "
             "with torch, without no_grad, detach or item"
         )
-    if bool(slope[1:].nan_to_num().any()):
+    # The loss of the first sample must not change with the outputs of the others.
+    if bool(gradient[1:].nan_to_num().any()):
         raise BadInput(
             f"the loss of a sample of model {name!r} depends on the other samples of its batch, so "
             "that per-sample gradients are undefined; remove means over samples from the loss"
@@ -294,15 +301,14 @@ def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
 def layout(module: nn.Module) -> torch.memory_format:
     """Return the memory layout in which a module trains fastest on a CPU.
 
-    The layout follows from the architecture and not from a timing, so that it never differs between
-    two runs: another layout changes the last bits of a result.
+    The layout is derived from the architecture and not from a measured time, so that it is the
+    same in all runs: another layout changes the last bits of a result.
 
     Returns:
-        Channels last for convolutional networks, which is 1.2 to 1.7 times as fast with 3x3 and 5x5
-        kernels. The default layout without 2-d convolutions. The default layout also with a stride
-        above 2: feature maps then have few pixels, for which channels last takes 15 % longer
-        (AlexNet). The default layout for custom code, which may rely on it, as
-        ``x.view(-1, 400)`` after a convolution does.
+        Channels last for networks with 2-d convolutions, which is 1.2 to 1.7 times as fast with
+        3x3 and 5x5 kernels, except in two cases. With a stride above 2, feature maps have few
+        pixels, and channels last takes 15 % longer (AlexNet). Custom code may rely on the default
+        layout, as ``x.view(-1, 400)`` after a convolution does.
     """
     strides = [max(part.stride) for part in module.modules() if isinstance(part, nn.Conv2d)]
     if not strides or max(strides) > 2 or runs_custom_code(module):
@@ -311,7 +317,7 @@ def layout(module: nn.Module) -> torch.memory_format:
 
 
 def runs_custom_code(module: nn.Module) -> bool:
-    """Return whether a part of a module has hooks, or is neither of torch nor of fedaudit.
+    """Return whether any submodule has hooks, or is from neither torch nor fedaudit.
 
     Such code may rely on a memory layout, or draw random numbers.
     """
@@ -324,10 +330,10 @@ def runs_custom_code(module: nn.Module) -> bool:
 
 
 def in_fastest_layout(module: nn.Module) -> nn.Module:
-    """Move the convolutions of a module to the layout of :func:`layout`, in place, and return it.
+    """Convert a module's convolutions to the layout of :func:`layout`, in place, and return it.
 
-    Names, shapes and values stay the same, and convolutions convert their inputs. Copies for other
-    uses should be made with ``clone(memory_format=torch.contiguous_format)``.
+    Names, shapes and values stay the same, and convolutions convert their inputs. Copy parameters
+    with ``clone(memory_format=torch.contiguous_format)`` for other uses.
     """
     if layout(module) is torch.channels_last:
         for part in module.modules():

@@ -90,9 +90,9 @@ class CopyFactory:
     """Function without arguments that returns deep copies of a registered instance.
 
     Attributes:
-        value: The object, which is never changed.
-        digest: Digest of the object's class and state. Two functions are equal if their digests
-            are.
+        value: The registered instance, which is never changed.
+        digest: Digest of the instance's class and state. Two factories are equal if their digests
+            are equal.
     """
 
     value: object = field(compare=False, repr=False)
@@ -120,7 +120,7 @@ def named(what: object, /, **options: object) -> NamedPart:
 
 
 def changed_fields(part: "DataclassInstance") -> dict[str, object]:
-    """Return the fields of a dataclass by name, without those that equal their default."""
+    """Return a dataclass's fields by name whose values differ from their defaults."""
     return {
         setting.name: value
         for setting in fields(part)

@@ -1,9 +1,9 @@
-"""Objects as settings: an importable name, plain settings, and a digest of their source.
+"""References to Python objects in studies: a name, plain settings, and a digest of the source.
 
-Two studies differ if the names and options of their parts do. An object is serialised to the same
+Two studies differ if the names or options of their parts differ. An object is serialised to the
 name and options that a study file uses (``module:Class``), if these recreate it. The name of any
-other object (a class of a script or notebook, a fitted network, arrays) has a digest of all that
-the object is made of. No text here contains a memory address.
+other object (a class of a script or notebook, a fitted network, arrays) includes a digest of all
+values and source code of the object. No text here contains a memory address.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ _MAX_SHOWN = 1000
 """Size up to which ``repr`` shows all numbers of an array, in numpy and torch."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_DIGITS = 8
+_DIGEST_LENGTH = 8
 
 
 class PartReference(NamedTuple):
-    """A part as a study names it.
+    """Name and settings by which a study refers to a part.
 
     Attributes:
         name: Catalogue name, ``module:object``, or ``module:object#digest``.
-        options: Its plain settings.
+        options: Plain settings of the part.
         registered: Object that the name refers to; None for catalogue names.
     """
 
@@ -52,16 +52,16 @@ class PartReference(NamedTuple):
 def part_reference(
     value: type | types.FunctionType, options: Mapping[str, object], *, kind: str
 ) -> PartReference:
-    """Return a class or function with its settings, by its name ``module:object``.
+    """Return the reference ``module:object`` to a class or function, with settings.
 
     Raises:
-        BadInput: A setting is not a number, text, or true or false, or a loss is not computed per
-            sample.
+        BadInput: A setting is not a number, text, or true or false, or a loss does not return one
+            value per sample.
     """
     if kind == "task":
         refuse_mean_loss(value, options)
     name = _name(value)
-    registered = RegisteredObject(value, name, _digest_of(value))
+    registered = RegisteredObject(value, name, _source_digest(value))
     return PartReference(name, plain_options(kind, name, options), registered)
 
 
@@ -82,7 +82,8 @@ def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[s
         if not isinstance(value, bool | int | float | str):
             raise BadInput(
                 f"{option} of the {kind} {name!r} is {type_of(value)}, but a setting is a number, "
-                "a text, or true or false; give a constructed object, or a function that holds it"
+                "a text, or true or false; pass a constructed object, or a function that "
+                "constructs the part with this value"
             )
         plain[option] = value
     return plain
@@ -100,29 +101,26 @@ def _plain_tree(value: object) -> Any:
 def snapshot_reference(
     value: object, *, make: Callable[[object, str], object] | None = None, label: str = ""
 ) -> PartReference:
-    """Return an object by a name that includes a digest of all its values and source.
+    """Return a reference to an object by a name that includes a digest of its values and source.
 
     Args:
         value: The object.
-        make: Function of object and digest that returns what the name refers to; the object itself
-            by default.
-        label: Its name; that of its class by default.
-
-    Raises:
-        BadInput: A part of it cannot be distinguished from another.
+        make: Function of object and digest that returns what the name refers to; by default, the
+            name refers to the object.
+        label: Name before the digest; by default, the name of the object's class.
     """
-    digest = _sha256("\n".join([canonical_repr(value), *_sources(value)]))
-    name = f"{label or _name(type(value))}#{digest[:_DIGITS]}"
+    digest = _sha256("\n".join([canonical_repr(value), *_source_digests(value)]))
+    name = f"{label or _name(type(value))}#{digest[:_DIGEST_LENGTH]}"
     target = value if make is None else make(value, digest)
     return PartReference(name, {}, RegisteredObject(target, name, digest))
 
 
-def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str, Setting] | None:
-    """Return the settings that recreate an object; None if plain settings do not.
+def plain_settings(value: object, *, exclude: tuple[str, ...] = ()) -> dict[str, Setting] | None:
+    """Return the settings that recreate an object; None if plain settings do not suffice.
 
     Args:
         value: Instance of a dataclass, or of a class without settings.
-        besides: Fields to leave out, which are set elsewhere.
+        exclude: Names of fields to leave out, since they are set elsewhere.
     """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return (
@@ -131,7 +129,7 @@ def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str,
     settings: dict[str, Setting] = {}
     for field in dataclasses.fields(value):
         setting = getattr(value, field.name)
-        if not field.init or field.name in besides:
+        if not field.init or field.name in exclude:
             continue
         if not isinstance(setting, bool | int | float | str):
             return None
@@ -146,18 +144,18 @@ def is_importable(value: object) -> bool:
     if module in ("", "__main__"):
         return False
     try:
-        found: object = attrgetter(value.__qualname__)(sys.modules[module])  # type: ignore[attr-defined]
+        imported: object = attrgetter(value.__qualname__)(sys.modules[module])  # type: ignore[attr-defined]
     except (AttributeError, KeyError):
         return False
-    return found is value
+    return imported is value
 
 
 def canonical_repr(value: object) -> str:
-    """Return a text that is the same in every process, and differs for another object.
+    """Return a text that is the same in every process, and differs between different objects.
 
-    For plain settings the text is that of ``repr``. Large arrays have a digest in addition, objects
-    without a ``__repr__`` have their class and attributes, and custom functions have a digest of
-    their source. Print options of numpy and torch do not change it.
+    For plain settings the text is their ``repr``. For large arrays, a digest is added. For objects
+    without a ``__repr__``, the text lists the class and the attributes. For custom functions, it
+    contains a digest of their source. Print options of numpy and torch do not change the text.
     """
     with printoptions(profile="default"), _numpy_defaults():
         return _repr_of(value, ())
@@ -179,8 +177,9 @@ def _numpy_defaults() -> AbstractContextManager[object]:
     )
 
 
-def _repr_of(value: object, within: tuple[int, ...]) -> str:
-    if id(value) in within:
+def _repr_of(value: object, enclosing: tuple[int, ...]) -> str:
+    """Return the canonical text of a value; ``enclosing`` has the ids of objects around it."""
+    if id(value) in enclosing:
         return "..."
     if isinstance(value, torch.Tensor):
         return _array_repr(value, value.numel(), lambda: value.detach().cpu().contiguous().numpy())
@@ -188,7 +187,7 @@ def _repr_of(value: object, within: tuple[int, ...]) -> str:
         return _array_repr(value, value.size, lambda: np.ascontiguousarray(value))
     if isinstance(value, types.FunctionType | type | functools.partial | types.MethodType):
         return _code_repr(value)
-    inner = (*within, id(value))
+    inner = (*enclosing, id(value))
     if type(value) in (dict, types.MappingProxyType, tuple, list, set, frozenset):
         return _container_repr(value, inner)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -205,30 +204,34 @@ def _repr_of(value: object, within: tuple[int, ...]) -> str:
     return _ADDRESS.sub("", repr(value))
 
 
-def _format_fields(parts: Mapping[str, object], within: tuple[int, ...]) -> str:
-    return ", ".join(f"{name}={_repr_of(value, within)}" for name, value in parts.items())
+def _format_fields(fields: Mapping[str, object], enclosing: tuple[int, ...]) -> str:
+    return ", ".join(f"{name}={_repr_of(value, enclosing)}" for name, value in fields.items())
 
 
-def _container_repr(value: object, within: tuple[int, ...]) -> str:
+def _container_repr(value: object, enclosing: tuple[int, ...]) -> str:
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_repr_of(k, within)}: {_repr_of(v, within)}" for k, v in value.items())
+        pairs = ", ".join(
+            f"{_repr_of(key, enclosing)}: {_repr_of(entry, enclosing)}"
+            for key, entry in value.items()
+        )
         return f"{{{pairs}}}" if isinstance(value, dict) else f"mappingproxy({{{pairs}}})"
     assert isinstance(value, tuple | list | set | frozenset)
-    words = [_repr_of(item, within) for item in value]
+    items = [_repr_of(item, enclosing) for item in value]
     if isinstance(value, tuple):
-        return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
     if isinstance(value, list):
-        return f"[{', '.join(words)}]"
-    texts = ", ".join(sorted(words))
+        return f"[{', '.join(items)}]"
+    # Sets are sorted, since their order differs between processes.
+    sorted_items = ", ".join(sorted(items))
     if isinstance(value, set):
-        return f"{{{texts}}}" if texts else "set()"
-    return f"frozenset({{{texts}}})" if texts else "frozenset()"
+        return f"{{{sorted_items}}}" if sorted_items else "set()"
+    return f"frozenset({{{sorted_items}}})" if sorted_items else "frozenset()"
 
 
 def source_of(value: type | types.FunctionType) -> str:
-    """Return the source of a class or function, with all that it uses from the same module.
+    """Return the source of a class or function, with everything it uses from the same module.
 
-    Without a source file (``python -c``), return a text of the compiled code.
+    If there is no source file (``python -c``), return a text of the compiled code.
     """
     return "\n".join(_definitions(value, set()))
 
@@ -237,7 +240,7 @@ def _definitions(value: object, seen: set[int]) -> Iterator[str]:
     if id(value) in seen:
         return
     seen.add(id(value))
-    yield _text_of(value)
+    yield _definition_text(value)
     for used in _used_by(value):
         if isinstance(used, type | types.FunctionType):
             yield from _definitions(used, seen)
@@ -246,7 +249,7 @@ def _definitions(value: object, seen: set[int]) -> Iterator[str]:
 
 
 def _used_by(value: object) -> Iterator[object]:
-    """Yield the classes, functions and plain values of its module that a definition uses."""
+    """Yield the classes, functions and plain values that a definition uses from its module."""
     module = getattr(value, "__module__", "")
     if isinstance(value, type):
         yield from (base for base in value.__mro__[1:] if base.__module__ == module)
@@ -264,16 +267,16 @@ def _used_by(value: object) -> Iterator[object]:
             yield used
 
 
-def _text_of(value: object) -> str:
+def _definition_text(value: object) -> str:
     if not isinstance(value, type | types.FunctionType):
         return ""
     source = ""
     with suppress(OSError, TypeError):
         source = inspect.getsource(value)
     if isinstance(value, types.FunctionType):
-        # The source of a lambda is its whole line, on which there may be several.
-        is_shared = value.__name__ == "<lambda>" and source.count("lambda") > 1
-        return source + _code_text(value.__code__) if is_shared or not source else source
+        # The source of a lambda is its whole line, which may contain several lambdas.
+        is_ambiguous = value.__name__ == "<lambda>" and source.count("lambda") > 1
+        return source + _code_text(value.__code__) if is_ambiguous or not source else source
     if source:
         return source
     functions = {
@@ -297,7 +300,7 @@ def _code_text(code: types.CodeType) -> str:
     return " ".join([code.co_name, code.co_code.hex(), repr(code.co_names), *inner])
 
 
-def _sources(value: object) -> list[str]:
+def _source_digests(value: object) -> list[str]:
     """Return digests of the source of an object's class, and of the classes of its attributes."""
     digests: dict[str, str] = {}
     pending, seen = [value], set[int]()
@@ -315,7 +318,7 @@ def _sources(value: object) -> list[str]:
             pending += [*item]
             continue
         code = item if isinstance(item, type | types.FunctionType) else type(item)
-        digests |= _own_source(code)
+        digests |= _custom_source_digest(code)
         if isinstance(item, torch.nn.Module):
             pending += [*item.children()]
         elif code is not item:
@@ -325,17 +328,18 @@ def _sources(value: object) -> list[str]:
 
 def class_source_digest(kind: type) -> str:
     """Return the SHA-256 of a custom class's source; empty for a known package."""
-    return next(iter(_own_source(kind).values()), "")
+    return next(iter(_custom_source_digest(kind).values()), "")
 
 
-def _own_source(code: type | types.FunctionType) -> dict[str, str]:
+def _custom_source_digest(code: type | types.FunctionType) -> dict[str, str]:
+    """Return the digest of a definition's source by its name; empty for a known package."""
     module = code.__module__ or ""
-    return {} if module.partition(".")[0] in KNOWN_PACKAGES else {_name(code): _digest_of(code)}
+    return {} if module.partition(".")[0] in KNOWN_PACKAGES else {_name(code): _source_digest(code)}
 
 
-def _digest_of(code: type | types.FunctionType) -> str:
+def _source_digest(code: type | types.FunctionType) -> str:
     if is_importable(code):
-        # Not at the top: only studies with custom code need it.
+        # Imported here, since only studies with custom code need it.
         from fedaudit.core.definitions import definition_digest
 
         return definition_digest(code.__module__, code.__qualname__)
@@ -361,8 +365,8 @@ def _code_repr(value: object) -> str:
         return f"<bound method {value.__qualname__} of {canonical_repr(value.__self__)}>"
     assert isinstance(value, type | types.FunctionType)
     text = _ADDRESS.sub("", repr(value))
-    sources = _own_source(value)
-    return f"{text} {next(iter(sources.values()))}" if sources else text
+    digests = _custom_source_digest(value)
+    return f"{text} {next(iter(digests.values()))}" if digests else text
 
 
 def _has_generated_repr(value: object) -> bool:

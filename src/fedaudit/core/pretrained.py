@@ -18,27 +18,36 @@ from fedaudit.core.importing import refuse_missing
 
 MAX_TENSORS = 100_000
 MAX_HEADER = 25_000_000
-"""Maximum size in bytes of a header; its notes list every client and sample of a round."""
-_MAX_NOTES = 200_000
+"""Maximum size of a header in bytes.
+
+In fedaudit's files, the metadata in the header list every client and sample of a round."""
+_MAX_METADATA = 200_000
 _MAX_AXES = 64
 """Maximum number of axes of a tensor in torch."""
-_MAX_LIST = 21 * _MAX_AXES
+_MAX_SHAPE_LENGTH = 21 * _MAX_AXES
 """Maximum length of a shape in brackets: a 64-bit number and a comma for each axis."""
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?"?', re.DOTALL)
+_JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?"?', re.DOTALL)
 """A JSON string. An unterminated string also matches, so that matching takes linear time."""
-_LONG_LIST = re.compile(rb"\[[^\[\]]{%d}" % _MAX_LIST)
+_LONG_LIST = re.compile(rb"\[[^\[\]]{%d}" % _MAX_SHAPE_LENGTH)
 _MAX_EMPTY = 2**24
+"""Maximum product of the other axes of an empty tensor."""
 
 
 def check_header(path: Path) -> None:
     """Raise if a file is not regular, or its header would take far more memory than its size."""
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
-        refuse_heavy(length, file.read(min(length, MAX_HEADER)))
+        refuse_costly_header(length, file.read(min(length, MAX_HEADER)))
 
 
-def refuse_heavy(length: int, header: bytes) -> None:
-    """Raise if parsing a header would take far more memory than its size."""
+def refuse_costly_header(length: int, header: bytes) -> None:
+    """Raise if parsing a header would take far more memory than its size.
+
+    Args:
+        length: Length of the header that the file states, in bytes.
+        header: Content of the header, up to ``MAX_HEADER`` bytes.
+    """
+    # The header and its metadata are JSON objects, as is the entry of each tensor.
     tensors = header.count(b"{") - 2
     if length > MAX_HEADER or tensors > MAX_TENSORS:
         raise ValueError(
@@ -46,31 +55,31 @@ def refuse_heavy(length: int, header: bytes) -> None:
             f"{MAX_HEADER:,} and {MAX_TENSORS:,} are read"
         )
     # A tensor has four colons: after its name and after each of its three entries.
-    if header.count(b":") > 4 * MAX_TENSORS + _MAX_NOTES:
-        raise ValueError(f"its header has more than {_MAX_NOTES:,} notes")
-    # Each axis takes fifty times the memory of its two characters. Notes are strings, and may have
-    # lists of any length.
-    if _LONG_LIST.search(_TEXT.sub(b"", header)):
+    if header.count(b":") > 4 * MAX_TENSORS + _MAX_METADATA:
+        raise ValueError(f"its header has more than {_MAX_METADATA:,} entries of metadata")
+    # Parsing an axis takes fifty times the memory of its two characters. Strings are removed
+    # first, since those of the metadata may contain lists of any length.
+    if _LONG_LIST.search(_JSON_STRING.sub(b"", header)):
         raise ValueError(f"its header lists a tensor of more than {_MAX_AXES} axes")
 
 
-def is_countable(shape: Sequence[int]) -> bool:
-    """Return whether a tensor of this shape is not empty, or small along its other axes.
+def is_allowed_shape(shape: Sequence[int]) -> bool:
+    """Return False for an empty tensor whose other axes are too large.
 
-    A file of a hundred bytes can announce an empty tensor that is too large for torch.
+    A file of a hundred bytes can announce an empty tensor with axes that torch cannot represent.
     """
     return 0 not in shape or prod(max(size, 1) for size in shape) <= _MAX_EMPTY
 
 
 PRETRAINED_VARIABLE = "FEDAUDIT_PRETRAINED"
-"""Environment variable with the folder of pretrained weights."""
+"""Environment variable that names the folder of pretrained weights."""
 
 _MINILM = "all_minilm_l6_v2"
 
 
-def read_minilm_file(name: str, *needs: str) -> bytes:
-    """Read a file of MiniLM from its package."""
-    refuse_missing("MiniLM", "text", _MINILM, *needs)
+def read_minilm_file(name: str, *required_packages: str) -> bytes:
+    """Read a file of MiniLM from its package, after checking that other packages are installed."""
+    refuse_missing("MiniLM", "text", _MINILM, *required_packages)
     package = find_spec(_MINILM)
     assert package is not None
     assert package.origin is not None
@@ -79,10 +88,12 @@ def read_minilm_file(name: str, *needs: str) -> bytes:
 
 
 def pretrained_file(name: str) -> Path:
-    """Return the file of pretrained weights, by its name or path.
+    """Return the path of pretrained weights.
 
-    Names are of files in the folder ``FEDAUDIT_PRETRAINED``, or ``fedaudit/pretrained`` in the
-    user's cache.
+    Args:
+        name: Path that ends in ``.safetensors``, or name of a file without this suffix. A named
+            file is in the folder ``FEDAUDIT_PRETRAINED``, by default ``fedaudit/pretrained`` in
+            the user's cache.
     """
     path = Path(name)
     if path.suffix == ".safetensors":

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Inside, import modules without garbage collection, and exclude them from later collections.
+    """Disable garbage collection within the context, and exclude imported modules from it later.
 
-    Imports leave barely any garbage, and collections took a seventh of a small study's start.
+    Imports leave barely any garbage, and collections took a seventh of a small study's start-up.
     """
     before, is_enabled = len(sys.modules), gc.isenabled()
     gc.disable()
@@ -26,27 +26,30 @@ def importing() -> Iterator[None]:
 
 
 Progress = Callable[[str, int, int], None]
-"""Callback of (phase, done, total); first with 0 steps done. A total of 0 means nothing to do."""
+"""Callback of (phase, steps done, total steps).
 
-LONG = 24 * 3600
-"""Remaining seconds from which the user is warned, who may have mistyped a number."""
+The first call of a phase has 0 steps done. A total of 0 means that the phase has nothing to do."""
+
+LONG_SECONDS = 24 * 3600
+"""Remaining seconds from which the user is warned, since a setting may be mistyped."""
 
 _MIN_SECONDS = 3.0
-# Window in seconds of Rich's speed estimate; there is none for steps that take longer.
-_MEMORY = 3600
+"""Seconds before the speed of a phase is estimated."""
+_SPEED_WINDOW = 3600
+"""Window of Rich's speed estimate in seconds. Rich shows no estimate if a step takes longer."""
 
 
 def quiet(phase: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
-def on_stderr(text: str) -> None:
-    """Print a line on standard error, and ignore a closed stream."""
+def print_to_stderr(text: str) -> None:
+    """Print a line to standard error, and ignore a closed stream."""
     with suppress(OSError, ValueError):
         print(f"fedaudit: {text}", file=sys.stderr, flush=True)
 
 
-def size_of(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format a number of bytes."""
     amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while amount >= 1000 and len(units) > 1:
@@ -54,7 +57,7 @@ def size_of(count: int) -> str:
     return f"{amount:.3g} {units[0]}"
 
 
-def time_of(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration."""
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
@@ -73,22 +76,22 @@ class Pace:
         self._warned: set[str] = set()
 
     def warning(self, phase: str, done: int, total: int) -> str:
-        """Return a warning for the user; empty if none is needed or it was returned before."""
+        """Return a warning; empty if the phase is fast enough or was warned about before."""
         now = self._clock()
         if phase not in self._starts or done == 0:
             self._starts[phase] = _Start(now, done)
             return ""
         start = self._starts[phase]
-        steps, passed = done - start.done, now - start.time
-        if steps <= 0 or passed < _MIN_SECONDS or phase in self._warned:
+        steps, elapsed = done - start.done, now - start.time
+        if steps <= 0 or elapsed < _MIN_SECONDS or phase in self._warned:
             return ""
-        remaining = passed / steps * (total - done)
-        if remaining < LONG:
+        remaining = elapsed / steps * (total - done)
+        if remaining < LONG_SECONDS:
             return ""
         self._warned.add(phase)
         return (
-            f"{phase}: about {remaining / (24 * 3600):,.0f} days at this speed; Ctrl-C stops it, "
-            "and the same command continues it"
+            f"{phase}: about {remaining / (24 * 3600):,.0f} days at this speed; press Ctrl-C to "
+            "stop, and run the same command to continue"
         )
 
 
@@ -121,7 +124,7 @@ def bars() -> Iterator[Progress]:
     display = Bars(
         *columns,
         console=console,
-        speed_estimate_period=_MEMORY,
+        speed_estimate_period=_SPEED_WINDOW,
         # Output that is redirected to a file must not appear in the terminal.
         redirect_stdout=sys.stdout.isatty(),
     )
@@ -133,7 +136,8 @@ def bars() -> Iterator[Progress]:
         if not total:
             display.remove_task(tasks.pop(phase))
             return
-        # Rich measures from the first step, so steps of an earlier start do not count.
+        # Rich estimates the speed from this first update, so that steps that were done before the
+        # command was resumed do not count.
         display.update(tasks[phase], completed=done)
         warning = pace.warning(phase, done, total)
         if warning:

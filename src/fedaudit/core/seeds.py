@@ -1,4 +1,4 @@
-"""Random generators by name: one per purpose, independent of what was drawn before."""
+"""Named random generators: one per purpose, independent of the draws of other generators."""
 
 import hashlib
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def seed_for(root: int, *path: str | int) -> int:
-    """Return a 63-bit seed that depends on the root seed and the path only."""
+    """Return a 63-bit seed that depends only on the root seed and the path."""
     text = "/".join([str(root), *(f"{type(part).__name__}:{part}" for part in path)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -40,21 +40,24 @@ def seed_globally(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def held_out(ids: Int[Tensor, " samples"], share: float, *, seed: int) -> Bool[Tensor, " samples"]:
+def held_out(
+    ids: Int[Tensor, " samples"], fraction: float, *, seed: int
+) -> Bool[Tensor, " samples"]:
     """Return which samples are held out of training, each with the same probability.
 
-    One coin is tossed per sample, independently of its owner. Membership of the remaining samples
-    is therefore still a fair draw.
+    One coin is tossed per sample, independently of the client that has it. Membership of the
+    remaining samples is therefore still a fair draw.
 
     Args:
         ids: Ids of the samples.
-        share: Expected share of samples that are held out, in [0, 1).
+        fraction: Expected fraction of samples that are held out, in [0, 1).
         seed: Seed of the run.
     """
-    words = ids.numpy().astype(np.uint64) + np.uint64(seed_for(seed, "validation"))
+    hashes = ids.numpy().astype(np.uint64) + np.uint64(seed_for(seed, "validation"))
     # splitmix64 (Steele et al. 2014), so that coins of consecutive ids are independent.
-    words = (words + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share)
+    hashes = (hashes + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    hashes ^= hashes >> np.uint64(31)
+    # The upper 53 bits become a uniform number in [0, 1).
+    return torch.from_numpy((hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction)

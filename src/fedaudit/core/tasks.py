@@ -1,7 +1,7 @@
-"""Tasks: the loss of each sample, the utility of a model, and how its outputs are read.
+"""Tasks: the loss of each sample, the utility of a model, and the meaning of its outputs.
 
-Attacks need a loss for every sample, and some need class probabilities. Only a task knows whether
-a model's outputs are logits of classes, numbers, or tokens.
+Attacks need a loss for every sample, and some need class probabilities. Only a task defines whether
+a model's outputs are logits of classes, numbers, or logits of tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,12 +53,12 @@ class Reading(Flag):
 
 
 class NextTokens(NamedTuple):
-    """A model's predictions of tokens.
+    """A model's predictions of tokens, and the actual tokens.
 
     Attributes:
         logits: Logits that predict each token.
         tokens: The actual tokens.
-        counted: Which tokens count in a loss; padding does not.
+        counted: Whether each token counts in a loss; padding does not.
 
     Examples:
         >>> import fedaudit as fa
@@ -74,13 +74,13 @@ class NextTokens(NamedTuple):
 
 
 class Utility(NamedTuple):
-    """A measure of a model's quality, sample by sample.
+    """Measure of a model's quality on each sample.
 
     Attributes:
         name: Name, such as "accuracy".
         per_sample: Function of (outputs, targets) that returns the value of each sample.
-        is_share: Whether a value is 1 for a correct answer and 0 for a wrong one. The mean is then
-            a rate. Otherwise, smaller values are better.
+        is_share: Whether a value is 1 for a correct prediction and 0 for a wrong one, so that the
+            mean is the fraction of correct predictions. Otherwise, smaller values are better.
 
     Examples:
         >>> import fedaudit as fa
@@ -96,7 +96,7 @@ class Utility(NamedTuple):
 
 
 def logits_of(output: object) -> Tensor:
-    """Return the outputs of a module: the tensor that it returns, or the object's ``logits``.
+    """Extract the output tensor from a module's return value: the value, or its ``logits``.
 
     Raises:
         BadInput: The object is not a tensor and has no logits.
@@ -133,19 +133,19 @@ def width_of_targets(features: Tensor, targets: Tensor) -> int:
 
 @arguments.dataclass(frozen=True)
 class Task:
-    """What a model is trained for: the loss and utility of a sample, and how outputs are read.
+    """Task of a model: the loss and utility of a sample, and the meaning of the outputs.
 
     A task has no tensors and can be imported in other processes, since it is part of an
-    architecture. Two tasks are equal if their names and settings are.
+    architecture. Two tasks are equal if their names and settings are equal.
 
     Attributes:
         name: Catalogue name, or ``package.module:loss`` for a custom loss.
-        losses: Function of (outputs, targets) that returns the loss of each sample; differentiable.
+        losses: Differentiable function of (outputs, targets) that returns the loss of each sample.
             Clients minimise its mean.
         utility: Measure of a model's quality.
-        readings: Further values that can be read from outputs.
+        readings: Values other than the loss that can be read from outputs.
         extract_outputs: Function that extracts the output tensor from the module's return value.
-        features: Function of raw (features, labels) that returns a model's input, or several
+        features: Function of (raw features, labels) that returns a model's input, or several
             inputs by name.
         targets: Function of (features, raw targets) that returns the targets of the loss.
         width: Function of (features, targets) that returns the output width of the model; 0 means
@@ -188,13 +188,13 @@ class Task:
     forward_help: str = field(default="", repr=False, compare=False)
 
     def outputs(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
-        """Return the output tensor of a module on samples, in the form that the losses expect."""
+        """Call a module on samples, and return the outputs that the losses expect."""
         return self.extract_outputs(self.call_module(module, x))
 
     def call_module(
         self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]
     ) -> object:
-        """Call a module on samples, and return its value unchanged."""
+        """Call a module on samples, and return its return value unchanged."""
         return module(x) if self.inputs is None else module(**self.inputs.unpacked(x))
 
     @property
@@ -208,7 +208,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
-def _right(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
+def _is_correct(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
     return (outputs.argmax(1) == targets).float()
 
 
@@ -225,7 +225,7 @@ def _class_indices(features: Tensor, targets: Tensor) -> Tensor:
 CLASSIFICATION = Task(
     "classification",
     cross_entropy,
-    Utility("accuracy", _right, is_share=True),
+    Utility("accuracy", _is_correct, is_share=True),
     Reading.POSTERIOR,
     targets=_class_indices,
     classes=True,
@@ -245,7 +245,7 @@ def classification() -> Task:
 
 
 def classification_by(losses: PerSampleLoss) -> Task:
-    """Return classification with a loss other than cross-entropy.
+    """Return the task of classification with a loss other than cross-entropy.
 
     Args:
         losses: Function of (logits, class indices) that returns one number per sample.
@@ -255,7 +255,7 @@ def classification_by(losses: PerSampleLoss) -> Task:
 
 @checked
 def binary() -> Task:
-    """Binary classification with one logit z per sample, which becomes the two logits 0 and z.
+    """Binary classification with one logit z per sample, which is converted to the logits 0 and z.
 
     The softmax of the two logits is the sigmoid of z. Their cross-entropy is the binary
     cross-entropy of z.
@@ -268,7 +268,7 @@ def binary() -> Task:
     return Task(
         "binary",
         cross_entropy,
-        Utility("accuracy", _right, is_share=True),
+        Utility("accuracy", _is_correct, is_share=True),
         Reading.POSTERIOR,
         extract_outputs=two_logits,
         targets=_zero_or_one,
@@ -337,8 +337,8 @@ def _label_errors(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]
 def _zeros_and_ones(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 2 or not bool(((targets == 0) | (targets == 1)).all()):
         raise BadInput(
-            "targets of the task 'multi-label' must be a row of 0 and 1 per sample, with a column "
-            f"per label, got {_describe(targets)}"
+            "targets of the task 'multi-label' must be one row of zeros and ones per sample, with "
+            f"one column per label, got {_describe(targets)}"
         )
     return targets.float()
 
@@ -382,12 +382,12 @@ def _numbers(features: Tensor, targets: Tensor) -> Tensor:
 def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
     """Prediction of each next token of a sequence, with the mean negative log-likelihood.
 
-    Samples are sequences of whole numbers, which are also the targets. A model gives one row of
+    Samples are sequences of whole numbers, which are also the targets. A model returns one row of
     logits per position.
 
     Args:
         padding: Token that pads sequences; losses ignore it.
-        vocabulary: Number of different tokens; 0 for the largest token of the data plus 1.
+        vocabulary: Number of different tokens. With 0, it is the largest token in the data plus 1.
 
     Examples:
         >>> import fedaudit as fa
@@ -432,13 +432,13 @@ def _whole_numbers(features: Tensor, labels: Tensor) -> Tensor:
         raise BadInput(
             "samples of the task 'next-token' must be sequences of whole numbers, one row per "
             f"sample, got {_describe(features)}; set {setting('data.options.standardise')} to "
-            "false if a file has tokens"
+            "false if the data file contains tokens"
         )
     return features.int()
 
 
 MASK = "attention_mask"
-"""Name of the input that is 0 for tokens that a loss ignores."""
+"""Name of the input that marks tokens which a loss ignores by 0."""
 
 
 def without_masked(task: Task, inputs: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
@@ -450,26 +450,26 @@ def without_masked(task: Task, inputs: Mapping[str, Tensor], tokens: Tensor) -> 
 
 
 def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int) -> Tensor:
-    # Targets that are not token rows are group labels (such as the book). The features are then
-    # the tokens to predict.
+    # Targets that are not rows of tokens are labels of groups, such as the book of each text. The
+    # tokens to predict are then the features.
     is_tokens = targets.ndim == 2 and bool((targets == targets.round()).all())
     tokens = targets if is_tokens else features
     if is_tokens and targets.shape == features.shape:
-        is_shifted = targets[:, :-1] == features[:, 1:]
-        counts = (targets[:, :-1] != padding) & (features[:, 1:] != padding)
+        is_next = targets[:, :-1] == features[:, 1:]
+        is_counted = (targets[:, :-1] != padding) & (features[:, 1:] != padding)
         if (
-            bool(counts.any())
-            and bool(is_shifted[counts].all())
+            bool(is_counted.any())
+            and bool(is_next[is_counted].all())
             and not torch.equal(targets, features)
         ):
             raise BadInput(
                 "targets of the task 'next-token' must be the tokens themselves, but they are "
                 "shifted by one position; pass the tokens unshifted, or leave the targets out"
             )
-    short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
-    if tokens.shape[1] < 2 or short:
+    n_too_short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
+    if tokens.shape[1] < 2 or n_too_short:
         raise BadInput(
-            f"{short} of {len(tokens)} sequences have no token to predict after the first "
+            f"{n_too_short} of {len(tokens)} sequences have no token to predict after the first "
             f"(padding is {padding}); leave them out, or set task.options.padding"
         )
     counted = tokens[tokens != padding]
@@ -487,17 +487,17 @@ def _vocabulary(features: Tensor, targets: Tensor, *, vocabulary: int) -> int:
 
 @arguments.dataclass(frozen=True)
 class Denoising(Task):
-    """Prediction of the noise that was added to a sample, as diffusion models are trained.
+    """Task of diffusion models: prediction of the noise that was added to a sample.
 
-    A sample's outputs are its squared errors, one for each draw of (step, noise). In training,
-    every sample gets one draw. In measurements, all samples, models and rounds get the same draws,
-    so that losses do not differ by their noise.
+    The outputs for a sample are squared errors, one for each draw of a noise step and noise. In
+    training, every sample gets one draw. In measurements, all samples, models and rounds get the
+    same draws, so that differences between losses are not caused by different noise.
 
     Attributes:
         draws: Number of draws per sample outside training.
         seed: Seed of the draws.
-        fixed: Whether all samples and models get the same draws. Otherwise, the draws differ for
-            every sample and model.
+        fixed: Whether all samples and models get the same draws. Otherwise, every sample and model
+            gets different draws.
 
     Examples:
         >>> import fedaudit as fa
@@ -527,8 +527,8 @@ class Denoising(Task):
         clean = clean if clean.is_floating_point() else clean.float()
         steps, noise = self._draw(module, clean)
         ones = [1] * (clean.ndim - 1)
-        signal = signal_share().to(clean)[steps].view(*steps.shape, *ones)
-        noisy = signal.sqrt() * clean[:, None] + (1 - signal).sqrt() * noise
+        fraction = signal_fraction().to(clean)[steps].view(*steps.shape, *ones)
+        noisy = fraction.sqrt() * clean[:, None] + (1 - fraction).sqrt() * noise
         predicted = logits_of(module(noisy, steps, **inputs))
         if predicted.shape != noisy.shape:
             raise BadInput(
@@ -539,10 +539,11 @@ class Denoising(Task):
         return (predicted - noise).square().flatten(2).mean(2)
 
     def _draw(self, module: object, clean: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the steps and the noise of each sample's draws."""
+        """Return the noise steps and the noise of each sample's draws."""
         if getattr(module, "training", False):
             steps = torch.randint(NOISE_STEPS, (len(clean), 1), device=clean.device)
             return steps, torch.randn_like(clean)[:, None]
+        # Outside training, the draws have evenly spaced steps.
         spaced = [int((draw + 0.5) * NOISE_STEPS / self.draws) for draw in range(self.draws)]
         steps = torch.tensor(spaced, device=clean.device).expand(len(clean), -1)
         shape = (self.draws, *clean.shape[1:])
@@ -557,10 +558,11 @@ class Denoising(Task):
 
 
 @cache
-def signal_share() -> Float[Tensor, " steps"]:
-    """Return the clean sample's share of a noisy sample's variance at each step.
+def signal_fraction() -> Float[Tensor, " steps"]:
+    """Return the fraction of a noisy sample's variance that the clean sample has at each step.
 
-    Source: Ho et al. 2020, section 4: the variance added grows linearly from 1e-4 to 0.02.
+    Source: Ho et al. 2020, section 4: the variance that a step adds grows linearly from 1e-4 to
+        0.02.
     """
     return (1 - torch.linspace(1e-4, 0.02, NOISE_STEPS, dtype=torch.float64)).cumprod(0)
 
@@ -577,15 +579,15 @@ def _sum_of_bits(values: Tensor) -> int:
 
 @checked
 def denoising(*, draws: Draws = 8, seed: int = 0, fixed: bool = True) -> Denoising:
-    """Prediction of a sample's noise, conditioned on its label, with the mean squared error.
+    """Prediction of a sample's noise given its label, with the mean squared error.
 
     A model takes noisy samples (samples, draws, ...), the noise step of each draw (samples, draws)
     and the labels ``concept``. It returns the noise. If samples have several named inputs, noise is
-    added to the first one. The model then takes the other inputs instead of ``concept``.
+    added to the first input. The model then takes the other inputs instead of ``concept``.
 
     Args:
-        draws: Draws of (step, noise) per sample, from 1 to 1,000, over which a loss is averaged; in
-            training there is a single draw.
+        draws: Number of draws of a noise step and noise per sample, from 1 to 1,000, over which a
+            loss is averaged. In training, each sample gets a single draw.
         seed: Seed of the draws.
         fixed: Whether draws are the same for all samples, models and rounds.
 
@@ -681,7 +683,7 @@ _TASK_OF_LOSS = {
     "mse_loss": "regression",
     "MSELoss": "regression",
 }
-"""Maps the names of torch losses to the task that uses the same loss per sample."""
+"""Maps the name of a torch loss to the task that computes the same loss for each sample."""
 
 
 def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]) -> None:
@@ -696,14 +698,14 @@ def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]
         task = _TASK_OF_LOSS.get(name)
         raise BadInput(
             f"the loss {name} {'is a class' if is_class else 'returns one number for all samples'}"
-            "; the loss of a task must be a function of outputs and targets that returns one "
+            ", but the loss of a task must be a function of outputs and targets that returns one "
             "number per sample (reduction='none'); pass "
             f"{f'the task {task!r} instead' if task else 'such a function'}"
         )
 
 
-def lacking(what: str, readings: Reading, task: Task) -> str:
-    """Return a message that a part needs readings that a task does not have."""
+def missing_readings(what: str, readings: Reading, task: Task) -> str:
+    """Return a message that a part needs probabilities that a task does not have."""
     names = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
     kinds = " and ".join(names[reading] for reading in readings & ~task.readings)
     return f"{what} needs probabilities of {kinds}, which the task {task.name!r} does not have"
@@ -713,19 +715,19 @@ def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> T
     """Look up a task in the catalogue, an installed package or custom code.
 
     Args:
-        name: Catalogue name, or ``module:object``: a task, or a loss of (outputs, targets) that
-            returns one number per sample.
+        name: Catalogue name, or ``module:object`` for a task, or for a loss of (outputs, targets)
+            that returns one number per sample.
         settings: Settings of the task, or keyword arguments of the loss.
 
     Raises:
-        BadInput: No such task, or it has no such settings.
+        BadInput: There is no such task, or the task does not have these settings.
     """
     part: Task | Callable[..., Task] | PerSampleLoss = look_up(
         "task",
         name,
         TASKS,
         expected="a fedaudit.tasks.Task, or a loss of outputs and targets per sample",
-        fits=lambda part: isinstance(part, Task) or callable(part),
+        is_valid=lambda part: isinstance(part, Task) or callable(part),
     )
     if isinstance(part, Task):
         return part

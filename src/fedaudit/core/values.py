@@ -25,7 +25,8 @@ from fedaudit.core.naming import Setting as Setting
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 
-_LONGEST = 60
+_MAX_TEXT = 60
+"""Number of characters of a text that a summary shows."""
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -33,8 +34,8 @@ Kind = TypeVar("Kind", bound=type)
 def short_repr(kind: Kind) -> Kind:
     """Replace a dataclass's generated ``repr`` by one that never prints samples, targets or ids.
 
-    Apply it above ``@dataclass``. The generated ``repr`` stays available as ``__wrapped__``, which
-    identities of objects are computed from.
+    Apply this decorator above ``@dataclass``. Content hashes of objects are computed from the
+    generated ``repr``, which stays available as ``__wrapped__``.
     """
 
     @functools.wraps(kind.__repr__)
@@ -54,11 +55,12 @@ def summary(value: object) -> str:
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
-        return repr(value if len(value) <= _LONGEST else value[:_LONGEST] + "…")
+        return repr(value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…")
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         return f"<{type(value).__name__} of {len(value)}>"
     if isinstance(value, type):
         return value.__qualname__
+    # A repr that @dataclass generates has one __wrapped__; that of short_repr has two, nested.
     if hasattr(type(value).__repr__, "__wrapped__") and dataclasses.is_dataclass(value):
         inner = type(value).__repr__.__wrapped__  # type: ignore[attr-defined]
         if hasattr(inner, "__wrapped__"):
@@ -70,22 +72,22 @@ ClientId: TypeAlias = int
 Params: TypeAlias = dict[str, Tensor]
 
 NOBODY: ClientId = -1
-"""The owner of a sample that no client trains on."""
+"""Stands for a client number if no client trains on a sample."""
 
 
 class Sees(Flag):
-    """Parts of a run that an attack needs to see; a view offers some of them.
+    """Information and abilities that an attack needs; a view offers some of them.
 
     Attributes:
         PREDICTIONS: Outputs, on any sample, of a model that was trained on the target's data.
-        GLOBAL_MODEL: The parameters of the model that was sent out.
-        UPDATE: How training changed that model, for a client or for a whole cohort.
+        GLOBAL_MODEL: The parameters of the model that the server sends.
+        UPDATE: The change of that model by the training of a client, or of all clients of a round.
         UPLOADS: The upload of each client.
         ROUNDS: Several rounds of the training.
         AUXILIARY_DATA: The adversary's data from the same population.
-        CHOOSES_MODEL: The adversary decides which model a client is sent.
-        REFERENCE_MODELS: Models that the adversary trains as the federation does.
-        CHOOSES_UPLOAD: The adversary decides what one of the clients sends.
+        CHOOSES_MODEL: The adversary decides which model the server sends to a client.
+        REFERENCE_MODELS: Models that the adversary trains in the same way as the federation.
+        CHOOSES_UPLOAD: The adversary decides what one of the clients uploads.
         NEXT_MODEL: The model that the server aggregates from a round's uploads.
     """
 
@@ -114,8 +116,8 @@ class Samples:
             labels, or sequences.
         ids: A number that identifies each sample within its data set.
         inputs: Layout of a model's inputs within the features; None for a single input.
-        labels: Class of each sample, by which samples are divided among clients and drawn; for a
-            task without classes a group that the user chooses, 0 for all by default.
+        labels: Class of each sample, by which samples are divided among clients and drawn. For a
+            task without classes, a group that the user chooses; by default, all are in group 0.
 
     Examples:
         >>> import fedaudit as fa
@@ -144,7 +146,8 @@ class Samples:
         ``attention_mask``). Labels default to the targets if these are whole numbers, else to 0.
 
         Raises:
-            BadInput: There is not one target, id and label per sample, or a value is not a number.
+            BadInput: Features, targets, ids and labels differ in length, or a value is not a
+                number.
         """
         if isinstance(features, Mapping):
             inputs, x = packed({str(name): as_tensor(value) for name, value in features.items()})
@@ -176,10 +179,12 @@ class Samples:
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """Ids, labels, features, and targets unless they equal the labels; for identities."""
+        """Tensors that identify the samples: ids, labels, features, and targets if not labels."""
         labels, targets = self.labels, self.targets
-        same = targets is labels or (targets.dtype == labels.dtype and torch.equal(targets, labels))
-        return (self.ids, labels, self.features, *(() if same else (targets,)))
+        are_equal = targets is labels or (
+            targets.dtype == labels.dtype and torch.equal(targets, labels)
+        )
+        return (self.ids, labels, self.features, *(() if are_equal else (targets,)))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Samples":
         """Return the samples with a function applied to every tensor, such as a move to a GPU.
@@ -208,12 +213,12 @@ class Samples:
     def joined(*parts: "Samples") -> "Samples":
         """Concatenate samples."""
         targets = torch.cat([part.targets for part in parts])
-        same = all(part.labels is part.targets for part in parts)
+        labels_are_targets = all(part.labels is part.targets for part in parts)
         return Samples(
             torch.cat([part.features for part in parts]),
             targets,
             torch.cat([part.ids for part in parts]),
-            targets if same else torch.cat([part.labels for part in parts]),
+            targets if labels_are_targets else torch.cat([part.labels for part in parts]),
             parts[0].inputs,
         )
 
@@ -230,8 +235,8 @@ def as_tensor(values: object) -> Tensor:
         array = np.asarray(values)
     except ValueError as error:
         raise BadInput(
-            f"samples are arrays of numbers with one row per sample, all of one length: {error}; "
-            "pad the shorter rows"
+            f"samples are arrays of numbers with one row per sample, all of the same length: "
+            f"{error}; pad the shorter rows"
         ) from error
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise BadInput(
@@ -265,8 +270,8 @@ class Batch:
 class Architecture:
     """A model without its parameters.
 
-    Two architectures are equal if their names and settings are. For training in several processes,
-    ``build`` must be importable: a function, class or ``functools.partial`` of one.
+    Two architectures are equal if their names and settings are equal. For training in several
+    processes, ``build`` must be importable: a function, class or ``functools.partial`` of one.
 
     Attributes:
         name: Catalogue name, or ``package.module:callable`` for a custom model.
@@ -288,7 +293,7 @@ class Architecture:
     def built(self, seed: int = 0) -> nn.Module:
         """Return a new module, without changing the global random state.
 
-        Frozen parameters belong to the architecture: they are those of seed 0 for every model.
+        Frozen parameters belong to the architecture: every model has those of seed 0.
 
         Args:
             seed: Seed of the initial parameters.
@@ -322,12 +327,12 @@ class Model:
         """Return a model with copies of a module's trainable parameters and buffers.
 
         Raises:
-            BadInput: Layers of the module do not know their sizes yet.
+            BadInput: The module has lazy layers whose sizes are not known yet.
         """
         if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
             raise BadInput(
-                f"layers of the {type(module).__name__} do not know their sizes yet; run it on a "
-                "batch where it is constructed"
+                f"the {type(module).__name__} has lazy layers whose sizes are not known yet; run "
+                "it on a batch after you construct it"
             )
         return Model(
             architecture,
@@ -352,15 +357,15 @@ class Model:
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for name, value in (self.params | self.buffers).items():
-                slot = tensors.get(name)
-                if slot is None or slot.shape != value.shape:
-                    shape = None if slot is None else tuple(slot.shape)
+                tensor = tensors.get(name)
+                if tensor is None or tensor.shape != value.shape:
+                    shape = None if tensor is None else tuple(tensor.shape)
                     raise BadInput(
-                        f"parameter {name!r} of shape {tuple(value.shape)} does not fit the "
-                        f"{self.architecture.name!r} module, whose shape is {shape}; use the "
-                        "architecture that the parameters were trained with"
+                        f"parameter {name!r} has shape {tuple(value.shape)}, but shape {shape} in "
+                        f"the {self.architecture.name!r} module; use the architecture that the "
+                        "parameters were trained with"
                     )
-                slot.copy_(value)
+                tensor.copy_(value)
         return module
 
     def tensors(self) -> Params:
@@ -370,7 +375,7 @@ class Model:
 
     @staticmethod
     def from_tensors(architecture: Architecture, tensors: Params) -> "Model":
-        """Return the model of a dictionary that :meth:`tensors` returned."""
+        """Return a model with the parameters and buffers that :meth:`tensors` returned."""
         parts: dict[str, Params] = {"params": {}, "buffers": {}}
         for key, value in tensors.items():
             part, _, name = key.partition("/")
@@ -383,20 +388,20 @@ class Model:
 
 
 def positions_of(values: Int[ndarray, " samples"]) -> dict[int, Int[ndarray, " _"]]:
-    """Return the ascending positions of each value that occurs, by ascending value.
+    """Return each value that occurs, in ascending order, with its ascending positions.
 
-    Values are sorted once, since one search per value would take quadratic time.
+    The values are sorted once, since one search per value would take quadratic time.
     """
     order = np.argsort(values, kind="stable")
     # With counts, since np.unique without them imports numpy.ma.
-    values_found, counts = np.unique(values, return_counts=True)
-    return dict(zip(values_found.tolist(), np.split(order, counts.cumsum())[:-1], strict=True))
+    distinct_values, counts = np.unique(values, return_counts=True)
+    return dict(zip(distinct_values.tolist(), np.split(order, counts.cumsum())[:-1], strict=True))
 
 
 def chunks(total: int, size: int) -> Iterator[slice]:
     """Yield slices of a fixed size that cover ``range(total)``.
 
-    Another chunk size can change the last bits of a batched result. Callers therefore never derive
+    The chunk size can change the last bits of a batched result. Callers therefore never derive
     ``size`` from the number of workers.
     """
     for start in range(0, total, size):
@@ -408,9 +413,9 @@ def flat(params: Mapping[str, Tensor]) -> Float[Tensor, " parameters"]:
     return torch.cat([value.flatten() for value in params.values()])
 
 
-def tail_size(params: Mapping[str, Tensor], share: float) -> int:
-    """Return the number of entries in a share of all entries, in [0, 1], rounded down."""
-    return floor(share * sum(value.numel() for value in params.values()))
+def tail_size(params: Mapping[str, Tensor], fraction: float) -> int:
+    """Return a fraction in [0, 1] of the total number of entries, rounded down."""
+    return floor(fraction * sum(value.numel() for value in params.values()))
 
 
 def plus_tail(params: Mapping[str, Tensor], added: Float[Tensor, " entries"]) -> Params:
@@ -453,11 +458,14 @@ def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
 
 
 def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
-    """Return ``sum_i weights[i] * parts[i]``, added in this order, which fixes the last bits.
+    """Return ``sum_i weights[i] * parts[i]``.
+
+    The terms are added in this order, since another order can change the last bits.
 
     Args:
-        parts: At least one; an iterator is consumed part by part, without keeping any.
-        weights: Weight of each part.
+        parts: One or more dictionaries of tensors. Only one item of an iterator is in memory at a
+            time.
+        weights: Weight of each dictionary.
     """
     total: Params | None = None
     for part, weight in zip(parts, weights, strict=True):
@@ -472,7 +480,7 @@ def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]
 
 
 def common(parts: Sequence[Mapping[str, Tensor]]) -> list[Params]:
-    """Return the tensors of each part whose names all parts have."""
+    """Restrict dictionaries of tensors to the names that all of them have."""
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return [{name: part[name] for name in names} for part in parts]
 

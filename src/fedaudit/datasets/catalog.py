@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.arguments import parameters, refuse_unfit
+from fedaudit.core.arguments import parameters, refuse_invalid
 from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
 from fedaudit.core.importing import call_part, installed, is_custom, look_up
 from fedaudit.core.lazy import Catalogue
@@ -153,7 +153,7 @@ def custom_source(name: str) -> Callable[..., object]:
     """
     kind = "a function that returns a Dataset"
     try:
-        return look_up("data set", name, GENERATED, expected=kind, fits=callable)
+        return look_up("data set", name, GENERATED, expected=kind, is_valid=callable)
     except BadInput as error:
         close = nearest(name.partition(":")[0], READERS, limit=1)
         hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
@@ -190,7 +190,9 @@ def _check_options(
     settings = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}
     _refuse_unknown(what, options, settings)
     for name, value in options.items():
-        refuse_unfit(f"{name} of {what}", value, settings[name].annotation, settings[name].default)
+        refuse_invalid(
+            f"{name} of {what}", value, settings[name].annotation, settings[name].default
+        )
 
 
 def _refuse_unknown(what: str, options: Iterable[str], allowed: Collection[str]) -> None:

@@ -79,7 +79,7 @@ def defense_named(name: str) -> Callable[..., Defense]:
         name,
         DEFENSES,
         expected="a class derived from fedaudit.defenses.Defense",
-        fits=lambda value: (
+        is_valid=lambda value: (
             isinstance(value, CopyFactory)
             or (isinstance(value, type) and issubclass(value, Defense))
         ),

@@ -22,7 +22,7 @@ from fedaudit.evaluation.truth import run_coordinates
 from fedaudit.metrics import generalisation_gap, share
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import training_samples
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import (
     GENERALISATION_GAP,
@@ -70,7 +70,7 @@ class EvaluationSplit:
 
 def evaluation_split(run: Setup) -> EvaluationSplit:
     """Return the evaluation samples of a run, without samples that clients hold out."""
-    used = left_to_train(run.deal.clients, run.holdout)
+    used = training_samples(run.deal.clients, run.holdout)
     # A defense may change samples. The evaluation takes the original ones, by id.
     training_data = {
         client: data if used[client] is data else data.take(torch.isin(data.ids, used[client].ids))
@@ -128,15 +128,15 @@ def accuracy_notes(
         f"client-{c}": (model, split.by_client[c]) for c, model in sorted(round.kept.items())
     }
     notes, count = dict[str, str](), count or count_correct
-    for name, (model, training_samples) in (by_client or models).items():
+    for name, (model, trained_on) in (by_client or models).items():
         if not model.architecture.task.utility.is_share:
             if means:
-                notes |= _means(model, split.test, training_samples, device)
+                notes |= _means(model, split.test, trained_on, device)
             continue
         notes |= {
             f"{_TEST}{name}": str(count(model, split.test, device)),
-            f"{_TRAIN}{name}": str(count(model, training_samples, device)),
-            f"{_TOTAL}{name}": str(len(training_samples)),
+            f"{_TRAIN}{name}": str(count(model, trained_on, device)),
+            f"{_TOTAL}{name}": str(len(trained_on)),
         }
     return notes | gaps
 
@@ -252,7 +252,7 @@ def _count_chosen(
     """Return counts of correct predictions of the models that clients chose."""
     counts = dict[str, int]()
     for prefix, samples in ((_TEST, split.test), (_TRAIN, split.all_clients)):
-        outputs = outputs_of_chosen_models(round, samples, run.groups.place, device)
+        outputs = outputs_of_chosen_models(round, samples, run.groups.similar_client, device)
         counts[prefix] = int((outputs.argmax(1) == samples.labels).sum())
     counts[_TOTAL] = len(split.all_clients)
     return {f"{prefix}{ALL_CLIENTS}": str(count) for prefix, count in counts.items()}

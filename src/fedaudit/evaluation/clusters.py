@@ -29,7 +29,7 @@ from fedaudit.metrics.intervals import Limited, averaged
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import server_risk
-from fedaudit.plan.dealing import GroupedData, left_to_train
+from fedaudit.plan.dealing import GroupedData, training_samples
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import (
     ACCURACY,
@@ -151,9 +151,9 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
         run,
         round,
         chosen_models(round, sorted(run.deal.clients)),
-        left_to_train(run.deal.clients, run.holdout),
-        torch.from_numpy(run.groups.place)[test.ids],
-        outputs_of_chosen_models(round, test, run.groups.place, device),
+        training_samples(run.deal.clients, run.holdout),
+        torch.from_numpy(run.groups.similar_client)[test.ids],
+        outputs_of_chosen_models(round, test, run.groups.similar_client, device),
     )
     notes = {STATE: _cluster_round(tested, device).model_dump_json()}
     if round.index == run.measured_rounds[-1]:

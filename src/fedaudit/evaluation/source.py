@@ -48,9 +48,9 @@ from fedaudit.results.runs import (
     LABELS,
     LABELS_METHOD,
     OWN,
-    Answered,
-    Chained,
+    ChainedInference,
     ClassSuccess,
+    SelectivePrediction,
     SourceResult,
 )
 
@@ -239,7 +239,7 @@ def _result(
             for label, rows in positions_of(samples.labels).items()
         ],
         answers=[
-            Answered(least=least, answered=success.total, right=success.hits)
+            SelectivePrediction(least=least, answered=success.total, right=success.hits)
             for least, success in selective.items()
         ],
         chained=sources_of_inferred_members(run, attack, measured, is_correct, samples),
@@ -320,7 +320,7 @@ def sources_of_inferred_members(
     measured: Mapping[str, Measurements],
     is_correct: Bool[ndarray, " samples"],
     samples: SourceQueries,
-) -> list[Chained]:
+) -> list[ChainedInference]:
     """Count correct sources among the queries that membership inference classifies as members.
 
     The membership score of a sample is the maximum over clients of the attack's signal, averaged
@@ -338,7 +338,7 @@ def sources_of_inferred_members(
         threshold = np.sort(null)[::-1][allowed] if allowed < len(null) else -np.inf
         is_accepted = score[samples.positions] > threshold
         results.append(
-            Chained(
+            ChainedInference(
                 fpr=fpr,
                 realised_fpr=float((null > threshold).mean()),
                 called=int(is_accepted.sum()),

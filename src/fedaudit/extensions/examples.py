@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack, PerClient, Rule
 from fedaudit.core.errors import BadInput, Damaged, Unsupported, table
-from fedaudit.core.files import own_folder, own_place
+from fedaudit.core.files import create_subfolder, unlinked_path
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Sees
@@ -35,7 +35,7 @@ from fedaudit.observe.measurements import (
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.algorithm import server_risk
-from fedaudit.plan.dealing import dealt, exclude_held_out, left_to_train, shifted_groups
+from fedaudit.plan.dealing import draw_deal, exclude_held_out, shifted_groups, training_samples
 from fedaudit.plan.named import defense_key, defenses_of, representatives
 from fedaudit.plan.optional import OPTIONAL, DefenseSection, ShadowSection
 from fedaudit.plan.parts import Extension, FitContext, Setup
@@ -252,10 +252,10 @@ class KnownSplit(LearnedFrom):
     ) -> None:
         signals = _learned_signals(run)
         measured = measure_round(round, signals, self.known.samples, device=device)
-        write_measured(own_folder(run.folder, KNOWN), measured, {"run": notes["run"]})
+        write_measured(create_subfolder(run.folder, KNOWN), measured, {"run": notes["run"]})
 
     def missing_signals(self, run: Setup) -> list[str]:
-        measured = signal_names(own_place(run.folder, KNOWN))
+        measured = signal_names(unlinked_path(run.folder, KNOWN))
         return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
@@ -266,7 +266,7 @@ class KnownSplit(LearnedFrom):
 
     def _examples(self, run: Setup) -> dict[ClientId, Examples]:
         folder = run.folder
-        stored = measured_rounds_in(own_place(folder, KNOWN))
+        stored = measured_rounds_in(unlinked_path(folder, KNOWN))
         rounds: list[MeasuredRound] = [part.measured for part in stored]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
             raise BadInput(
@@ -346,7 +346,7 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
             "attacks learn from a client that is neither audited nor merged, but shadow.client is "
             f"{section.client}; set it to one of {unaudited}"
         )
-    trained_on = left_to_train({client: run.deal.clients[client]}, run.holdout)[client]
+    trained_on = training_samples({client: run.deal.clients[client]}, run.holdout)[client]
     return known_split(
         run.dataset,
         run.deal,
@@ -404,7 +404,7 @@ def adversary_federation(
     study = additional_study(run, name, audit, defense=plan.defense, server=ServerSection())
     assert run.parts is not None
     partition, seed = run.parts.partition, study.seeds[0]
-    deal = shadow_deal(dataset, run.deal, lambda unused: dealt(study, partition, unused, seed))
+    deal = shadow_deal(dataset, run.deal, lambda unused: draw_deal(study, partition, unused, seed))
     data = shifted_groups(study, dataset, deal, seed)
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir):

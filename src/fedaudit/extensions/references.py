@@ -19,7 +19,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.extensions.examples import AdversaryFederations, FederationPlan, adversary_federation
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import View, with_resources
-from fedaudit.plan.dealing import exclude_held_out, left_to_train
+from fedaudit.plan.dealing import exclude_held_out, training_samples
 from fedaudit.plan.optional import ReferencesSection
 from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
@@ -200,7 +200,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
 def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
     """Return a reference federation with further samples in its audit set."""
     owner = np.full(len(samples), NOBODY, dtype=np.int64)
-    for client, trained_on in left_to_train(reference.deal.clients, reference.holdout).items():
+    for client, trained_on in training_samples(reference.deal.clients, reference.holdout).items():
         owner[np.isin(samples.ids.numpy(), trained_on.ids.numpy())] = client
     audit = reference.deal.audit
     extended = AuditSet(

@@ -465,7 +465,7 @@ def _checks(replay: Replay, calls: int) -> Iterator[FilterCheck]:
 
 def _look_up(value: object, kind: str) -> tuple[str, object]:
     if isinstance(value, str):
-        return value, look_up(kind, value, {}, expected="any object", fits=lambda _: True)
+        return value, look_up(kind, value, {}, expected="any object", is_valid=lambda _: True)
     return str(getattr(value, "__qualname__", type(value).__qualname__)), value
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported, option, type_of
-from fedaudit.core.importing import line_of
+from fedaudit.core.importing import location_of
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Architecture, Model
 from fedaudit.filters.claim import Arrays, Claim, flatten
@@ -449,7 +449,7 @@ class Replay:
         except (Exception, SystemExit) as error:
             raise BadInput(
                 f"the filter {self.name!r} fails: {type(error).__name__}: {error} "
-                f"({line_of(error)})"
+                f"({location_of(error)})"
             ) from error
         # A filter that returns nothing has changed its argument in place.
         result = update if result is None and self.kind != "step" else result

@@ -11,7 +11,7 @@ import torch
 
 from fedaudit.core.devices import CPU, refuse_several_workers
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
-from fedaudit.core.modules import frozen_digest, in_model_dtype, refuse_unfit
+from fedaudit.core.modules import frozen_digest, in_model_dtype, refuse_unusable_model
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Params, Samples
@@ -303,7 +303,7 @@ def _convert_features(
     # The data with the highest class show if a model has too few outputs.
     most_classes = max(clients.values(), key=lambda data: int(data.labels.max()))
     for model in models:
-        refuse_unfit(model, most_classes)
+        refuse_unusable_model(model, most_classes)
     return {
         client: data.replace(features=in_model_dtype(data.features, models[0]))
         for client, data in clients.items()

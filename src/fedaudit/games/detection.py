@@ -1,4 +1,4 @@
-"""Detection of planted models by a client, on honest and tampered federations."""
+"""Detection of planted models by a client, on models of honest and of tampering servers."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +33,9 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.mechanism import Given, resolve_mechanism
-from fedaudit.games.playing import At, rules_of, share_estimate
-from fedaudit.games.records import Dealt
+from fedaudit.games.mechanism import GameMechanism, resolve_mechanism
+from fedaudit.games.playing import MakeEstimate, rate_estimate, rules_of
+from fedaudit.games.records import GameRecords
 from fedaudit.metrics.delong import auc_over_runs, rates_at_calibrated_threshold
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
@@ -46,18 +46,20 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, Outline, WeightSpread
 
 HONEST = ""
-"""Name for models without a planted neuron, in place of a server's."""
+"""Name of the server whose models have no planted neuron."""
 
 FPR = 0.05
-"""Largest share of honest models above a threshold, on the runs that choose it."""
+"""Maximum false-positive rate of a threshold, on the runs from which it is chosen."""
 
 
 class Inspected(NamedTuple):
-    """Models as a client sees them, one per row.
+    """Models that a client inspects, one per row.
+
+    A *sign* is a statistic of a model by which a client may notice a planted neuron.
 
     Attributes:
-        server: How a neuron was planted; ``HONEST`` for none.
-        run: Federation of the model.
+        server: Name of the server that planted the neuron; ``HONEST`` if no neuron is planted.
+        run: Number of the model's federation.
         own: Whether the target is one of the client's records; false for honest models.
         values: Value of each sign, in the order of ``SIGNS``.
     """
@@ -69,40 +71,44 @@ class Inspected(NamedTuple):
 
 
 def detector_roc(inspected: Inspected, *, seed: int) -> list[Estimate]:
-    """Compute the figures of each sign against each kind of server.
+    """Compute the estimates of each sign against each kind of server.
 
-    The first half of the runs chooses thresholds. One honest and one planted model of each other
-    run are judged, so counts are independent.
+    Thresholds are chosen on the first half of the runs. The detection rates are counted on one
+    honest and one planted model of each other run, so that the counted models are independent.
     """
-    kinds = np.asarray(inspected.server)
-    honest, runs = kinds == HONEST, np.unique(inspected.run)
-    early, late = np.split(runs, [len(runs) // 2])
-    choosing = honest & np.isin(inspected.run, early)
+    servers = np.asarray(inspected.server)
+    is_honest, runs = servers == HONEST, np.unique(inspected.run)
+    calibration_runs, test_runs = np.split(runs, [len(runs) // 2])
+    is_calibration = is_honest & np.isin(inspected.run, calibration_runs)
     estimates: list[Estimate] = []
     for server in dict.fromkeys(name for name in inspected.server if name != HONEST):
-        planted = kinds == server
-        both = planted | honest
-        judged = [_draw_per_run(inspected, side, late, seed=seed) for side in (planted, honest)]
+        is_planted = servers == server
+        both = is_planted | is_honest
+        test_models = [
+            _draw_per_run(inspected, mask, test_runs, seed=seed) for mask in (is_planted, is_honest)
+        ]
         for name, values in zip(SIGNS, inspected.values.T, strict=True):
-            estimate: At = partial(Estimate, topic=figures.DETECTOR, attack=server, group=name)
-            draws = seeded_numpy(seed, "resamples", server, name)
-            pooled = auc_over_runs(values[both], planted[both], inspected.run[both], rng=draws)
+            estimate: MakeEstimate = partial(
+                Estimate, topic=figures.DETECTOR, attack=server, group=name
+            )
+            rng = seeded_numpy(seed, "resamples", server, name)
+            pooled = auc_over_runs(values[both], is_planted[both], inspected.run[both], rng=rng)
             limits = {"low": pooled.low, "high": pooled.high, "method": pooled.method}
             estimates.append(estimate(metric=figures.SIGN_AUC, value=pooled.value, **limits))
-            for metric, side in (
+            for metric, mask in (
                 (figures.OWN_AUC, inspected.own),
                 (figures.OTHERS_AUC, ~inspected.own),
             ):
-                chosen = (planted & side) | honest
+                chosen = (is_planted & mask) | is_honest
                 estimates.append(
-                    estimate(metric=metric, value=auc(values[chosen], planted[chosen]))
+                    estimate(metric=metric, value=auc(values[chosen], is_planted[chosen]))
                 )
             rates = rates_at_calibrated_threshold(
-                values[choosing], *(values[item] for item in judged), fpr=FPR
+                values[is_calibration], *(values[index] for index in test_models), fpr=FPR
             )
             estimates += [
-                share_estimate(estimate, metric, item)
-                for metric, item in zip(
+                rate_estimate(estimate, metric, rate)
+                for metric, rate in zip(
                     (figures.DETECTED, figures.FALSE_ALARMS), rates, strict=True
                 )
             ]
@@ -111,29 +117,29 @@ def detector_roc(inspected: Inspected, *, seed: int) -> list[Estimate]:
 
 def _draw_per_run(
     inspected: Inspected,
-    side: Bool[np.ndarray, " models"],
+    mask: Bool[np.ndarray, " models"],
     runs: Int[np.ndarray, " runs"],
     *,
     seed: int,
 ) -> Int[np.ndarray, " runs"]:
-    """Draw one model of a side from each run; honest ones are the same for every server."""
+    """Draw one masked model from each run. The honest models are the same for every server."""
     rng = seeded_numpy(seed, "judged")
-    return np.array([rng.choice(np.flatnonzero(side & (inspected.run == run))) for run in runs])
+    return np.array([rng.choice(np.flatnonzero(mask & (inspected.run == run))) for run in runs])
 
 
-_RECORDS = 1000
-"""Number of the server's records to which one row is fitted."""
+_N_RECORDS = 1000
+"""Number of the server's records to which the row of the server "one-row" is fitted."""
 
 
-class Aim(NamedTuple):
-    """Knowledge of the server about its target.
+class TargetKnowledge(NamedTuple):
+    """What a server knows about its target.
 
     Attributes:
-        target: Index among the clients' records.
-        neuron: Neuron trained for it.
-        of_target: Randomised copies of it.
-        of_others: The server's records.
-        batch: Records in a client's batch.
+        target: Index of the target among the clients' records.
+        neuron: Neuron that is trained for the target.
+        of_target: Randomised copies of the target.
+        of_others: Randomised copies of the server's records.
+        batch: Number of records in a client's batch.
     """
 
     target: int
@@ -143,27 +149,27 @@ class Aim(NamedTuple):
     batch: int
 
 
-SERVERS: dict[str, Callable[[Model, Aim], Planted]] = {
-    "planted": lambda model, aim: plant(model, aim.neuron),
-    "disguised": lambda model, aim: plant_disguised(model, aim.neuron),
-    "one-row": lambda model, aim: plant_one_row(
-        model, aim.of_target, aim.of_others, batch=aim.batch
+SERVERS: dict[str, Callable[[Model, TargetKnowledge], Planted]] = {
+    "planted": lambda model, knowledge: plant(model, knowledge.neuron),
+    "disguised": lambda model, knowledge: plant_disguised(model, knowledge.neuron),
+    "one-row": lambda model, knowledge: plant_one_row(
+        model, knowledge.of_target, knowledge.of_others, batch=knowledge.batch
     ),
 }
-"""Ways of planting a neuron: as AMI does; with the lengths of weights kept and nothing set to zero;
-or as one row over the unchanged first layer."""
+"""Ways in which servers plant a neuron: as in AMI; with the norms of the honest weights and without
+zeros; or as one row of the second layer, over the unchanged first layer."""
 
 REPLACES_UNITS = ("planted", "disguised")
-"""Servers that put units of their own into the first layer."""
+"""Servers that replace units of the first layer."""
 
 
-def aim_at(contest: Contest, number: int) -> Aim:
-    """Prepare a server for the contest's target of that number."""
+def knowledge_of(contest: Contest, number: int) -> TargetKnowledge:
+    """Prepare a server for the contest's target with this number."""
     target, rng = contest.target(number), seeded(contest.seed, "one row", number)
     copies = contest.pools.clients[target].expand(contest.rules.copies, -1)
-    chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_RECORDS]
+    chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_N_RECORDS]
     randomise = contest.randomisers.server
-    return Aim(
+    return TargetKnowledge(
         target,
         contest.neurons([number]),
         randomise(copies, rng),
@@ -172,22 +178,30 @@ def aim_at(contest: Contest, number: int) -> Aim:
     )
 
 
-_BINS = 60
-_TESTED_ON = 2000
+_N_BINS = 60
+_N_TEST_RECORDS = 2000
 _INSPECTOR = 0
+"""Number of the client that inspects the models."""
 
 
 class _Federation(NamedTuple):
-    """One run: the models that its first client is sent, and the records that clients train on."""
+    """Run of an honest federation.
+
+    Attributes:
+        models: Model that the inspecting client receives in each round.
+        own: Records of the inspecting client.
+        all_records: Records of all clients.
+        accuracy: Test accuracy of the last of these models.
+    """
 
     models: Sequence[Model]
     own: Samples
-    everybody: Samples
+    all_records: Samples
     accuracy: float
 
 
 class _Row(NamedTuple):
-    """One inspected model; the first four fields are a row of :class:`Inspected`."""
+    """Inspected model. The first four fields are a row of :class:`Inspected`."""
 
     server: str
     run: int
@@ -196,30 +210,32 @@ class _Row(NamedTuple):
     success: float
 
 
-def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
-    """Compute the detector ROC of each sign, on planted models and honest federations.
+def detect(study: GameStudy, records: GameRecords, *, progress: Progress) -> Detection:
+    """Compute the detector ROC of each sign, on planted and honest models.
 
-    Each run deals the records again and trains a federation honestly. The models that its first
-    client is sent are inspected as they are, and with a neuron planted by each kind of server: for
-    one of the client's records, and for another client's. Thresholds are chosen on other runs.
+    Each run divides the records again and trains an honest federation. The first client inspects
+    the models that it receives: unchanged, and with a neuron that each kind of server plants for a
+    record of this client or of another client. Thresholds are chosen on other runs.
 
     Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
     """
-    begun, settings = monotonic(), study.detector
-    mechanism = resolve_mechanism(study.mechanism, dealt.pools.clients.shape[1])
+    start, settings = monotonic(), study.detector
+    mechanism = resolve_mechanism(study.mechanism, records.pools.clients.shape[1])
     seed = seed_for(study.seed, "detector")
-    contest = Contest(dealt.pools, rules_of(study), seed, mechanism.randomisers)
+    contest = Contest(records.pools, rules_of(study), seed, mechanism.randomisers)
     rows: list[_Row] = []
-    accuracy, mine, spread = [], 0, None
+    accuracies, n_own, spread = [], 0, None
     with one_thread():
         for run in range(settings.runs):
             progress("runs of the detector", run, settings.runs)
-            federation = _federation(study, dealt, mechanism, run)
-            aims = {is_own: _aim(contest, federation, run, is_own) for is_own in (True, False)}
-            rows += _rows(federation, aims, run, _inspected_rounds(study))
-            accuracy.append(federation.accuracy)
-            mine = len(federation.own)
-            spread = spread or _collect_weights(federation.models[-1], aims[True])
+            federation = _federation(study, records, mechanism, run)
+            knowledge = {
+                is_own: _draw_target(contest, federation, run, is_own) for is_own in (True, False)
+            }
+            rows += _rows(federation, knowledge, run, _inspected_rounds(study))
+            accuracies.append(federation.accuracy)
+            n_own = len(federation.own)
+            spread = spread or _collect_weights(federation.models[-1], knowledge[True])
     progress("runs of the detector", settings.runs, settings.runs)
     server, *columns, _ = zip(*rows, strict=True)
     estimate = partial(Estimate, topic=figures.DETECTOR)
@@ -237,96 +253,111 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
         judged=settings.runs - settings.runs // 2,
         honest=server.count(HONEST),
         planted=server.count(next(iter(SERVERS))),
-        own=mine,
+        own=n_own,
         estimates=[
-            estimate(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracy))),
+            estimate(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracies))),
             *success,
             *detector_roc(Inspected(server, *map(np.asarray, columns)), seed=seed),
         ],
         weights=spread,
-        seconds=round(monotonic() - begun, 1),
+        seconds=round(monotonic() - start, 1),
     )
 
 
-def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _Federation:
+def _federation(
+    study: GameStudy, records: GameRecords, mechanism: GameMechanism, run: int
+) -> _Federation:
     settings, seed = study.detector, seed_for(study.seed, "federation", run)
-    clients = dealt.pools.clients
+    clients = records.pools.clients
     if len(clients) < 3 * settings.clients:
         raise BadInput(
             f"{len(clients)} records are too few for {settings.clients} clients of a federation; "
             f"lower detector.clients or raise {setting('records.clients')}"
         )
     features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
-    everybody = Samples(features, dealt.labels.clients, torch.arange(len(features)))
+    all_records = Samples(features, records.labels.clients, torch.arange(len(features)))
     order = torch.randperm(len(clients), generator=seeded(seed, "deal"))
-    data = {c: everybody.take(part) for c, part in enumerate(order.tensor_split(settings.clients))}
-    rounds = simulate(_algorithm(study, dealt), data, rounds=settings.rounds, seed=seed)
+    parts = enumerate(order.tensor_split(settings.clients))
+    data = {client: all_records.take(part) for client, part in parts}
+    rounds = simulate(_algorithm(study, records), data, rounds=settings.rounds, seed=seed)
     models = [round.sent[_INSPECTOR].model for round in rounds]
-    some = mechanism.randomisers.client(dealt.pools.servers[:_TESTED_ON], seeded(seed, "test"))
-    right = outputs_of(models[-1], some).argmax(1) == dealt.labels.servers[:_TESTED_ON]
-    return _Federation(models, data[_INSPECTOR], everybody, float(right.double().mean()))
+    test_records = mechanism.randomisers.client(
+        records.pools.servers[:_N_TEST_RECORDS], seeded(seed, "test")
+    )
+    predicted = outputs_of(models[-1], test_records).argmax(1)
+    is_correct = predicted == records.labels.servers[:_N_TEST_RECORDS]
+    return _Federation(models, data[_INSPECTOR], all_records, float(is_correct.double().mean()))
 
 
-def _algorithm(study: GameStudy, dealt: Dealt) -> Algorithm:
-    settings, shape = study.detector, (dealt.pools.clients.shape[1],)
+def _algorithm(study: GameStudy, records: GameRecords) -> Algorithm:
+    settings, shape = study.detector, (records.pools.clients.shape[1],)
     hidden = f"{_units(study)},{settings.rows}"
-    build = MLP(hidden=hidden).for_samples(shape, dealt.labels.classes)
+    build = MLP(hidden=hidden).for_samples(shape, records.labels.classes)
     net = Architecture("mlp", build, (("hidden", hidden),))
     training = LocalTraining(lr=settings.lr)
     return FedSGD(net, training) if settings.algorithm == "fedsgd" else FedAvg(net, training)
 
 
-def _aim(contest: Contest, federation: _Federation, run: int, is_own: bool) -> Aim:
-    """Draw a target among the client's own records, or among the others'."""
-    mine = set(federation.own.ids.tolist())
-    number = next(n for n in count(run * 10**6) if (contest.target(n) in mine) == is_own)
-    return aim_at(contest, number)
+def _draw_target(
+    contest: Contest, federation: _Federation, run: int, is_own: bool
+) -> TargetKnowledge:
+    """Draw a target among the records of the inspecting client, or of the other clients."""
+    own_ids = set(federation.own.ids.tolist())
+    # Each run searches a range of its own, so that runs have different targets.
+    number = next(n for n in count(run * 10**6) if (contest.target(n) in own_ids) == is_own)
+    return knowledge_of(contest, number)
 
 
 def _rows(
-    federation: _Federation, aims: Mapping[bool, Aim], run: int, rounds: Sequence[int]
+    federation: _Federation,
+    knowledge: Mapping[bool, TargetKnowledge],
+    run: int,
+    rounds: Sequence[int],
 ) -> Iterator[_Row]:
     for index in rounds:
-        before, now = federation.models[index - 1], federation.models[index]
-        inspected = [(HONEST, False, now, math.nan)]
-        for server, plants in SERVERS.items():
-            for is_own, aim in aims.items():
-                model, (place,) = plants(now, aim)
-                success = _success(model, place, aim, federation.everybody)
+        previous, current = federation.models[index - 1], federation.models[index]
+        inspected = [(HONEST, False, current, math.nan)]
+        for server, plant_neuron in SERVERS.items():
+            for is_own, target in knowledge.items():
+                model, (place,) = plant_neuron(current, target)
+                success = _success(model, place, target, federation.all_records)
                 inspected.append((server, is_own, model, success))
         for server, is_own, model, success in inspected:
-            values = [sign(model, before, federation.own) for sign in SIGNS.values()]
+            values = [sign(model, previous, federation.own) for sign in SIGNS.values()]
             yield _Row(server, run, is_own, values, success)
 
 
-def _success(model: Model, place: PlantedRow, aim: Aim, everybody: Samples) -> float:
+def _success(
+    model: Model, place: PlantedRow, target: TargetKnowledge, all_records: Samples
+) -> float:
     """Compute the server's success (Adv) from the records for which the neuron fires."""
-    fires = activations_on(model, everybody)[1][:, place.row] > 0
-    others = torch.arange(len(fires)) != aim.target
-    of_target, of_others = float(fires[aim.target]), float(fires[others].double().mean())
-    return expected_success(of_target, of_others, aim.batch)
+    fires = activations_on(model, all_records)[1][:, place.row] > 0
+    others = torch.arange(len(fires)) != target.target
+    of_target, of_others = float(fires[target.target]), float(fires[others].double().mean())
+    return expected_success(of_target, of_others, target.batch)
 
 
 def _inspected_rounds(study: GameStudy) -> list[int]:
-    """Return positions of the inspected models, evenly spaced from the second on."""
+    """Return positions of the inspected models, evenly spaced from the second model on."""
     settings = study.detector
-    looks = min(settings.looks, settings.rounds - 1)
-    return sorted({int(index) for index in np.linspace(settings.rounds - 1, 1, looks).round()})
+    n_looks = min(settings.looks, settings.rounds - 1)
+    return sorted({int(index) for index in np.linspace(settings.rounds - 1, 1, n_looks).round()})
 
 
-def _collect_weights(model: Model, aim: Aim) -> WeightSpread:
-    """Collect weights of the replaced units, in the honest and in planted models."""
-    n_units = aim.neuron.first.shape[1]
-    models = {HONEST: model} | {name: SERVERS[name](model, aim).model for name in REPLACES_UNITS}
+def _collect_weights(model: Model, target: TargetKnowledge) -> WeightSpread:
+    """Compute histograms of the weights of the replaced units, in honest and planted models."""
+    n_units = target.neuron.first.shape[1]
+    models = {HONEST: model}
+    models |= {name: SERVERS[name](model, target).model for name in REPLACES_UNITS}
     weights = {
         name: hidden_layers(planted_model)[0].weight[:n_units].flatten().numpy()
         for name, planted_model in models.items()
     }
-    # The range covers nearly all weights of the widest distribution.
-    reach = max(float(np.quantile(np.abs(values), 0.97)) for values in weights.values())
-    edges = np.linspace(-reach, reach, _BINS + 1)
+    # The range covers 97 % of the weights of the widest distribution.
+    limit = max(float(np.quantile(np.abs(values), 0.97)) for values in weights.values())
+    edges = np.linspace(-limit, limit, _N_BINS + 1)
     outlines = [
-        Outline(server=name, counts=np.histogram(values.clip(-reach, reach), edges)[0].tolist())
+        Outline(server=name, counts=np.histogram(values.clip(-limit, limit), edges)[0].tolist())
         for name, values in weights.items()
     ]
     return WeightSpread(edges=edges.tolist(), outlines=outlines)

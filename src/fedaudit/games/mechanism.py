@@ -1,4 +1,4 @@
-"""The clients' mechanism of local differential privacy, with claimed and actual epsilon."""
+"""Mechanism of local differential privacy of the clients, with claimed and actual epsilon."""
 
 import dataclasses
 import math
@@ -16,14 +16,14 @@ from fedaudit.plan.named import check_options
 NO_MECHANISM = "none"
 
 
-class Given(NamedTuple):
-    """Mechanism as games use it.
+class GameMechanism(NamedTuple):
+    """Mechanism that clients apply to their records.
 
     Attributes:
         randomisers: Randomisers of clients and server.
-        nominal_epsilon: Epsilon claimed by its settings; None for no mechanism.
-        actual_epsilon: Epsilon of one record; infinite for no mechanism.
-        delta: Probability with which either may be exceeded.
+        nominal_epsilon: Epsilon that the settings claim; None without a mechanism.
+        actual_epsilon: Actual epsilon for one record; infinite without a mechanism.
+        delta: Probability with which each epsilon may be exceeded.
         shared_mask: Whether all records of a batch get the same noise.
         largest: Largest absolute value in a randomised record; infinite if unbounded.
     """
@@ -36,32 +36,32 @@ class Given(NamedTuple):
     largest: float
 
 
-def resolve_mechanism(section: MechanismSection, features: int) -> Given:
-    """Return the mechanism that a study names."""
+def resolve_mechanism(section: MechanismSection, features: int) -> GameMechanism:
+    """Return the mechanism that a study names, for records with this number of features."""
     if section.name == NO_MECHANISM:
         if section.options:
             raise BadInput(
                 f'the mechanism "none" has no settings; leave {setting("mechanism.options")} out'
             )
-        return Given(NONE, None, math.inf, 0.0, False, math.inf)
+        return GameMechanism(NONE, None, math.inf, 0.0, False, math.inf)
     mechanisms = {name: make for name, make in DEFENSES.items() if _is_local(make)}
     make = look_up(
         "mechanism",
         section.name,
         mechanisms,
         expected="a class derived from fedaudit.defenses.ldp.LocalDP",
-        fits=_is_local,
+        is_valid=_is_local,
     )
     check_options("mechanism", section.name, make, section.options)
     client = make(**section.options)
     assert isinstance(client, LocalDP)
     claims = (client.nominal, client.actual_epsilon(features), client.exceeded)
     if not isinstance(client, BitMechanism):
-        return Given(Randomisers(client, client), *claims, False, math.inf)
-    # Where a client's records share one mask, the server still does not know which.
+        return GameMechanism(Randomisers(client, client), *claims, False, math.inf)
+    # The server cannot draw the mask that a client's records share, so it draws separate masks.
     server = dataclasses.replace(client, shared_mask=False)
     largest = FixedPoint(client.bits, client.integer_bits).largest
-    return Given(Randomisers(client, server), *claims, client.shared_mask, largest)
+    return GameMechanism(Randomisers(client, server), *claims, client.shared_mask, largest)
 
 
 def _is_local(make: object) -> bool:

@@ -1,4 +1,4 @@
-"""Play of one point of a study of games, and the figures that follow from its outcomes."""
+"""Games of one point of a study, and the estimates that are computed from their outcomes."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seeded
 from fedaudit.fl.training.parallel import run_in_parallel
-from fedaudit.games.mechanism import NO_MECHANISM, Given, resolve_mechanism
-from fedaudit.games.records import Dealt, Drawn
+from fedaudit.games.mechanism import NO_MECHANISM, GameMechanism, resolve_mechanism
+from fedaudit.games.records import DrawnSamples, GameRecords
 from fedaudit.games.rounds import PlayedInRounds, RoundGames, decompose_noise, defense_of
 from fedaudit.metrics.games import (
     BoundedMean,
@@ -49,40 +49,40 @@ from fedaudit.results.games import (
 )
 from fedaudit.results.text import plain
 
-_BINS = 40
+_N_BINS = 40
 """Number of bins of a histogram of a neuron's values."""
 
-At = Callable[..., Estimate]
-"""Function that constructs an estimate of a point."""
+MakeEstimate = Callable[..., Estimate]
+"""Function that constructs an estimate of a point from its metric and value."""
 
 
-def play_point(point: Point[GameStudy], dealt: Dealt, *, progress: Progress) -> PointPlayed:
+def play_point(point: Point[GameStudy], records: GameRecords, *, progress: Progress) -> PointPlayed:
     """Play all games of one point, and compute its certificates."""
-    begun, study = monotonic(), point.study
-    mechanism = resolve_mechanism(study.mechanism, dealt.pools.clients.shape[1])
-    contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
+    start, study = monotonic(), point.study
+    mechanism = resolve_mechanism(study.mechanism, records.pools.clients.shape[1])
+    contest = Contest(records.pools, rules_of(study), study.seed, mechanism.randomisers)
     estimate = partial(Estimate, topic=figures.GAMES, point=point.label)
     if study.rounds.play == "rounds":
         estimate = partial(estimate, defense=study.rounds.defense)
-        parts = _in_rounds(contest, study, dealt, estimate, progress)
+        results = _play_in_rounds(contest, study, records, estimate, progress)
     else:
         estimate = partial(estimate, defense=study.mechanism.name)
-        parts = _by_signs(contest, study, mechanism, estimate, progress)
+        results = _play_by_signs(contest, study, mechanism, estimate, progress)
     return PointPlayed(
         label=point.label,
         settings=texts_of(point.changes),
-        records=dealt.words,
+        records=records.description,
         mechanism=study.mechanism.name,
         shared_mask=mechanism.shared_mask,
         delta=mechanism.delta,
         targets=study.game.targets,
         batch=study.game.batch,
-        estimates=parts.estimates,
-        certificates=list(parts.certificates),
-        spread=parts.spread,
-        training=parts.training,
-        rounds=parts.rounds,
-        seconds=round(monotonic() - begun, 1),
+        estimates=results.estimates,
+        certificates=list(results.certificates),
+        spread=results.spread,
+        training=results.training,
+        rounds=results.rounds,
+        seconds=round(monotonic() - start, 1),
     )
 
 
@@ -91,8 +91,8 @@ def texts_of(settings: Mapping[str, object]) -> dict[str, str]:
     return {name: plain(str(value)) for name, value in settings.items()}
 
 
-class _Found(NamedTuple):
-    """Parts of :class:`PointPlayed` that depend on how its games are played."""
+class _GameResults(NamedTuple):
+    """Fields of :class:`PointPlayed` that depend on how the games are played."""
 
     estimates: list[Estimate]
     certificates: Sequence[TargetCertificate] = ()
@@ -101,9 +101,14 @@ class _Found(NamedTuple):
     rounds: InRounds | None = None
 
 
-def _by_signs(
-    contest: Contest, study: GameStudy, mechanism: Given, estimate: At, progress: Progress
-) -> _Found:
+def _play_by_signs(
+    contest: Contest,
+    study: GameStudy,
+    mechanism: GameMechanism,
+    estimate: MakeEstimate,
+    progress: Progress,
+) -> _GameResults:
+    """Play games in which the server reads the sign of the neuron's value."""
     parts, done = list[Played](), 0
     for chunks in _chunks_of_targets(contest, study, 32):
         progress("games", done, study.game.games)
@@ -111,13 +116,13 @@ def _by_signs(
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
     played, batch = Played.joined(parts), study.game.batch
-    fresh = _values_on_fresh_copies(contest, study, mechanism)
+    new_values = _values_on_new_copies(contest, study, mechanism)
     success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
-    by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
+    fires_for_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
     claimed, actual = mechanism.nominal_epsilon, mechanism.actual_epsilon
-    epochs, training = _training(estimate, played) if study.neuron.check else ([], None)
-    exact = {
-        figures.PREDICTED_NEGATIVES: _predicted(played, batch),
+    epochs, training = _training_length(estimate, played) if study.neuron.check else ([], None)
+    without_limits = {
+        figures.PREDICTED_NEGATIVES: _predicted_tnr(played, batch),
         figures.CLAIMED: claimed,
         figures.CLAIMED_SUCCESS: None
         if claimed is None
@@ -125,92 +130,104 @@ def _by_signs(
         figures.FIT: float(played.fit.mean()),
         figures.HELD_OUT: float(played.held_out.mean()),
     }
-    return _Found(
+    return _GameResults(
         [
             *success_estimates(success, estimate, most_success(actual, mechanism.delta)),
-            share_estimate(estimate, figures.FIRES_FOR_TARGET, by_target),
-            _by_others(estimate, played, batch, mechanism.shared_mask),
-            _actual(estimate, actual if math.isfinite(actual) else None, mechanism.delta),
-            *_without_limits(estimate, exact),
+            rate_estimate(estimate, figures.FIRES_FOR_TARGET, fires_for_target),
+            _fires_for_others(estimate, played, batch, mechanism.shared_mask),
+            _actual_epsilon(estimate, actual if math.isfinite(actual) else None, mechanism.delta),
+            *_estimates_without_limits(estimate, without_limits),
             *epochs,
         ],
-        [_certificate(values, mechanism, played, batch) for values in fresh],
-        _spread_of(fresh[0]) if fresh else None,
+        [_certificate(values, mechanism, played, batch) for values in new_values],
+        _spread_of(new_values[0]) if new_values else None,
         training,
     )
 
 
-def _in_rounds(
-    contest: Contest, study: GameStudy, dealt: Dealt, estimate: At, progress: Progress
-) -> _Found:
-    how, total, done = study.rounds, study.game.games, 0
-    games = RoundGames(contest, dealt.labels, how)
+def _play_in_rounds(
+    contest: Contest,
+    study: GameStudy,
+    records: GameRecords,
+    estimate: MakeEstimate,
+    progress: Progress,
+) -> _GameResults:
+    """Play games in which the server sends planted models and scores uploads."""
+    settings, total, done = study.rounds, study.game.games, 0
+    games = RoundGames(contest, records.labels, settings)
     parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _chunks_of_targets(contest, study, 16):
-        # Neurons are trained in parallel, but rounds are played one by one: they share a generator.
+        # Neurons are trained in parallel, but rounds are played one by one: they use torch's global
+        # generator.
         trained = run_in_parallel(lambda chunk: contest.train_targets(list(chunk)), chunks)
         for chunk, trained_chunk in zip(chunks, trained, strict=True):
             fits.append(trained_chunk.fit)
             held_out.append(trained_chunk.held_out)
-            for place, (number, count) in enumerate(chunk.items()):
+            for index, (number, count) in enumerate(chunk.items()):
                 progress("games", done, total)
-                parts.append(games.play(number, trained_chunk.neurons.at(place), count))
+                parts.append(games.play(number, trained_chunk.neurons.at(index), count))
                 done += count
     progress("games", done, total)
     played = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
     success = _success_of(played.said_in, played.was_in)
-    by_signs = _success_of(played.by_signs, played.was_in).adv
+    sign_success = _success_of(played.by_signs, played.was_in).adv
     n_with_target = int(played.was_in.sum())
-    met = total * study.game.batch * (how.clients if how.others == "planted" else 1)
-    distance = _most_distance(study)
-    exact = {
+    n_planted_clients = settings.clients if settings.others == "planted" else 1
+    n_records = total * study.game.batch * n_planted_clients
+    distance = _max_distance(study)
+    without_limits = {
         figures.FIT: float(torch.cat(fits).mean()),
         figures.HELD_OUT: float(torch.cat(held_out).mean()),
         figures.PLANTED_SHARE: float(played.shares.mean()),
         figures.DISTANCE: distance,
-        figures.EXPECTED_SUCCESS: _expected(played.distances),
+        figures.EXPECTED_SUCCESS: _expected_success(played.distances),
     }
-    signs = estimate(
+    sign_estimate = estimate(
         metric=figures.SIGN_SUCCESS,
         n_members=n_with_target,
         n_nonmembers=total - n_with_target,
-        **asdict(by_signs),
+        **asdict(sign_success),
     )
-    largest = 1.0 if distance is None else gaussian_success(distance)
-    by_target = share(int(played.by_target.sum()), n_with_target)
-    by_others = share(int(played.by_others.sum()), met - n_with_target)
-    rounds = how.model_dump(include=InRounds.model_fields.keys() - {"options"})
-    return _Found(
+    max_success = 1.0 if distance is None else gaussian_success(distance)
+    fires_for_target = share(int(played.by_target.sum()), n_with_target)
+    fires_for_others = share(int(played.by_others.sum()), n_records - n_with_target)
+    rounds = settings.model_dump(include=InRounds.model_fields.keys() - {"options"})
+    return _GameResults(
         [
-            *success_estimates(success, estimate, largest),
-            share_estimate(estimate, figures.FIRES_FOR_TARGET, by_target),
-            share_estimate(estimate, figures.FIRES_FOR_OTHERS, by_others),
-            signs,
-            *_without_limits(estimate, exact),
+            *success_estimates(success, estimate, max_success),
+            rate_estimate(estimate, figures.FIRES_FOR_TARGET, fires_for_target),
+            rate_estimate(estimate, figures.FIRES_FOR_OTHERS, fires_for_others),
+            sign_estimate,
+            *_estimates_without_limits(estimate, without_limits),
         ],
-        rounds=InRounds(**rounds, options=texts_of(how.options), simulated=games.simulated),
+        rounds=InRounds(**rounds, options=texts_of(settings.options), simulated=games.simulated),
     )
 
 
 def _chunks_of_targets(
-    contest: Contest, study: GameStudy, chunks: int
+    contest: Contest, study: GameStudy, n_chunks: int
 ) -> Iterator[Sequence[Mapping[int, int]]]:
-    """Yield games of each target in chunks, whose size does not depend on the number of cores."""
+    """Yield lists of up to ``n_chunks`` chunks, which map targets to their numbers of games.
+
+    The chunks do not depend on the number of cores.
+    """
     games_by_target = list(split_games(study.game.targets, study.game.games))
-    # Access computes the cached property once, before threads use it.
+    # This access computes the cached property once, before threads use it.
     assert contest.standard is not None
-    for first in range(0, len(games_by_target), chunks):
-        yield games_by_target[first : first + chunks]
+    for first in range(0, len(games_by_target), n_chunks):
+        yield games_by_target[first : first + n_chunks]
 
 
-def _without_limits(estimate: At, values: Mapping[str, float | None]) -> list[Estimate]:
+def _estimates_without_limits(
+    estimate: MakeEstimate, values: Mapping[str, float | None]
+) -> list[Estimate]:
     return [
         estimate(metric=name, value=value) for name, value in values.items() if value is not None
     ]
 
 
-def _actual(estimate: At, actual: float | None, delta: float) -> Estimate:
-    """Return the exact epsilon, computed from the probabilities of the mechanism."""
+def _actual_epsilon(estimate: MakeEstimate, actual: float | None, delta: float) -> Estimate:
+    """Return the exact epsilon, which is computed from the probabilities of the mechanism."""
     if actual is None:
         return estimate(metric=figures.ACTUAL, value=None, note="there is no bound")
     method = f"of the mechanism itself, delta {delta:g}"
@@ -218,36 +235,41 @@ def _actual(estimate: At, actual: float | None, delta: float) -> Estimate:
 
 
 def refuse_misfit(study: GameStudy) -> None:
-    """Raise if the settings do not define a playable game."""
+    """Raise if no games can be played with these settings."""
     resolve_mechanism(study.mechanism, 1)
     rules_of(study)
     if study.rounds.play == "rounds":
         defense_of(study.rounds)
 
 
-def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
+def refuse_too_few(study: GameStudy, drawn: DrawnSamples) -> None:
     """Raise if the games need more records than were drawn."""
-    flat = drawn.samples.features.flatten(1)
-    Contest(Pools(flat[: drawn.clients], flat[drawn.clients :]), rules_of(study), study.seed)
+    features = drawn.samples.features.flatten(1)
+    pools = Pools(features[: drawn.n_clients], features[drawn.n_clients :])
+    Contest(pools, rules_of(study), study.seed)
 
 
 def rules_of(study: GameStudy) -> Rules:
     """Return the rules of games that a study sets."""
-    game, without = study.game, study.mechanism.name == NO_MECHANISM
-    # Without noise all copies are equal, so one is enough. Each batch needs a copy, however.
-    copies = 1 if without and not study.neuron.batch_size else game.copies
+    game, has_no_noise = study.game, study.mechanism.name == NO_MECHANISM
+    # Without noise, all copies are equal, so one copy is enough, unless batches need more.
+    copies = 1 if has_no_noise and not study.neuron.batch_size else game.copies
     return Rules(
         batch=game.batch,
         copies=copies,
         background=game.background,
-        background_copies=1 if without else game.background_copies,
+        background_copies=1 if has_no_noise else game.background_copies,
         validation=game.validation,
-        validation_copies=min(1, game.validation_copies) if without else game.validation_copies,
+        validation_copies=(
+            min(1, game.validation_copies) if has_no_noise else game.validation_copies
+        ),
         training=NeuronTraining(**study.neuron.model_dump()),
     )
 
 
-def _training(estimate: At, played: Played) -> tuple[list[Estimate], TrainingLength]:
+def _training_length(
+    estimate: MakeEstimate, played: Played
+) -> tuple[list[Estimate], TrainingLength]:
     epochs = played.epochs.tolist()
     if len(epochs) > 1:
         mean = mean_of_units([float(n) for n in epochs], units="targets", within=(0.0, math.inf))
@@ -261,32 +283,35 @@ def _training(estimate: At, played: Played) -> tuple[list[Estimate], TrainingLen
     return [estimate(metric=figures.EPOCHS, value=value, samples=len(epochs), **limits)], length
 
 
-def _by_others(estimate: At, played: Played, batch: int, shared_mask: bool) -> Estimate:
-    """Compute how often neurons fire for other records.
+def _fires_for_others(
+    estimate: MakeEstimate, played: Played, batch: int, shared_mask: bool
+) -> Estimate:
+    """Compute the fraction of other records for which neurons fire.
 
-    If the records of a batch share a noise mask, neurons fire for all of them or for none, so
-    games are the independent units.
+    If the records of a batch share a noise mask, a neuron fires for all of them or for none. The
+    limits then treat games, and not records, as independent.
     """
-    fired = int(played.by_others.sum())
-    rate = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
+    n_fired = int(played.by_others.sum())
+    rate = share(n_fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
-        return share_estimate(estimate, figures.FIRES_FOR_OTHERS, rate)
-    shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
-    games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
-    low, high = (rate.value if end is None else end for end in (games.low, games.high))
+        return rate_estimate(estimate, figures.FIRES_FOR_OTHERS, rate)
+    fractions = played.by_others / (batch - played.was_in.long()).clamp(min=1)
+    mean = mean_of_units(fractions.tolist(), units="games", within=(0.0, 1.0))
+    low, high = (rate.value if limit is None else limit for limit in (mean.low, mean.high))
     rate = replace(rate, low=min(low, rate.low), high=max(high, rate.high))
-    return share_estimate(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK_METHOD)
+    return rate_estimate(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK_METHOD)
 
 
-def _predicted(played: Played, batch: int) -> float | None:
-    """Predict the TNR from records other than the target, target by target."""
-    games = torch.bincount(played.target)
-    fired = torch.bincount(played.target, played.by_others.double()).long()
-    records = games * batch - torch.bincount(played.target[played.was_in], minlength=len(games))
-    return predicted_silence(fired.tolist(), records.tolist(), batch=batch)
+def _predicted_tnr(played: Played, batch: int) -> float | None:
+    """Predict the TNR from how often each target's neuron fires for other records."""
+    n_games = torch.bincount(played.target)
+    n_fired = torch.bincount(played.target, played.by_others.double()).long()
+    n_targets = torch.bincount(played.target[played.was_in], minlength=len(n_games))
+    n_others = n_games * batch - n_targets
+    return predicted_silence(n_fired.tolist(), n_others.tolist(), batch=batch)
 
 
-class _Fresh(NamedTuple):
+class _NewValues(NamedTuple):
     """Values of a target's neuron on new randomised records."""
 
     target: int
@@ -295,12 +320,14 @@ class _Fresh(NamedTuple):
     of_others: Float[Tensor, " records"]
 
 
-def _values_on_fresh_copies(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
-    """Return values for certificates; none without noise, or if records share it."""
+def _values_on_new_copies(
+    contest: Contest, study: GameStudy, mechanism: GameMechanism
+) -> list[_NewValues]:
+    """Return values for certificates; empty if records have no noise or share it."""
     if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
         return []
     count, clients = study.game.certificate_copies, contest.pools.clients
-    fresh = []
+    new_values = []
     for number in range(min(study.game.certified, study.game.targets)):
         neuron, target = contest.neurons([number]), contest.target(number)
         rng = seeded(study.seed, "certificate", number)
@@ -309,71 +336,74 @@ def _values_on_fresh_copies(contest: Contest, study: GameStudy, mechanism: Given
             neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
             for records in (clients[target].expand(count, -1), clients[chosen])
         ]
-        fresh.append(_Fresh(number, neuron, *values))
-    return fresh
+        new_values.append(_NewValues(number, neuron, *values))
+    return new_values
 
 
-def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
+def _certificate(
+    new_values: _NewValues, mechanism: GameMechanism, played: Played, batch: int
+) -> TargetCertificate:
     """Return the certificate of one target's games, with their outcomes."""
     sound_width = None
     if math.isfinite(mechanism.largest):
-        end = torch.tensor(mechanism.largest)
-        sound_width = float(range_over_box(fresh.neuron, -end, end).width)
-    means = [_mean(values, sound_width) for values in (fresh.of_target, fresh.of_others)]
-    printed = signs_of_means(*(BoundedMean(m.value, m.values, m.sample_width) for m in means))
+        limit = torch.tensor(mechanism.largest)
+        sound_width = float(range_over_box(new_values.neuron, -limit, limit).width)
+    both_values = (new_values.of_target, new_values.of_others)
+    means = [_mean(values, sound_width) for values in both_values]
+    # The published certificate uses the range of the sampled values, which is not a proof.
+    published = signs_of_means(*(BoundedMean(m.value, m.values, m.sample_width) for m in means))
     sound = None
     if sound_width is not None:
         sound = signs_of_means(*(BoundedMean(m.value, m.values, sound_width) for m in means))
-    fired = [int((values > 0).sum()) for values in (fresh.of_target, fresh.of_others)]
-    game = certify(fired[0], means[0].values, fired[1], means[1].values, batch=batch)
+    n_fired = [int((values > 0).sum()) for values in both_values]
+    game = certify(n_fired[0], means[0].values, n_fired[1], means[1].values, batch=batch)
     return TargetCertificate(
         delta_sound=sound.delta if sound else None,
         failure_sound=sound.failure if sound else None,
-        delta_sample=printed.delta,
+        delta_sample=published.delta,
         low=game.low,
         high=game.high,
-        played=_adv_of(played, fresh.target),
+        played=_success_for(played, new_values.target),
         of_target=means[0],
         of_others=means[1],
     )
 
 
 def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
-    exact = values.double()
+    values = values.double()
     return NeuronMean(
-        value=float(exact.mean()),
-        values=len(exact),
-        sample_width=float(exact.max() - exact.min()),
+        value=float(values.mean()),
+        values=len(values),
+        sample_width=float(values.max() - values.min()),
         sound_width=sound_width,
     )
 
 
-def _adv_of(played: Played, target: int) -> float | None:
-    mine = played.target == target
-    right = [
-        (played.said_in[mine & side] == kind).double().mean()
-        for kind, side in ((True, played.was_in), (False, ~played.was_in))
+def _success_for(played: Played, target: int) -> float | None:
+    """Return the server's success (Adv) in the games of one target."""
+    has_target = played.target == target
+    rates = [
+        (played.said_in[has_target & mask] == verdict).double().mean()
+        for verdict, mask in ((True, played.was_in), (False, ~played.was_in))
     ]
-    adv = float(torch.stack(right).mean())
-    return None if math.isnan(adv) else adv
+    success = float(torch.stack(rates).mean())
+    return None if math.isnan(success) else success
 
 
-def _spread_of(fresh: _Fresh) -> Spread:
-    """Compute histograms of the values of a target and of others, with common edges."""
-    both = torch.cat([fresh.of_target, fresh.of_others]).double()
-    edges = torch.linspace(float(both.min()), float(both.max()) + 1e-9, _BINS + 1).double()
-    target, others = (
-        torch.histogram(values.double(), edges).hist.long().tolist()
-        for values in (fresh.of_target, fresh.of_others)
-    )
+def _spread_of(new_values: _NewValues) -> Spread:
+    """Compute histograms of the values of a target and of other records, with common edges."""
+    both_values = (new_values.of_target.double(), new_values.of_others.double())
+    lowest, highest = (float(value) for value in torch.cat(both_values).aminmax())
+    edges = torch.linspace(lowest, highest + 1e-9, _N_BINS + 1).double()
+    target, others = (torch.histogram(values, edges).hist.long().tolist() for values in both_values)
     return Spread(edges=edges.tolist(), of_target=target, of_others=others)
 
 
-def _most_distance(study: GameStudy) -> float | None:
-    """Bound the distance by which one record moves the server's sum; None if unproven.
+def _max_distance(study: GameStudy) -> float | None:
+    """Bound the distance by which one record can change the server's sum; None if unbounded.
 
-    Replacing a record moves a sum of clipped gradients, or an upload that is clipped as a whole, by
-    two clips. A sum has the noise of all its clients.
+    Replacing a record changes a sum of clipped gradients, or an upload that is clipped as a whole,
+    by at most two clipping norms. The noise of a sum is that of all its clients.
     """
     decomposed = decompose_noise(defense_of(study.rounds), study.game.batch)
     if decomposed is None or not decomposed.noise_multiplier:
@@ -383,12 +413,12 @@ def _most_distance(study: GameStudy) -> float | None:
     )
 
 
-def _expected(distances: Tensor) -> float | None:
-    """Compute the mean success that noise allows if neurons fire for targets alone."""
+def _expected_success(distances: Tensor) -> float | None:
+    """Compute the mean success that noise allows if neurons fire only for targets."""
     if bool(distances.isnan().any()):
         return None
-    each = [gaussian_success(float(distance)) for distance in distances]
-    return sum(each) / len(each)
+    successes = [gaussian_success(float(distance)) for distance in distances]
+    return sum(successes) / len(successes)
 
 
 def _success_of(
@@ -397,33 +427,39 @@ def _success_of(
     n_with_target, n_without_target = int(was_in.sum()), int((~was_in).sum())
     if not (n_with_target and n_without_target):
         raise BadInput(
-            f"of {len(said_in)} games, {n_with_target} had the target in the batch, but figures "
-            "need games of both kinds; raise game.games"
+            f"of {len(said_in)} games, {n_with_target} had the target in the batch, but estimates "
+            "need games with and without it; raise game.games"
         )
-    right = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
-    return game_success(right[0], n_with_target, right[1], n_without_target, delta=delta)
+    true_positives, true_negatives = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
+    return game_success(
+        true_positives, n_with_target, true_negatives, n_without_target, delta=delta
+    )
 
 
-def success_estimates(success: GameSuccess, estimate: At, largest: float) -> list[Estimate]:
-    """Return success, both rates and the epsilon that they prove."""
-    of_both = partial(estimate, n_members=success.tpr.total, n_nonmembers=success.tnr.total)
+def success_estimates(
+    success: GameSuccess, estimate: MakeEstimate, max_success: float
+) -> list[Estimate]:
+    """Return estimates of the success, of both rates and of the epsilon that these prove."""
+    estimate_of_both = partial(
+        estimate, n_members=success.tpr.total, n_nonmembers=success.tnr.total
+    )
     proven, method = success.epsilon.value, success.epsilon.method
     return [
-        of_both(metric=figures.SUCCESS, ceiling=largest, **asdict(success.adv)),
-        share_estimate(estimate, figures.TRUE_POSITIVES, success.tpr),
-        share_estimate(estimate, figures.TRUE_NEGATIVES, success.tnr),
-        of_both(metric=figures.PROVEN, value=proven, low=proven, method=method),
+        estimate_of_both(metric=figures.SUCCESS, ceiling=max_success, **asdict(success.adv)),
+        rate_estimate(estimate, figures.TRUE_POSITIVES, success.tpr),
+        rate_estimate(estimate, figures.TRUE_NEGATIVES, success.tnr),
+        estimate_of_both(metric=figures.PROVEN, value=proven, low=proven, method=method),
     ]
 
 
-def share_estimate(
-    estimate: At, metric: str, share: Share, method: str = figures.EXACT_METHOD
+def rate_estimate(
+    estimate: MakeEstimate, metric: str, rate: Share, method: str = figures.EXACT_METHOD
 ) -> Estimate:
-    """Return a share as an estimate, with its count of games or records."""
+    """Return a rate as an estimate, with its number of games or records."""
     size = (
         "n_members"
         if metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTED)
         else "n_nonmembers"
     )
-    limits = {"value": share.value, "low": share.low, "high": share.high}
-    return estimate(metric=metric, method=method, **limits, **{size: share.total})
+    limits = {"value": rate.value, "low": rate.low, "high": rate.high}
+    return estimate(metric=metric, method=method, **limits, **{size: rate.total})

@@ -25,48 +25,48 @@ if TYPE_CHECKING:
 
 
 SIDE = 128
-"""Pixels of a side to which pictures are resized."""
+"""Width and height in pixels to which images are resized."""
 
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 _NAME = "efficientnet-lite0"
 
 
 def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
     """Compute mean activations of EfficientNet-Lite0's last layer: 1280 features.
 
-    Pictures have values from 0 to 1 in 1 or 3 channels, and are resized to 128 x 128.
+    Images have values from 0 to 1 in 1 or 3 channels, and are resized to 128 x 128 pixels.
 
-    Source: AMI, section 5, embeds by a ResNet-18 of ImageNet.
+    Source: AMI, section 5, which uses a ResNet-18 that is trained on ImageNet.
     Differs: EfficientNet-Lite0, whose weights are available as a package.
     """
-    fits = pictures.ndim == 4 and pictures.shape[1] in (1, 3)
-    if not fits or not bool(((pictures >= 0) & (pictures <= 1)).all()):
+    has_image_shape = pictures.ndim == 4 and pictures.shape[1] in (1, 3)
+    if not has_image_shape or not bool(((pictures >= 0) & (pictures <= 1)).all()):
         raise BadInput(
-            f"{_NAME} embeds pictures of 1 or 3 channels with values from 0 to 1, got samples of "
+            f"{_NAME} needs images of 1 or 3 channels with values from 0 to 1, got samples of "
             f"shape {tuple(pictures.shape[1:])}; set {setting('data.options.standardise')} to "
             "false, or "
             f'{setting("records.features")} to "pixels"'
         )
     net = _net()
-    return torch.cat([_embedded(net, part) for part in torch.split(pictures, _AT_ONCE)])
+    return torch.cat([_embed(net, part) for part in torch.split(pictures, _BATCH_SIZE)])
 
 
 def efficientnet_lite0_512(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
     """Compute the first 512 of the 1280 features of :func:`efficientnet_lite0`.
 
-    Source: AMI, section 5, embeds by a ResNet-18, which gives 512 features.
-    Differs: Another network, whose channels have no order, so the first are as good as any.
+    Source: AMI, section 5, which uses a ResNet-18 with 512 features.
+    Differs: Another network. Its channels have no order, so that the first 512 are not special.
     """
     return efficientnet_lite0(pictures)[:, :512].contiguous()
 
 
-def _embedded(net: "EfficientNet", pictures: Tensor) -> Tensor:
-    coloured = pictures.expand(-1, 3, -1, -1)
-    sized = nn.functional.interpolate(coloured, size=(SIDE, SIDE), mode="bilinear")
+def _embed(net: "EfficientNet", pictures: Tensor) -> Tensor:
+    with_colours = pictures.expand(-1, 3, -1, -1)
+    resized = nn.functional.interpolate(with_colours, size=(SIDE, SIDE), mode="bilinear")
     with torch.no_grad():
-        # As the network was trained: bytes, less 127, over 128.
-        maps: Tensor = net.extract_features((sized * 255 - 127) / 128)
-    return maps.mean(dim=(2, 3))
+        # The network was trained on bytes, shifted by 127 and divided by 128.
+        feature_maps: Tensor = net.extract_features((resized * 255 - 127) / 128)
+    return feature_maps.mean(dim=(2, 3))
 
 
 @cache
@@ -77,7 +77,7 @@ def _net() -> "EfficientNet":
     from efficientnet_lite_pytorch import EfficientNet
 
     net = EfficientNet.from_name(_NAME)
-    # The package's own way of loading would run whatever the file says.
+    # The loader of the package would unpickle the file, which can run any code.
     weights = torch.load(
         Path(EfficientnetLite0ModelFile.get_model_file_path()),
         weights_only=True,
@@ -88,7 +88,7 @@ def _net() -> "EfficientNet":
 
 
 Extractor = Callable[[Tensor], Tensor]
-"""From samples of a data set, (samples, ...), to features, (samples, features)."""
+"""Function of a data set's samples, (samples, ...), that returns features, (samples, features)."""
 
 EXTRACTORS: dict[str, Extractor] = {
     "pixels": lambda samples: samples.flatten(1).float(),
@@ -105,63 +105,76 @@ class Labels(NamedTuple):
     classes: int
 
 
-class Dealt(NamedTuple):
-    """Records of a study."""
+class GameRecords(NamedTuple):
+    """Records of a study of games.
+
+    Attributes:
+        pools: Features of the clients' records, and of the server's.
+        description: Description of the data set and the features, for reports.
+        labels: Classes of the records.
+    """
 
     pools: Pools
-    words: str
+    description: str
     labels: Labels
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Samples of a study of games, whose features are computed on demand."""
+class DrawnSamples:
+    """Samples of a study of games, whose features are computed on demand.
+
+    Attributes:
+        study: Settings.
+        samples: Samples, first those of the clients, then those of the server.
+        n_clients: Number of the clients' samples.
+        classes: Number of classes.
+    """
 
     study: GameStudy
     samples: Samples
-    clients: int
+    n_clients: int
     classes: int
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the samples, which distinguishes files of the same name."""
+        """SHA-256 of the samples, which distinguishes data files with the same name."""
         digest = hashlib.sha256()
         for part in (self.samples.features, self.samples.labels):
             digest.update(part.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     @cached_property
-    def dealt(self) -> Dealt:
-        """Features of the samples, split into clients' and server's."""
-        samples, clients, name = self.samples, self.clients, self.study.records.features
+    def records(self) -> GameRecords:
+        """Features of the samples, divided between clients and server."""
+        samples, n_clients, name = self.samples, self.n_clients, self.study.records.features
         features = _features(name, samples)
-        words = (
+        description = (
             f"{self.study.data.name}, {name}, {features.shape[1]:,} features; "
-            f"{clients:,} records of the clients, {len(samples) - clients:,} of the server"
+            f"{n_clients:,} records of the clients, {len(samples) - n_clients:,} of the server"
         )
-        labels = Labels(samples.labels[:clients], samples.labels[clients:], self.classes)
-        return Dealt(Pools(features[:clients], features[clients:]), words, labels)
+        labels = Labels(samples.labels[:n_clients], samples.labels[n_clients:], self.classes)
+        pools = Pools(features[:n_clients], features[n_clients:])
+        return GameRecords(pools, description, labels)
 
 
-def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
-    """Draw samples of the training part, in an order given by the seed."""
+def draw_samples(study: GameStudy, data_dir: Path | None) -> DrawnSamples:
+    """Draw samples of the training part, in an order that the seed determines."""
     data = study.data
     classes = data.classes, data.first_class
     dataset = load(
         data.name, CLASSIFICATION, *classes, data_dir=data_dir, seed=study.seed, **data.options
     )
-    records = study.records
     total = len(dataset.train)
-    clients = records.clients or total // 2
-    servers = records.servers or max(0, total - clients)
-    if clients + servers > total:
+    n_clients = study.records.clients or total // 2
+    n_server = study.records.servers or max(0, total - n_clients)
+    if n_clients + n_server > total:
         raise BadInput(
-            f"{data.name!r} has {total} training records, which are not enough for {clients} of "
-            f"the clients and {servers} of the server; lower {setting('records.clients')} or "
+            f"{data.name!r} has {total} training records, which are not enough for {n_clients} of "
+            f"the clients and {n_server} of the server; lower {setting('records.clients')} or "
             f"{setting('records.servers')}"
         )
-    order = torch.randperm(total, generator=seeded(study.seed, "records"))[: clients + servers]
-    return Drawn(study, dataset.train.take(order), clients, dataset.classes)
+    order = torch.randperm(total, generator=seeded(study.seed, "records"))[: n_clients + n_server]
+    return DrawnSamples(study, dataset.train.take(order), n_clients, dataset.classes)
 
 
 def _features(name: str, samples: Samples) -> Tensor:
@@ -169,15 +182,17 @@ def _features(name: str, samples: Samples) -> Tensor:
         "extractor",
         name,
         EXTRACTORS,
-        expected="a function from samples' features to a row of features each",
-        fits=callable,
+        expected="a function of samples' features that returns a row of features for each sample",
+        is_valid=callable,
     )
     features = call_part("extractor", name, extractor, samples.features)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(samples):
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        returned = (
+            tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        )
         raise BadInput(
             f"the extractor {name!r} must return one row of features for each sample, "
-            f"{len(samples)} rows, got {got}"
+            f"{len(samples)} rows, got {returned}"
         )
     if not bool(features.isfinite().all()):
         raise BadInput(f"the extractor {name!r} returns features that are not finite numbers")

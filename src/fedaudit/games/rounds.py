@@ -1,4 +1,4 @@
-"""Games in real rounds: a tampering server sends planted models and scores the uploads."""
+"""Games in rounds of training: a tampering server sends planted models and scores the uploads."""
 
 import math
 from dataclasses import dataclass, replace
@@ -50,13 +50,13 @@ def defense_of(section: RoundsSection) -> Defense:
     make = defense_named(name)
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
-            f"{name!r} perturbs records before training, but neurons must be trained for it; "
-            f'name it as {setting("mechanism.name")}, with rounds.play = "signs"'
+            f"{name!r} perturbs records before training, for which the neurons must be trained; "
+            f'set it as {setting("mechanism.name")}, with rounds.play = "signs"'
         )
-    is_joint = isinstance(make, type) and issubclass(make, CoalitionDefense)
-    if is_joint or "coalition" in signature(make).parameters:
+    needs_coalition = isinstance(make, type) and issubclass(make, CoalitionDefense)
+    if needs_coalition or "coalition" in signature(make).parameters:
         raise BadInput(
-            f"{name!r} is for a coalition of clients, but the game is about one client; name "
+            f"{name!r} is for a coalition of clients, but a game has a single client; name "
             "another defense for games in rounds"
         )
     check_options("defense", name, make, section.options, section="rounds")
@@ -64,14 +64,14 @@ def defense_of(section: RoundsSection) -> Defense:
 
 
 class NoiseDecomposition(NamedTuple):
-    """A defense as a deterministic one plus normal noise on every entry.
+    """Defense that is split into a deterministic defense and normal noise on every entry.
 
     Attributes:
         deterministic: The defense without noise.
         std: Standard deviation of the noise; 0 without noise.
-        record_clip: Clipping length of one record's gradient; infinite for none, None if the upload
-            is clipped as a whole.
-        noise_multiplier: Noise in units of the clipping length; 0 without clipping.
+        record_clip: Clipping norm of one record's gradient; infinite without clipping, None if the
+            upload is clipped as a whole.
+        noise_multiplier: Noise in units of the clipping norm; 0 without clipping.
     """
 
     deterministic: Defense
@@ -81,7 +81,7 @@ class NoiseDecomposition(NamedTuple):
 
 
 def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
-    """Split a defense of one FedSGD gradient over ``batch`` records; None if unknown."""
+    """Split a defense of a FedSGD gradient over ``batch`` records; None if it cannot be split."""
     kind = type(defense)
     if kind is Defense:
         return NoiseDecomposition(defense, 0.0, math.inf, 0.0)
@@ -91,7 +91,7 @@ def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
         multiplier = defense.noise_multiplier
         std = multiplier * defense.clip if multiplier else 0.0
         return NoiseDecomposition(ClientDP(defense.clip, 0.0), std, None, multiplier)
-    # DP-SGD with augmentation draws other copies of an image in every round.
+    # DP-SGD with augmentation cannot be split, since it draws other copies of an image each round.
     if isinstance(defense, DPSGD) and kind is DPSGD and defense.multiplicity == 1:
         multiplier = defense.noise_multiplier
         std = multiplier * defense.clip / batch if multiplier else 0.0
@@ -102,17 +102,18 @@ def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
 
 
 class PlayedInRounds(NamedTuple):
-    """Outcomes of games, and facts on each target.
+    """Outcomes of games, and properties of each target.
 
     Attributes:
         was_in: Whether the target was in the batch.
-        said_in: The verdict: the score is above the server's threshold.
-        by_signs: The verdict of the neuron's sign on all records that met a planted model.
-        by_target: Whether the neuron fires for the target, if it was in.
-        by_others: Number of other records that met a planted model and fire the neuron.
-        shares: Share of each target's gradient in the planted rows.
-        distances: Distance by which the target moves the mean score, in standard deviations of its
-            noise, if the neuron is silent for all others; NaN if unknown.
+        said_in: Verdict of the server: True if the score is above the threshold.
+        by_signs: Verdict by the neuron's sign: True if it fires for any record in a batch on which
+            a planted model is trained.
+        by_target: Whether the target was in the batch and the neuron fires for it.
+        by_others: Number of other records in these batches for which the neuron fires.
+        shares: Fraction of the norm of each target's gradient that lies in the planted rows.
+        distances: Distance by which the target changes the mean score, in standard deviations of
+            the score's noise, if the neuron fires for no other record; NaN if unknown.
     """
 
     was_in: Bool[Tensor, " games"]
@@ -125,14 +126,14 @@ class PlayedInRounds(NamedTuple):
 
 
 class Models(NamedTuple):
-    """Models that clients are sent, in every round.
+    """Models that the server sends to clients in every round.
 
     Attributes:
-        asked: Model with the neurons, for the client that is asked about.
+        target_client: Model with the planted neurons, for the client under attack.
         others: Model for the other clients of a sum.
     """
 
-    asked: Planted
+    target_client: Planted
     others: Model
 
 
@@ -140,7 +141,8 @@ class Batches(NamedTuple):
     """Data of the clients of some games.
 
     Attributes:
-        features: Features of each client's records; the target may be the first client's first.
+        features: Features of each client's records. If the target is in the batch, it is the first
+            record of the first client.
         labels: Labels of these records.
     """
 
@@ -148,11 +150,11 @@ class Batches(NamedTuple):
     labels: Int[Tensor, "games clients records"]
 
 
-_SPARE = 8
-"""Neurons of the second layer that nothing is planted over, as an honest model has them."""
+_N_HONEST_UNITS = 8
+"""Number of units of the second layer that the server does not replace."""
 
-_DRAWS = 64
-"""Draws of noise for each of the server's own games, where noise costs nothing."""
+_N_NOISE_DRAWS = 64
+"""Number of noise draws for each simulated game of the server, if noise is drawn separately."""
 
 
 @dataclass(frozen=True)
@@ -160,171 +162,182 @@ class RoundGames:
     """Games of a server that scores uploads instead of reading a neuron's sign.
 
     Neurons are trained and batches drawn as in :class:`Contest`. A client of a FedSGD federation
-    computes the gradient of its batch with its defense, at a model that the server tampered with.
-    The server scores uploads by the target's gradient, averages the scores of all rounds (same
-    batch, fresh noise) and says "in" above a threshold. It chooses the threshold by simulated games
-    with its own records and the same defense.
+    computes the gradient of its batch with its defense, at a model with which the server tampered.
+    The server scores uploads by the target's gradient, and averages the scores of all rounds (same
+    batch, new noise). Its verdict is "in" if the mean is above a threshold, which it chooses from
+    simulated games with its records and the same defense.
 
-    All games of a target are clients of one federation, since an upload does not depend on other
-    clients. The normal noise of all rounds is drawn once for the averaged score; see
-    :func:`decompose_noise`.
+    All games of a target are simulated as clients of one federation, since an upload does not
+    depend on other clients. The normal noise of all rounds is drawn once for the averaged score;
+    see :func:`decompose_noise`.
 
     Attributes:
         contest: Records, rules and seed; without randomisers.
         labels: Classes of the contest's records.
-        how: Defense, aggregation and models.
+        settings: Defense, aggregation and models.
 
     Source: AMI, Figs. 1 and 2 and appendix E.
     """
 
     contest: Contest
     labels: Labels
-    how: RoundsSection
+    settings: RoundsSection
 
     @cached_property
     def decomposed(self) -> NoiseDecomposition | None:
         """The decomposed defense; None if every round has to be simulated."""
-        batch = self.contest.rules.batch
-        return None if self.how.every_round else decompose_noise(defense_of(self.how), batch)
+        if self.settings.every_round:
+            return None
+        return decompose_noise(defense_of(self.settings), self.contest.rules.batch)
 
     @property
     def simulated(self) -> int:
         """Number of simulated rounds per game."""
-        return self.how.averaged if self.decomposed is None else 1
+        return self.settings.averaged if self.decomposed is None else 1
 
     def play(self, number: int, neuron: Neurons, count: int) -> PlayedInRounds:
         """Play ``count`` games of one target with its neuron."""
         models = self.models(number, neuron)
-        looked_for = reading(models.asked, self.target(number))
-        threshold = self._threshold(number, models, looked_for)
+        neuron_reading = reading(models.target_client, self.target(number))
+        threshold = self._threshold(number, models, neuron_reading)
         was_in, batches = self.batches(number, count)
-        scores = self.scores(models, looked_for, batches, seed_for(self._seed(number), "games"))
-        noisy = scores + self._noise(looked_for, (count,), seeded(self._seed(number), "noise"))
-        fired = self._fired(neuron, batches)
-        by_target = fired[:, 0] & was_in
+        seed = self._seed(number)
+        scores = self.scores(models, neuron_reading, batches, seed_for(seed, "games"))
+        noisy_scores = scores + self._noise(neuron_reading, (count,), seeded(seed, "noise"))
+        fires = self._fires(neuron, batches)
+        by_target = fires[:, 0] & was_in
         return PlayedInRounds(
             was_in=was_in,
-            said_in=noisy > threshold,
-            by_signs=fired.any(1),
+            said_in=noisy_scores > threshold,
+            by_signs=fires.any(1),
             by_target=by_target,
-            by_others=fired.sum(1) - by_target.long(),
-            shares=torch.tensor([looked_for.share]).double(),
-            distances=torch.tensor([self._distance(looked_for)]).double(),
+            by_others=fires.sum(1) - by_target.long(),
+            shares=torch.tensor([neuron_reading.share]).double(),
+            distances=torch.tensor([self._distance(neuron_reading)]).double(),
         )
 
     def models(self, number: int, neuron: Neurons) -> Models:
-        """Return the models to send: the target's neuron, repeated and scaled as asked for."""
-        honest = self._honest(number, neuron)
-        scaled = scale_first_layer(neuron, self.how.louder)
-        planted = plant(honest, repeat_neurons(scaled, self.how.neurons))
-        if self.how.louder != 1:
+        """Return the models to send, with the target's neuron repeated and scaled."""
+        honest = self._honest_model(number, neuron)
+        scaled = scale_first_layer(neuron, self.settings.louder)
+        planted = plant(honest, repeat_neurons(scaled, self.settings.neurons))
+        if self.settings.louder != 1:
             planted = silence_other_neurons(planted)
         silent = silence_planted_neurons(planted)
         others = {"honest": honest, "planted": planted.model, "dead": silent}
-        return Models(planted, others[self.how.others])
+        return Models(planted, others[self.settings.others])
 
     def target(self, number: int) -> Samples:
         """Return the target with its label."""
-        place = self.contest.target(number)
-        return _samples(self.contest.pools.clients[[place]], self.labels.clients[[place]])
+        index = self.contest.target(number)
+        return _samples(self.contest.pools.clients[[index]], self.labels.clients[[index]])
 
     def scores(
-        self, models: Models, looked_for: NeuronReading, batches: Batches, seed: int
+        self, models: Models, neuron_reading: NeuronReading, batches: Batches, seed: int
     ) -> Float[Tensor, " games"]:
-        """Score each game: the mean over its simulated rounds."""
-        games, clients = batches.labels.shape[:2]
+        """Return the mean score of each game over its simulated rounds."""
+        n_games, n_clients = batches.labels.shape[:2]
         flat = zip(batches.features.flatten(0, 1), batches.labels.flatten(0, 1), strict=True)
         data = {client: _samples(*batch) for client, batch in enumerate(flat)}
-        # The same models in every round, so the scores of rounds measure one signal.
-        sent = {c: models.others if c % clients else models.asked.model for c in data}
-        server = Tampering({client: partial(_always, model) for client, model in sent.items()})
+        # All rounds have the same models, so that their scores can be averaged.
+        sent = {c: models.others if c % n_clients else models.target_client.model for c in data}
+        server = Tampering({client: partial(_constant, model) for client, model in sent.items()})
         rounds = simulate(
             FedSGD(models.others.architecture, LocalTraining()),
             data,
             rounds=self.simulated,
             seed=seed,
-            defenses={client: self._quiet() for client in data},
+            defenses={client: self._defense_without_noise() for client in data},
             server=server,
         )
-        total = torch.zeros(games, dtype=torch.float64)
+        total = torch.zeros(n_games, dtype=torch.float64)
         for round in rounds:
-            got = [as_gradient(round.uploads[client]) for client in data]
+            gradients = [as_gradient(round.uploads[client]) for client in data]
             total += torch.tensor(
                 [
-                    looked_for.score(average_uploads(got[first : first + clients]))
-                    for first in range(0, len(got), clients)
+                    neuron_reading.score(average_uploads(gradients[first : first + n_clients]))
+                    for first in range(0, len(gradients), n_clients)
                 ],
                 dtype=torch.float64,
             )
         return total / self.simulated
 
-    def _threshold(self, number: int, models: Models, looked_for: NeuronReading) -> float:
-        """Choose the threshold by games with the server's own records."""
-        seed, how, servers = self._seed(number), self.how, self.contest.pools.servers
-        size = (how.own_games, how.clients, self.contest.rules.batch)
+    def _threshold(self, number: int, models: Models, neuron_reading: NeuronReading) -> float:
+        """Choose the threshold from games with the server's records."""
+        seed, n_games = self._seed(number), self.settings.own_games
+        servers = self.contest.pools.servers
+        size = (n_games, self.settings.clients, self.contest.rules.batch)
         chosen = torch.randint(len(servers), size, generator=seeded(seed, "own"))
         features, labels = servers[chosen], self.labels.servers[chosen]
-        has_target = torch.arange(how.own_games) % 2 == 0
+        has_target = torch.arange(n_games) % 2 == 0
         target = self.target(number)
         features[has_target, 0, 0], labels[has_target, 0, 0] = target.features[0], target.labels[0]
         batches = Batches(features, labels)
-        scores = self.scores(models, looked_for, batches, seed_for(seed, "own games"))
-        draws = _DRAWS if self.decomposed and self.decomposed.std else 1
-        noise = self._noise(looked_for, (how.own_games, draws), seeded(seed, "own noise"))
-        noisy = scores[:, None] + noise
+        scores = self.scores(models, neuron_reading, batches, seed_for(seed, "own games"))
+        n_draws = _N_NOISE_DRAWS if self.decomposed and self.decomposed.std else 1
+        noise = self._noise(neuron_reading, (n_games, n_draws), seeded(seed, "own noise"))
+        noisy_scores = scores[:, None] + noise
         shift = best_shift(
-            noisy[has_target].flatten()[None], noisy[~has_target].flatten()[None], batch=1
+            noisy_scores[has_target].flatten()[None],
+            noisy_scores[~has_target].flatten()[None],
+            batch=1,
         )
         return -float(shift)
 
     def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
-        """Return the target's membership, and the clients' data, for its games."""
+        """Return whether each game's batch has the target, and the data of all clients."""
         drawn = self.contest.draw_batches(number, count)
-        size = (count, self.how.clients - 1, drawn.records.shape[1])
+        size = (count, self.settings.clients - 1, drawn.records.shape[1])
         others = self.contest.others(number, size, seeded(self._seed(number), "others"))
         chosen = torch.cat([drawn.records[:, None], others], dim=1)
         return drawn.was_in, Batches(
             self.contest.pools.clients[chosen], self.labels.clients[chosen]
         )
 
-    def _fired(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games records"]:
-        """Return for which records that met a planted model the neuron fires."""
-        features = batches.features if self.how.others == "planted" else batches.features[:, :1]
+    def _fires(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games records"]:
+        """Return whether the neuron fires, for all records on which a planted model is trained."""
+        all_planted = self.settings.others == "planted"
+        features = batches.features if all_planted else batches.features[:, :1]
         return neuron.fires(features.flatten(0, 2)[None])[0].view(len(features), -1)
 
     def _noise(
-        self, looked_for: NeuronReading, size: tuple[int, ...], rng: torch.Generator
+        self, neuron_reading: NeuronReading, size: tuple[int, ...], rng: torch.Generator
     ) -> Float[Tensor, "..."]:
         """Draw the effect of the noise of all rounds and clients on averaged scores."""
-        std = self._score_std if bool(looked_for.direction.any()) else 0.0
+        std = self._score_std if bool(neuron_reading.direction.any()) else 0.0
         return std * torch.randn(size, generator=rng, dtype=torch.float64)
 
     @property
     def _score_std(self) -> float:
-        """Standard deviation of an averaged score's noise, in any direction."""
+        """Standard deviation of an averaged score's noise; it is the same in any direction."""
         std = self.decomposed.std if self.decomposed else 0.0
-        return float(std / (self.how.averaged * self.how.clients) ** 0.5)
+        return float(std / (self.settings.averaged * self.settings.clients) ** 0.5)
 
-    def _distance(self, looked_for: NeuronReading) -> float:
-        """Return the distance of mean scores with and without the target, in deviations."""
-        decomposed, how = self.decomposed, self.how
-        buried = how.clients > 1 and how.others == "honest"
-        if decomposed is None or not decomposed.std or decomposed.record_clip is None or buried:
+    def _distance(self, neuron_reading: NeuronReading) -> float:
+        """Return the difference of mean scores with and without the target, in deviations."""
+        decomposed, settings = self.decomposed, self.settings
+        has_honest_updates = settings.clients > 1 and settings.others == "honest"
+        if (
+            decomposed is None
+            or not decomposed.std
+            or decomposed.record_clip is None
+            or has_honest_updates
+        ):
             return float("nan")
-        shift = looked_for.share * min(looked_for.length, decomposed.record_clip)
-        return shift / (self.contest.rules.batch * how.clients) / self._score_std
+        shift = neuron_reading.share * min(neuron_reading.length, decomposed.record_clip)
+        return shift / (self.contest.rules.batch * settings.clients) / self._score_std
 
-    def _quiet(self) -> Defense:
+    def _defense_without_noise(self) -> Defense:
         """Return a client's defense without the noise that is drawn separately."""
-        defense = defense_of(self.how)
+        defense = defense_of(self.settings)
         decomposed = decompose_noise(defense, self.contest.rules.batch) if self.decomposed else None
         return decomposed.deterministic if decomposed else defense
 
-    def _honest(self, number: int, neuron: Neurons) -> Model:
-        """Return an honest server's model: a fresh network with room for the neurons."""
+    def _honest_model(self, number: int, neuron: Neurons) -> Model:
+        """Return an honest server's model: an untrained network with units for the neurons."""
         units, features = neuron.first.shape[1:]
-        copies = self.how.neurons
-        model = MLP(hidden=f"{units * copies},{copies + _SPARE}")
+        copies = self.settings.neurons
+        model = MLP(hidden=f"{units * copies},{copies + _N_HONEST_UNITS}")
         net = Architecture("mlp", model.for_samples((features,), self.labels.classes))
         return net.initial(seed_for(self._seed(number), "model"))
 
@@ -336,5 +349,5 @@ def _samples(features: Tensor, labels: Tensor) -> Samples:
     return Samples(features, labels, torch.arange(len(labels)))
 
 
-def _always(model: Model, honest: Model) -> Model:
+def _constant(model: Model, honest: Model) -> Model:
     return model

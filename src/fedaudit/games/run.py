@@ -1,4 +1,7 @@
-"""A study of games from its file to its record; points that were played before are kept."""
+"""Run of a study of games: read its points, play them, and write the record.
+
+The results of points are stored, so that a stopped study resumes and studies share points.
+"""
 
 import hashlib
 import json
@@ -13,9 +16,9 @@ from pydantic import ValidationError
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import (
     RECORD_FILE,
+    create_subfolder,
     delete_partial_files,
     exclusive_access,
-    own_folder,
     read_object,
     write_object,
 )
@@ -24,7 +27,7 @@ from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, texts_of
-from fedaudit.games.records import Drawn, drawn
+from fedaudit.games.records import DrawnSamples, draw_samples
 from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.identity import config_of, with_code
@@ -32,16 +35,16 @@ from fedaudit.plan.values import read_toml
 from fedaudit.results.games import DESCRIPTIVE_SETTINGS, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.folder import claim, claim_record
+from fedaudit.study.running.folder import mark_recorded, store_study
 
 _POINTS = "points"
 _VERSION = 7
-"""Version of the games; a point that another version played is played again."""
+"""Version of the games. A point that was played by another version is played again."""
 
-_ADDED = {"game": {"background_copies": 1}, "neuron": {"batch_size": 0}}
-"""Settings that older versions lack, with the values that they used."""
+_ADDED_SETTINGS = {"game": {"background_copies": 1}, "neuron": {"batch_size": 0}}
+"""Settings that older versions lack, with the values that match their behaviour."""
 
-Made = TypeVar("Made", PointPlayed, Detection)
+Result = TypeVar("Result", PointPlayed, Detection)
 
 
 def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[Point[GameStudy]]:
@@ -52,8 +55,8 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
         overrides: Values by dotted name, for all points.
 
     Raises:
-        BadInput: No such file, not TOML, or a wrong setting; or an override of a setting by which
-            points differ.
+        BadInput: The file does not exist or is not TOML, a setting is wrong, or an override sets a
+            setting in which points differ.
     """
     points = points_of(read_toml(path, "the study"), GameStudy, str(path), overrides)
     for name in overrides or {}:
@@ -74,113 +77,115 @@ def run_games(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """Play all points and write their record; points that were played before are kept.
+    """Play all points and write their record. Stored results of points are reused.
 
     Args:
-        points: Points of one study, the study itself first.
-        out: Folder to write to.
+        points: Points of one study. The study itself comes first.
+        out: Folder of the record and the points.
         data_dir: Folder of data sets.
-        progress: Function that is called with (phase, done, total).
-        log: Function that is called with lines for the user.
+        progress: Called with (phase, done, total).
+        log: Called with lines of text for the user.
 
     Raises:
-        BadInput: Settings that make no game, or a folder that holds other games.
-        Damaged: What the folder holds cannot be read.
+        BadInput: No games can be played with the settings, or the folder has other games.
+        Damaged: A file in the folder cannot be read.
     """
     clock = Clock()
     points = [replace(point, study=with_code(point.study)) for point in points]
     study = points[0].study
     for point in points:
-        with _about(point):
+        with _naming_point(point):
             refuse_misfit(point.study)
     session = _Session(out / _POINTS, data_dir, progress, log)
-    # Checks come before hours of games, which an error at a later point would end.
+    # All points are checked first, since an error at a later point would come after hours of games.
     for point in points:
-        with _about(point):
-            refuse_too_few(point.study, session.records(point.study))
-    claim(out, study)
-    for folder in (out, own_folder(out, _POINTS)):
+        with _naming_point(point):
+            refuse_too_few(point.study, session.samples(point.study))
+    store_study(out, study)
+    for folder in (out, create_subfolder(out, _POINTS)):
         delete_partial_files(folder, before=clock.start_time)
     played = [
-        session.played(point, f"{point.label or study.name} ({number} of {len(points)})")
+        session.play(point, f"{point.label or study.name} ({number} of {len(points)})")
         for number, point in enumerate(points, 1)
     ]
-    detected = session.detected(points[0]) if study.detector.runs else None
-    record = games_record(study.name, config_of(study), played, detected, environment(clock))
+    detection = session.detect(points[0]) if study.detector.runs else None
+    record = games_record(study.name, config_of(study), played, detection, environment(clock))
     with exclusive_access(out):
-        # Another process may have written a record in the meantime.
-        claim_record(out, study)
+        # Raises if another process has written a different study to the folder meanwhile.
+        mark_recorded(out, study)
         write_record(record, out / RECORD_FILE)
     return record
 
 
 @contextmanager
-def _about(point: Point[GameStudy]) -> Iterator[None]:
-    """Name the point in errors."""
+def _naming_point(point: Point[GameStudy]) -> Iterator[None]:
+    """Add the name of the point to errors within the context."""
     try:
         yield
-    except FedauditError as refusal:
-        raise type(refusal)(f"{point.study.name}: {refusal}") from refusal
+    except FedauditError as error:
+        raise type(error)(f"{point.study.name}: {error}") from error
 
 
 class _Session:
-    """Player that stores each point by its settings and samples, and plays it once."""
+    """Player of points, which stores each result under a key of its settings and samples."""
 
     def __init__(
         self, folder: Path, data_dir: Path | None, progress: Progress, log: Callable[[str], None]
     ) -> None:
         self._folder, self._data_dir = folder, data_dir
         self._progress, self._log = progress, log
-        # One at a time: records of a whole data set may fill the memory.
-        self._drawn: tuple[str, Drawn] | None = None
+        # Only the last samples are cached, since those of several data sets may fill the memory.
+        self._cached: tuple[str, DrawnSamples] | None = None
 
-    def records(self, study: GameStudy) -> Drawn:
-        """Return the records of a study, cached for the next point."""
+    def samples(self, study: GameStudy) -> DrawnSamples:
+        """Return the samples of a study, which are cached for the next point."""
         key = study.model_dump_json(include={"data", "records", "seed"})
-        if self._drawn is None or key != self._drawn[0]:
-            self._drawn = None
-            self._drawn = key, drawn(study, self._data_dir)
-        return self._drawn[1]
+        if self._cached is None or key != self._cached[0]:
+            self._cached = None  # Frees the old samples before new ones are loaded.
+            self._cached = key, draw_samples(study, self._data_dir)
+        return self._cached[1]
 
-    def played(self, point: Point[GameStudy], title: str) -> PointPlayed:
-        """Return a point with its figures."""
+    def play(self, point: Point[GameStudy], title: str) -> PointPlayed:
+        """Return the results of a point, which is played unless its results are stored."""
         study = point.study
-        name = played_key(study, self.records(study).digest, "detector")
-        with _about(point):
-            played = self._kept(
+        name = played_key(study, self.samples(study).digest, "detector")
+        with _naming_point(point):
+            played = self._stored_or_computed(
                 name,
                 title,
                 PointPlayed,
-                lambda: play_point(point, self.records(study).dealt, progress=self._progress),
+                lambda: play_point(point, self.samples(study).records, progress=self._progress),
             )
         if not _is_of(played, study):
             raise Damaged(
                 f"{self._folder / name}.json contains a point with other settings than its name "
-                "says; delete it to play it again"
+                "states; delete it to play it again"
             )
-        # Another study may have played it, under another label.
-        figures = [figure.model_copy(update={"point": point.label}) for figure in played.estimates]
+        # The point may have been played by another study, in which it has another label.
+        estimates = [e.model_copy(update={"point": point.label}) for e in played.estimates]
         changes = texts_of(point.changes)
         return played.model_copy(
-            update={"label": point.label, "settings": changes, "estimates": figures}
+            update={"label": point.label, "settings": changes, "estimates": estimates}
         )
 
-    def detected(self, point: Point[GameStudy]) -> Detection:
-        """Return the detector of a study."""
+    def detect(self, point: Point[GameStudy]) -> Detection:
+        """Return the results of a study's detector, which runs unless its results are stored."""
         study = point.study
-        with _about(point):
-            return self._kept(
-                f"detector-{played_key(study, self.records(study).digest)}",
+        with _naming_point(point):
+            return self._stored_or_computed(
+                f"detector-{played_key(study, self.samples(study).digest)}",
                 f"{study.name}, detector",
                 Detection,
-                lambda: detect(study, self.records(study).dealt, progress=self._progress),
+                lambda: detect(study, self.samples(study).records, progress=self._progress),
             )
 
-    def _kept(self, name: str, title: str, kind: type[Made], make: Callable[[], Made]) -> Made:
-        """Return a stored result; otherwise make and store it."""
+    def _stored_or_computed(
+        self, name: str, title: str, kind: type[Result], compute: Callable[[], Result]
+    ) -> Result:
+        """Return a stored result; otherwise compute and store it."""
         path = self._folder / f"{name}.json"
         if path.is_file():
-            self._log(f"{title}: played before")
+            self._log(f"{title}: already played")
             try:
                 return kind.model_validate(read_object(path))
             except (ValidationError, Damaged) as error:
@@ -188,27 +193,33 @@ class _Session:
                     f"{path} is not a result of a game; delete it to play it again"
                 ) from error
         self._log(title)
-        result = make()
+        result = compute()
         write_object(path, result.model_dump_json() + "\n")
         return result
 
 
-def played_key(study: GameStudy, samples: str, *without: str) -> str:
+def played_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
     """Return a file name that identifies settings and samples.
 
-    ``samples`` is a digest. Sections in ``without`` have no effect on the games.
+    Args:
+        study: Settings.
+        samples_digest: Digest of the samples.
+        excluded: Sections that have no effect on the games.
     """
-    off = () if study.code else ("code",)
-    settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *without, *off})
-    for section, added in _ADDED.items():
-        present = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
-        settings[section] = present
-    text = json.dumps([_VERSION, settings, samples], sort_keys=True)
+    unused = () if study.code else ("code",)
+    settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *excluded, *unused})
+    for section, added in _ADDED_SETTINGS.items():
+        settings[section] = {
+            name: value
+            for name, value in settings[section].items()
+            if (name, value) not in added.items()
+        }
+    text = json.dumps([_VERSION, settings, samples_digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
-    """Return True if a stored point can result from the settings."""
+    """Return True if a stored point can be the result of these settings."""
     mechanism = resolve_mechanism(study.mechanism, 1)
     return (
         played.mechanism == study.mechanism.name

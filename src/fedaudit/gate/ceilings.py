@@ -1,6 +1,6 @@
-"""Ceilings of a policy: which figures of a record each limits, and how they are compared.
+"""Ceilings of a policy: which figures of a record each ceiling limits, and how they are compared.
 
-A new metric that a policy may limit is a row of :data:`CEILINGS`.
+To let a policy limit another metric, add a row to :data:`CEILINGS`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,28 +30,28 @@ from fedaudit.gate.policy import (
     MembershipPolicy,
     Policy,
     SourcesPolicy,
-    asks_further,
+    judges_all_seeds,
 )
 from fedaudit.gate.sample_size import (
     RequiredSamples,
-    more_for,
-    more_for_auc,
-    more_games,
-    more_samples,
+    games_for_point,
     more_seeds,
+    samples_for_auc,
+    samples_for_figure,
+    samples_for_success,
 )
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import (
     EXACT,
     Check,
+    ComparedFigure,
     FigureCheck,
-    Judged,
     Section,
-    as_known,
-    as_known_or_failed,
-    by_interval,
-    by_lower_bound,
     ceiling_check,
+    compare_exact,
+    compare_exact_or_fail,
+    compare_interval,
+    compare_lower_bound,
 )
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
@@ -70,16 +70,16 @@ CONTRASTS = {
     "other_client": "other clients' samples",
     "mixed": "both kinds of non-members together",
 }
-MOST_FIGURES = 50_000
-"""Largest number of figures of one kind. Studies have a few hundred."""
+MAX_FIGURES = 50_000
+"""Maximum number of figures of one kind. Studies have a few hundred."""
 ALPHA = 0.05
-"""Family-wise error of bounds on epsilon from games, over all points that are judged together."""
+"""Family-wise error rate of the bounds on epsilon from all points of games that are judged."""
 
 _MISSING = "the record has no such figure"
 
 
-class Question(NamedTuple):
-    """Ceiling of a policy that is checked for a record."""
+class CeilingRule(NamedTuple):
+    """A ceiling on one metric and kind of non-members, and the record to which it is applied."""
 
     record: Record
     policy: Policy
@@ -100,54 +100,54 @@ class Ceiling:
         metric: Metric of the figures. For a table of rates, the false-positive rate is appended.
         name: Name in a verdict; the metric's name if empty.
         figures: Function that yields the figures to compare, including missing ones.
-        read: Function that compares a figure with the ceiling.
+        compare: Function that compares a figure with the ceiling.
         contrasts: Whether each kind of non-members is judged separately.
-        shown: Metric whose number format is used; ``metric`` if empty.
+        format_as: Metric whose number format is used; ``metric`` if empty.
     """
 
     section: Section
     setting: str
     metric: str
     name: str
-    figures: Callable[[Question], Iterator[Judged]]
-    read: Callable[[Judged, float, float], FigureCheck] = by_interval
+    figures: Callable[[CeilingRule], Iterator[ComparedFigure]]
+    compare: Callable[[ComparedFigure, float, float], FigureCheck] = compare_interval
     contrasts: bool = False
-    shown: str = ""
+    format_as: str = ""
 
 
 def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Check]:
-    """Yield a check for each ceiling of a policy, or for each of its contrasts if it has any."""
+    """Yield a check for each ceiling of a policy, and for each contrast if these are separate."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
         setting = getattr(table, row.setting, None)
         if setting is None or (row.section == "games") != (record.kind == "games"):
             continue
-        each = (
-            {f"{row.metric}@{rate}": top for rate, top in setting.items()}
+        ceilings = (
+            {f"{row.metric}@{rate}": ceiling for rate, ceiling in setting.items()}
             if isinstance(setting, dict)
             else {row.metric: setting}
         )
         contrasts = table.contrasts if row.contrasts else ("",)
-        for (metric, ceiling), contrast in product(each.items(), contrasts):
+        for (metric, ceiling), contrast in product(ceilings.items(), contrasts):
             if row.contrasts and contrast in unfair_contrasts(record):
                 continue
-            question = Question(record, policy, trust, metric, contrast, ceiling)
+            rule = CeilingRule(record, policy, trust, metric, contrast, ceiling)
             results = [
-                row.read(figure, ceiling, trust.confidence) for figure in row.figures(question)
+                row.compare(figure, ceiling, trust.confidence) for figure in row.figures(rule)
             ]
             unbounded = metric == EPSILON and clients_without_bound(record, policy.membership)
-            if not results and (unbounded or beyond_size(record, policy, metric, contrast)):
+            if not results and (unbounded or is_too_small_for(record, policy, metric, contrast)):
                 continue
             name = row.name or metric_name(metric)
             name += f" against {CONTRASTS[contrast]}" if contrast else ""
-            yield ceiling_check(row.section, name, row.shown or metric, ceiling, results)
+            yield ceiling_check(row.section, name, row.format_as or metric, ceiling, results)
 
 
 def unfair_contrasts(record: Record) -> list[str]:
-    """Return the contrasts that are not judged, because others of the record are fair.
+    """Return the contrasts without a fair draw, if the record also has contrasts with a fair draw.
 
-    Without a fair draw, any other difference between clients would pass for leakage. A recording of
-    clients that share no class has no such figure.
+    They are not judged, since other differences between clients could look like leakage. A
+    recording may lack the value of such a figure, if no two clients share a class.
     """
     figures = [figure for figure in record.findings if figure.attack]
     fair = {figure.contrast for figure in figures if figure.fair and figure.value is not None}
@@ -155,7 +155,7 @@ def unfair_contrasts(record: Record) -> list[str]:
     return [name for name in CONTRASTS if fair and name not in fair and name in present]
 
 
-def beyond_size(record: Record, policy: Policy, metric: str, contrast: str) -> bool:
+def is_too_small_for(record: Record, policy: Policy, metric: str, contrast: str) -> bool:
     """Return True if a rate is not judged because every audit in the record is too small for it."""
     membership, rate = policy.membership, rate_of(metric)
     if membership is None or rate is None or membership.small_audits == "inconclusive":
@@ -170,24 +170,24 @@ def beyond_size(record: Record, policy: Policy, metric: str, contrast: str) -> b
 
 
 def _too_small(figure: Estimate, ceiling: float) -> bool:
-    """Return True if no outcome of the attack could have had an upper limit below the ceiling."""
+    """Return True if no success of the attack could give an upper limit below the ceiling."""
     rate = rate_of(figure.metric)
     if rate is None or (figure.low is not None and figure.low > ceiling):
         return False
     if figure.value is None or not (figure.n_members and figure.n_nonmembers):
         return True
-    return _least_upper_limit(rate, figure.n_members, figure.n_nonmembers) > ceiling
+    return _min_upper_limit(rate, figure.n_members, figure.n_nonmembers) > ceiling
 
 
 @lru_cache(maxsize=4096)
-def _least_upper_limit(rate: float, members: int, nonmembers: int) -> float:
+def _min_upper_limit(rate: float, members: int, nonmembers: int) -> float:
     """Compute the upper limit of a rate if no member scores above any non-member."""
     scores = np.concatenate([np.zeros(members), np.ones(nonmembers)])
     return upper_rate_limit(scores, scores == 0, rate, confidence=0.975)
 
 
 class FigureRun(NamedTuple):
-    """Coordinates of a figure: one attack on one client in one run, or over all of them."""
+    """Coordinates of a figure: attack, defense, client and run; None for all clients or runs."""
 
     attack: str
     defense: str
@@ -195,17 +195,17 @@ class FigureRun(NamedTuple):
     seed: int | None
 
     def __str__(self) -> str:
-        where = [
+        parts = [
             shortened(self.attack),
             f"on {client_name(self.target)}" if self.target is not None else "",
             f"in seed {self.seed}" if self.seed is not None else "over all seeds",
             f"with {defense_name(shortened(self.defense))}" if self.defense != "none" else "",
         ]
-        return " ".join(filter(None, where))
+        return " ".join(filter(None, parts))
 
 
 def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
-    """Return the membership attacks to judge: those the policy names, or all that were run.
+    """Return the membership attacks to judge: those that the policy names, or all that were run.
 
     An attack that ran but has no figure is included, and is reported as missing.
     """
@@ -231,80 +231,86 @@ def judged_sources(record: Record, policy: SourcesPolicy | None) -> list[str]:
 
 
 def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
-    """Return the points of games to judge: of the named mechanisms, or all."""
+    """Return the points of games to judge: all, or those of the policy's mechanisms."""
     names = policy.mechanisms
     return [point for point in record.games if not names or point.mechanism in names]
 
 
-def empirical_epsilon(point: PointPlayed, points: int) -> float:
-    """Compute the lower bound on epsilon from a point's counts, with its part of the error."""
+def empirical_epsilon(point: PointPlayed, n_points: int) -> float:
+    """Compute the lower bound on epsilon from a point's counts, with a Bonferroni correction."""
     tpr, tnr = point.tpr, point.tnr
     counts = Counts(tpr.hits, tpr.total, tnr.total - tnr.hits, tnr.total)
-    return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value
+    return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, n_points)).value
 
 
 def point_name(point: PointPlayed, record: Record) -> str:
-    """Return the label of a point."""
+    """Return the label of a point; the study itself has no label."""
     return shortened(point.label or f"{record.name} as it is", 120)
 
 
-def _refuse_too_many(figures: int) -> None:
-    if figures > MOST_FIGURES:
+def _refuse_too_many(n_figures: int) -> None:
+    if n_figures > MAX_FIGURES:
         raise BadInput(
-            f"the record's attacks, clients and seeds would make {figures:,} figures of each kind, "
-            f"more than the {MOST_FIGURES:,} that a gate judges; name some in the policy"
+            f"the record's attacks, clients and seeds would make {n_figures:,} figures of each "
+            f"kind, but a gate judges at most {MAX_FIGURES:,}; name fewer in the policy"
         )
 
 
-def _audited(record: Record) -> list[int]:
+def _audited_clients(record: Record) -> list[int]:
     """Return clients that must have figures: those that settings name, and those with figures."""
     targets = {figure.target for figure in record.findings if figure.attack}
     for section in ("audit", "recording"):
         table = record.config.get(section)
-        named = table.get("targets") if isinstance(table, Mapping) else None
-        if isinstance(named, list):
-            targets |= {client for client in named if type(client) is int and client >= 0}
+        names = table.get("targets") if isinstance(table, Mapping) else None
+        if isinstance(names, list):
+            targets |= {client for client in names if type(client) is int and client >= 0}
     return sorted(client for client in targets if client is not None)
 
 
-def _runs(record: Record, policy: MembershipPolicy, *, each: bool = False) -> list[FigureRun]:
-    """Return the runs that must have figures, and all others that have."""
+def _figure_runs(
+    record: Record, policy: MembershipPolicy, *, every_seed: bool = False
+) -> list[FigureRun]:
+    """Return the coordinates that must have figures, and any others that have figures.
+
+    Args:
+        record: Record.
+        policy: Policy on membership, which states whether single runs or means are judged.
+        every_seed: Whether to return single runs even if the policy judges means.
+    """
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
-    targets = policy.targets or _audited(record)
-    alone = policy.seeds == "these runs" and len(set(record.seeds)) == 1
-    single = each or alone or policy.seeds == "each"
+    targets = policy.targets or _audited_clients(record)
+    has_one_run = policy.seeds == "these runs" and len(set(record.seeds)) == 1
+    uses_single_runs = every_seed or has_one_run or policy.seeds == "each"
     defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
-    seeds = list(dict.fromkeys(record.seeds)) if single else [None]
+    seeds = list(dict.fromkeys(record.seeds)) if uses_single_runs else [None]
     _refuse_too_many(len(attacks) * len(defenses) * len(targets) * len(seeds))
     expected = product(attacks, defenses, targets, seeds)
-    judged = set(attacks)
-    named = set(policy.targets)
     recorded = [
-        _run(f)
+        _figure_run(f)
         for f in figures
-        if f.attack in judged
-        and (f.seed is not None) == single
-        and (not named or f.target in named)
+        if f.attack in set(attacks)
+        and (f.seed is not None) == uses_single_runs
+        and (not policy.targets or f.target in policy.targets)
     ]
-    return list(dict.fromkeys([*(FigureRun(*place) for place in expected), *recorded]))
+    return list(dict.fromkeys([*(FigureRun(*run) for run in expected), *recorded]))
 
 
-def _run(figure: Estimate) -> FigureRun:
+def _figure_run(figure: Estimate) -> FigureRun:
     return FigureRun(figure.attack, figure.defense, figure.target, figure.seed)
 
 
-def _of_runs(
-    question: Question, *, each: bool = False
+def _figures_by_run(
+    rule: CeilingRule, *, every_seed: bool = False
 ) -> Iterator[tuple[FigureRun, Estimate | None]]:
-    """Yield figures by run; a run may have several."""
-    assert question.policy.membership is not None
+    """Yield pairs of coordinates and a figure, or None if there is no figure."""
+    assert rule.policy.membership is not None
     by_run: dict[FigureRun, list[Estimate | None]] = {}
-    for figure in question.record.findings:
-        if figure.metric == question.metric and figure.contrast == question.contrast:
-            by_run.setdefault(_run(figure), []).append(figure)
-    skips_missing = not question.policy.membership.judges_each
-    reason = _reasons_missing(question.record)
-    for run in _runs(question.record, question.policy.membership, each=each):
+    for figure in rule.record.findings:
+        if figure.metric == rule.metric and figure.contrast == rule.contrast:
+            by_run.setdefault(_figure_run(figure), []).append(figure)
+    skips_missing = not rule.policy.membership.judges_each
+    reason = _reasons_missing(rule.record)
+    for run in _figure_runs(rule.record, rule.policy.membership, every_seed=every_seed):
         if run not in by_run and skips_missing and reason(run):
             continue
         yield from ((run, figure) for figure in by_run.get(run, [None]))
@@ -313,10 +319,10 @@ def _of_runs(
 NEVER_MEASURED = "never took part in a measured round"
 
 
-def too_few_rounds(record: Record) -> dict[str, str]:
-    """Return attacks that were not run on every client, with the clients and the reason.
+def partly_run_attacks(record: Record) -> dict[str, str]:
+    """Map attacks that were not run on every client to the clients and the reason.
 
-    Such clients took part in too few rounds, or with too few others.
+    These clients took part in too few rounds, or with too few others.
     """
     return {
         row.name: row.uncovered for row in record.attacks if row.status == "run" and row.uncovered
@@ -330,20 +336,24 @@ def never_measured(record: Record) -> list[int]:
 
 
 def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> list[int]:
-    """Return clients of a recording that need no lower bound on epsilon.
+    """Return clients of a recording for which no lower bound on epsilon could be computed.
 
-    Their coins are too few for a bound, or their non-members were not drawn by coins. No bound is
-    required, since a bound never makes a pass.
+    They have too few samples whose membership was decided at random, or none. The gate does not
+    require a bound for them, since a bound can never lead to a pass.
     """
     if policy is None or policy.judges_each or not record.watched:
         return []
     bounded = {f.target for f in record.findings if f.metric == EPSILON and f.value is not None}
-    drawn = {f.target for f in record.findings if f.attack and f.fair and f.value is not None}
-    return [c for c in _audited(record) if c not in bounded and (bounded or not drawn)]
+    has_fair_figures = any(f.attack and f.fair and f.value is not None for f in record.findings)
+    may_lack_bound = bounded or not has_fair_figures
+    return [c for c in _audited_clients(record) if c not in bounded and may_lack_bound]
 
 
-def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int]:
-    """Return pooled clients whose own AUC is not shown below its ceiling."""
+def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) -> list[int]:
+    """Return clients whose individual AUC is not shown to be below the ceiling.
+
+    Only pooled clients are considered: those that are also part of a figure over all clients.
+    """
     if policy is None or policy.judges_each or policy.auc is None:
         return []
     figures = [
@@ -354,7 +364,7 @@ def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int
     pooled = {
         (figure.attack, figure.defense, figure.seed) for figure in figures if figure.target is None
     }
-    together = [
+    of_pooled_clients = [
         figure
         for figure in figures
         if figure.target is not None
@@ -362,116 +372,120 @@ def too_small_alone(record: Record, policy: MembershipPolicy | None) -> list[int
         and figure.value is not None
         and (figure.attack, figure.defense, figure.seed) in pooled
     ]
-    leaking = {figure.target for figure in together if _leaks_alone(figure, policy.auc)}
-    unsettled = {
+    leaking = {figure.target for figure in of_pooled_clients if _leaks(figure, policy.auc)}
+    undecided = {
         figure.target
-        for figure in together
+        for figure in of_pooled_clients
         if figure.target is not None and (figure.high is None or figure.high > policy.auc)
     }
-    return sorted(unsettled - leaking)
+    return sorted(undecided - leaking)
 
 
-def _leaks_alone(figure: Estimate, ceiling: float) -> bool:
+def _leaks(figure: Estimate, ceiling: float) -> bool:
+    """Return True if a figure shows a leak, or is certainly above the ceiling."""
     return bool(above_chance(figure)) or (figure.low is not None and figure.low > ceiling)
 
 
 def _reasons_missing(record: Record) -> Callable[[FigureRun], str]:
-    """Return a function that explains why a run has no figure; "" if there is no reason."""
+    """Return a function that explains why there is no figure; "" if no reason is known."""
     present = {(figure.attack, figure.target) for figure in record.findings}
-    never, few = set(never_measured(record)), too_few_rounds(record)
+    never, partly_run = set(never_measured(record)), partly_run_attacks(record)
 
     def reason(run: FigureRun) -> str:
         if run.target is None or (run.attack, run.target) in present:
             return ""
-        return NEVER_MEASURED if run.target in never else few.get(run.attack, "")
+        return NEVER_MEASURED if run.target in never else partly_run.get(run.attack, "")
 
     return reason
 
 
-def _members(question: Question) -> Iterator[Judged]:
-    assert question.policy.membership is not None
-    ceiling, seeds = question.ceiling, len(set(question.record.seeds))
-    further = asks_further(question.policy.membership.seeds)
-    skips_rates = question.policy.membership.small_audits == "not judged"
-    figures, reason = list(_of_runs(question)), _reasons_missing(question.record)
-    over, uncontrolled = pooled_over(question.record), _doubts_uncontrolled(question.record)
+def _membership_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    assert rule.policy.membership is not None
+    ceiling, n_seeds = rule.ceiling, len(set(rule.record.seeds))
+    generalises = judges_all_seeds(rule.policy.membership.seeds)
+    skips_rates = rule.policy.membership.small_audits == "not judged"
+    figures, reason = list(_figures_by_run(rule)), _reasons_missing(rule.record)
+    describe_pool = pooled_over(rule.record)
+    uncontrolled_doubt = _uncontrolled_doubts(rule.record)
     pooled = {
         (run.attack, run.defense, run.seed)
         for run, figure in figures
         if run.target is None and figure is not None and figure.value is not None
     }
     for run, figure in figures:
-        if run.target is not None and _is_pooled(question, run, figure, pooled):
+        if run.target is not None and _is_pooled(rule, run, figure, pooled):
             continue
         if figure is not None and skips_rates and _too_small(figure, ceiling):
             continue
         if figure is None:
-            few = further and seeds < FEWEST_RUNS
-            why = reason(run) or _MISSING
-            yield Judged(str(run), None, too_few_runs(seeds) if few else why)
+            has_few_seeds = generalises and n_seeds < FEWEST_RUNS
+            explanation = too_few_runs(n_seeds) if has_few_seeds else reason(run) or _MISSING
+            yield ComparedFigure(str(run), None, explanation)
             continue
         doubt = (
-            question.trust.doubt(figure)
+            rule.trust.doubt(figure)
             or _doubt_of_significance(figure, ceiling)
-            or uncontrolled(figure)
+            or uncontrolled_doubt(figure)
         )
-        what = str(run) if run.target is not None else f"{run} {over(run.attack)}"
-        if further:
-            yield Judged(what, *_further(figure, seeds, ceiling, doubt))
+        what = str(run) if run.target is not None else f"{run} {describe_pool(run.attack)}"
+        if generalises:
+            yield ComparedFigure(what, *_over_all_seeds(figure, n_seeds, ceiling, doubt))
         elif figure.low is None and figure.high is None and figure.at_threshold is not None:
-            yield Judged(
+            yield ComparedFigure(
                 what,
                 figure,
                 f"its limits are those {AT_THRESHOLD} instead of the rate's; attack the recording "
                 "again, or run the study again",
             )
         else:
-            yield Judged(what, figure, "", doubt, partial(more_for, figure, ceiling))
+            yield ComparedFigure(
+                what, figure, "", doubt, partial(samples_for_figure, figure, ceiling)
+            )
 
 
 def _is_pooled(
-    question: Question,
+    rule: CeilingRule,
     run: FigureRun,
     figure: Estimate | None,
     pooled: Collection[tuple[str, str, int | None]],
 ) -> bool:
-    """Return True if a client is pooled; one with a shown leak is judged by its own limits."""
-    policy = question.policy.membership
+    """Return True if a client is judged together with others, since no leak is shown for it."""
+    policy = rule.policy.membership
     if policy is None or policy.judges_each:
         return False
-    leaks = figure is not None and _leaks_alone(figure, question.ceiling)
+    leaks = figure is not None and _leaks(figure, rule.ceiling)
     return not leaks and (run.attack, run.defense, run.seed) in pooled
 
 
-def _doubts_uncontrolled(record: Record) -> Callable[[Estimate], str]:
+def _uncontrolled_doubts(record: Record) -> Callable[[Estimate], str]:
     """Return a function that explains why a figure without a fair draw is in doubt.
 
-    Without a fair draw, only a control shows that members and non-members do not differ otherwise.
+    Without a fair draw, only a control can show that inputs do not reveal who is a member.
     """
-    passed = {o.target for o in record.controls if o.control == "blind classifier" and o.passed}
+    passed = {c.target for c in record.controls if c.control == "blind classifier" and c.passed}
 
     def doubt(figure: Estimate) -> str:
         if figure.fair or None in passed or figure.target in passed:
             return ""
         return (
             "no fair draw decided between members and non-members, and no control shows that "
-            "inputs and labels alone do not distinguish them"
+            "inputs and labels do not distinguish them without the model"
         )
 
     return doubt
 
 
-def _further(
-    figure: Estimate, seeds: int, ceiling: float, doubt: str
+def _over_all_seeds(
+    figure: Estimate, n_seeds: int, ceiling: float, doubt: str
 ) -> tuple[Estimate, str, str, Callable[[], RequiredSamples | None]]:
-    """Return the figure with its limits for a further run, as arguments of :class:`Judged`."""
-    value, limits = figure.value, figure.further or Interval(method=too_few_runs(seeds))
-    of_another = {"low": limits.low, "high": limits.high, "method": limits.method}
+    """Return arguments of :class:`ComparedFigure` for a mean over all possible seeds."""
+    value, limits = figure.value, figure.further or Interval(method=too_few_runs(n_seeds))
+    limits_for_all = {"low": limits.low, "high": limits.high, "method": limits.method}
     return (
-        figure.model_copy(update=of_another),
+        figure.model_copy(update=limits_for_all),
         "",
         doubt,
-        lambda: None if value is None else more_seeds(value, limits, seeds, ceiling),
+        lambda: None if value is None else more_seeds(value, limits, n_seeds, ceiling),
     )
 
 
@@ -482,14 +496,13 @@ def _doubt_of_significance(figure: Estimate, ceiling: float) -> str:
     return "the record's test, corrected over the study, does not find it above guessing"
 
 
-def _groups(question: Question) -> Iterator[Judged]:
-    record, policy, trust = question.record, question.policy.membership, question.trust
+def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    record, policy, trust = rule.record, rule.policy.membership, rule.trust
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
-    named = set(policy.targets)
     for row in record.groups:
         # Unfair contrasts are not judged: see :func:`unfair_contrasts`.
-        if row.fair and (not named or row.target in named):
+        if row.fair and (not policy.targets or row.target in policy.targets):
             groups.setdefault(row.attack, []).append(row)
     for attack in judged_attacks(record, policy):
         rows = groups.get(attack, [])
@@ -498,118 +511,127 @@ def _groups(question: Question) -> Iterator[Judged]:
         ]
         for row in large:
             kind = "class" if row.by == "class" else "samples of client"
-            yield Judged(
-                f"{_run(row)}, {kind} {shortened(row.group)}",
+            yield ComparedFigure(
+                f"{_figure_run(row)}, {kind} {shortened(row.group)}",
                 row,
                 doubt=trust.doubt(row),
-                more=partial(more_for_auc, row, question.ceiling),
+                more=partial(samples_for_auc, row, rule.ceiling),
             )
         if not large:
-            small = f"; {plural(len(rows), 'group')} of fewer samples" if rows else ""
-            why = f"the record has no group of {policy.smallest_group} samples a side{small}"
-            yield Judged(shortened(attack), None, why)
+            smaller = f", but {plural(len(rows), 'smaller group')}" if rows else ""
+            missing = (
+                f"the record has no group of at least {policy.smallest_group} members and as many "
+                f"non-members{smaller}"
+            )
+            yield ComparedFigure(shortened(attack), None, missing)
     present = {(row.attack, row.target, row.seed) for row in record.groups}
-    for run in _runs(record, policy, each=True):
+    for run in _figure_runs(record, policy, every_seed=True):
         if groups.get(run.attack) and (run.attack, run.target, run.seed) not in present:
-            yield Judged(str(run), None, "the record has no group of it")
+            yield ComparedFigure(str(run), None, "the record has no group for it")
 
 
-def _bounds(question: Question) -> Iterator[Judged]:
-    """Yield lower bounds, which are not averaged: they share one error over the study."""
-    unbounded = {*clients_without_bound(question.record, question.policy.membership)}
-    reason = _reasons_missing(question.record)
-    for run, figure in _of_runs(question._replace(contrast="unseen"), each=True):
+def _epsilon_bounds(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    """Yield lower bounds on epsilon for single runs; they share one error over the study."""
+    unbounded = {*clients_without_bound(rule.record, rule.policy.membership)}
+    reason = _reasons_missing(rule.record)
+    for run, figure in _figures_by_run(rule._replace(contrast="unseen"), every_seed=True):
         if run.target is None:
-            # Each client's coins give a separate bound on epsilon.
+            # Bounds are computed for single clients, whose members were drawn independently.
             continue
         if (figure is None or figure.value is None) and run.target in unbounded:
             continue
-        doubt = question.trust.doubt(figure)
-        why = "" if figure is not None else reason(run) or "the record has no such bound"
-        yield Judged(str(run), figure, why, doubt)
-    for metric, what in _OF_ONE_UPDATE.items():
-        bounds = sorted(
-            question.record.where(metric=metric), key=lambda bound: bound.seed is not None
-        )
+        doubt = rule.trust.doubt(figure)
+        missing = "" if figure is not None else reason(run) or "the record has no such bound"
+        yield ComparedFigure(str(run), figure, missing, doubt)
+    for metric, what in _BOUNDS_ON_UPDATES.items():
+        bounds = sorted(rule.record.where(metric=metric), key=lambda bound: bound.seed is not None)
         if bounds and bounds[0].value is not None:
             # The value is the lower limit.
             bound = bounds[0].model_copy(update={"low": bounds[0].value})
-            yield Judged(f"one client's {what}", bound)
+            yield ComparedFigure(f"one client's {what}", bound)
 
 
-_OF_ONE_UPDATE = {
-    CLIENT_EPSILON: "whole contribution, from canary clients' coins",
+_BOUNDS_ON_UPDATES = {
+    CLIENT_EPSILON: "whole contribution, from random draws of canary clients",
     CLIENT_EPSILON_IF_GAUSSIAN: "whole contribution, by canary clients, if the mechanism is "
     "Gaussian",
     SECURE_SUM_EPSILON: "update in one round's sum",
     SECURE_SUM_EPSILON_IF_GAUSSIAN: "update in one round's sum, if noise is normal",
 }
-"""Bounds that are not from attacks on samples, by the evidence that they are computed from."""
+"""Bounds for a client's whole contribution or update, with the evidence for each."""
 
 
-def _formal(question: Question) -> Iterator[Judged]:
-    for figure in question.record.findings:
-        if figure.metric == question.metric:
-            yield Judged(defense_name(shortened(figure.defense)), figure)
+def _formal_epsilons(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    for figure in rule.record.findings:
+        if figure.metric == rule.metric:
+            yield ComparedFigure(defense_name(shortened(figure.defense)), figure)
 
 
-def _sources(question: Question) -> Iterator[Judged]:
-    record, policy = question.record, question.policy.sources
+def _source_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    record, policy = rule.record, rule.policy.sources
     assert policy is not None
     attacks = judged_sources(record, policy)
     _refuse_too_many(len(attacks) * len(set(record.seeds)))
-    each = policy.seeds == "each"
+    uses_single_runs = policy.seeds == "each"
     for attack in attacks:
         figures = [figure for figure in record.on_sources if figure.attack == attack]
-        excess = [figure for figure in figures if figure.against == LABELS]
-        for figure in excess:
-            if (figure.seed is not None) == each:
-                yield _excess(figure, figures, question)
-        present = {figure.seed for figure in excess}
-        for seed in dict.fromkeys(record.seeds) if each else (None,):
+        excesses = [figure for figure in figures if figure.against == LABELS]
+        for figure in excesses:
+            if (figure.seed is not None) == uses_single_runs:
+                yield _excess_over_labels(figure, figures, rule)
+        present = {figure.seed for figure in excesses}
+        for seed in dict.fromkeys(record.seeds) if uses_single_runs else (None,):
             if seed not in present:
-                yield Judged(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
+                yield ComparedFigure(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
 
 
-def _excess(figure: Estimate, figures: Sequence[Estimate], question: Question) -> Judged:
-    assert question.policy.sources is not None
+def _excess_over_labels(
+    figure: Estimate, figures: Sequence[Estimate], rule: CeilingRule
+) -> ComparedFigure:
+    """Return a source attack's excess over what label distributions explain, to be compared."""
+    assert rule.policy.sources is not None
     draw = ", on samples of a fair draw" * (figure.contrast == FAIR)
-    what = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
-    doubt = question.trust.doubt(figure)
-    alike = [f for f in figures if (f.defense, f.view) == (figure.defense, figure.view)]
-    success = next(f for f in alike if f.seed == figure.seed and not f.against)
-    judged = figure.model_copy(update={"metric": _EXCESS})
-    fails = figure.low is not None and figure.low > question.ceiling
-    passes = success.high is not None and success.high <= question.ceiling
+    name = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
+    doubt = rule.trust.doubt(figure)
+    same_setting = [f for f in figures if (f.defense, f.view) == (figure.defense, figure.view)]
+    success = next(f for f in same_setting if f.seed == figure.seed and not f.against)
+    excess = figure.model_copy(update={"metric": _EXCESS})
+    fails = figure.low is not None and figure.low > rule.ceiling
+    passes = success.high is not None and success.high <= rule.ceiling
     if has_older_level(figure) and not (fails or passes):
-        # The older level is too high and the excess too low, so only a failure, or a pass of
-        # the success rate itself, is certain.
-        return Judged(what, judged, OLDER_LEVEL)
+        # Older records overestimate what labels explain, and so underestimate the excess. Only a
+        # failure, or a success rate that is below the ceiling itself, is certain.
+        return ComparedFigure(name, excess, OLDER_LEVEL)
     if figure.seed is not None:
-        # A forecast, which treats the level as known.
+        # The number of samples is a forecast, which treats the level that labels explain as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
         more = partial(
-            more_samples, limits, success.samples, question.ceiling, less=figure.level or 0.0
+            samples_for_success,
+            limits,
+            success.samples,
+            rule.ceiling,
+            level=figure.level or 0.0,
         )
-        return Judged(what, judged.model_copy(update={"method": EXACT}), doubt=doubt, more=more)
+        excess = excess.model_copy(update={"method": EXACT})
+        return ComparedFigure(name, excess, doubt=doubt, more=more)
     above = above_chance(success) and above_chance(figure)
-    if not (doubt or above or question.ceiling < 0):
+    if not (doubt or above or rule.ceiling < 0):
         doubt = (
             "the record's test, corrected over all source attacks, does not find it above label "
             "distributions"
         )
-    if asks_further(question.policy.sources.seeds):
-        runs = sum(f.seed is not None and f.against == figure.against for f in alike)
-        return Judged(what, *_further(judged, runs, question.ceiling, doubt))
-    return Judged(what, judged, doubt=doubt)
+    if judges_all_seeds(rule.policy.sources.seeds):
+        n_runs = sum(f.seed is not None and f.against == figure.against for f in same_setting)
+        return ComparedFigure(name, *_over_all_seeds(excess, n_runs, rule.ceiling, doubt))
+    return ComparedFigure(name, excess, doubt=doubt)
 
 
-def _models(question: Question) -> Iterator[Judged]:
-    for result in question.record.clusters:
-        used = set(result.rounds[-1].choice)
+def _model_risks(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    for result in rule.record.clusters:
+        used_models = set(result.rounds[-1].choice)
         for number, model in enumerate(result.rounds[-1].models):
-            if model.clients or number in used:
-                yield Judged(
+            if model.clients or number in used_models:
+                yield ComparedFigure(
                     f"model {number} of {shortened(result.algorithm)} in seed {result.seed}",
                     Estimate(
                         topic="clusters",
@@ -620,80 +642,95 @@ def _models(question: Question) -> Iterator[Judged]:
                         method=EXACT,
                         note="its risk could not be measured" if model.risk is None else "",
                     ),
-                    doubt=question.trust.unsound,
-                    more=lambda: _NOT_IN_THE_RECORD,
+                    doubt=rule.trust.unsound,
+                    more=lambda: _UNKNOWN_SAMPLES,
                 )
-    present = {result.seed for result in question.record.clusters}
-    for seed in dict.fromkeys(question.record.seeds):
+    present = {result.seed for result in rule.record.clusters}
+    for seed in dict.fromkeys(rule.record.seeds):
         if seed not in present:
-            yield Judged(f"seed {seed}", None, "the record has no models of it")
+            yield ComparedFigure(f"seed {seed}", None, "the record has no models for it")
 
 
-_NOT_IN_THE_RECORD = RequiredSamples(
+_UNKNOWN_SAMPLES = RequiredSamples(
     what="samples",
     count=0,
     then=None,
-    text="the number of further samples that would settle it is unknown, as the record has the "
-    "risk without its counts",
+    text="the number of further samples that would decide it is unknown, since the record does not "
+    "state the counts from which the risk was computed",
 )
 
 
-def _points(question: Question) -> Iterator[Judged]:
-    assert question.policy.games is not None
-    points = judged_points(question.record, question.policy.games)
+def _game_points(rule: CeilingRule) -> Iterator[ComparedFigure]:
+    assert rule.policy.games is not None
+    points = judged_points(rule.record, rule.policy.games)
     for point in points:
-        figure = point.estimate(question.metric)
-        if question.metric == PROVEN and figure is not None:
-            # Recomputed, with the error shared by all points.
+        figure = point.estimate(rule.metric)
+        if rule.metric == PROVEN and figure is not None:
+            # The bound is recomputed, so that all judged points share one error probability.
             bound = empirical_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
             figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
-        why = "" if figure is not None else "there is no bound"
-        more = partial(more_games, point, question.ceiling)
-        yield Judged(point_name(point, question.record), figure, why, more=more)
+        missing = "" if figure is not None else "there is no bound"
+        more = partial(games_for_point, point, rule.ceiling)
+        yield ComparedFigure(point_name(point, rule.record), figure, missing, more=more)
 
 
 _EXCESS, _RISK = "above_label_distributions_share", "risk_share"
 
 CEILINGS = (
-    Ceiling("membership", "auc", AUC, "", _members, contrasts=True),
-    Ceiling("membership", "tpr", TPR, "", _members, contrasts=True),
+    Ceiling("membership", "auc", AUC, "", _membership_figures, contrasts=True),
+    Ceiling("membership", "tpr", TPR, "", _membership_figures, contrasts=True),
     Ceiling(
         "membership",
         "balanced_accuracy",
         BALANCED_ACCURACY,
         "balanced accuracy",
-        _members,
+        _membership_figures,
         contrasts=True,
     ),
-    Ceiling("membership", "group_auc", AUC, "AUC of every group", _groups),
-    Ceiling("membership", "epsilon", EPSILON, "lower bound on epsilon", _bounds, by_lower_bound),
+    Ceiling("membership", "group_auc", AUC, "AUC of every group", _group_figures),
+    Ceiling(
+        "membership",
+        "epsilon",
+        EPSILON,
+        "lower bound on epsilon",
+        _epsilon_bounds,
+        compare_lower_bound,
+    ),
     Ceiling(
         "membership",
         "formal_epsilon",
         FORMAL_EPSILON,
         "proven epsilon of the whole training",
-        _formal,
-        as_known,
+        _formal_epsilons,
+        compare_exact,
     ),
     Ceiling(
         "sources",
         "above_label_distributions",
         _EXCESS,
         "success beyond label distributions",
-        _sources,
+        _source_figures,
     ),
-    Ceiling("clusters", "risk", _RISK, "real risk of every model", _models),
-    Ceiling("games", "success", SUCCESS, "games won (Adv)", _points, shown="adv_share"),
-    Ceiling("games", "epsilon", PROVEN, "proven epsilon", _points, by_lower_bound, shown="epsilon"),
+    Ceiling("clusters", "risk", _RISK, "real risk of every model", _model_risks),
+    Ceiling("games", "success", SUCCESS, "games won (Adv)", _game_points, format_as="adv_share"),
+    Ceiling(
+        "games",
+        "epsilon",
+        PROVEN,
+        "proven epsilon",
+        _game_points,
+        compare_lower_bound,
+        format_as="epsilon",
+    ),
     Ceiling(
         "games",
         "actual_epsilon",
         ACTUAL,
         "actual epsilon",
-        _points,
-        as_known_or_failed,
-        shown="epsilon",
+        _game_points,
+        compare_exact_or_fail,
+        format_as="epsilon",
     ),
 )
-"""Every ceiling, in the order in which a verdict has them."""
+"""All ceilings, in the order in which a verdict lists them."""

@@ -1,4 +1,4 @@
-"""Comparison of a record with a policy, and the reasons for the verdict."""
+"""Evaluation of a policy on a record, and the explanation of the verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,24 +6,30 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.gate.ceilings import (
     NEVER_MEASURED,
-    beyond_size,
     ceiling_checks,
     clients_without_bound,
     empirical_epsilon,
+    is_too_small_for,
     judged_attacks,
     judged_points,
     judged_sources,
     never_measured,
+    partly_run_attacks,
     point_name,
-    too_few_rounds,
-    too_small_alone,
+    undecided_pooled_clients,
     unfair_contrasts,
 )
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy
 from fedaudit.gate.sample_size import limited_sample_size_searches
-from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
-from fedaudit.gate.verdict import Check, FigureCheck, Verdict, concluded, demand
+from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
+from fedaudit.gate.verdict import (
+    Check,
+    FigureCheck,
+    Verdict,
+    overall_outcome,
+    requirement_check,
+)
 from fedaudit.report.deciding.caveats import client_list
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import (
@@ -44,36 +50,38 @@ from fedaudit.results.record import Record
 
 
 def evaluate_policy(record: Record, policy: Policy) -> Verdict:
-    """Judge a record by a policy.
+    """Evaluate a policy on a record.
 
     Raises:
         BadInput: The policy has no ceiling for records of this kind.
     """
-    games = record.kind == "games"
-    table = policy.games if games else (policy.membership or policy.sources or policy.clusters)
+    is_games = record.kind == "games"
+    table = policy.games if is_games else (policy.membership or policy.sources or policy.clusters)
     if table is None:
-        kind = "games" if games else "a study"
-        tables = "[games]" if games else "[membership], [sources] or [clusters]"
+        kind = "games" if is_games else "a study"
+        tables = "[games]" if is_games else "[membership], [sources] or [clusters]"
         raise BadInput(
             f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {tables} "
-            "(`fedaudit gate --print-policy` prints one)"
+            "(`fedaudit gate --print-policy` prints an example)"
         )
-    safe = cleaned(record)
+    safe_record = cleaned(record)
     with limited_sample_size_searches():
-        checks = list(_game_checks(safe, policy) if games else _study_checks(safe, policy))
-    limits = _GAME_LIMITS if games else _correction(safe, policy, checks)
-    outcome = concluded(checks)
+        checks = list(
+            _game_checks(safe_record, policy) if is_games else _study_checks(safe_record, policy)
+        )
+    limits = _GAME_LIMITS if is_games else _correction(safe_record, policy, checks)
+    outcome = overall_outcome(checks)
     return Verdict(
-        record=safe.name,
-        kind=safe.kind,
-        content_hash=safe.content_hash,
+        record=safe_record.name,
+        kind=safe_record.kind,
+        content_hash=safe_record.content_hash,
         policy=policy.name,
         policy_hash=policy.digest(),
         outcome=outcome,
-        reason=_paragraph(safe.name, policy.name, outcome, checks),
+        reason=_explanation(safe_record.name, policy.name, outcome, checks),
         limits=limits,
         checks=checks,
-        unjudged=[] if games else _unjudged(safe, policy),
+        unjudged=[] if is_games else _unjudged(safe_record, policy),
     )
 
 
@@ -90,7 +98,7 @@ def _game_checks(record: Record, policy: Policy) -> Iterator[Check]:
         played = {point.mechanism for point in record.points}
         missing = [name for name in policy.games.mechanisms if name not in played]
         faults = [f"no game against {shortened(name)}" for name in missing]
-        yield demand("games", "every mechanism played", faults, Outcome.INCONCLUSIVE)
+        yield requirement_check("games", "every mechanism played", faults, Outcome.INCONCLUSIVE)
     yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
     if policy.games.contradicted:
         yield from _contradictions(record, judged_points(record, policy.games))
@@ -108,26 +116,28 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
                 f"{name} is refuted by its own test, but not after correction for several points"
             )
     if claims:
-        otherwise = Outcome.INCONCLUSIVE if uncorrected and not refuted else Outcome.FAIL
+        outcome_of_fault = Outcome.INCONCLUSIVE if uncorrected and not refuted else Outcome.FAIL
         faults = refuted or uncorrected
-        yield demand("games", "claimed epsilons not contradicted", faults, otherwise)
+        yield requirement_check(
+            "games", "claimed epsilons not contradicted", faults, outcome_of_fault
+        )
 
 
-def _without_figures(record: Record, policy: Policy) -> Iterator[str]:
-    """Yield clients and attacks without figures, with the reason."""
+def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
+    """Yield clients and attacks without separate figures, with the reason."""
     membership = policy.membership
     judges_each = membership is not None and membership.judges_each
-    if (absent := never_measured(record)) and not judges_each:
-        yield f"{join_and([client_name(client) for client in absent])}: {NEVER_MEASURED}"
-    if small := too_small_alone(record, membership):
-        clients = join_and([client_name(client) for client in small])
+    if (unmeasured := never_measured(record)) and not judges_each:
+        yield f"{join_and([client_name(client) for client in unmeasured])}: {NEVER_MEASURED}"
+    if undecided := undecided_pooled_clients(record, membership):
+        clients = join_and([client_name(client) for client in undecided])
         yield (
             f"{clients} individually: too few audited samples, so they are judged together with "
             "the others"
         )
     attacks: dict[str, list[str]] = {}
     judged = set(judged_attacks(record, membership))
-    for name, reason in too_few_rounds(record).items():
+    for name, reason in partly_run_attacks(record).items():
         if name in judged:
             attacks.setdefault(reason, []).append(shortened(name))
     for reason, names in attacks.items():
@@ -135,8 +145,8 @@ def _without_figures(record: Record, policy: Policy) -> Iterator[str]:
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
-    """List results that the policy has no rule for, so that a pass is not misread."""
-    members = any(figure.attack for figure in record.findings)
+    """List results that the policy does not judge, so that a pass is not misunderstood."""
+    has_membership = any(figure.attack for figure in record.findings)
     questions = []
     if policy.membership is not None:
         questions += [
@@ -150,9 +160,9 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             for rate in policy.membership.tpr
             for contrast in policy.membership.contrasts
             if contrast not in unfair_contrasts(record)
-            and beyond_size(record, policy, f"tpr@{rate}", contrast)
+            and is_too_small_for(record, policy, f"tpr@{rate}", contrast)
         ]
-        questions += _without_figures(record, policy)
+        questions += _missing_figures(record, policy)
         metrics = {figure.metric for figure in record.findings if figure.attack}
         if AUC in metrics and policy.membership.auc is None:
             questions.append("AUC (no auc in [membership])")
@@ -164,20 +174,22 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
                 f"a lower bound on epsilon for {client_list(unbounded)}: too few randomly assigned "
                 "members and non-members"
             )
-    if record.watched and POSITIVE in policy.controls.required:
+    if record.watched and POSITIVE_CONTROL in policy.controls.required:
         questions.append(
-            "whether the attacks find a planted leak: a recording has no model trained for it"
+            "whether the attacks detect a planted leak: this control is not possible for a "
+            "recording"
         )
-    if members and policy.membership is None:
+    if has_membership and policy.membership is None:
         questions.append("who was in the training data (no [membership] in the policy)")
     if record.sources and policy.sources is None:
-        questions.append("which client owns a sample (no [sources] in the policy)")
+        questions.append("which client a sample belongs to (no [sources] in the policy)")
     if record.clusters and policy.clusters is None:
         questions.append("the risk of the federation's models (no [clusters] in the policy)")
     return questions
 
 
-MOST_EXPLAINED = 3
+MAX_EXPLAINED = 3
+"""Number of checks that the explanation of a verdict describes for each outcome."""
 _GAME_LIMITS = (
     "The confidence limits of the success rate are those of the record: 95% per point, not "
     "corrected for the number of points. Every point must pass. Bounds on epsilon are recomputed "
@@ -186,11 +198,11 @@ _GAME_LIMITS = (
 )
 _NOT_REFUTED = (
     "No lower bound on epsilon exceeds its ceiling; such bounds can show that a budget is "
-    "exceeded, but never that it is kept."
+    "exceeded, but never that it is met."
 )
 
 
-def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
+def _explanation(record: str, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
     """Explain the verdict in one paragraph."""
     names = f"“{shortened(record, 80)}” under the policy “{shortened(policy, 80)}”"
     ceilings = [check for check in checks if check.ceiling is not None]
@@ -199,7 +211,7 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
         parts += _pass_summary(ceilings)
     else:
         parts += _explained(checks, Outcome.FAIL, "Failed")
-        parts += _explained(checks, Outcome.INCONCLUSIVE, "Not settled")
+        parts += _explained(checks, Outcome.INCONCLUSIVE, "Not decided")
         decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
         parts += (
             [] if decided else ["No confidence interval lies wholly above or below its ceiling."]
@@ -217,19 +229,19 @@ def figure_text(result: FigureCheck, metric: str) -> str:
 
 
 def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
-    """State which corrections the limits of a study's figures have, and which they lack."""
+    """State which corrections are applied to the limits of a study's figures."""
     figures = sum(check.figures for check in checks)
     confidence = f"{100 * policy.evidence.confidence:.6g}%"
     text = (
-        f"Limits are the record's own, at {confidence} or more each, and are not corrected for the "
-        f"{plural(figures, 'figure')}. A pass needs no correction: since every figure must pass, "
-        "the probability of passing wrongly is at most the error of one interval. With many "
-        "figures it is more likely that one fails by chance."
+        f"Limits are those of the record, at {confidence} or more each, and are not corrected for "
+        f"the {plural(figures, 'figure')}. A pass needs no correction: since every figure must "
+        "pass, the probability of a wrong pass is at most the error probability of one interval. "
+        "With many figures, it is more likely that one of them fails by chance."
     )
     if judged_attacks(record, policy.membership) or policy.sources is not None:
         text += (
-            " A figure above its ceiling fails only if the record's own test, corrected over the "
-            f"study (Holm, {100 * alpha_of(record):g}%), finds it above guessing."
+            " A figure above its ceiling fails only if the record's test, corrected over the study "
+            f"(Holm, {100 * alpha_of(record):g}%), finds it above guessing."
         )
     if policy.membership is not None and policy.membership.epsilon is not None:
         text += (
@@ -242,7 +254,7 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
 def _pass_summary(ceilings: Sequence[Check]) -> list[str]:
     passed = [check for check in ceilings if check.outcome is Outcome.PASS]
     figures = sum(check.figures for check in passed)
-    nearest = max(passed, key=_share_of_ceiling)
+    nearest = max(passed, key=_ratio_to_ceiling)
     return [
         f"No upper limit of {plural(figures, 'figure')} exceeds its ceiling "
         f"({plural(len(passed), 'ceiling')}), and all other requirements of the policy are met. "
@@ -251,7 +263,7 @@ def _pass_summary(ceilings: Sequence[Check]) -> list[str]:
     ]
 
 
-def _share_of_ceiling(check: Check) -> float:
+def _ratio_to_ceiling(check: Check) -> float:
     high = check.worst.high if check.worst and check.worst.high is not None else 0.0
     return high / check.ceiling if check.ceiling else float(high > 0)
 
@@ -260,27 +272,27 @@ def _explained(checks: Sequence[Check], outcome: Outcome, title: str) -> list[st
     matching = [check for check in checks if check.outcome is outcome]
     if not matching:
         return []
-    n_more = len(matching) - MOST_EXPLAINED
+    n_more = len(matching) - MAX_EXPLAINED
     return [
         f"{title} ({len(matching)} of {plural(len(checks), 'check')}).",
-        *(sentence(capital(_explain_check(check))) for check in matching[:MOST_EXPLAINED]),
+        *(sentence(capital(_explain_check(check))) for check in matching[:MAX_EXPLAINED]),
         *([f"And {plural(n_more, 'more check')}, named in the table."] if n_more > 0 else []),
     ]
 
 
 def _explain_check(check: Check) -> str:
-    """Explain a check: its worst figure, the number of others, and what would settle it."""
+    """Explain a check: its worst figure, the number of others, and what would decide it."""
     worst = check.worst
     if worst is None or check.ceiling is None:
         return f"{check.name}: {check.reason}"
     number = check.outcomes.get(str(check.outcome), 0)
-    counted = f" ({number} of {check.figures} figures {check.outcome})" if check.figures > 1 else ""
+    counts = f" ({number} of {check.figures} figures {check.outcome})" if check.figures > 1 else ""
     figure = (
-        f"{_worst(check)}, where {format_value(check.ceiling, check.metric)} is allowed{counted}"
+        f"{_worst(check)}, where {format_value(check.ceiling, check.metric)} is allowed{counts}"
     )
-    # Omit the samples for the worst figure if check.needs states the samples for all figures.
-    settles = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
-    return "; ".join(filter(None, [figure, check.reason, settles, check.needs]))
+    # The samples for the worst figure are left out if check.needs states those for all figures.
+    more = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
+    return "; ".join(filter(None, [figure, check.reason, more, check.needs]))
 
 
 def _worst(check: Check) -> str:

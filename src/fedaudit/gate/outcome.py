@@ -1,4 +1,4 @@
-"""Outcomes of comparing limits with a ceiling."""
+"""Outcomes of the comparison of confidence limits with a ceiling."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """Outcome of a figure, a check or the gate; NOT_REFUTED is for lower bounds only."""
+    """Outcome of a figure, a check or the gate; only lower bounds can be NOT_REFUTED."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -14,15 +14,15 @@ class Outcome(StrEnum):
     NOT_REFUTED = "not refuted"
 
 
-_GRAVITY = (Outcome.NOT_REFUTED, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.FAIL)
+_BY_SEVERITY = (Outcome.NOT_REFUTED, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.FAIL)
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.INCONCLUSIVE: 3}
-"""Exit codes of the command. 2 is for errors, such as a file that is not a record."""
+"""Exit codes of the command. Exit code 2 is for errors, such as a file that is not a record."""
 
 
-def gravity(outcome: Outcome) -> int:
-    """Sort key: outcomes that stop a release come last."""
-    return _GRAVITY.index(outcome)
+def severity(outcome: Outcome) -> int:
+    """Return a sort key that is highest for outcomes that stop a release."""
+    return _BY_SEVERITY.index(outcome)
 
 
 def compare_limits(low: float | None, high: float | None, ceiling: float) -> Outcome:
@@ -35,19 +35,16 @@ def compare_limits(low: float | None, high: float | None, ceiling: float) -> Out
 
 
 def compare_bound(bound: float, ceiling: float) -> Outcome:
-    """Compare a lower bound with a ceiling: it can fail, and never pass."""
+    """Compare a lower bound with a ceiling: a bound can fail, but never pass."""
     return Outcome.FAIL if bound > ceiling else Outcome.NOT_REFUTED
 
 
 def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the worst of several outcomes; INCONCLUSIVE for an empty list.
-
-    A check of lower bounds alone is NOT_REFUTED.
-    """
-    return max(outcomes, key=gravity, default=Outcome.INCONCLUSIVE)
+    """Return the worst of several outcomes; INCONCLUSIVE for an empty list."""
+    return max(outcomes, key=severity, default=Outcome.INCONCLUSIVE)
 
 
-def level(method: str) -> float | None:
-    """Return the confidence that a method states, as a share; None without one."""
+def confidence_level(method: str) -> float | None:
+    """Return the confidence level that a method states, in [0, 1]; None if it states no level."""
     match = re.search(r"(\d{1,3}(?:\.\d{1,12})?)\s?%", method)
     return float(match[1]) / 100 if match else None

@@ -14,13 +14,13 @@ from rich.text import Text
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular, write_whole
 from fedaudit.gate.evaluate import evaluate_policy, figure_text
-from fedaudit.gate.outcome import Outcome, gravity
+from fedaudit.gate.outcome import Outcome, severity
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import VERDICT_FORMAT, Check, FigureCheck, Verdict, is_doubted
 from fedaudit.report.evidence import distinct
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary import MOST_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
+from fedaudit.report.summary import MAX_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.text.verdict import verdict as conclusion
 from fedaudit.report.wording import MISSING, capital, format_value, join_and, plural, sentence
@@ -30,11 +30,11 @@ from fedaudit.study.running.outputs import refuse_missing_folder
 
 _XML = b'<testsuites name="fedaudit"'
 _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()
-MOST_LINES = 40
-"""Largest number of printed lines of 80 columns; a file of the verdict is complete."""
-_LEAST_ROWS = 4
-_FIGURE, _WIDEST_FIGURE = 21, 34
-"""Columns of a figure with both limits, such as "0.582 (0.516–0.645)"."""
+MAX_LINES = 40
+"""Maximum number of printed lines of 80 columns. A file of the verdict is always complete."""
+_MIN_ROWS = 4
+_FIGURE_WIDTH, _MAX_FIGURE_WIDTH = 21, 34
+"""Columns for a figure with both limits, such as "0.582 (0.516–0.645)"."""
 _COMPLETE = "a verdict written with --json or --junit is complete"
 
 
@@ -43,14 +43,21 @@ def verdict_json(verdict: Verdict) -> str:
     return verdict.model_dump_json() + "\n"
 
 
-def refuse_taken(
+def refuse_overwriting(
     target: Path,
     inputs: Sequence[Path],
     *,
     what: str = "verdict",
     marks: Sequence[bytes] = (_XML, _JSON),
 ) -> None:
-    """Raise if a file would replace an input, or a file that lacks the marks of its kind."""
+    """Raise if an output would replace an input of the command, or a file of another kind.
+
+    Args:
+        target: File to be written.
+        inputs: Files that the command reads.
+        what: Kind of the output, for the message.
+        marks: Texts of which one occurs at the start of any file of this kind.
+    """
     refuse_missing_folder(target)
     if not target.exists():
         return
@@ -86,30 +93,30 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
 
 
 def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
-    """Return the conclusion and the lines below; rows are cut to leave room for the rest."""
-    n_lines = MOST_LINES * WIDTH // width
+    """Return the conclusion and the lines below it, of which some are left out if they are many."""
+    max_lines = MAX_LINES * WIDTH // width
     head = textwrap.wrap(verdict.reason, width, subsequent_indent="  ")
-    if len(head) > n_lines * 2 // 5:
-        head = [*head[: n_lines * 2 // 5 - 1], *textwrap.wrap(f"... ({_COMPLETE})", width)]
+    if len(head) > max_lines * 2 // 5:
+        head = [*head[: max_lines * 2 // 5 - 1], *textwrap.wrap(f"... ({_COMPLETE})", width)]
     unjudged = [f"Not judged: {text}." for text in verdict.unjudged]
-    below = [
+    unjudged_lines = [
         line for text in unjudged for line in textwrap.wrap(text, width, subsequent_indent="  ")
     ]
-    ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
+    ranked = sorted(verdict.checks, key=lambda check: severity(check.outcome), reverse=True)
     rows = [_check_lines(check, width) for check in ranked]
-    room_for_rows = n_lines - len(head) - len(below) - 3
-    fit = len(rows)
-    if sum(map(len, rows)) > room_for_rows:
+    max_row_lines = max_lines - len(head) - len(unjudged_lines) - 3
+    n_shown = len(rows)
+    if sum(map(len, rows)) > max_row_lines:
         lengths = accumulate(map(len, rows))
-        fit = max(sum(length < room_for_rows for length in lengths), _LEAST_ROWS)
+        n_shown = max(sum(length < max_row_lines for length in lengths), _MIN_ROWS)
     lines = _row("Outcome", "Check", "At most", "Worst figure") if width >= WIDTH else []
-    lines += [line for row in rows[:fit] for line in row]
-    if fit < len(rows):
-        remark = f"and {plural(len(rows) - fit, 'more check')}; {_COMPLETE}"
+    lines += [line for row in rows[:n_shown] for line in row]
+    if n_shown < len(rows):
+        remark = f"and {plural(len(rows) - n_shown, 'more check')}; {_COMPLETE}"
         lines += textwrap.wrap(remark, width, subsequent_indent="  ")
     limits = textwrap.wrap(verdict.limits, width)
-    room = n_lines - len(head) - len(lines) - len(below) - 2
-    return head, ["", *lines, *below, *(["", *limits] if len(limits) <= room else [])]
+    n_free = max_lines - len(head) - len(lines) - len(unjudged_lines) - 2
+    return head, ["", *lines, *unjudged_lines, *(["", *limits] if len(limits) <= n_free else [])]
 
 
 def _check_lines(check: Check, width: int) -> list[str]:
@@ -120,10 +127,10 @@ def _check_lines(check: Check, width: int) -> list[str]:
         ceiling = format_value(check.ceiling, check.metric)
         figure = figure_text(check.worst, check.metric) if check.worst else check.reason
     if width < WIDTH:
-        below = f"at most {ceiling}: {figure}" if ceiling else figure
+        comparison = f"at most {ceiling}: {figure}" if ceiling else figure
         return [
             *textwrap.wrap(f"{outcome}: {name}", width, subsequent_indent="  "),
-            shortened(f"  {below}", width),
+            shortened(f"  {comparison}", width),
         ]
     return _row(outcome, name, ceiling, figure) if ceiling else _row(outcome, f"{name}: {figure}")
 
@@ -131,16 +138,17 @@ def _check_lines(check: Check, width: int) -> list[str]:
 def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[str]:
     if not ceiling:
         return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
-    # The deciding limit comes last and must be whole, so that the check's name is shortened.
-    room = WIDTH - 13 - 7 - 2 - max(_FIGURE, min(len(figure), _WIDEST_FIGURE))
-    lines = textwrap.wrap(shortened(name, 2 * room - 4), room - 1) or [""]
-    shared = f"{outcome:<13}{lines[0]:<{room}}{ceiling:>7}"
-    first = f"{shared}  {shortened(figure, WIDTH - room - 22)}"
-    return [first, *(f"{'':<13}{line}" for line in lines[1:])]
+    # The name is shortened and not the figure, whose last number is the deciding limit. The columns
+    # of outcome and ceiling have widths 13 and 7.
+    name_width = WIDTH - 13 - 7 - 2 - max(_FIGURE_WIDTH, min(len(figure), _MAX_FIGURE_WIDTH))
+    lines = textwrap.wrap(shortened(name, 2 * name_width - 4), name_width - 1) or [""]
+    first_columns = f"{outcome:<13}{lines[0]:<{name_width}}{ceiling:>7}"
+    first_line = f"{first_columns}  {shortened(figure, WIDTH - name_width - 22)}"
+    return [first_line, *(f"{'':<13}{line}" for line in lines[1:])]
 
 
-MOST_CASE_LINES = 50
-"""Largest number of figures that a test case lists; the verdict lists all."""
+MAX_CASE_LINES = 50
+"""Maximum number of figures that a test case lists. The verdict lists all figures."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -148,8 +156,8 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def junit_xml(verdict: Verdict) -> str:
     """Return the verdict as one test suite with a test case for each check.
 
-    A failed check is a failure. An inconclusive one is an error, as it must not look like a pass. A
-    lower bound that refutes nothing is skipped.
+    A failed check is a failure. An inconclusive check is an error, so that it does not look like a
+    pass. A check of lower bounds that do not fail is skipped.
     """
     outcomes = [check.outcome for check in verdict.checks]
     counts = {
@@ -158,14 +166,15 @@ def junit_xml(verdict: Verdict) -> str:
         "errors": outcomes.count(Outcome.INCONCLUSIVE),
         "skipped": outcomes.count(Outcome.NOT_REFUTED),
     }
-    # A gate may be inconclusive without an inconclusive check, such as with lower bounds only.
-    lone = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
-    if lone:
+    # If no figure passes a ceiling, the gate is inconclusive, even if no check is inconclusive. An
+    # additional test case reports this.
+    needs_extra_case = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
+    if needs_extra_case:
         counts |= {"tests": counts["tests"] + 1, "errors": 1}
     numbers = " ".join(f'{name}="{number}"' for name, number in counts.items())
     name = f"fedaudit gate: {verdict.policy}"
     cases = [_case(check, verdict) for check in verdict.checks]
-    if lone:
+    if needs_extra_case:
         cases.append(_inconclusive_case(verdict))
     properties = {
         "record": verdict.record,
@@ -197,9 +206,9 @@ def _case(check: Check, verdict: Verdict) -> str:
     opening += f'name={_quote(capital(check.name) + limit)} time="0"'
     if check.outcome is Outcome.PASS:
         return f"{opening}/>"
-    listed = [_line(figure, check) for figure in check.open[:MOST_CASE_LINES]]
-    n_more = len(check.open) - MOST_CASE_LINES
-    body = "\n".join([*listed, f"and {n_more:,} more"] if n_more > 0 else listed) or one_line(
+    lines = [_line(figure, check) for figure in check.open[:MAX_CASE_LINES]]
+    n_more = len(check.open) - MAX_CASE_LINES
+    body = "\n".join([*lines, f"and {n_more:,} more"] if n_more > 0 else lines) or one_line(
         check.reason
     )
     message = f"{check.name}: {body.splitlines()[0]}"
@@ -214,7 +223,7 @@ def _case(check: Check, verdict: Verdict) -> str:
 
 def _inconclusive_case(verdict: Verdict) -> str:
     return (
-        f'<testcase classname="fedaudit.gate" name="Something passes" time="0">'
+        f'<testcase classname="fedaudit.gate" name="A figure passes its ceiling" time="0">'
         f'<error type="inconclusive" message={_quote(verdict.reason)}/></testcase>'
     )
 
@@ -226,7 +235,7 @@ def _line(figure: FigureCheck, check: Check) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape text as lines of XML, without terminal commands."""
+    """Escape a text of several lines for XML, without lines that a CI system would run."""
     return escape(_FORBIDDEN.sub("\ufffd", without_commands(text)))
 
 
@@ -235,80 +244,78 @@ def _quote(text: str) -> str:
 
 
 _TEXTS = fixed_texts("policy")
-_LONG = 240
+_MAX_TEXT = 240
 _HEAD = ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why")
 
 
-def judged(record: Record, policy: Path) -> Section:
-    """Apply a policy to a record; return the outcome as a section of a summary."""
-    read = read_policy(policy)
-    return policy_section(record, evaluate_policy(record, read), read, policy.name)
+def evaluated_policy_section(record: Record, policy_file: Path) -> Section:
+    """Evaluate a policy on a record, and return the outcome as a section of a summary."""
+    policy = read_policy(policy_file)
+    return policy_section(record, evaluate_policy(record, policy), policy, policy_file.name)
 
 
 def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
-    """Return the outcome of a policy as a section of a summary, the worst outcome first."""
-    is_void = record.kind != "games" and conclusion(record).status in WITHDRAWN
-    ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
-    met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
-    rules = [_rule(check, is_void=is_void) for check in ranked if check not in met]
+    """Return the outcome of a policy as a section of a summary, with the worst outcome first."""
+    is_withdrawn = record.kind != "games" and conclusion(record).status in WITHDRAWN
+    ranked = sorted(verdict.checks, key=lambda check: severity(check.outcome), reverse=True)
+    met = [check for check in ranked if check.ceiling is None and check.outcome is Outcome.PASS]
+    rules = [_rule(check, is_withdrawn=is_withdrawn) for check in ranked if check not in met]
     counts = Counter([*(outcome for outcome, _ in rules), *("pass" for _ in met)])
-    counted = [
+    count_texts = [
         f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
     ]
-    words, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MOST_LISTED
-    others = f"And {plural(n_more, 'more rule')}; the verdict has all." if n_more > 0 else ""
-    satisfied = (
-        f"Also kept: {'; '.join(shortened(check.name, 80) for check in met)}." if met else ""
-    )
+    texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
+    others = f"And {plural(n_more, 'more rule')}; the verdict lists all." if n_more > 0 else ""
+    also_met = f"Also met: {'; '.join(shortened(check.name, 80) for check in met)}." if met else ""
     return Section(
         POLICY_TITLE,
-        badge=words["badge"],
-        tone=words["tone"],
-        lead=f"By the policy “{shortened(verdict.policy, 80)}” {words['meaning']}.",
-        paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(counted)}.",),
+        badge=texts["badge"],
+        tone=texts["tone"],
+        lead=f"By the policy “{shortened(verdict.policy, 80)}” {texts['meaning']}.",
+        paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(count_texts)}.",),
         facts=(
             ("Policy set by", shortened(policy.owner, 80) or _TEXTS["no_owner"]),
             ("File of the policy", shortened(file, 80)),
             ("Digest of the policy", verdict.policy_hash),
         ),
-        table=Table(_HEAD, tuple(cells for _, cells in rules[:MOST_LISTED])),
+        table=Table(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
         items=tuple(
-            f"Not judged: {sentence(shortened(item, _LONG))}" for item in verdict.unjudged[:6]
+            f"Not judged: {sentence(shortened(text, _MAX_TEXT))}" for text in verdict.unjudged[:6]
         ),
-        remarks=tuple(filter(None, (others, shortened(satisfied, 600), _TEXTS["differs"]))),
+        remarks=tuple(filter(None, (others, shortened(also_met, 600), _TEXTS["differs"]))),
     )
 
 
-def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
-    """Return the outcome of a rule, and its row."""
+def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the outcome of a rule, and its row of the table."""
     worst, outcome, allowed, measured = check.worst, str(check.outcome), "", ""
     is_open = check.outcome is Outcome.INCONCLUSIVE
-    why = check.reason
+    explanation = check.reason
     if check.ceiling is not None:
         allowed = format_value(check.ceiling, check.metric)
         if worst is None or (is_open and all(figure.value is None for figure in check.open)):
             outcome = "not judged"
-            counted = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
-            why = counted + (
+            required = f"{plural(check.figures, 'figure')} required: " * bool(check.figures)
+            explanation = required + (
                 join_and(distinct(figure.reason for figure in check.open)) or check.reason
             )
-        elif is_void:
-            outcome, why = "taken back", _TEXTS["taken_back"]
+        elif is_withdrawn:
+            outcome, explanation = "withdrawn", _TEXTS["withdrawn"]
         else:
             measured = (
                 "not relied on" if is_doubted(worst.reason) else figure_text(worst, check.metric)
             )
             number = check.outcomes.get(outcome, 0)
-            share = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
-            parts = (worst.what, share * (check.figures > 1), worst.reason, _needed_samples(check))
-            why = "; ".join(filter(None, parts))
-    name, row = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
-    cells = (row, name, allowed, measured, shortened(why, _LONG))
+            counts = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
+            parts = (worst.what, counts * (check.figures > 1), worst.reason, _needed_samples(check))
+            explanation = "; ".join(filter(None, parts))
+    name, outcome_text = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
+    cells = (outcome_text, name, allowed, measured, shortened(explanation, _MAX_TEXT))
     return outcome, tuple(cell or MISSING for cell in cells)
 
 
 def _needed_samples(check: Check) -> str:
-    """Return the samples or seeds that would settle a rule; empty for a settled one."""
+    """Return the samples or seeds that would decide a rule; empty if it is decided."""
     if check.outcome is not Outcome.INCONCLUSIVE:
         return ""
     more = check.worst.more if check.worst else None

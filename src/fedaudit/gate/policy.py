@@ -22,29 +22,29 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 def _refuse_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Raise if a list names something twice, which would be judged twice."""
+    """Raise if a list has an entry twice, which would be judged twice."""
     repeated = [value for value, count in Counter(values).items() if count > 1]
     if repeated:
         raise ValueError(f"{str(repeated[0])[:80]!r} is named twice; name it once")
     return values
 
 
-_Once = AfterValidator(_refuse_repeated)
-Names = Annotated[tuple[str, ...], Field(max_length=1000), _Once]
-Over = Literal["each", "these runs", "further runs", "mean"]
-Otherwise = Literal["inconclusive", "fail"]
+_Distinct = AfterValidator(_refuse_repeated)
+Names = Annotated[tuple[str, ...], Field(max_length=1000), _Distinct]
+SeedRule = Literal["each", "these runs", "further runs", "mean"]
+FaultOutcome = Literal["inconclusive", "fail"]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._=,+-]{0,199}$"
 
 
 class Table(BaseModel):
-    """Frozen table of a policy without unknown keys."""
+    """Immutable table of a policy; unknown keys raise an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class MembershipPolicy(Table):
-    """Ceilings on membership inference; a ceiling that is left out is not judged.
+    """Ceilings on membership inference. Metrics without a ceiling are not judged.
 
     Attributes:
         auc: Ceiling on the AUC of every attack on every client in every run.
@@ -53,22 +53,22 @@ class MembershipPolicy(Table):
             of the samples.
         group_auc: Ceiling on the AUC of the worst group: within a class, or against one client's
             samples.
-        epsilon: Ceiling on lower bounds on epsilon. A bound above it fails the gate; a bound below
-            it never proves a pass.
+        epsilon: Ceiling on lower bounds on epsilon. A bound above it fails the gate, but a bound
+            below it does not make the gate pass.
         formal_epsilon: Ceiling on the epsilon that is proven for the whole training.
-        contrasts: Kinds of non-members; the figures of each are judged separately.
+        contrasts: Kinds of non-members; each is judged separately.
         attacks: Attacks that are required and judged; all attacks of the record if empty.
         targets: Audited clients that are required and judged; all if empty.
-        clients: "each" judges every client by its own limits. "pooled" judges small clients
-            together, if the record has a figure over all clients. A client that is shown to leak,
-            or has a lower limit above a ceiling, is always judged by its own limits.
-        small_audits: Outcome of a true-positive rate that could not be shown to be below its
-            ceiling with this many samples: "inconclusive" or "not judged".
-        seeds: "each" judges every run by its own limits. "these runs" judges the mean over the runs
-            by its confidence interval. "further runs" judges the mean over all possible seeds by
+        clients: "each" judges every client by its limits. "pooled" judges clients together, if the
+            record has a figure over all clients. A client for which a leak is shown, or whose lower
+            limit is above a ceiling, is always judged by its limits.
+        small_audits: Outcome of a true-positive rate if too few samples are audited to show that
+            it is below its ceiling: "inconclusive" or "not judged".
+        seeds: "each" judges every run by its limits. "these runs" judges the mean over the runs by
+            its confidence interval. "further runs" judges the mean over all possible seeds by
             Student-t limits, and needs five seeds. "mean" is an older name of "further runs".
-        smallest_group: Least number of members and of non-members in a judged group. Smaller groups
-            are counted and not judged.
+        smallest_group: Minimum number of members and of non-members in a judged group. Smaller
+            groups are counted but not judged.
     """
 
     auc: Share | None = None
@@ -77,52 +77,52 @@ class MembershipPolicy(Table):
     group_auc: Share | None = None
     epsilon: Budget | None = None
     formal_epsilon: Budget | None = None
-    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1), _Once] = (
+    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1), _Distinct] = (
         "unseen",
         "other_client",
     )
     attacks: Names = ()
-    targets: Annotated[tuple[Count, ...], Field(max_length=1000), _Once] = ()
+    targets: Annotated[tuple[Count, ...], Field(max_length=1000), _Distinct] = ()
     clients: Literal["each", "pooled"] = "each"
     small_audits: Literal["inconclusive", "not judged"] = "inconclusive"
-    seeds: Over = "each"
+    seeds: SeedRule = "each"
     smallest_group: Count = 10
 
     @property
     def judges_each(self) -> bool:
-        """True if every client is judged by its own limits, and none together with others."""
+        """True if every client is judged by its limits, and no clients are judged together."""
         return self.clients == "each" or bool(self.targets)
 
     @field_validator("tpr")
     @classmethod
-    def _rates(cls, ceilings: dict[str, float]) -> dict[str, float]:
-        named = {f"{_rate(text):g}": ceiling for text, ceiling in ceilings.items()}
-        if len(named) < len(ceilings):
+    def _normalise_rates(cls, ceilings: dict[str, float]) -> dict[str, float]:
+        normalised = {f"{_parse_rate(text):g}": ceiling for text, ceiling in ceilings.items()}
+        if len(normalised) < len(ceilings):
             raise ValueError("a false-positive rate is given twice; give each once")
-        return named
+        return normalised
 
 
 class SourcesPolicy(Table):
     """Ceilings on source inference.
 
     Attributes:
-        above_label_distributions: Ceiling on the success minus what the clients' label
-            distributions alone explain.
+        above_label_distributions: Ceiling on the success rate minus the rate that the clients'
+            label distributions explain.
         attacks: Attacks that are required and judged; all attacks of the record if empty.
         seeds: As ``membership.seeds``.
     """
 
     above_label_distributions: Annotated[float, Field(ge=-1, le=1, strict=True)]
     attacks: Names = ()
-    seeds: Over = "each"
+    seeds: SeedRule = "each"
 
 
 class ClustersPolicy(Table):
     """Ceilings on the models of a clustered federation.
 
     Attributes:
-        risk: Ceiling on the membership risk (balanced accuracy) of each model that clients use at
-            the end, in every run.
+        risk: Ceiling on the membership risk (balanced accuracy) of each model that clients use
+            after training, in every run.
     """
 
     risk: Share
@@ -132,12 +132,12 @@ class GamesPolicy(Table):
     """Ceilings on the success of a server that plants a neuron, for records of games.
 
     Attributes:
-        success: Ceiling on the share of games that the server wins (Adv).
-        epsilon: Ceiling on the lower bound on epsilon. A bound above it fails the gate; a bound
-            below it never proves a pass.
-        actual_epsilon: Ceiling on the epsilon that follows from the mechanism's probabilities.
-        contradicted: Whether a point fails if its success refutes its claimed epsilon.
-        mechanisms: Mechanisms that are required and judged; all points if empty.
+        success: Ceiling on the fraction of games that the server wins (Adv).
+        epsilon: Ceiling on the lower bound on epsilon. A bound above it fails the gate, but a bound
+            below it does not make the gate pass.
+        actual_epsilon: Ceiling on the epsilon that is computed from the mechanism's probabilities.
+        contradicted: Whether a point of the study fails if its games refute the claimed epsilon.
+        mechanisms: Mechanisms that are required and judged; all mechanisms if empty.
     """
 
     success: Share | None = None
@@ -148,35 +148,37 @@ class GamesPolicy(Table):
 
 
 class ControlsPolicy(Table):
-    """Controls that a record must have; a failed control always counts.
+    """Controls that a record must have. Other controls also count if they fail.
 
-    Source attacks have the "untrained model" alone, and models of clusters no control.
+    Source inference attacks have only the control "untrained model", and models of clusters have
+    no control.
 
     Attributes:
         required: Controls that must pass for every judged attack. A live recording needs no
-            "planted leak", which only a simulation can have.
+            "planted leak", which is possible only in a simulation.
         otherwise: Outcome of a missing or failed control.
     """
 
-    required: Annotated[tuple[Control, ...], _Once] = (
+    required: Annotated[tuple[Control, ...], _Distinct] = (
         "permuted members",
         "untrained model",
         "blind classifier",
         "planted leak",
     )
-    otherwise: Otherwise = "inconclusive"
+    otherwise: FaultOutcome = "inconclusive"
 
 
 class EvidencePolicy(Table):
     """Requirements on the evidence.
 
     Attributes:
-        least_seeds: Number of runs that a record must have.
-        views: Views that the adversary may have had; any if empty.
+        least_seeds: Minimum number of runs in a record.
+        views: Allowed views of the adversary; any view if empty.
         confidence: Confidence level that limits must have, in (0, 1).
-        least_learned: Share of the range from chance to 1 that the training accuracy must reach in
-            every run, in [0, 1]; below it, the gate is inconclusive. It is also inconclusive if the
-            task has no accuracy and no attack beats chance. 0 disables the check.
+        least_learned: Fraction of the range from chance to 1 that the training accuracy must reach
+            in every run, in [0, 1]. If it is lower, the gate is inconclusive. The gate is also
+            inconclusive if the task has no accuracy and no attack beats chance. 0 disables the
+            check.
         sampled_rounds: Whether to accept live recordings that measured only some rounds
             (``every``).
     """
@@ -194,9 +196,9 @@ class Policy(Table):
     Attributes:
         name: Name of the policy.
         owner: Person or office that set the policy, printed in summaries; empty if not stated.
-        membership: Ceilings for studies; membership is not judged without this table.
-        sources: Ceilings for studies.
-        clusters: Ceilings for studies.
+        membership: Ceilings on membership inference. Without this table, it is not judged.
+        sources: Ceilings on source inference. Without this table, it is not judged.
+        clusters: Ceilings on models of clusters. Without this table, they are not judged.
         games: Ceilings for records of games.
     """
 
@@ -210,10 +212,11 @@ class Policy(Table):
     evidence: EvidencePolicy = EvidencePolicy()
 
     def digest(self) -> str:
-        """Return the SHA-256 of all settings, defaults included."""
-        # Policies without an owner keep the digest that they had before policies could have one.
-        unset = None if self.owner else {"owner"}
-        text = json.dumps(self.model_dump(mode="json", exclude=unset), sort_keys=True)
+        """Return the SHA-256 of all settings, including defaults."""
+        # An empty owner is left out, so that older policies, without this setting, keep their
+        # digest.
+        excluded = None if self.owner else {"owner"}
+        text = json.dumps(self.model_dump(mode="json", exclude=excluded), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -259,11 +262,13 @@ confidence = 0.95
 least_learned = 0.1                       # a model near guessing has nothing to leak
 sampled_rounds = false                    # live recordings that measure some rounds (every > 1)
 """
-"""Policy that is printed as an example. Above its thresholds, a report speaks of a clear leak.
-`figures.planted_leak` runs the last control. The owner of a release decides what it may leak."""
+"""Example policy, which `fedaudit gate --print-policy` prints.
+
+Above its ceilings, reports call a leak clear. The control "planted leak" runs only if a study sets
+`figures.planted_leak`."""
 
 
-def asks_further(seeds: Over) -> bool:
+def judges_all_seeds(seeds: SeedRule) -> bool:
     """Return True if a policy judges the mean over all possible seeds."""
     return seeds in ("further runs", "mean")
 
@@ -272,10 +277,10 @@ def read_policy(path: Path) -> Policy:
     """Read the policy in a TOML file.
 
     Args:
-        path: The file; short, and treated as hostile.
+        path: The file, which is not trusted.
 
     Raises:
-        BadInput: No such file, not TOML, or a wrong setting: which, and what is allowed.
+        BadInput: The file does not exist or is not TOML, or a setting is wrong.
     """
     return settings_from(read_toml(path, "the policy"), Policy, source=str(path))
 
@@ -285,10 +290,10 @@ def policy_from(text: str, *, source: str = "the policy") -> Policy:
     return settings_from(parsed_toml(text, source), Policy, source=source)
 
 
-def _rate(text: str) -> float:
+def _parse_rate(text: str) -> float:
     if not re.fullmatch(r"(0?\.\d{1,12}|1|1\.0|\d(\.\d{1,6})?e-\d{1,2})", text):
         raise ValueError(f"a false-positive rate is written like 0.01, not {text[:40]!r}")
     rate = float(text)
     if not 0 < rate <= 1:
-        raise ValueError(f"a false-positive rate is {text[:40]}; give a share in (0, 1]")
+        raise ValueError(f"a false-positive rate is {text[:40]}; give a number in (0, 1]")
     return rate

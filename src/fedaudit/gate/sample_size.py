@@ -1,4 +1,4 @@
-"""Evidence that would settle a figure whose interval contains its ceiling."""
+"""Additional samples or seeds that would decide a figure whose interval contains its ceiling."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
-from fedaudit.gate.outcome import Outcome, compare_limits, level
+from fedaudit.gate.outcome import Outcome, compare_limits, confidence_level
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
 from fedaudit.metrics.power import (
@@ -25,37 +25,40 @@ from fedaudit.results.fields import Count, Part
 from fedaudit.results.games import PointPlayed
 
 Limits = Callable[[int], "tuple[float, float] | None"]
+"""Function of a sample size that returns the expected lower and upper limit; None if unknown."""
 
-MOST_TIMES = 100
-"""Largest factor of samples that is suggested. No federation can set aside 100 times as many."""
-MOST_SEEDS = 1000
-MOST_SEARCHES = 1000
-"""Largest number of searches per verdict. A search takes up to 0.05 s."""
+MAX_FACTOR = 100
+"""Maximum factor on the number of samples that is suggested. More is never feasible."""
+MAX_SEEDS = 1000
+MAX_SEARCHES = 1000
+"""Maximum number of searches per verdict. A search takes up to 0.05 s."""
 
-_left: ContextVar[Iterator[int] | None] = ContextVar("left", default=None)
-ALIKE = "samples (of the smaller group, and of the other in proportion)"
-"""Wording for members and non-members in their present ratio. The effect of more samples of one
-side alone does not follow from an interval."""
-MIXED_ALIKE = "samples (as many members among them as now)"
+_remaining_searches: ContextVar[Iterator[int] | None] = ContextVar(
+    "remaining_searches", default=None
+)
+IN_PROPORTION = "samples (of the smaller group, and of the other in proportion)"
+"""What is counted if members and non-members keep their ratio. The effect of additional members, or
+of additional non-members, cannot be computed from an interval."""
+MEMBERS_IN_PROPORTION = "samples (with the present proportion of members)"
 
 
 @contextmanager
 def limited_sample_size_searches() -> Iterator[None]:
-    """Limit the number of searches for sample sizes inside the block."""
-    token = _left.set(iter(range(MOST_SEARCHES)))
+    """Limit the number of searches for sample sizes within the context."""
+    token = _remaining_searches.set(iter(range(MAX_SEARCHES)))
     try:
         yield
     finally:
-        _left.reset(token)
+        _remaining_searches.reset(token)
 
 
 class RequiredSamples(Part):
-    """Number of samples or seeds that would settle a figure if its value stayed the same.
+    """Number of samples or seeds that would decide a figure if its value stayed the same.
 
     Attributes:
-        what: What is counted: "members", "non-members", "audited samples" or "seeds".
-        count: Number that is needed in addition; 0 if no number is enough.
-        then: Outcome with this number; None if no number is enough, or if the value is unknown.
+        what: What is counted, such as "members", "audited samples" or "seeds".
+        count: Number that is needed in addition; 0 if it is unknown or no number is enough.
+        then: Outcome with this number; None if it is unknown or no number is enough.
         text: The requirement as a sentence.
     """
 
@@ -65,41 +68,41 @@ class RequiredSamples(Part):
     text: str
 
 
-class Settled(NamedTuple):
-    """Smallest sample that settles a figure, with the outcome."""
+class DecidingSize(NamedTuple):
+    """Smallest sample size that decides a figure, with the outcome."""
 
     size: int
-    then: Outcome
+    outcome: Outcome
 
 
-def smallest_settling_size(
+def smallest_deciding_size(
     limits: Limits, start: int, ceiling: float, *, largest: int
-) -> Settled | None:
-    """Find the smallest size from ``start`` to ``largest`` at which limits settle the outcome.
+) -> DecidingSize | None:
+    """Find the smallest size from ``start`` to ``largest`` at which the limits decide the outcome.
 
-    Return None if no such size settles it.
+    Return None if no such size decides it.
     """
 
-    def at(size: int) -> Outcome:
+    def outcome_at(size: int) -> Outcome:
         interval = limits(size)
         return Outcome.INCONCLUSIVE if interval is None else compare_limits(*interval, ceiling)
 
     low, high = start, max(2 * start, start + 1)
-    while at(high) is Outcome.INCONCLUSIVE:
+    while outcome_at(high) is Outcome.INCONCLUSIVE:
         if high >= largest:
             return None
         low, high = high, min(2 * high, largest)
-    # Limits narrow as the sample grows, so all larger sizes decide too.
+    # Bisection is correct here: limits narrow as the sample grows, so all larger sizes decide too.
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if at(middle) is Outcome.INCONCLUSIVE else (low, middle)
-    return Settled(high, at(high))
+        low, high = (middle, high) if outcome_at(middle) is Outcome.INCONCLUSIVE else (low, middle)
+    return DecidingSize(high, outcome_at(high))
 
 
-def more_of(count: int, what: str) -> str:
-    """Format a number of additional items, such as "1 more seed" for ``more_of(1, "seeds")``."""
-    first, *words = what.split(" ")
-    return " ".join([f"{count:,} more", first.removesuffix("s") if count == 1 else first, *words])
+def format_more(count: int, what: str) -> str:
+    """Format a number of additional items: "1 more seed" for ``format_more(1, "seeds")``."""
+    noun, *others = what.split(" ")
+    return " ".join([f"{count:,} more", noun.removesuffix("s") if count == 1 else noun, *others])
 
 
 def required_sample_size(
@@ -108,71 +111,76 @@ def required_sample_size(
     ceiling: float,
     *,
     what: str,
-    each: int = 1,
-    most: int | None = None,
+    unit: int = 1,
+    largest: int | None = None,
 ) -> RequiredSamples:
-    """Return the evidence that would settle a figure.
+    """Return the additional samples or seeds that would decide a figure.
 
-    Sizes from ``start``, the present one, up to ``most`` are tried; by default up to
-    :data:`MOST_TIMES` as many. A unit of size is ``each`` of ``what``, such as "seeds".
+    Args:
+        limits: Function that returns the expected limits at a size.
+        start: Present size.
+        ceiling: Ceiling of the policy.
+        what: Name of what is counted, such as "seeds".
+        unit: Number of samples in one unit of size.
+        largest: Largest size to try; by default, ``MAX_FACTOR`` times the present size.
     """
 
     def unknown(text: str) -> RequiredSamples:
         return RequiredSamples(what=what, count=0, then=None, text=text)
 
-    searches = _left.get()
+    searches = _remaining_searches.get()
     if searches is not None and next(searches, None) is None:
         return unknown(
-            "the number of samples that would settle it was not computed, as this is done for "
-            f"{MOST_SEARCHES:,} figures of a verdict only"
+            "the number of samples that would decide it was not computed; it is computed only for "
+            f"the first {MAX_SEARCHES:,} figures of a verdict"
         )
     if limits(start) is None:
-        return unknown("the record does not show how many more samples would settle it")
-    settled = smallest_settling_size(
-        limits, start, ceiling, largest=MOST_TIMES * start if most is None else most
+        return unknown("the record does not show how many more samples would decide it")
+    deciding = smallest_deciding_size(
+        limits, start, ceiling, largest=MAX_FACTOR * start if largest is None else largest
     )
-    if settled is None:
-        sort = what.partition(" (")[0]
-        largest = f"{MOST_TIMES} times as many {sort}" if most is None else f"{most:,} {sort}"
+    if deciding is None:
+        noun = what.partition(" (")[0]
+        number = f"{MAX_FACTOR} times as many" if largest is None else f"{largest:,}"
         return unknown(
-            f"the figure is so close to the ceiling that even {largest} would not settle it"
+            f"the figure is so close to the ceiling that even {number} {noun} would not decide it"
         )
-    missing = each * (settled.size - start)
+    missing = unit * (deciding.size - start)
     return RequiredSamples(
         what=what,
         count=missing,
-        then=settled.then,
-        text=f"{more_of(missing, what)} would settle it as a {settled.then}, if the figure stays "
-        "the same",
+        then=deciding.outcome,
+        text=f"with {format_more(missing, what)}, it would be a {deciding.outcome}, if the figure "
+        "stays the same",
     )
 
 
-def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
-    """Return the evidence that would settle a membership figure; None if unknown."""
+def samples_for_figure(figure: Estimate, ceiling: float) -> RequiredSamples | None:
+    """Return the samples that would decide a figure of membership inference; None if unknown."""
     rate = rate_of(figure.metric)
     if figure.value is None:
-        return None if rate is None else _to_measure(rate, figure.n_nonmembers)
-    confidence = level(figure.method) or 0.95
+        return None if rate is None else _nonmembers_to_measure(rate, figure.n_nonmembers)
+    confidence = confidence_level(figure.method) or 0.95
     if rate is not None and figure.seed is not None:
-        return _more_for_rate(figure, rate, ceiling, confidence)
+        return _samples_for_rate(figure, rate, ceiling, confidence)
     if figure.low is None or figure.high is None or figure.seed is None:
         return None
     limited = Limited(figure.value, figure.low, figure.high)
     if figure.metric == AUC:
-        return more_for_auc(figure, ceiling, confidence=confidence)
+        return samples_for_auc(figure, ceiling, confidence=confidence)
     if figure.metric == BALANCED_ACCURACY and figure.realised_fpr is not None:
         sizes = (figure.n_members, figure.n_nonmembers)
         limits = partial(
             larger_balanced, limited, figure.realised_fpr, sizes, confidence=confidence
         )
-        return required_sample_size(limits, 1, ceiling, what=MIXED_ALIKE, each=sum(sizes))
+        return required_sample_size(limits, 1, ceiling, what=MEMBERS_IN_PROPORTION, unit=sum(sizes))
     return None
 
 
-def _more_for_rate(
+def _samples_for_rate(
     figure: Estimate, rate: float, ceiling: float, confidence: float
 ) -> RequiredSamples | None:
-    """Return the evidence for a rate, to which members and non-members both contribute."""
+    """Return the samples for a true-positive rate at a false-positive rate."""
     sizes = (figure.n_members, figure.n_nonmembers)
     if figure.value is None or figure.high is None or min(sizes) < 1:
         return None
@@ -181,56 +189,64 @@ def _more_for_rate(
     def limits(size: int) -> tuple[float, float] | None:
         return larger_rate(limited, rate, sizes, size / min(sizes), confidence=confidence)
 
-    return required_sample_size(limits, min(sizes), ceiling, what=ALIKE)
+    return required_sample_size(limits, min(sizes), ceiling, what=IN_PROPORTION)
 
 
-def more_for_auc(
+def samples_for_auc(
     row: Estimate, ceiling: float, *, confidence: float = 0.95
 ) -> RequiredSamples | None:
-    """Return the evidence that would settle an AUC."""
+    """Return the samples that would decide an AUC."""
     if row.value is None or row.low is None or row.high is None:
         return None
     smaller_group = min(row.n_members, row.n_nonmembers)
     limits = partial(
         larger_auc, Limited(row.value, row.low, row.high), smaller_group, confidence=confidence
     )
-    return required_sample_size(limits, smaller_group, ceiling, what=ALIKE)
+    return required_sample_size(limits, smaller_group, ceiling, what=IN_PROPORTION)
 
 
-def more_samples(
-    limited: Limited[float], total: int, ceiling: float, *, less: float = 0.0
+def samples_for_success(
+    limited: Limited[float], total: int, ceiling: float, *, level: float = 0.0
 ) -> RequiredSamples:
-    """Return the samples that would settle a share, judged by the ceiling plus a known level."""
+    """Return the samples that would decide a success rate.
+
+    Args:
+        limited: Success rate with its limits.
+        total: Present number of samples.
+        ceiling: Ceiling on the success rate minus the level.
+        level: Success rate that label distributions explain.
+    """
 
     def limits(size: int) -> tuple[float, float] | None:
         larger = larger_share(limited, total, size, confidence=0.95)
-        return None if larger is None else (larger.low - less, larger.high - less)
+        return None if larger is None else (larger.low - level, larger.high - level)
 
-    return required_sample_size(limits, total, ceiling, what="samples asked about")
+    return required_sample_size(limits, total, ceiling, what="audited samples")
 
 
-def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
-    """Return the games, equally many with and without the target, that would settle a point."""
+def games_for_point(point: PointPlayed, ceiling: float) -> RequiredSamples:
+    """Return the games that would decide a point, half of them with the target."""
     tpr, tnr, success = point.tpr, point.tnr, point.success
 
-    def limits(times: int) -> tuple[float, float] | None:
-        now, then = (
+    def limits(factor: int) -> tuple[float, float] | None:
+        present, larger = (
             counted_balanced_accuracy(k * tpr.hits, k * tpr.total, k * tnr.hits, k * tnr.total)
-            for k in (1, times)
+            for k in (1, factor)
         )
-        same = abs(now.low - success.low) < 1e-6 and abs(now.high - success.high) < 1e-6
-        return (then.low, then.high) if same else None
+        # The forecast is valid only if the record's limits were computed in the same way.
+        is_same = abs(present.low - success.low) < 1e-6 and abs(present.high - success.high) < 1e-6
+        return (larger.low, larger.high) if is_same else None
 
-    return required_sample_size(limits, 1, ceiling, what="games", each=tpr.total + tnr.total)
+    return required_sample_size(limits, 1, ceiling, what="games", unit=tpr.total + tnr.total)
 
 
 def more_seeds(
     value: float, further: Interval, seeds: int, ceiling: float
 ) -> RequiredSamples | None:
-    """Return the seeds that would settle a limit for further runs.
+    """Return the seeds that would decide a mean over all possible seeds.
 
-    Their number is unknown (None) if the runs show no spread, or if the limits are as wide as the
-    limits for these runs.
+    Their number is unknown (None) if the values of all runs are equal, or if the limits were
+    widened to contain the limits for these runs.
     """
     missing = FEWEST_RUNS - seeds
     if missing > 0:
@@ -238,13 +254,14 @@ def more_seeds(
         return RequiredSamples(what="seeds", count=missing, then=None, text=text)
     if further.low is None or further.high is None or further.method.endswith(NO_NARROWER):
         return None
-    limited, confidence = Limited(value, further.low, further.high), level(further.method) or 0.95
+    limited = Limited(value, further.low, further.high)
+    confidence = confidence_level(further.method) or 0.95
     limits = partial(larger_mean, limited, seeds, confidence=confidence)
-    return required_sample_size(limits, seeds, ceiling, what="seeds", most=MOST_SEEDS)
+    return required_sample_size(limits, seeds, ceiling, what="seeds", largest=MAX_SEEDS)
 
 
-def _to_measure(rate: float, nonmembers: int) -> RequiredSamples | None:
-    """Return the non-members that a rate needs to be measured at all."""
+def _nonmembers_to_measure(rate: float, nonmembers: int) -> RequiredSamples | None:
+    """Return the additional non-members without which a rate cannot be measured."""
     missing = n_needed(rate) - nonmembers
     if missing <= 0:
         return None

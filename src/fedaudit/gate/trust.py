@@ -1,11 +1,12 @@
-"""Checks of whether a record's figures are reliable: controls, evaluation, attacks that ran."""
+"""Checks that a record's figures are reliable: controls, evaluation, coverage, attacks that ran."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
-from fedaudit.gate.verdict import Check, demand
+from fedaudit.gate.verdict import Check, requirement_check
 from fedaudit.report.deciding.caveats import (
     WRONG_SIGN,
     client_list,
@@ -23,21 +24,23 @@ from fedaudit.results.guessing import control_name
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.runs import Coverage
 
-POSITIVE = "planted leak"
-"""Positive control, which attacks must detect. If it fails, figures may be too low."""
-OF_SOURCES = ("untrained model",)
+POSITIVE_CONTROL = "planted leak"
+"""Control with a leak that attacks must detect. If it fails, figures may be too low."""
+SOURCE_CONTROLS = ("untrained model",)
 """Controls of source inference attacks."""
-MOST_NAMED = 5
-_MOST_REASONS = 2
-_LONGEST_REASON = 160
+MAX_NAMED = 5
+"""Maximum number of faults that a check lists."""
+_MAX_REASONS = 2
+_MAX_REASON = 160
+"""Maximum length of a reason that is quoted from a record."""
 
 
 class Trust(NamedTuple):
     """Reasons to doubt a figure above its ceiling.
 
     Attributes:
-        unsound: Reason why no figure of the record is reliable; empty if they are.
-        confidence: Confidence that limits must have.
+        unsound: Reason why no figure of the record is reliable; empty if there is none.
+        confidence: Confidence level that limits must have.
     """
 
     unsound: str
@@ -47,58 +50,69 @@ class Trust(NamedTuple):
         """Return the reason why a figure may be too high; empty if there is none."""
         if self.unsound or figure is None or not figure.doubt:
             return self.unsound
-        return f"the control {figure.doubt} failed, so the figure may not be leakage"
+        return f"the control {figure.doubt} failed, so the figure may not show leakage"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
     """Return the reasons to doubt a record's figures."""
-    return Trust(_unsound(record), evidence.confidence)
+    return Trust(_why_unsound(record), evidence.confidence)
 
 
 def control_checks(
     record: Record, policy: Policy, members: Collection[str], sources: Collection[str]
 ) -> Iterator[Check]:
-    """Yield a check for each required control, and each failed one.
+    """Yield a check for each required control, and for each other control that failed.
 
-    Controls of attacks that are not judged do not count.
+    Args:
+        record: Record.
+        policy: Policy.
+        members: Judged membership inference attacks. Controls of other attacks are ignored.
+        sources: Judged source inference attacks.
     """
-    otherwise = Outcome(policy.controls.otherwise)
+    outcome_of_fault = Outcome(policy.controls.otherwise)
     # A recorded federation has no planted leak.
     required = [
-        kind for kind in policy.controls.required if not (record.watched and kind == POSITIVE)
+        kind
+        for kind in policy.controls.required
+        if not (record.watched and kind == POSITIVE_CONTROL)
     ]
+    # Controls with an empty attack apply to all membership inference attacks.
     relevant = {*members, *sources, *([""] if members else [])}
     controls = [control for control in record.controls if control.attack in relevant]
     failed = {control.control for control in controls if control.passed is False}
     for kind in [*required, *sorted(failed - set(required))]:
-        judged = [*members, *(sources if kind in OF_SOURCES else ())]
+        judged = [*members, *(sources if kind in SOURCE_CONTROLS else ())]
         if not judged:
             continue
         rows = [control for control in controls if control.control == kind]
         faults = [f"{control_name(control)} failed" for control in rows if control.passed is False]
         if kind in required:
-            faults += _missing(kind, rows, judged, record.seeds)
-        yield demand("controls", f"control: {shortened(kind)}", _first(faults), otherwise)
+            faults += _missing_controls(rows, judged, record.seeds)
+        name = f"control: {shortened(kind)}"
+        yield requirement_check("controls", name, _first_items(faults), outcome_of_fault)
 
 
 def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
-    """Yield the policy's requirements on the evidence as a whole."""
-    demands, unsettled = policy.evidence, Outcome.INCONCLUSIVE
-    unsound = _unsound(record)
-    yield demand("evidence", "a sound evaluation", [unsound] if unsound else [], unsettled)
-    if record.where(topic="utility") and demands.least_learned:
-        yield demand("evidence", "models that learned", _unlearned(record, demands), unsettled)
-    missing = demands.least_seeds - len(set(record.seeds))
-    if demands.least_seeds > 1:
+    """Yield the checks of the policy's requirements on the evidence as a whole."""
+    required = policy.evidence
+    check = partial(requirement_check, "evidence", outcome_of_fault=Outcome.INCONCLUSIVE)
+    unsound = _why_unsound(record)
+    yield check("a sound evaluation", [unsound] if unsound else [])
+    if record.where(topic="utility") and required.least_learned:
+        yield check("models that learned", _unlearned_models(record, required))
+    missing = required.least_seeds - len(set(record.seeds))
+    if required.least_seeds > 1:
         faults = [f"{plural(missing, 'more seed')} needed"] if missing > 0 else []
-        yield demand("evidence", f"at least {demands.least_seeds} seeds", faults, unsettled)
-    if demands.views:
-        seen = record.view.name
-        faults = [] if seen in demands.views else [f"the adversary's view is {shortened(seen)!r}"]
-        views = join_and([shortened(view) for view in demands.views]).replace(" and ", " or ")
-        yield demand("evidence", f"an adversary with the view {views}", faults, unsettled)
+        yield check(f"at least {required.least_seeds} seeds", faults)
+    if required.views:
+        view = record.view.name
+        faults = [] if view in required.views else [f"the adversary's view is {shortened(view)!r}"]
+        views = join_and([shortened(view) for view in required.views]).replace(" and ", " or ")
+        yield check(f"an adversary with the view {views}", faults)
     if record.coverage is not None:
-        faults = _uncovered(record, record.coverage, sampled=demands.sampled_rounds)
+        faults = _coverage_faults(
+            record, record.coverage, allows_sampled_rounds=required.sampled_rounds
+        )
         if record.coverage.is_open:
             faults.append(
                 f"the recorder was not closed, so rounds after {record.coverage.rounds} may "
@@ -107,128 +121,131 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         chosen = policy.membership.targets if policy.membership is not None else ()
         if record.coverage.unattacked and not chosen:
             faults.append(
-                f"of the audited clients, {client_list(record.coverage.unattacked)} were left "
-                "out; attack all of them, or name those that are judged in membership.targets"
+                f"of the audited clients, {client_list(record.coverage.unattacked)} were not "
+                "attacked; attack all of them, or name the clients to judge in membership.targets"
             )
-        # Rounds that the policy allows to leave out are not complete coverage.
-        chosen_rounds = demands.sampled_rounds and record.coverage.sampled_rounds
-        name = "complete coverage" + " of the sampled rounds" * chosen_rounds
-        yield demand("evidence", name, faults, unsettled)
+        # The name mentions sampled rounds, since a policy that allows them accepts less evidence.
+        is_sampled = required.sampled_rounds and record.coverage.sampled_rounds
+        yield check("complete coverage" + " of the sampled rounds" * is_sampled, faults)
     if policy.membership is not None:
-        first = main_figures(record)
-        labels = labels_among(first)
+        figures = main_figures(record)
+        labels = labels_among(figures)
         below_chance = [
             f"{shortened(figure.attack)} {versus(figure.contrast)}"
             f"{_after_comma(labels, figure)}: {WRONG_SIGN}"
-            for figure in wrong_sign(first)
+            for figure in wrong_sign(figures)
             if figure.contrast in policy.membership.contrasts
             and figure.attack in (policy.membership.attacks or [figure.attack])
         ]
         if below_chance:
-            yield demand("evidence", "scores with the right sign", _first(below_chance), unsettled)
+            yield check("scores with the right sign", _first_items(below_chance))
     if policy.sources is not None:
-        inverted = [
-            f"{shortened(figure.success.attack)}: right less often than guessing"
+        below_chance = [
+            f"{shortened(figure.success.attack)}: correct less often than guessing"
             for figure in below_guessing(source_attacks(record))
         ]
-        if inverted:
-            yield demand("evidence", "scores with the right sign", _first(inverted), unsettled)
+        if below_chance:
+            yield check("scores with the right sign", _first_items(below_chance))
     # An attack that ran has a note only if it failed in some of its runs.
-    broken = [
+    failed = [
         row
         for row in record.attacks
         if row.status == "failed" or (row.status == "run" and row.note)
     ]
-    faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in broken]
-    yield demand("evidence", "every attack was run", _first(faults), unsettled)
+    faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in failed]
+    yield check("every attack was run", _first_items(faults))
 
 
 def _after_comma(labels: Mapping[Setting, str], figure: Estimate) -> str:
-    """Return a comma and the label that distinguishes a figure from others of its attack."""
+    """Return a comma and the label that distinguishes a figure from others of the same attack."""
     label = labels[setting_of(figure)]
     return f", {label}" if label else ""
 
 
-def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str]:
+def _coverage_faults(
+    record: Record, coverage: Coverage, *, allows_sampled_rounds: bool
+) -> list[str]:
     faults = []
     if not coverage.is_whole:
         gaps = coverage_gaps(record)
         faults = [gaps[:1].lower() + gaps[1:]]
         faults += [
             f"round {span.first}{f' to {span.last}' if span.last > span.first else ''}: "
-            f"{shortened(span.reason, _LONGEST_REASON)}"
-            for span in coverage.missing_rounds[:_MOST_REASONS]
+            f"{shortened(span.reason, _MAX_REASON)}"
+            for span in coverage.missing_rounds[:_MAX_REASONS]
         ]
         uploads = [upload for upload in coverage.missing_uploads if upload.aggregated]
         faults += [
             f"{client_name(upload.client)}, round {upload.round}: "
-            f"{shortened(upload.reason, _LONGEST_REASON)}"
-            for upload in uploads[:_MOST_REASONS]
+            f"{shortened(upload.reason, _MAX_REASON)}"
+            for upload in uploads[:_MAX_REASONS]
         ]
-    if coverage.sampled_rounds and not sampled:
+    if coverage.sampled_rounds and not allows_sampled_rounds:
         faults.append(
-            f"only every {coverage.every} rounds were measured; measure every round, or set "
+            f"only one in {coverage.every} rounds was measured; measure every round, or set "
             "evidence.sampled_rounds"
         )
     return faults
 
 
-def _unsound(record: Record) -> str:
+def _why_unsound(record: Record) -> str:
     if record.evaluation != "aligned":
         return (
             f"the evaluation is {record.evaluation!r}, the published method, which reports "
             "leakage without any leak"
         )
     if record.nobody_is_a_member:
-        return "members were unseen samples: the record shows what is found without any leak"
+        return "unseen samples were labelled as members: the record shows figures without any leak"
     return ""
 
 
-def _unlearned(record: Record, demands: EvidencePolicy) -> list[str]:
-    """Describe defenses with a training accuracy near chance.
+def _unlearned_models(record: Record, required: EvidencePolicy) -> list[str]:
+    """Describe defenses with which the models have a training accuracy near chance.
 
-    Where a task has no accuracy, an attack above guessing shows that something was learned.
+    If a task has no accuracy, an attack above chance shows that the models learned something.
     """
     rows = record.where(topic="utility")
     with_accuracy = {row.defense for row in rows if row.metric in (TEST_ACCURACY, TRAIN_ACCURACY)}
     leaks = leaking_defenses(record)
-    return _first(
+    return _first_items(
         [
-            f"its task has no accuracy, and no attack is above guessing with "
-            f"{shortened(defense_name(name))}, so the models may have learned nothing; if "
-            "their loss shows that they have, set evidence.least_learned to 0"
+            f"the task has no accuracy, and no attack is above guessing with "
+            f"{shortened(defense_name(name))}, so the models may have learned nothing; if their "
+            "loss shows that they learned, set evidence.least_learned to 0"
             for name in sorted({row.defense for row in rows} - with_accuracy - leaks)
         ]
         + [
             f"the training accuracy with {shortened(defense_name(row.defense))} is "
-            f"{percent(row.train_accuracy)}, near guessing ({percent(row.guess)}), so "
-            "that figures near guessing show nothing"
-            for row in hardly_learned(record, demands.least_learned)
+            f"{percent(row.train_accuracy)}, near guessing ({percent(row.guess)}), so that attacks "
+            "near guessing show nothing"
+            for row in hardly_learned(record, required.least_learned)
         ]
     )
 
 
-def _missing(
-    kind: str, rows: Sequence[ControlResult], attacks: Sequence[str], seeds: Sequence[int]
+def _missing_controls(
+    rows: Sequence[ControlResult], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[str]:
-    """Return attacks without this control in every run."""
-    ran = {(control.attack, control.seed) for control in rows if control.passed is not None}
-    lacking = [
+    """Describe attacks for which a control was not run in every seed."""
+    completed = {(control.attack, control.seed) for control in rows if control.passed is not None}
+    unchecked = [
         attack
         for attack in attacks
-        if not all(ran & {("", None), ("", seed), (attack, None), (attack, seed)} for seed in seeds)
+        if not all(
+            completed & {("", None), ("", seed), (attack, None), (attack, seed)} for seed in seeds
+        )
     ]
-    if not lacking:
+    if not unchecked:
         return []
-    if len(lacking) == len(attacks):
-        # If one reason prevented all runs, that reason is reported.
+    if len(unchecked) == len(attacks):
+        # If the control failed everywhere for the same reason, that reason is reported.
         reasons = {control.note for control in rows if control.passed is None and control.note}
-        if len(reasons) == 1 and not ran:
+        if len(reasons) == 1 and not completed:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["this control was not run, or not in every run"]
-    return [f"missing for {join_and(_first([shortened(attack) for attack in lacking]))}"]
+    return [f"missing for {join_and(_first_items([shortened(attack) for attack in unchecked]))}"]
 
 
-def _first(items: list[str]) -> list[str]:
-    n_more = len(items) - MOST_NAMED
-    return [*items[:MOST_NAMED], f"{n_more} more"] if n_more > 0 else items
+def _first_items(items: list[str]) -> list[str]:
+    n_more = len(items) - MAX_NAMED
+    return [*items[:MAX_NAMED], f"{n_more} more"] if n_more > 0 else items

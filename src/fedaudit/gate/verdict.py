@@ -1,4 +1,4 @@
-"""Verdict of a gate: figures compared with ceilings, and the checks of them."""
+"""Verdict of a gate: its checks, and comparisons of figures with ceilings."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,23 +10,23 @@ from fedaudit.gate.outcome import (
     Outcome,
     compare_bound,
     compare_limits,
-    gravity,
-    level,
+    confidence_level,
+    severity,
     worst_outcome,
 )
-from fedaudit.gate.sample_size import MOST_TIMES, RequiredSamples, more_of
+from fedaudit.gate.sample_size import MAX_FACTOR, RequiredSamples, format_more
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Count, Part
 
 VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2
-"""Version of the rules of judging. Verdicts under different rules are not comparable."""
+"""Version of the gate's rules. Verdicts of different versions are not comparable."""
 
 Section = Literal["membership", "sources", "clusters", "games", "controls", "evidence"]
 
 EXACT = "Clopper-Pearson 95%"
 """Method of limits for which a record states no method."""
-_SLACK = 1e-9
+_TOLERANCE = 1e-9
 
 
 _ABOVE = "above the ceiling, but"
@@ -34,14 +34,14 @@ _AROUND = "on both sides of the ceiling, and"
 
 
 class FigureCheck(Interval):
-    """One figure compared with its ceiling.
+    """Comparison of a figure with its ceiling.
 
     Attributes:
         what: Name of the figure: "fedmia-2 on client 0 in seed 1".
-        value: The figure; None if it was refused or is absent.
+        value: Value of the figure; None if the record has no value or no such figure.
         outcome: Outcome of the comparison.
-        reason: The reason, if it does not follow from limits and ceiling.
-        more: Samples or seeds that would settle the comparison; None if it is settled.
+        reason: Reason for the outcome, unless limits and ceiling explain it.
+        more: Additional samples or seeds that would decide the comparison; None if it is decided.
     """
 
     what: str
@@ -52,20 +52,21 @@ class FigureCheck(Interval):
 
 
 class Check(Part):
-    """One line of a policy: a ceiling and its figures, or a requirement on the evidence.
+    """Check of one line of a policy: a ceiling, or a requirement on the evidence.
 
     Attributes:
         section: Section of the policy.
-        name: Name of what is judged, such as "AUC against unseen samples".
+        name: Name of the ceiling or requirement, such as "AUC against unseen samples".
         metric: Metric of the figures; empty for a requirement.
-        ceiling: Largest value that is allowed; None for a requirement.
+        ceiling: Largest allowed value; None for a requirement.
         outcome: Worst outcome of the figures.
         reason: Reason for the outcome.
-        figures: Number of figures compared with the ceiling.
+        figures: Number of figures that are compared with the ceiling.
         outcomes: Number of figures by outcome.
-        worst: The figure with the worst outcome, and of these the one with the largest upper limit.
-        needs: Samples or seeds that would settle all figures, if several are not settled.
-        open: Every figure that does not pass, the worst first.
+        worst: The figure with the worst outcome; if there are several, the one with the largest
+            upper limit.
+        needs: Additional samples or seeds that would decide all figures, if several are undecided.
+        open: All figures that do not pass, the worst first.
     """
 
     section: Section
@@ -85,17 +86,17 @@ class Verdict(Part):
     """Verdict of a policy on a record.
 
     Attributes:
-        rules: Version of the rules of judging.
+        rules: Version of the gate's rules.
         record: Name of the record.
         kind: "study" or "games".
         content_hash: Content hash of the record.
         policy: Name of the policy.
-        policy_hash: SHA-256 over all of its settings.
+        policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the gate: pass, fail or inconclusive.
-        reason: The reason, in one paragraph.
-        limits: Statement of the corrections that the confidence limits have and lack.
+        reason: Reason for the outcome, in one paragraph.
+        limits: Statement on which corrections are applied to the confidence limits.
         checks: One check for each line of the policy.
-        unjudged: Results in the record that the policy has no rule for.
+        unjudged: Results in the record for which the policy has no rule.
     """
 
     format: Literal["fedaudit-verdict"] = "fedaudit-verdict"
@@ -113,20 +114,22 @@ class Verdict(Part):
     unjudged: list[str] = Field(default_factory=list)
 
 
-def demand(section: Section, name: str, faults: Sequence[str], otherwise: Outcome) -> Check:
-    """Return a check without figures."""
+def requirement_check(
+    section: Section, name: str, faults: Sequence[str], outcome_of_fault: Outcome
+) -> Check:
+    """Return the check of a requirement, which passes if there are no faults."""
     return Check(
         section=section,
         name=name,
-        outcome=otherwise if faults else Outcome.PASS,
-        reason="; ".join(faults) if faults else "as asked",
+        outcome=outcome_of_fault if faults else Outcome.PASS,
+        reason="; ".join(faults) if faults else "as required",
     )
 
 
 def ceiling_check(
     section: Section, name: str, metric: str, ceiling: float, results: Sequence[FigureCheck]
 ) -> Check:
-    """Return the check of a ceiling; inconclusive without any figure."""
+    """Return the check of a ceiling; it is inconclusive if there is no figure."""
     ranked = sorted(results, key=_rank, reverse=True)
     worst = ranked[0] if ranked else None
     return Check(
@@ -144,46 +147,50 @@ def ceiling_check(
     )
 
 
-def concluded(checks: Sequence[Check]) -> Outcome:
-    """Return the outcome of all checks: all must pass, at least one of them a ceiling.
+def overall_outcome(checks: Sequence[Check]) -> Outcome:
+    """Return the outcome of the gate.
 
-    Met requirements and lower bounds alone do not make a pass.
+    It is a pass if all checks pass and at least one of them has a ceiling: requirements and lower
+    bounds are not enough for a pass.
     """
     outcome = worst_outcome(check.outcome for check in checks)
-    has_kept = any(c.outcome is Outcome.PASS and c.ceiling is not None for c in checks)
+    passes_ceiling = any(c.outcome is Outcome.PASS and c.ceiling is not None for c in checks)
     if outcome in (Outcome.PASS, Outcome.NOT_REFUTED):
-        return Outcome.PASS if has_kept else Outcome.INCONCLUSIVE
+        return Outcome.PASS if passes_ceiling else Outcome.INCONCLUSIVE
     return outcome
 
 
 def _needs(results: Sequence[FigureCheck]) -> str:
-    """Return the evidence that would settle the hardest of several figures; empty if unknown."""
-    # More samples never settle a figure that a failed control invalidates.
-    unsettled = [
+    """Return the evidence that would decide all of several figures; empty if unknown."""
+    # Figures that a failed control invalidates are left out: more samples cannot decide them.
+    undecided = [
         result
         for result in results
         if result.outcome is Outcome.INCONCLUSIVE and not is_doubted(result.reason)
     ]
-    wants = [result.more for result in unsettled if result.more is not None and result.more.count]
-    if len(unsettled) < 2:
+    required = [
+        result.more for result in undecided if result.more is not None and result.more.count
+    ]
+    if len(undecided) < 2:
         return ""
-    if len(wants) < len(unsettled):
-        n_others = len(unsettled) - len(wants)
+    if len(required) < len(undecided):
+        n_others = len(undecided) - len(required)
         return (
-            f"{n_others} of these would not be settled even by {MOST_TIMES} times as many samples"
+            f"{n_others} of these would not be decided even by {MAX_FACTOR} times as many samples"
         )
-    hardest = max(wants, key=lambda want: want.count)
-    those = "both" if len(unsettled) == 2 else f"all {len(unsettled)}"
+    most = max(required, key=lambda more: more.count)
+    number = "both" if len(undecided) == 2 else f"all {len(undecided)}"
     return (
-        f"{more_of(hardest.count, hardest.what)} would settle {those} of these if the figures stay "
-        "as they are"
+        f"{format_more(most.count, most.what)} would decide {number} of these, if the figures stay "
+        "the same"
     )
 
 
 def _rank(result: FigureCheck) -> tuple[int, float]:
-    limits = [number for number in (result.high, result.value, result.low) if number is not None]
-    # A missing figure is worse than one whose limits are too wide.
-    return gravity(result.outcome), limits[0] if limits else float("inf")
+    """Return a sort key that is largest for the worst figure."""
+    numbers = [number for number in (result.high, result.value, result.low) if number is not None]
+    # A missing figure is worse than a figure whose limits are too wide.
+    return severity(result.outcome), numbers[0] if numbers else float("inf")
 
 
 def is_doubted(reason: str) -> bool:
@@ -191,73 +198,75 @@ def is_doubted(reason: str) -> bool:
     return reason.startswith((_ABOVE, _AROUND))
 
 
-class Judged(NamedTuple):
+class ComparedFigure(NamedTuple):
     """Figure to compare with a ceiling; it may be missing from the record.
 
     Attributes:
-        what: Name of the figure.
+        name: Name of the figure.
         figure: The figure; None if the record lacks it.
-        why: Reason why the figure is missing or inconclusive, if any.
-        doubt: Reason why a figure above the ceiling is not reliable, if any.
-        more: Function that returns the samples or seeds that would settle the figure; called only
-            if it is not settled.
+        missing: Reason why the figure is missing or inconclusive; empty if it is neither.
+        doubt: Reason why a figure above the ceiling is not reliable; empty if it is reliable.
+        more: Function that returns the additional samples or seeds that would decide the figure.
+            It is called only if the figure is undecided.
     """
 
-    what: str
+    name: str
     figure: Estimate | None
-    why: str = ""
+    missing: str = ""
     doubt: str = ""
     more: Callable[[], RequiredSamples | None] = lambda: None
 
 
-def by_interval(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
-    """Compare a figure's limits with a ceiling; a missing one never passes."""
-    figure = judged.figure
-    if figure is None or judged.why:
-        return _open(judged)
-    outcome, reason, is_open = _outcome(figure, ceiling, confidence, judged.doubt)
-    more = judged.more() if is_open else None
-    result = _held(judged, outcome, reason, low=figure.low, high=figure.high, more=more)
+def compare_interval(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
+    """Compare a figure's limits with a ceiling; a missing figure never passes."""
+    figure = compared.figure
+    if figure is None or compared.missing:
+        return _inconclusive(compared)
+    outcome, reason, can_be_decided = _outcome(figure, ceiling, confidence, compared.doubt)
+    more = compared.more() if can_be_decided else None
+    result = _figure_check(compared, outcome, reason, low=figure.low, high=figure.high, more=more)
     return result if figure.value is not None else result.model_copy(update={"method": ""})
 
 
-def by_lower_bound(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
-    """Compare a lower bound with a ceiling; it can fail, and never pass."""
-    figure = judged.figure
+def compare_lower_bound(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
+    """Compare a lower bound with a ceiling: a bound can fail, but never pass."""
+    figure = compared.figure
     if figure is None or figure.low is None:
-        why = judged.why or (figure.note if figure else "")
-        return _open(judged._replace(figure=None, why=why))
+        missing = compared.missing or (figure.note if figure else "")
+        return _inconclusive(compared._replace(figure=None, missing=missing))
     outcome, reason = compare_bound(figure.low, ceiling), figure.note
-    if outcome is Outcome.FAIL and judged.doubt:
-        outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {judged.doubt}"
+    if outcome is Outcome.FAIL and compared.doubt:
+        outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {compared.doubt}"
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
         reason = f"even a perfect attack could not have shown more than {figure.ceiling:.3g}"
-    return _held(judged, outcome, reason, low=figure.low)
+    return _figure_check(compared, outcome, reason, low=figure.low)
 
 
-def as_known(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
-    """Compare an exact figure with a ceiling."""
-    figure = judged.figure
+def compare_exact(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
+    """Compare an exactly known figure with a ceiling."""
+    figure = compared.figure
     if figure is None or figure.value is None:
-        why = judged.why or (figure.note if figure else "") or "there is no guarantee"
-        return _open(judged._replace(figure=None, why=why))
+        missing = compared.missing or (figure.note if figure else "") or "there is no guarantee"
+        return _inconclusive(compared._replace(figure=None, missing=missing))
     outcome = Outcome.PASS if figure.value <= ceiling else Outcome.FAIL
-    return _held(judged, outcome, figure.note, high=figure.value)
+    return _figure_check(compared, outcome, figure.note, high=figure.value)
 
 
-def as_known_or_failed(judged: Judged, ceiling: float, confidence: float) -> FigureCheck:
-    """Compare an exact figure with a ceiling; one without a bound fails."""
-    result = as_known(judged, ceiling, confidence)
-    is_bounded = result.value is not None
-    return result if is_bounded else result.model_copy(update={"outcome": Outcome.FAIL})
+def compare_exact_or_fail(
+    compared: ComparedFigure, ceiling: float, confidence: float
+) -> FigureCheck:
+    """Compare an exactly known figure with a ceiling; a figure without a value fails."""
+    result = compare_exact(compared, ceiling, confidence)
+    has_value = result.value is not None
+    return result if has_value else result.model_copy(update={"outcome": Outcome.FAIL})
 
 
-def _open(judged: Judged) -> FigureCheck:
-    return _held(judged, Outcome.INCONCLUSIVE, judged.why)
+def _inconclusive(compared: ComparedFigure) -> FigureCheck:
+    return _figure_check(compared, Outcome.INCONCLUSIVE, compared.missing)
 
 
-def _held(
-    judged: Judged,
+def _figure_check(
+    compared: ComparedFigure,
     outcome: Outcome,
     reason: str,
     *,
@@ -265,10 +274,10 @@ def _held(
     high: float | None = None,
     more: RequiredSamples | None = None,
 ) -> FigureCheck:
-    value = judged.figure.value if judged.figure else None
-    method = judged.figure.method if judged.figure else ""
+    value = compared.figure.value if compared.figure else None
+    method = compared.figure.method if compared.figure else ""
     return FigureCheck(
-        what=judged.what,
+        what=compared.name,
         value=value,
         low=low,
         high=high,
@@ -282,23 +291,23 @@ def _held(
 def _outcome(
     figure: Estimate, ceiling: float, confidence: float, doubt: str
 ) -> tuple[Outcome, str, bool]:
-    """Return outcome and reason, and whether more samples could settle the figure."""
+    """Return the outcome, the reason, and whether more samples could decide the figure."""
     if figure.value is None:
         # The sample may be too small.
-        return Outcome.INCONCLUSIVE, figure.note or "the record refuses this figure", True
-    stated = level(figure.method)
-    is_sure = stated is not None and stated >= confidence - _SLACK
+        return Outcome.INCONCLUSIVE, figure.note or "the record has no value for this figure", True
+    level = confidence_level(figure.method)
+    is_confident = level is not None and level >= confidence - _TOLERANCE
     if figure.low is None and figure.high is None:
-        why = figure.method or figure.note or "none was computed"
-        return Outcome.INCONCLUSIVE, f"no interval: {why}", is_sure
-    if not is_sure:
-        stating = "no confidence" if stated is None else f"{stated:.6g}"
-        reason = f"its limits state {stating}, and the policy requires {confidence:g}"
+        explanation = figure.method or figure.note or "none was computed"
+        return Outcome.INCONCLUSIVE, f"no interval: {explanation}", is_confident
+    if not is_confident:
+        stated = "state no confidence level" if level is None else f"have confidence {level:.6g}"
+        reason = f"its limits {stated}, but the policy requires {confidence:g}"
         return Outcome.INCONCLUSIVE, reason, False
     outcome = compare_limits(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
         return Outcome.INCONCLUSIVE, f"{_ABOVE} {doubt}", False
-    # More samples may resolve other doubts, but not that of a failed control.
+    # More samples may resolve other doubts, but not a failed control.
     if outcome is Outcome.INCONCLUSIVE and figure.doubt:
         return outcome, f"{_AROUND} {doubt}", False
     return outcome, "", outcome is Outcome.INCONCLUSIVE

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
-    LONGEST_LOG,
-    MOST_ROUNDS,
+    MAX_LOG_BYTES,
+    MAX_LOG_LINES,
     append_line,
     parsed_json,
     read_text,
@@ -127,8 +127,8 @@ def read_decisions(folder: Path) -> list[Decision]:
         Damaged: The log cannot be read, or another line is invalid.
     """
     lines = _text(folder).split("\n")[:-1]
-    if len(lines) > MOST_ROUNDS:
-        raise Damaged(f"{folder / DECISIONS_FILE} has over {MOST_ROUNDS:,} lines; restore it")
+    if len(lines) > MAX_LOG_LINES:
+        raise Damaged(f"{folder / DECISIONS_FILE} has over {MAX_LOG_LINES:,} lines; restore it")
     try:
         return [Decision.model_validate(parsed_json(line)) for line in lines]
     except (ValueError, RecursionError) as error:
@@ -171,7 +171,7 @@ def append_decision(decision: Decision, folder: Path) -> None:
     """
     path, line = folder / DECISIONS_FILE, decision.model_dump_json(exclude_defaults=True)
     size = path.lstat().st_size if path.exists() else 0
-    if size + len(line.encode()) + 1 > LONGEST_LOG:
+    if size + len(line.encode()) + 1 > MAX_LOG_BYTES:
         raise BadInput(f"{path} is full; give the guard of later rounds another folder")
     append_line(path, line, durable=True)
 
@@ -183,6 +183,6 @@ def _text(folder: Path) -> str:
     try:
         if path.is_symlink():
             raise ValueError("it is a link")
-        return read_text(path, max_bytes=LONGEST_LOG)
+        return read_text(path, max_bytes=MAX_LOG_BYTES)
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error

@@ -13,7 +13,7 @@ from torch import nn
 from fedaudit.core.devices import device_named, refuse_several_workers
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.files import lock_folder
-from fedaudit.core.progress import on_stderr
+from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.guard.arrays import (
@@ -83,7 +83,7 @@ class Guard:
         not_uploaded: Collection[str] = (),
         workers: int = 1,
         device: str = "cpu",
-        log: Callable[[str], None] = on_stderr,
+        log: Callable[[str], None] = print_to_stderr,
     ) -> None:
         """Open a guard, and continue the one in the folder.
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import regular_size
-from fedaudit.core.progress import on_stderr
+from fedaudit.core.progress import print_to_stderr
 from fedaudit.guard.arrays import Filter
 from fedaudit.guard.guard import Guard
 from fedaudit.guard.policy import GuardPolicy
@@ -68,7 +68,9 @@ def read_site_policy(path: Path | str) -> SitePolicy:
     return settings_from(values, SitePolicy, source=str(path))
 
 
-def site_guard(path: Path | str, run: str, *, log: Callable[[str], None] = on_stderr) -> Guard:
+def site_guard(
+    path: Path | str, run: str, *, log: Callable[[str], None] = print_to_stderr
+) -> Guard:
     """Open the guard of a data holder for one run.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedaudit.core.errors import Damaged
-from fedaudit.core.files import own_folder, own_place
+from fedaudit.core.files import create_subfolder, unlinked_path
 from fedaudit.core.values import ClientId
 from fedaudit.guard.decisions import DECISIONS_FILE, Decision
 from fedaudit.live.measuring import Measurement
@@ -18,7 +18,7 @@ _REPEATED = "repeated"
 
 def write_repeated(folder: Path, version: int, measurement: Measurement) -> Path:
     """Write a further upload of a round, and return its folder."""
-    place = own_folder(folder, _REPEATED, str(version))
+    place = create_subfolder(folder, _REPEATED, str(version))
     write_measured(place, measurement.measured, measurement.notes)
     return place
 
@@ -70,5 +70,5 @@ def measured_uploads(
 def _versions(folder: Path, decisions: Sequence[Decision]) -> list[tuple[int, Path]]:
     """Return the folders of first and repeated uploads."""
     most = max((decision.version for decision in decisions), default=0)
-    repeated = [(n, own_place(folder, _REPEATED, str(n))) for n in range(1, most + 2)]
+    repeated = [(n, unlinked_path(folder, _REPEATED, str(n))) for n in range(1, most + 2)]
     return [(0, folder), *repeated]

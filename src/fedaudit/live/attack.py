@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaudit.attacks import catalogued
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, sources_of
+from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, source_digests
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -42,7 +42,7 @@ from fedaudit.plan.parts import MeasuredRun, Recorded, Setup, Work
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
 from fedaudit.results.runs import (
-    MOST_LISTED,
+    MAX_LISTED,
     ClientCoverage,
     Coverage,
     MissingRounds,
@@ -310,7 +310,7 @@ def _config(
         config["attacks"] = {name: {} for name in names}
     custom_attacks = [("attack", name) for name in (names or recording.attacks) if is_custom(name)]
     if custom_attacks:
-        config["code"] = sources_of(custom_attacks)
+        config["code"] = source_digests(custom_attacks)
     # A recording is untrusted, and its texts may contain control characters.
     return {name: plain_json(value) for name, value in config.items()}
 
@@ -410,8 +410,8 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
         clients=[_client_coverage(client, measured, entries) for client in sorted(targets)],
         is_open=recording.is_closed is False,
         unattacked=sorted({*recording.targets} - {*targets}),
-        missing_uploads=missing_uploads[:MOST_LISTED],
-        missing_rounds=_spans(reasons)[:MOST_LISTED],
+        missing_uploads=missing_uploads[:MAX_LISTED],
+        missing_rounds=_spans(reasons)[:MAX_LISTED],
         n_missing_uploads=n_missing_uploads,
         n_missing_rounds=len(reasons),
         # The identity is known if the models that were sent are known for every measured round.

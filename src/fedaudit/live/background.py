@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import own_folder, read_text, write_whole
+from fedaudit.core.files import create_subfolder, read_text, write_whole
 from fedaudit.core.values import ClientId
 from fedaudit.live.files import FOLDER, TRAINER, waiting
 from fedaudit.live.forking import MOST_STARTS, POLL_SECONDS, DetachedProcess, can_fork, has_ended
@@ -138,7 +138,7 @@ class BackgroundProcess:
         if not self._is_running() and self._process.n_starts < MOST_STARTS:
             # On a full disk the file is missing, and a later recorder then does not wait.
             with suppress(OSError, BadInput):
-                path = own_folder(self._folder, FOLDER) / TRAINER
+                path = create_subfolder(self._folder, FOLDER) / TRAINER
                 write_whole(path, str(self._process.program))
             self._process.start()
 

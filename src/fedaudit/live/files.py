@@ -11,7 +11,13 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import RECORD_FILE, RECORDING_FILE, own_folder, own_place, parsed_json
+from fedaudit.core.files import (
+    RECORD_FILE,
+    RECORDING_FILE,
+    create_subfolder,
+    parsed_json,
+    unlinked_path,
+)
 from fedaudit.core.pretrained import MAX_TENSORS
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -58,7 +64,7 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         _refuse_leftovers(folder)
     # Create folders now, while another folder can still be chosen, and not in the first round.
     for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
-        own_folder(folder, name)
+        create_subfolder(folder, name)
     if is_new:
         return recording
     earlier = read_recording(folder)
@@ -137,14 +143,14 @@ def read_audit(folder: Path) -> AuditSet:
 def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -> None:
     """Write the measurements of untrained models."""
     for name, measured in zip(_UNTRAINED, rounds, strict=False):
-        write_measured(own_folder(folder, name), measured, {"run": key})
+        write_measured(create_subfolder(folder, name), measured, {"run": key})
 
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
     """Read the measurements of untrained models."""
     # The rounds have folders of their own, since the second has fewer signals.
     rounds = [
-        stored for name in _UNTRAINED for stored in measured_rounds_in(own_place(folder, name))
+        stored for name in _UNTRAINED for stored in measured_rounds_in(unlinked_path(folder, name))
     ]
     if not rounds or any(
         stored.notes.get("run") != key
@@ -221,7 +227,7 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
         "weights": json.dumps(sorted(round.weights.items())),
         "stands_for": json.dumps(sorted(round.stands_for.items())),
     }
-    file = own_folder(folder, FOLDER) / f"round-{round.index:06d}.safetensors"
+    file = create_subfolder(folder, FOLDER) / f"round-{round.index:06d}.safetensors"
     write_tensors(tensors, file, notes, durable=False)
     return True
 

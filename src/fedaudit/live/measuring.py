@@ -10,7 +10,7 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import Lock, lock_folder
-from fedaudit.core.progress import size_of, time_of
+from fedaudit.core.progress import format_bytes, format_duration
 from fedaudit.core.values import ClientId, Model, Samples
 from fedaudit.engines.local import one_thread
 from fedaudit.evaluation.accuracy import accuracy_notes, evaluation_split
@@ -124,7 +124,7 @@ class Measuring:
         has_waiting = bool(waiting(self._folder))
         if self._when == "background" and self._lock is not None:
             # The background process must keep the lock's file open.
-            keeps = [self._lock.number]
+            keeps = [self._lock.descriptor]
             self._background = BackgroundProcess(
                 self._folder, self._measure_file, self._seconds_per_round, keeps
             )
@@ -152,7 +152,9 @@ class Measuring:
         outcomes += self._background.outcomes() if self._background is not None else []
         for outcome in outcomes:
             if not outcome.error and outcome.seconds >= _LOG_INTERVAL:
-                self._log(f"round {outcome.round} is measured, in {time_of(outcome.seconds)}")
+                self._log(
+                    f"round {outcome.round} is measured, in {format_duration(outcome.seconds)}"
+                )
         return outcomes
 
     @property
@@ -173,7 +175,9 @@ class Measuring:
         elif n_waiting and self._background is None:
             self._log(f"{state}: open the recording again with fedaudit.record, and close it")
         if self._seconds_waited >= _LOG_INTERVAL:
-            self._log(f"training waited {time_of(self._seconds_waited)} in total for measurements")
+            self._log(
+                f"training waited {format_duration(self._seconds_waited)} in total for measurements"
+            )
 
     def close(self) -> None:
         """End all processes, and release the folder."""
@@ -200,7 +204,7 @@ class Measuring:
         memory = 4 * n_values * (2 * senders + 2) + 8 * n_measured
         often = "every round" if recording.every == 1 else f"every {recording.every} rounds"
         advice = "; every=10 would measure only each tenth round" if recording.every == 1 else ""
-        waits = size_of(4 * n_values * (senders + 2))
+        waits = format_bytes(4 * n_values * (senders + 2))
         where = {
             "now": "in this process",
             "background": f"in a background process, for which at most {MOST_WAITING} rounds wait "
@@ -209,8 +213,9 @@ class Measuring:
         }[self._when]
         return (
             f"{recording.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
-            f"{len(untrained.signals)} signals, which takes about {time_of(seconds)} {where}, "
-            f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
+            f"{len(untrained.signals)} signals, which takes about {format_duration(seconds)} "
+            f"{where}, {format_bytes(disk)} of disk and {format_bytes(memory)} of memory each "
+            f"time{advice}"
         )
 
     def prepare(self, base: Model) -> None:
@@ -345,5 +350,5 @@ class _Watch:
             self._logged = now
             self._log(
                 f"an untrained model is measured as a control: {done} of {total} "
-                f"samples after {time_of(self.seconds)}"
+                f"samples after {format_duration(self.seconds)}"
             )

@@ -22,7 +22,7 @@ from fedaudit.live.network import network_of
 from fedaudit.live.weights import Array, tensor_of
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
-from fedaudit.plan.optional import LONGEST_CANARY
+from fedaudit.plan.optional import MAX_CANARY_NORM
 from fedaudit.results.guessing import is_near_guessing
 
 Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
@@ -72,10 +72,10 @@ class CanaryClients:
         if not isinstance(model, nn.Module):
             raise BadInput(f"model is {type_of(model)}; give the network, a torch.nn.Module")
         are_numbers = isinstance(count, int) and isinstance(length, int | float)
-        if not are_numbers or count < FEWEST_CANARIES or not 0 < length <= LONGEST_CANARY:
+        if not are_numbers or count < FEWEST_CANARIES or not 0 < length <= MAX_CANARY_NORM:
             raise BadInput(
                 f"got {count!r} canary clients of norm {length!r}; give at least "
-                f"{FEWEST_CANARIES}, with a norm above 0 and at most {LONGEST_CANARY:g}"
+                f"{FEWEST_CANARIES}, with a norm above 0 and at most {MAX_CANARY_NORM:g}"
             )
         self._like: Params = {
             name: value.detach().cpu()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.modules import SUPPORTED, in_model_dtype, refuse_unfit, try_module
+from fedaudit.core.modules import SUPPORTED, in_model_dtype, refuse_unusable_model, try_module
 from fedaudit.core.tasks import (
     CLASSIFICATION,
     PerSampleLoss,
@@ -65,7 +65,7 @@ def network_of(
         build_hooked = partial(_build_with_hooks, build, hooks) if hooks else build
         architecture = Architecture(name, build_hooked, task=task)
         converted = Model(architecture, without_hooks.params, without_hooks.buffers)
-        n_outputs = refuse_unfit(converted, samples.samples)
+        n_outputs = refuse_unusable_model(converted, samples.samples)
         refuse_probabilities(converted, samples.samples)
         unsent = unsent_in(converted, samples.samples, not_uploaded)
     return Network(architecture, Shape(converted, module, unsent), n_outputs)

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.progress import on_stderr
+from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import (
     CLASSIFICATION,
     TASKS,
@@ -61,7 +61,7 @@ def record(
     measure: When = "now",
     workers: int = 1,
     device: str = "cpu",
-    log: Callable[[str], None] = on_stderr,
+    log: Callable[[str], None] = print_to_stderr,
 ) -> Recorder:
     """Start or continue a recording of a federation that runs elsewhere.
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
-    LONGEST_LOG,
-    MOST_KEYS,
-    MOST_ROUNDS,
+    MAX_KEYS,
+    MAX_LOG_BYTES,
+    MAX_LOG_LINES,
     RECORDING_FILE,
     TooLarge,
     append_line,
@@ -35,7 +35,7 @@ from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Count, Part
 from fedaudit.results.text import plain
 
-MOST_CLIENTS = MOST_KEYS
+MOST_CLIENTS = MAX_KEYS
 """Largest number of clients of a recording or a round."""
 MOST_REFERENCES = 10_000
 """Largest number of reference models."""
@@ -290,9 +290,9 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         Damaged: A complete line cannot be read.
     """
     text = _log(folder)
-    if text.count("\n") > MOST_ROUNDS:
+    if text.count("\n") > MAX_LOG_LINES:
         raise Damaged(
-            f"{folder / LOG_FILE} has over {MOST_ROUNDS:,} rounds; restore it from a copy"
+            f"{folder / LOG_FILE} has over {MAX_LOG_LINES:,} rounds; restore it from a copy"
         )
     lines = text.split("\n")[:-1]
     try:
@@ -322,12 +322,12 @@ def append_round(entry: RoundEntry, folder: Path) -> None:
 
 def _refuse_full(folder: Path, before: int, after: int) -> None:
     """Raise if a log would exceed the largest size or number of lines that can be read."""
-    is_full = after > LONGEST_LOG
-    if not is_full and before >= MOST_ROUNDS * _SHORTEST_LINE:
-        is_full = _log(folder).count("\n") >= MOST_ROUNDS
+    is_full = after > MAX_LOG_BYTES
+    if not is_full and before >= MAX_LOG_LINES * _SHORTEST_LINE:
+        is_full = _log(folder).count("\n") >= MAX_LOG_LINES
     if is_full:
         raise BadInput(
-            f"{folder / LOG_FILE} is full: at most {LONGEST_LOG:,} bytes and {MOST_ROUNDS:,} "
+            f"{folder / LOG_FILE} is full: at most {MAX_LOG_BYTES:,} bytes and {MAX_LOG_LINES:,} "
             "rounds can be read; record later rounds in another folder"
         )
 
@@ -343,7 +343,7 @@ def _log(folder: Path) -> str:
     if not path.exists():
         return ""
     try:
-        return read_text(path, max_bytes=LONGEST_LOG)
+        return read_text(path, max_bytes=MAX_LOG_BYTES)
     except TooLarge as error:
         raise Damaged(f"{error}; restore it from a copy") from error
     except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.references import ReferenceCalibrated
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import own_folder
+from fedaudit.core.files import create_subfolder
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
@@ -77,7 +77,7 @@ def _of_model(measurements: Measurements, number: int) -> Measurements:
 
 def write_references(folder: Path, references: References, notes: Mapping[str, str]) -> None:
     """Write reference models to a recording's folder, with the notes in every file."""
-    references_folder = own_folder(folder, _FOLDER)
+    references_folder = create_subfolder(folder, _FOLDER)
     for measured in references.rounds:
         write_measured(references_folder, measured, notes)
     tensors = {"trained_on": references.trained_on}

@@ -8,7 +8,7 @@ from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.tasks import Task, lacking
+from fedaudit.core.tasks import Task, missing_readings
 from fedaudit.core.values import Architecture, ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
@@ -142,7 +142,7 @@ def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
         )
     view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
     if attack.reads & ~task.readings:
-        raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
+        raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))
     return attack
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Int, Shaped
 
 from fedaudit.core.errors import BadInput, custom_code, unknown_name
-from fedaudit.core.importing import line_of, look_up
+from fedaudit.core.importing import location_of, look_up
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, Origin, tpr_at
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
@@ -373,7 +373,7 @@ def _finite_value(
 
 def _metric_error(name: str, count: int, error: Exception, described: str) -> BadInput:
     return BadInput(
-        f"the metric {name!r} fails on {count} samples ({described}, {line_of(error)}); it is "
+        f"the metric {name!r} fails on {count} samples ({described}, {location_of(error)}); it is "
         "called with an array of scores and an array of booleans, True for members, and returns a "
         "number"
     )
@@ -397,7 +397,7 @@ def metric_named(name: str) -> Exact | Metric:
         name,
         METRICS,
         expected="a fedaudit.metrics.Metric, or a function of scores and membership",
-        fits=lambda value: isinstance(value, Exact | Metric) or callable(value),
+        is_valid=lambda value: isinstance(value, Exact | Metric) or callable(value),
     )
     if isinstance(metric, Exact):
         return metric

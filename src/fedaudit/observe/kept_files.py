@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.files import own_folder, own_place
+from fedaudit.core.files import create_subfolder, unlinked_path
 from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, scaled
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import (
@@ -37,7 +37,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     """
     if keep == "signals":
         return
-    round_folder = own_folder(folder, "rounds", f"round-{round.index:06d}")
+    round_folder = create_subfolder(folder, "rounds", f"round-{round.index:06d}")
     clients = sorted(round.exposed)
     bases = [round.exposed[client].base for client in clients]
     visible = [base for base in bases if base is not None]
@@ -190,7 +190,7 @@ def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Rou
     exposed: dict[ClientId, Exposed] = {}
     weights: dict[ClientId, float] = {}
     for path in sorted(round_folder.glob("client-*.safetensors")):
-        client = _client_of(own_place(round_folder, path.name))
+        client = _client_of(unlinked_path(round_folder, path.name))
         exposed[client], weights[client] = _read_client(path, server_file.bases)
     if not exposed:
         raise BadInput(

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import own_folder
+from fedaudit.core.files import create_subfolder
 from fedaudit.core.values import ClientId, Params
 from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.observe.tensors import (
@@ -181,7 +181,7 @@ def measuring_device(stored: Sequence[Stored]) -> str:
 
 def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, str]) -> None:
     """Write one measured round to a run's folder."""
-    measured_folder = own_folder(folder, "measured")
+    measured_folder = create_subfolder(folder, "measured")
     tensors: Params = {f"signal/{name}": values for name, values in measured.signals.items()}
     tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
     tensors["bases"] = measured.bases

@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import PRIVATE_MODE, own_place, parsed_json
-from fedaudit.core.pretrained import check_header, is_countable
+from fedaudit.core.files import PRIVATE_MODE, parsed_json, unlinked_path
+from fedaudit.core.pretrained import check_header, is_allowed_shape
 from fedaudit.core.values import ClientId, Params
 
 Keep = Literal["signals", "snapshots", "full"]
@@ -60,12 +60,12 @@ def round_paths(folder: Path, ending: str) -> list[tuple[int, Path]]:
     Raises:
         BadInput: The folder, or one of these paths, is a link.
     """
-    own_place(folder.parent, folder.name)
+    unlinked_path(folder.parent, folder.name)
     rounds = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         match = _ROUND.fullmatch(path.name)
         if match and (match[2] or "") == ending:
-            rounds.append((int(match[1]), own_place(folder, path.name)))
+            rounds.append((int(match[1]), unlinked_path(folder, path.name)))
     return rounds
 
 
@@ -214,7 +214,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             order = _order(names, notes.get(_ORDER))
             for name in order:
                 shape = stored.get_slice(name).get_shape()
-                if not is_countable(shape):
+                if not is_allowed_shape(shape):
                     # An empty tensor may have another dimension that overflows.
                     raise ValueError(
                         f"a tensor without values has the shape {str(list(shape))[:80]}"

@@ -315,7 +315,7 @@ def view_named(name: str) -> View:
         name,
         VIEWS,
         expected="a fedaudit.views.View",
-        fits=lambda value: isinstance(value, View),
+        is_valid=lambda value: isinstance(value, View),
     )
 
 

@@ -1,6 +1,6 @@
-"""Manifest of a pack: its files with their hashes, the origin of its record, and signatures.
+"""Manifest of a pack: its files with their hashes, the origin of its record, and its signature.
 
-Signatures are Ed25519 over the bytes of the manifest, by the package cryptography.
+A signature is an Ed25519 signature of the manifest's bytes, by the package cryptography.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 SIGNATURE_FILE = "manifest.sig"
 SIGNATURE_BYTES = 64
-_LONGEST_KEY = 10_000
+_MAX_KEY_BYTES = 10_000
 _PRIME = 2**255 - 19
-"""Prime of the field in which Ed25519 computes."""
+"""Order of the finite field of Ed25519."""
 _ORDER_8 = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )
@@ -53,32 +53,32 @@ class Manifest(Part):
     """Contents and origin of a pack.
 
     All fields can be recomputed from the files, except ``made_with`` and parts of ``suppressed``.
-    For ``suppressed``, the files determine the number of findings and lower limits of some other
-    numbers; the recording of the run determines all numbers. Nothing is suppressed in games.
+    For ``suppressed``, the files determine the number of findings, and lower bounds of some other
+    numbers. The recording of the run determines all numbers. Nothing is suppressed in games.
 
     Attributes:
         record: Name of the record.
         kind: "study" or "games".
         content_hash: Content hash of the record.
         settings_hash: SHA-256 of the record's configuration.
-        data: Name of the data set in the configuration; empty without one.
+        data: Name of the data set in the configuration; empty if it names no data set.
         data_digest: SHA-256 of the data; None if the record lacks it.
         seeds: Root seeds of the runs.
-        versions: Versions of packages that made the record.
-        commit: Commit of the code that made the record; "+" marks uncommitted changes.
+        versions: Versions of the packages with which the record was made.
+        commit: Commit of the code with which the record was made; "+" marks uncommitted changes.
         device: Device on which the record was made.
         policy: Name of the policy.
         policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the policy on the packed record.
         smallest_group: Groups with fewer samples are suppressed.
         suppressed: Number of suppressed entries in each list of the record.
-        untested: What the record did not test.
+        untested: Sentences on what the audit did not test.
         coverage: Numbers of measured and missing rounds and uploads; empty if unknown.
-        identity: SHA-256 of the models that were sent, round by round; empty if unknown.
-        made_with: Versions of packages that made the pack.
+        identity: SHA-256 of the models that the server sent in all rounds; empty if unknown.
+        made_with: Versions of the packages with which the pack was made.
         files: All files except the manifest.
-        digest: SHA-256 of all other fields. A copy that is stored elsewhere shows whether the pack
-            was replaced.
+        digest: SHA-256 of all other fields. A receiver who knows the digest notices if the pack was
+            replaced.
     """
 
     format: Literal["fedaudit-pack"] = "fedaudit-pack"
@@ -136,7 +136,7 @@ def manifest_of(
         smallest_group=smallest_group,
         suppressed=dict(suppressed),
         untested=record.untested,
-        coverage=_counts(record.coverage) if record.coverage else {},
+        coverage=_coverage_counts(record.coverage) if record.coverage else {},
         identity=record.coverage.identity if record.coverage else "",
         made_with=dict(made_with),
         files=list(files),
@@ -156,14 +156,14 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def _empty_coverage_fields(manifest: Manifest) -> set[str]:
-    """Return the empty fields of coverage.
+    """Return the fields on coverage that are empty.
 
-    They are left out, so that digests of manifests from before these fields stay valid.
+    They are left out, so that digests of older manifests, without these fields, stay valid.
     """
     return {name for name in ("coverage", "identity") if not getattr(manifest, name)}
 
 
-def _counts(coverage: Coverage) -> dict[str, int]:
+def _coverage_counts(coverage: Coverage) -> dict[str, int]:
     return {
         "rounds": coverage.rounds,
         "measured": coverage.measured,
@@ -187,13 +187,13 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
     try:
         key = load_pem_private_key(_pem(path), password=None)
-    # An unknown form of key raises a ValueError; a key with a password raises a TypeError.
+    # An unknown key format raises a ValueError, and a key with a password a TypeError.
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadInput(
             f"{path} is not a private key in PEM without a password ({error}); {_KEY_ADVICE}"
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise BadInput(f"{path} is a private key of another kind than Ed25519; {_KEY_ADVICE}")
+        raise BadInput(f"{path} is not an Ed25519 private key; {_KEY_ADVICE}")
     return key
 
 
@@ -210,22 +210,22 @@ def public_key(path: Path) -> "Ed25519PublicKey":
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{path} is not a public key in PEM ({error}); {advice}") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise BadInput(f"{path} is a public key of another kind than Ed25519; {advice}")
+        raise BadInput(f"{path} is not an Ed25519 public key; {advice}")
     if _is_weak(key.public_bytes_raw()):
         raise BadInput(
-            f"{path} is a weak public key (a point of small order, or a non-canonical encoding); "
-            f"anybody can forge signatures for it without the private key; {advice}"
+            f"{path} is a weak public key (a point of small order, or a non-canonical encoding), "
+            f"for which signatures can be forged without the private key; {advice}"
         )
     return key
 
 
 def _is_weak(key: bytes) -> bool:
-    """Return True if the point has small order, or its y-coordinate is not reduced.
+    """Return True if the point has small order, or its y-coordinate is not below the prime.
 
     For a point of small order, a signature of zeros is valid for one message in eight. RFC 8032
-    allows such keys, and the package accepts them.
+    allows such keys, and the package cryptography accepts them.
     """
-    # The highest bit is the sign of x.
+    # The highest bit encodes the sign of x.
     y = int.from_bytes(key, "little") & (2**255 - 1)
     return y >= _PRIME or y in _SMALL_ORDER
 
@@ -243,6 +243,6 @@ def is_signed(content: bytes, signature: bytes, key: "Ed25519PublicKey") -> bool
 
 def _pem(path: Path) -> bytes:
     try:
-        return read_text(path, max_bytes=_LONGEST_KEY).encode()
+        return read_text(path, max_bytes=_MAX_KEY_BYTES).encode()
     except (OSError, TooLarge, UnicodeDecodeError) as error:
         raise BadInput(f"the key {path} cannot be read ({error}); give a PEM file") from error

@@ -1,4 +1,4 @@
-"""Packing of a record for release: its report, a policy's verdict and a manifest."""
+"""Packing of a record for release, with its report, a policy's verdict and a manifest."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import (
     LOCK_FILE,
-    LONGEST_RESULT,
     MANIFEST_FILE,
+    MAX_RESULT_BYTES,
+    MAX_USER_FILE_BYTES,
     RECORD_FILE,
     REPORT_FILE,
-    SHORT,
     Lock,
     read_text,
     refuse_unreadable,
@@ -56,21 +56,19 @@ FILES = {
     *(RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE),
     *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE, SUMMARY_FILE),
 }
-"""Files of a pack, without the manifest and its signature."""
+"""Files of a pack, except the manifest and its signature."""
 
 
-class Texts(NamedTuple):
-    """Files that follow from record and policy.
+class ComputedFiles(NamedTuple):
+    """Files of a pack that are computed from record and policy.
 
     Attributes:
-        record: The packed record.
-        verdict: Verdict of the policy on it.
-        files: Text by file name.
+        verdict: Verdict of the policy on the packed record.
+        texts: Text by file name.
     """
 
-    record: Record
     verdict: Verdict
-    files: dict[str, str]
+    texts: dict[str, str]
 
 
 def write_pack(
@@ -91,36 +89,34 @@ def write_pack(
         sign: Ed25519 private key (PEM) that signs the manifest.
 
     Raises:
-        BadInput: An invalid key, record or policy, a folder that is not empty, or a suppression
-            that would change the verdict.
-        Damaged: The record does not fit its format, or is of games and was changed.
+        BadInput: The key, record or policy is invalid, the folder is not empty, or suppression
+            would change the verdict.
+        Damaged: The file is not a valid record, or it is a record of games that was changed.
     """
-    _refuse_used(folder)
+    _refuse_nonempty(folder)
     _refuse_file_name(folder)
     key = private_key(sign) if sign is not None else None
     original, gate_policy = read_record(record), read_policy(policy)
     counts: Mapping[str, int] = {}
-    texts = {POLICY_FILE: read_text(policy, max_bytes=SHORT)}
+    texts = {POLICY_FILE: read_text(policy, max_bytes=MAX_USER_FILE_BYTES)}
     packed = original
     if original.kind == "games":
-        # Unchanged, since its content hash follows from it.
+        # A record of games is not changed, since verification recomputes its content hash.
         _refuse_other_hash(original)
     else:
-        packed, gone = suppressed(original, smallest_group)
-        counts = total_suppressed(gone, packed)
+        packed, changes = suppressed(original, smallest_group)
+        counts = total_suppressed(changes, packed)
     texts[RECORD_FILE] = record_json(packed)
-    texts_made = made_from(packed, gate_policy)
-    _refuse_other_verdict(
-        evaluate_policy(original, gate_policy), texts_made.verdict, smallest_group
-    )
-    texts |= texts_made.files
+    computed = compute_files(packed, gate_policy)
+    _refuse_other_verdict(evaluate_policy(original, gate_policy), computed.verdict, smallest_group)
+    texts |= computed.texts
     manifest = manifest_of(
         packed,
-        texts_made.verdict,
-        [_packed(name, text) for name, text in sorted(texts.items())],
+        computed.verdict,
+        [_packed_file(name, text) for name, text in sorted(texts.items())],
         smallest_group=smallest_group,
         suppressed=counts,
-        made_with=made_with(),
+        made_with=package_versions(),
     )
     texts[MANIFEST_FILE] = manifest_text(manifest)
     _refuse_unreadable(folder, texts)
@@ -134,18 +130,18 @@ UNFINISHED = ".unfinished"
 
 
 def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
-    """Write all files of a pack, and move them to their places at the end."""
+    """Write all files of a pack to a temporary folder, and then move them to the pack's folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with closing(Lock(folder)) as lock:
-            if not lock.taken() or not _is_at(folder / LOCK_FILE, lock):
+            if not lock.acquire() or not _is_at(folder / LOCK_FILE, lock):
                 raise BadInput(
                     f"another process writes a pack to {folder}; give another folder with "
                     f"{option('out')}"
                 )
             try:
-                # Another process may have finished since the first look.
-                _refuse_used(folder)
+                # Another process may have written a pack since the first check.
+                _refuse_nonempty(folder)
                 _fill(folder, texts, signature)
             finally:
                 (folder / LOCK_FILE).unlink(missing_ok=True)
@@ -156,46 +152,46 @@ def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> N
 
 
 def _is_at(path: Path, lock: Lock) -> bool:
-    """Return True if a lock is on the file at a path, not on one that was deleted meanwhile."""
-    return path.exists() and os.fstat(lock.number).st_ino == path.stat().st_ino
+    """Return False if the file of a lock was deleted or replaced by another process."""
+    return path.exists() and os.fstat(lock.descriptor).st_ino == path.stat().st_ino
 
 
 def _fill(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
-    part = folder / UNFINISHED
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
+    unfinished = folder / UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
     try:
         for name, text in sorted(texts.items()):
-            write_whole(part / name, text)
+            write_whole(unfinished / name, text)
         if signature is not None:
-            (part / SIGNATURE_FILE).write_bytes(signature)
+            (unfinished / SIGNATURE_FILE).write_bytes(signature)
     except BaseException:
         # The incomplete pack is useless, and the disk may be full.
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    # The manifest last, so that an incomplete pack has none.
-    for name in sorted(path.name for path in part.iterdir() if path.name != MANIFEST_FILE):
-        (part / name).replace(folder / name)
-    (part / MANIFEST_FILE).replace(folder / MANIFEST_FILE)
-    part.rmdir()
+    # The manifest is moved last, so that an incomplete pack has no manifest.
+    for name in sorted(path.name for path in unfinished.iterdir() if path.name != MANIFEST_FILE):
+        (unfinished / name).replace(folder / name)
+    (unfinished / MANIFEST_FILE).replace(folder / MANIFEST_FILE)
+    unfinished.rmdir()
 
 
 def _refuse_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
-    """Raise if a file would be larger than what is read back."""
+    """Raise if a file would be too large to be read back."""
     for name, text in texts.items():
         if name == MANIFEST_FILE:
             refuse_unreadable(folder / name, text)
-        elif len(text.encode("utf-8")) > LONGEST_RESULT:
+        elif len(text.encode("utf-8")) > MAX_RESULT_BYTES:
             raise BadInput(
-                f"{folder / name} would have more than the {LONGEST_RESULT:,} bytes that are read "
-                "back; pack a record of fewer attacks or targets"
+                f"{folder / name} would have more than the {MAX_RESULT_BYTES:,} bytes that are "
+                "read back; pack a record of fewer attacks or targets"
             )
 
 
-def made_from(record: Record, policy: Policy) -> Texts:
-    """Make all files that follow from the packed record and the policy."""
+def compute_files(record: Record, policy: Policy) -> ComputedFiles:
+    """Compute all files that are determined by the packed record and the policy."""
     verdict = evaluate_policy(record, policy)
-    files = {
+    texts = {
         VERDICT_FILE: verdict_json(verdict),
         JUNIT_FILE: junit_xml(verdict),
         STUDY_FILE: study_file(resolve_older_settings(record.config)),
@@ -203,29 +199,29 @@ def made_from(record: Record, policy: Policy) -> Texts:
         CLAUSES_FILE: clauses_json(record),
         SUMMARY_FILE: summary_html(record, policy_section(record, verdict, policy, POLICY_FILE)),
     }
-    return Texts(record, verdict, files)
+    return ComputedFiles(verdict, texts)
 
 
-def made_with() -> dict[str, str]:
-    """Return versions of packages on which the bytes of a pack's files depend."""
+def package_versions() -> dict[str, str]:
+    """Return the versions of packages on which the bytes of a pack's files depend."""
     packages = ("numpy", "scipy", "jinja2", "pydantic")
     return {"fedaudit": __version__} | {name: metadata.version(name) for name in packages}
 
 
-def _packed(name: str, text: str) -> PackedFile:
+def _packed_file(name: str, text: str) -> PackedFile:
     data = text.encode("utf-8")
     return PackedFile(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def _refuse_used(folder: Path) -> None:
-    """Raise if a folder holds anything but an unfinished pack."""
+def _refuse_nonempty(folder: Path) -> None:
+    """Raise if a folder has files other than those of an unfinished pack."""
     if not folder.exists():
         return
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
-    ours = {LOCK_FILE}
+    replaceable = {LOCK_FILE}
     if UNFINISHED in present:
-        ours |= {UNFINISHED, *FILES, SIGNATURE_FILE}
-    if not present <= ours:
+        replaceable |= {UNFINISHED, *FILES, SIGNATURE_FILE}
+    if not present <= replaceable:
         raise BadInput(
             f"{folder} exists and is not empty; give a new or empty folder with {option('out')}"
         )
@@ -244,7 +240,7 @@ _FILE_SUFFIXES = {
     ".xz",
     ".zip",
 }
-"""Suffixes of file names. A pack is a folder, so its name may not have them."""
+"""Suffixes of files. A pack is a folder, so its name must not have one of them."""
 
 
 def _refuse_file_name(folder: Path) -> None:
@@ -265,22 +261,22 @@ def _refuse_file_name(folder: Path) -> None:
 def _refuse_other_hash(record: Record) -> None:
     if games_hash(record) != record.content_hash:
         raise Damaged(
-            f"the record {record.name[:80]!r} does not match its content hash: something in it "
-            "was changed after the games; take the original record"
+            f"the record {record.name[:80]!r} does not match its content hash: it was changed "
+            "after the games; use the original record"
         )
 
 
 def _refuse_other_verdict(original: Verdict, packed: Verdict, smallest_group: int) -> None:
     if original.outcome is not packed.outcome:
         raise BadInput(
-            f"without groups of fewer than {smallest_group} samples the verdict would be "
-            f"{packed.outcome!s} where it is {original.outcome!s}; give a smaller "
+            f"without groups of fewer than {smallest_group} samples, the verdict would be "
+            f"{packed.outcome!s} instead of {original.outcome!s}; give a smaller "
             "--smallest-group, or a policy that does not judge such groups"
         )
 
 
 def clauses_json(record: Record) -> str:
-    """Return all answers as JSON for a pack; verification recomputes this file."""
+    """Return the report's answers to legal questions as JSON; verification recomputes them."""
     record = printable(record)
     rows = [(row, row.answer(record)) for row in ROWS]
     answers = [

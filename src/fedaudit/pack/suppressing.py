@@ -2,10 +2,10 @@
 
 A reader must not be able to compute suppressed figures from the remaining ones. An AUC is a mean
 over pairs of a member and a non-member. The AUC against all non-members is therefore a weighted
-mean of the AUCs of its parts, as are AUCs over seeds, over clients and within classes. If only one
-part is missing, it can be computed from the total and the other parts. To keep a part hidden, every
-total that includes it is hidden too, unless at least two parts of the total are hidden and these
-are not a small group when combined.
+mean of the AUCs against each kind of non-members, its *parts*. The same is true of AUCs over seeds,
+over clients and within classes. If only one part is missing, it can be computed from the total and
+the other parts. To keep a part hidden, every total that includes it is hidden too. A total stays
+visible only if at least two of its parts are hidden, and these have enough samples together.
 """
 
 from collections import defaultdict
@@ -23,23 +23,23 @@ from fedaudit.results.unlearning import UNLEARNING
 MIXED = "mixed"
 _PARTS_OF_MIXED = ("unseen", "other_client")
 Name = TypeVar("Name", bound=Hashable)
-_MOVING = {"attack", "within", "contrast", "target", "seed"}
-_KIND = tuple(name for name in Coordinates.model_fields if name not in _MOVING)
+_SEPARATE_COORDINATES = {"attack", "within", "contrast", "target", "seed"}
+_KIND = tuple(name for name in Coordinates.model_fields if name not in _SEPARATE_COORDINATES)
 _CURVE = attrgetter("attack", "defense", "contrast", "target", "seed")
 _CLIENT = attrgetter("defense", "target", "seed")
 _SOURCE = attrgetter("attack", "defense", "view")
 """Coordinates that identify a curve, a client and a source attack in a record, respectively."""
 
 
-class Place(NamedTuple):
-    """Metric and coordinates of a figure without its attack: all attacks have the same samples.
+class FigureKey(NamedTuple):
+    """Metric and coordinates of a figure, except the attack: all attacks have the same samples.
 
     Attributes:
         kind: Metric and the remaining coordinates.
         within: Property that members and non-members share, such as "class".
         contrast: Kind of non-members.
-        target: Audited client; None over all.
-        seed: Run; None over all.
+        target: Audited client; None for a figure over all clients.
+        seed: Seed of the run; None for a figure over all runs.
     """
 
     kind: tuple[Hashable, ...]
@@ -61,27 +61,27 @@ class Size(NamedTuple):
         return min(self)
 
 
-def place_of(figure: Estimate) -> Place:
-    """Return the place of a figure."""
+def figure_key(figure: Estimate) -> FigureKey:
+    """Return the metric and the coordinates of a figure, except its attack."""
     kind = (figure.metric, figure.against, *(getattr(figure, name) for name in _KIND))
-    return Place(kind, figure.within, figure.contrast, figure.target, figure.seed)
+    return FigureKey(kind, figure.within, figure.contrast, figure.target, figure.seed)
 
 
-class Hidden(NamedTuple):
+class HiddenParts(NamedTuple):
     """Parts of a record that must be hidden.
 
     Attributes:
-        places: Places of figures over all samples.
-        groups: Groups, by the names of :func:`group_of`.
+        figures: Keys of hidden figures over all samples.
+        groups: Hidden groups, in the form of :func:`group_of`.
         clients: Clients whose number of audited samples is hidden.
     """
 
-    places: set[Place]
+    figures: set[FigureKey]
     groups: set[Hashable]
     clients: set[int]
 
 
-def hidden_of(record: Record, smallest: int) -> Hidden:
+def hidden_parts(record: Record, smallest: int) -> HiddenParts:
     """Return the parts of a record that reveal groups of fewer than ``smallest`` samples."""
     figures = [*record.findings, *record.where(topic=UNLEARNING)]
     targets = {figure.target for figure in figures if figure.target is not None}
@@ -97,58 +97,60 @@ def hidden_of(record: Record, smallest: int) -> Hidden:
         division: _hidden_groups(division, sizes, clients, smallest, totals.get(division))
         for division, sizes in divisions.items()
     }
-    places = _hidden_places(figures, smallest)
-    # The mean over classes can be computed from its classes, so these are hidden with it.
+    keys = _hidden_keys(figures, smallest)
+    # The mean over classes can be computed from its classes. If it is hidden, they are hidden too.
     hidden_means = {
         _division(figure, "class")
         for figure in figures
-        if figure.within == "class" and figure.metric == AUC and place_of(figure) in places
+        if figure.within == "class" and figure.metric == AUC and figure_key(figure) in keys
     }
     groups |= {division: set(divisions[division]) for division in hidden_means & divisions.keys()}
-    named: set[Hashable] = {
+    hidden_groups: set[Hashable] = {
         (division, name) for division, names in groups.items() for name in names
     }
-    return Hidden(places, named, clients)
+    return HiddenParts(keys, hidden_groups, clients)
 
 
-def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
-    """Return the places of figures that must be hidden.
+def _hidden_keys(figures: Iterable[Estimate], smallest: int) -> set[FigureKey]:
+    """Return the keys of figures that must be hidden.
 
-    A figure over contrasts or seeds is hidden if any of its parts is. A figure over clients stays
-    visible if at least two clients are hidden and these are not a small group when combined.
+    A figure over contrasts or seeds is hidden if any of its parts is hidden. A figure over clients
+    stays visible if at least two clients are hidden that have enough samples together.
     """
-    sizes: dict[Place, Size] = {}
+    sizes: dict[FigureKey, Size] = {}
     for figure in figures:
         size = Size(figure.n_members, figure.n_nonmembers)
         if any(size):
-            place = place_of(figure)
-            sizes[place] = min(sizes.get(place, size), size, key=lambda each: each.smaller)
-    hidden = {place for place, size in sizes.items() if size.smaller < smallest}
-    # The order is contrasts, clients, seeds: each step can hide parts of the next one.
-    hidden |= _mixed_of(hidden) & sizes.keys()
-    clients = defaultdict[Place, dict[int, Size]](dict)
-    for place in hidden:
-        if place.target is not None:
-            clients[_over_clients(place)][place.target] = sizes[place]
-    of_runs = {place._replace(seed=None) for place in sizes if place.seed is not None}
-    for place in sizes.keys() - hidden:
-        hidden_sizes = list(clients.get(_over_clients(place), {}).values())
+            key = figure_key(figure)
+            sizes[key] = min(sizes.get(key, size), size, key=lambda size: size.smaller)
+    hidden = {key for key, size in sizes.items() if size.smaller < smallest}
+    # Totals are hidden over contrasts, then clients, then seeds: a hidden total of one step can be
+    # a part in the next step.
+    hidden |= _over_contrasts(hidden) & sizes.keys()
+    hidden_clients = defaultdict[FigureKey, dict[int, Size]](dict)
+    for key in hidden:
+        if key.target is not None:
+            hidden_clients[_over_clients(key)][key.target] = sizes[key]
+    over_runs = {key._replace(seed=None) for key in sizes if key.seed is not None}
+    for key in sizes.keys() - hidden:
+        hidden_sizes = list(hidden_clients.get(_over_clients(key), {}).values())
         # A mean over runs is computed from the runs' figures, not from the clients' figures.
-        is_total = place.target is None and not (place.seed is None and place in of_runs)
-        if is_total and hidden_sizes and not _is_blurred(hidden_sizes, smallest):
-            hidden.add(place)
-    hidden |= _mixed_of(hidden) & sizes.keys()
-    hidden |= {place._replace(seed=None) for place in hidden} & sizes.keys()
+        is_total = key.target is None and not (key.seed is None and key in over_runs)
+        if is_total and hidden_sizes and not _are_inseparable(hidden_sizes, smallest):
+            hidden.add(key)
+    hidden |= _over_contrasts(hidden) & sizes.keys()
+    hidden |= {key._replace(seed=None) for key in hidden} & sizes.keys()
     return hidden
 
 
-def _over_clients(place: Place) -> Place:
-    """Return the place over all clients."""
-    return place._replace(within="class" if place.within == "class" else "", target=None)
+def _over_clients(key: FigureKey) -> FigureKey:
+    """Return the key of the figure over all clients that includes a figure."""
+    return key._replace(within="class" if key.within == "class" else "", target=None)
 
 
-def _mixed_of(hidden: Iterable[Place]) -> set[Place]:
-    return {place._replace(contrast=MIXED) for place in hidden if place.contrast in _PARTS_OF_MIXED}
+def _over_contrasts(keys: Iterable[FigureKey]) -> set[FigureKey]:
+    """Return the keys of the figures over all non-members that include some figures."""
+    return {key._replace(contrast=MIXED) for key in keys if key.contrast in _PARTS_OF_MIXED}
 
 
 def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smallest: int) -> set[int]:
@@ -161,7 +163,16 @@ def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smalles
 
 
 class Division(NamedTuple):
-    """Division of a target's samples into groups, such as classes, for figures of one setting."""
+    """Division of a target's samples into groups, such as classes, for figures of one setting.
+
+    Attributes:
+        by: What divides the samples: "class" or "client".
+        defense: Defense of the target.
+        view: The adversary's view.
+        contrast: Kind of non-members.
+        target: Audited client; None for all clients.
+        seed: Seed of the run; None for all runs.
+    """
 
     by: str
     defense: str
@@ -172,14 +183,12 @@ class Division(NamedTuple):
 
 
 def group_of(figure: Estimate) -> Hashable:
-    """Return the name of a group in :attr:`Hidden.groups`."""
+    """Return the division and name of the group that a figure is about."""
     return _division(figure, figure.by), figure.group
 
 
-def _division(figure: Estimate, grouping: str) -> Division:
-    return Division(
-        grouping, figure.defense, figure.view, figure.contrast, figure.target, figure.seed
-    )
+def _division(figure: Estimate, by: str) -> Division:
+    return Division(by, figure.defense, figure.view, figure.contrast, figure.target, figure.seed)
 
 
 def _divisions(groups: Iterable[Estimate]) -> dict[Division, dict[str, Size]]:
@@ -200,7 +209,8 @@ def _hidden_groups(
 ) -> set[str]:
     if division.by == "class":
         return _with_complement(sizes, (), smallest, total)
-    # All clients have the target's members in their figures, so only non-members add up.
+    # The figures against single clients all have the target's members. Only the non-members differ,
+    # and only their numbers add up to a total.
     if any(size.members < smallest for size in sizes.values()):
         return set(sizes)
     others = {name: Size(size.nonmembers, size.nonmembers) for name, size in sizes.items()}
@@ -220,31 +230,42 @@ def _with_complement(
     smallest: int,
     total: Size | None = None,
 ) -> set[Name]:
-    """Return small groups, ``always``, and larger groups until no hidden one can be computed."""
+    """Return the names of groups to hide, so that no small group can be computed from the others.
+
+    Larger groups are also hidden, the smallest first, until this is the case.
+
+    Args:
+        sizes: Size of each group.
+        always: Names of groups that are hidden in any case.
+        smallest: Smaller groups are hidden.
+        total: Size of all groups together, if a reader knows it.
+    """
     hidden = {name for name, size in sizes.items() if size.smaller < smallest or name in always}
-    rising = sorted(sizes.keys() - hidden, key=lambda name: (sizes[name].smaller, str(name)))
-    for name in rising:
+    ascending = sorted(sizes.keys() - hidden, key=lambda name: (sizes[name].smaller, str(name)))
+    for name in ascending:
         hidden_sizes = [sizes[group] for group in hidden]
-        visible = [size for group, size in sizes.items() if group not in hidden]
-        if (not hidden_sizes or _is_blurred(hidden_sizes, smallest)) and not _leaves_few(
-            visible, total, smallest
-        ):
+        visible_sizes = [size for group, size in sizes.items() if group not in hidden]
+        if (
+            not hidden_sizes or _are_inseparable(hidden_sizes, smallest)
+        ) and not _leaves_small_remainder(visible_sizes, total, smallest):
             break
         hidden.add(name)
     return hidden
 
 
-def _is_blurred(hidden_sizes: Sequence[Size], smallest: int) -> bool:
-    """Return True if several groups are hidden, and they are not a small group when combined."""
+def _are_inseparable(hidden_sizes: Sequence[Size], smallest: int) -> bool:
+    """Return True if several groups are hidden, and these have enough samples together."""
     return len(hidden_sizes) > 1 and _sum(hidden_sizes).smaller >= smallest
 
 
-def _leaves_few(visible: Sequence[Size], total: Size | None, smallest: int) -> bool:
+def _leaves_small_remainder(
+    visible_sizes: Sequence[Size], total: Size | None, smallest: int
+) -> bool:
     """Return True if the total minus the visible groups is a small group."""
     if total is None:
         return False
-    shown_size = _sum(visible)
-    remainder = Size(total.members - shown_size.members, total.nonmembers - shown_size.nonmembers)
+    visible = _sum(visible_sizes)
+    remainder = Size(total.members - visible.members, total.nonmembers - visible.nonmembers)
     return 0 < remainder.smaller < smallest
 
 
@@ -255,7 +276,7 @@ def _sum(sizes: Sequence[Size]) -> Size:
 
 _SUPPRESSED = "suppressed: fewer than "
 
-_FOLLOWS = (
+_VALUE_FIELDS = (
     *("value", "low", "high", "at_threshold", "further", "ceiling", "realised_fpr"),
     "labels_alone",
 )
@@ -278,25 +299,25 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     """Remove data on single samples and on groups of fewer than ``smallest`` samples.
 
     The following entries are removed: the most exposed samples; histograms of scores, since a bin
-    may contain one sample; usage counts of samples; groups, clients and classes with too few
+    may contain a single sample; usage counts of samples; groups, clients and classes with too few
     samples; source attacks with too few samples of a client; small class counts and small numbers
     of audited samples.
 
     A figure on too few samples loses its value and its curve. Trajectories of its client are
     removed, and controls on that client keep only their outcome. If samples belong to people, sizes
     are numbers of people. Figures from which a suppressed figure could be computed are removed too,
-    see :mod:`fedaudit.pack.suppressing`. The function is idempotent.
+    see :mod:`fedaudit.pack.suppressing`. A second call changes nothing.
     """
-    findings_before, parts = record.findings, record.groups
-    unlearned = record.where(topic=UNLEARNING)
-    places, small, few = hidden_of(record, smallest)
-    findings = [_figure(figure, smallest, places) for figure in findings_before]
-    # This includes figures that were suppressed before, so that their curves cannot be restored.
+    keys, small_groups, small_clients = hidden_parts(record, smallest)
+    findings = [_figure(figure, smallest, keys) for figure in record.findings]
+    # Figures that were suppressed earlier are included, so that their curves are removed too.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves, clients = set(map(_CURVE, hidden)), set(map(_CLIENT, hidden))
-    owners = {_SOURCE(row) for row in record.sources if row.samples // len(row.clients) < smallest}
+    few_sources = {
+        _SOURCE(row) for row in record.sources if row.samples // len(row.clients) < smallest
+    }
     n_clients = {_SOURCE(row): len(row.clients) for row in record.sources}
-    few_on_fair_draw = {
+    few_fair_sources = {
         _SOURCE(row)
         for row in record.on_fair_sources
         if _SOURCE(row) in n_clients and row.seed is not None
@@ -312,26 +333,33 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         "exposed": [],
         "usage": [],
         "clients": [
-            _client(row, smallest, few) for row in record.clients if row.samples >= smallest
+            _client(row, smallest, small_clients)
+            for row in record.clients
+            if row.samples >= smallest
         ],
-        "sources": [_source(row, smallest) for row in record.sources if _SOURCE(row) not in owners],
+        "sources": [
+            _source(row, smallest) for row in record.sources if _SOURCE(row) not in few_sources
+        ],
     }
-    groups = [row for row in parts if group_of(row) not in small]
+    groups = [row for row in record.groups if group_of(row) not in small_groups]
     counts = {name: _count_changes(getattr(record, name), rows) for name, rows in lists.items()}
-    hidden_unlearning = sum(_figure(row, smallest, places) is not row for row in unlearned)
+    hidden_unlearning = sum(
+        _figure(row, smallest, keys) is not row for row in record.where(topic=UNLEARNING)
+    )
     counts |= {
-        "findings": _count_changes(findings_before, findings) + hidden_unlearning,
-        "groups": _count_changes(parts, groups),
+        "findings": _count_changes(record.findings, findings) + hidden_unlearning,
+        "groups": _count_changes(record.groups, groups),
     }
     others = [
-        _figure(row, smallest, places) if row.topic == UNLEARNING else row
+        _figure(row, smallest, keys) if row.topic == UNLEARNING else row
         for row in record.others
         if row.topic != "source"
-        or _SOURCE(row) not in owners | (few_on_fair_draw if row.contrast == FAIR else set())
+        or _SOURCE(row) not in few_sources | (few_fair_sources if row.contrast == FAIR else set())
     ]
-    # A group is small by its number of people, not of samples.
-    singles = [row for row in record.of_single_samples if _CURVE(row) not in curves]
-    estimates = [*findings, *singles, *groups, *others]
+    # Figures on single samples of people have numbers of samples, so that they are hidden together
+    # with the figure on people.
+    single_samples = [row for row in record.of_single_samples if _CURVE(row) not in curves]
+    estimates = [*findings, *single_samples, *groups, *others]
     other_clients = _other_clients(record.other_clients, smallest)
     counts["clients"] += other_clients is not record.other_clients
     config = _config(record.config, smallest)
@@ -339,11 +367,11 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     return Suppressed(record.model_copy(update=update), counts)
 
 
-def _figure(figure: Estimate, smallest: int, places: Collection[Place]) -> Estimate:
-    if figure.value is None or place_of(figure) not in places:
+def _figure(figure: Estimate, smallest: int, keys: Collection[FigureKey]) -> Estimate:
+    if figure.value is None or figure_key(figure) not in keys:
         return figure
-    nothing = dict.fromkeys(_FOLLOWS)
-    return figure.model_copy(update={**nothing, "tests": [], "note": _note_on(figure, smallest)})
+    removed = dict.fromkeys(_VALUE_FIELDS)
+    return figure.model_copy(update={**removed, "tests": [], "note": _note_on(figure, smallest)})
 
 
 def is_suppressed(figure: Estimate) -> bool:
@@ -352,22 +380,22 @@ def is_suppressed(figure: Estimate) -> bool:
 
 
 def least_suppressed(record: Record) -> Mapping[str, int]:
-    """Count the entries that must have been suppressed, judging by the rest of the record.
+    """Return the minimum number of entries that must have been suppressed in a packed record.
 
-    Removed list entries leave no trace, so only the count of findings is exact.
+    Removed entries cannot be seen in a record, so that only the number of findings is exact.
     """
-    blank = [figure for figure in record.findings if is_suppressed(figure)]
-    drawn = {(row.attack, row.defense, row.target, row.seed) for row in record.curves}
-    # A run draws its curves against every kind of non-members, and one histogram.
+    suppressed_figures = [figure for figure in record.findings if is_suppressed(figure)]
+    runs_with_curves = {(row.attack, row.defense, row.target, row.seed) for row in record.curves}
+    # A run with a curve had curves against every kind of non-members, and one histogram.
     curves = {
         (row.attack, row.defense, row.contrast, row.target, row.seed)
-        for row in blank
-        if (row.attack, row.defense, row.target, row.seed) in drawn
+        for row in suppressed_figures
+        if (row.attack, row.defense, row.target, row.seed) in runs_with_curves
     }
     return {
-        "findings": len(blank),
+        "findings": len(suppressed_figures),
         "curves": len(curves),
-        "histograms": len(drawn),
+        "histograms": len(runs_with_curves),
         "clients": sum(not classes for classes in record.label_distributions),
         "sources": sum(
             sum(row.samples for row in row.classes) < row.samples for row in record.sources
@@ -381,14 +409,14 @@ def total_suppressed(counts: Mapping[str, int], packed: Record) -> dict[str, int
     return {name: max(count, least.get(name, 0)) for name, count in counts.items()}
 
 
-def wrongly_blank(record: Record, smallest: int) -> list[Estimate]:
+def wrongly_suppressed(record: Record, smallest: int) -> list[Estimate]:
     """Return figures that are marked as suppressed without reason, or for another group size."""
-    blank = [figure for figure in record.findings if is_suppressed(figure)]
-    places = hidden_of(record, smallest).places
+    keys = hidden_parts(record, smallest).figures
     return [
         figure
-        for figure in blank
-        if figure.note != _note_on(figure, smallest) or place_of(figure) not in places
+        for figure in record.findings
+        if is_suppressed(figure)
+        and (figure.note != _note_on(figure, smallest) or figure_key(figure) not in keys)
     ]
 
 
@@ -399,24 +427,24 @@ def _note_on(figure: Estimate, smallest: int) -> str:
 
 
 def _control(control: ControlResult, smallest: int) -> ControlResult:
-    """Return the control of a small client with its outcome only."""
+    """Return only the outcome of a control on a small client."""
     note = f"{_SUPPRESSED}{smallest} samples"
     if control.note == note and control.value is None:
         return control
     return control.model_copy(update={"value": None, "low": None, "high": None, "note": note})
 
 
-def _client(row: ClientRow, smallest: int, few: Collection[int]) -> ClientRow:
+def _client(row: ClientRow, smallest: int, small_clients: Collection[int]) -> ClientRow:
     removed: dict[str, object] = {}
     if any(0 < count < smallest for count in row.class_counts):
         removed["class_counts"] = []
-    if row.audited is not None and row.client in few:
+    if row.audited is not None and row.client in small_clients:
         removed["audited"] = None
     return row.model_copy(update=removed) if removed else row
 
 
 def _config(config: dict[str, object], smallest: int) -> dict[str, object]:
-    """Return settings without sizes of small clients, which a live recording lists."""
+    """Remove the sizes of small clients, which the settings of a live recording list."""
     recording = config.get("recording")
     sizes = recording.get("sizes") if isinstance(recording, dict) else None
     if not isinstance(recording, dict) or not isinstance(sizes, dict):

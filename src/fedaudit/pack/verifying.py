@@ -1,6 +1,6 @@
-"""Verification of a pack: every hash, and the verdict recomputed from record and policy.
+"""Verification of a pack: all hashes are checked, and files are recomputed from record and policy.
 
-Policy, names and coverage are compared with the expected ones.
+The packed policy, the names of attacks and the coverage of the recording are also checked.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import (
-    LONGEST_RESULT,
-    LONGEST_SETTINGS,
     MANIFEST_FILE,
+    MAX_RESULT_BYTES,
+    MAX_SETTINGS_BYTES,
     RECORD_FILE,
     open_regular,
     parsed_json,
@@ -47,27 +47,28 @@ from fedaudit.pack.packing import (
     FILES,
     POLICY_FILE,
     VERDICT_FILE,
-    made_from,
-    made_with,
+    compute_files,
+    package_versions,
 )
-from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blank
+from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
 from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.grid import shortened
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 
 MOST_NAMED = 20
-"""Largest number of attacks or settings that are listed individually."""
+"""Maximum number of attacks or settings that are listed individually."""
 ABSENT = object()
+"""Placeholder for the value of a missing setting."""
 
 
 class Findings(NamedTuple):
-    """Results of one comparison.
+    """Results of one check of a pack.
 
     Attributes:
-        problems: Differences that make a pack unsound.
-        checked: Comparisons that hold.
-        unchecked: Differences for the receiver to judge.
+        problems: Descriptions of faults. A pack with a fault is unsound.
+        checked: Statements that are confirmed.
+        unchecked: Statements that are not confirmed, which the receiver must judge.
     """
 
     problems: Sequence[str] = ()
@@ -81,16 +82,18 @@ _LABELS = (("name",), ("owner",))
 
 def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Path) -> Findings:
     """Compare the policy of a pack with the receiver's policy, read from ``source``."""
-    in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
-    differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
+    packed_settings, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
+    differences = [
+        path for path in differing_paths(packed_settings, expected) if path not in _LABELS
+    ]
     missing = sorted(required_attacks(receiver) - attacks_of(record))
     problems = []
     if differences:
         outcome = evaluate_policy(record, receiver).outcome
         problems.append(
             f"policy.toml is not your policy {source.name}: "
-            f"{listed(change_at(path, in_pack, expected) for path in differences)}; by your policy "
-            f"the verdict on the packed record is {outcome}"
+            f"{listed(change_at(path, packed_settings, expected) for path in differences)}; by "
+            f"your policy the verdict on the packed record is {outcome}"
         )
     if missing:
         problems.append(f"the record lacks attacks that your policy requires: {listed(missing)}")
@@ -101,7 +104,7 @@ def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Pat
 def suspicious_names(record: Record, policy: Policy) -> Findings:
     """Report names with non-ASCII letters as problems, and unknown and custom attacks as unchecked.
 
-    A name with letters outside ASCII can look like a name of the catalogue.
+    A name with non-ASCII letters can look the same as a name of the catalogue.
     """
     attacks = attacks_of(record) | {row.attack for row in record.controls if row.attack}
     attacks |= {row.attack for row in record.estimates if row.attack} | required_attacks(policy)
@@ -109,27 +112,27 @@ def suspicious_names(record: Record, policy: Policy) -> Findings:
     names = attacks | {record.view.name} | {row.control for row in record.controls}
     for row in record.estimates:
         names |= {row.metric, row.contrast, row.view, row.algorithm, row.against, row.topic}
-    odd = sorted(name for name in names if not (name.isascii() and name.isprintable()))
+    not_ascii = sorted(name for name in names if not (name.isascii() and name.isprintable()))
     catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed("attack")}
-    unknown = sorted(name for name in attacks - catalogue - set(odd) if not is_custom(name))
-    custom = sorted(name for name in attacks - set(odd) if is_custom(name))
+    unknown = sorted(name for name in attacks - catalogue - set(not_ascii) if not is_custom(name))
+    custom = sorted(name for name in attacks - set(not_ascii) if is_custom(name))
     unchecked = []
     if unknown:
         unchecked.append(f"attacks that this version of fedaudit does not know: {listed(unknown)}")
     if custom:
         unchecked.append(f"what the sender's custom attacks compute: {listed(custom)}")
-    problems = [f"names with letters outside ASCII: {listed(ascii(row) for row in odd)}"]
-    return Findings(problems if odd else [], [], unchecked)
+    problems = [f"names with letters outside ASCII: {listed(ascii(name) for name in not_ascii)}"]
+    return Findings(problems if not_ascii else [], [], unchecked)
 
 
 def coverage_notes(record: Record) -> Iterator[str]:
-    """Yield what a record does not cover of rounds and uploads.
+    """Yield descriptions of rounds and uploads that a record does not cover.
 
     Each text completes the sentence "Not checked: ...".
     """
     gaps = coverage_gaps(record)
     if gaps:
-        yield f"what was {gaps[:1].lower()}{gaps[1:]}; the record has no figures on it"
+        yield f"what was {gaps[:1].lower()}{gaps[1:]}; the record has no figures for it"
     elif record.watched and record.coverage is None:
         yield "which rounds and uploads were measured: the record does not state its coverage"
 
@@ -147,14 +150,14 @@ def differing_paths(
 
 
 def setting_at(config: object, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys; ``ABSENT`` without one."""
+    """Return the value at a path of keys; ``ABSENT`` if there is none."""
     for key in path:
         config = config.get(key, ABSENT) if isinstance(config, Mapping) else ABSENT
     return config
 
 
 def change_at(path: tuple[str, ...], config: object, expected: object, table: str = "") -> str:
-    """Describe how the setting at a path differs, by its dotted name with both values."""
+    """Describe a difference between settings: the dotted name and both values."""
     values = (setting_at(config, path) for config in (config, expected))
     first, second = ("absent" if value is ABSENT else repr(value) for value in values)
     name = ".".join([*([table] if table else []), *path])
@@ -162,12 +165,12 @@ def change_at(path: tuple[str, ...], config: object, expected: object, table: st
 
 
 def attacks_of(record: Record) -> set[str]:
-    """Return attacks that a record names in its settings or has a row for."""
+    """Return the attacks that are listed in a record or in its settings."""
     return {row.name for row in record.attacks} | set(as_table(record.config.get("attacks")))
 
 
 def required_attacks(policy: Policy) -> set[str]:
-    """Return attacks that a policy names; empty if it judges all attacks of a record."""
+    """Return the attacks that a policy names; empty if the policy judges all attacks."""
     tables = [table for table in (policy.membership, policy.sources) if table is not None]
     if not all(table.attacks for table in tables):
         return set()
@@ -175,7 +178,7 @@ def required_attacks(policy: Policy) -> set[str]:
 
 
 def as_table(value: object) -> dict[str, object]:
-    """Return a table of settings; an empty one for any other value."""
+    """Return a table of settings; an empty table for any other value."""
     return dict(value) if isinstance(value, dict) else {}
 
 
@@ -197,7 +200,8 @@ SOUND = 0
 UNSOUND = 1
 """Exit code for a pack that fails a check."""
 OTHER_VERSION = 4
-"""Exit code for a sound pack of another version of fedaudit. The gate uses exit code 3."""
+"""Exit code for a sound pack of another version of fedaudit. Exit code 3 is that of an inconclusive
+gate."""
 
 FROM_THE_RUN = (
     "every figure, control and count of the record follows from the run's measurements, and every "
@@ -208,18 +212,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
 class Verified(NamedTuple):
-    """Result of checking a pack.
+    """Result of the verification of a pack.
 
     Attributes:
-        problems: Faults, each with its file; a pack without any is sound.
-        checked: Checks that passed.
+        problems: Descriptions of faults, with the file of each. A pack without faults is sound.
+        checked: Statements that are confirmed.
         record: The packed record; None if it could not be read.
         manifest: The manifest; None if it could not be read.
         unchecked: What could not be checked; each text completes the sentence "Not checked: ...".
         policy: The policy in the pack; None if it could not be read.
-        own_policy: The receiver's policy; None without one.
+        own_policy: The receiver's policy; None if none was given.
         other_version: True if another version of fedaudit or its dependencies made the pack, so
-            its files may differ from those that this version makes.
+            that its files may differ from the files that this version would make.
     """
 
     problems: Sequence[str]
@@ -233,7 +237,7 @@ class Verified(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """ "study" or "games"; empty if the record could not be read."""
+        """Kind of the record: "study" or "games"; empty if the record could not be read."""
         return "" if self.record is None else self.record.kind
 
 
@@ -246,17 +250,17 @@ def verify(
 
     Args:
         folder: Folder of the pack.
-        digest: Digest that was printed when the pack was made. Without digest or signer, a pack
-            could have been replaced as a whole.
+        digest: Digest that was printed when the pack was made. Without digest or signer, a
+            replacement of the whole pack would not be noticed.
         signer: Ed25519 public key (PEM) of the expected signer.
-        policy: The receiver's policy, which must have the same settings as the packed one.
+        policy: The receiver's policy, which must have the same settings as the packed policy.
 
     Raises:
-        BadInput: There is no such folder, or digest, key or policy is invalid.
+        BadInput: The folder does not exist or is not a pack, or digest, key or policy is invalid.
     """
     refuse_absent(folder, "the folder of a pack, which `fedaudit pack` made")
     if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder; give that of a pack, which `fedaudit pack` made")
+        raise BadInput(f"{folder} is not a folder; give the folder that `fedaudit pack` wrote")
     if digest and not re.fullmatch("[0-9a-f]{64}", digest):
         raise BadInput(
             "a digest is 64 digits from 0 to 9 and a to f, as `fedaudit pack` printed it"
@@ -279,29 +283,30 @@ def verify(
         problems += [fault] if fault else []
         checked += [] if fault else [f"the manifest is signed by the key of {signer}"]
     problems += [
-        *_strange_names(manifest),
-        *_strange_files(folder),
+        *_wrong_names(manifest),
+        *_unexpected_files(folder),
         *_changed_files(folder, manifest),
     ]
     if problems:
         return Verified(problems, checked)
     checked.append(f"{len(manifest.files)} files have the sizes and SHA-256 hashes of the manifest")
     verified = _check_contents(folder, manifest)
-    record, packed = verified.record, verified.policy
-    ignored = key is None and (folder / SIGNATURE_FILE).exists()
-    unchecked = [f"{SIGNATURE_FILE}, as no key was given (--signer)"] if ignored else []
+    record, packed_policy = verified.record, verified.policy
+    is_ignored = key is None and (folder / SIGNATURE_FILE).exists()
+    unchecked = [f"{SIGNATURE_FILE}, since no key was given (--signer)"] if is_ignored else []
     parts = [
         Findings(problems, checked, unchecked),
         Findings(verified.problems, verified.checked, verified.unchecked),
     ]
-    if record is not None and packed is not None:
-        parts.append(suspicious_names(record, packed))
+    if record is not None and packed_policy is not None:
+        parts.append(suspicious_names(record, packed_policy))
         parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
         if own_policy is not None and policy is not None:
-            parts.append(compare_policy(record, packed, own_policy, policy))
+            parts.append(compare_policy(record, packed_policy, own_policy, policy))
         else:
-            whose = f"whether the policy {shortened(packed.name)!r} in the pack is yours (--policy)"
-            parts.append(Findings(unchecked=[whose]))
+            name = shortened(packed_policy.name)
+            question = f"whether the policy {name!r} in the pack is yours (--policy)"
+            parts.append(Findings(unchecked=[question]))
     problems, checked, unchecked = ([*chain(*lists)] for lists in zip(*parts, strict=True))
     return verified._replace(
         problems=problems,
@@ -313,25 +318,25 @@ def verify(
 
 
 def not_shown_by_pack(record: Record) -> Iterator[str]:
-    """Yield statements that the files of a pack alone do not confirm.
+    """Yield statements that cannot be confirmed with only the files of a pack.
 
     Each text completes the sentence "Not checked: ...".
     """
     if record.kind == "games":
-        yield "whether the games had these outcomes, which only playing them again shows"
+        yield "whether the games had these outcomes; to check this, play them again"
         environment = describe_environment(record)
-        yield f"{environment}, and the record's name and run time, which nothing in the pack shows"
+        yield f"{environment}, and the record's name and run time: a pack cannot prove them"
         return
     yield f"whether {FROM_THE_RUN}; {_PASS_RECORDING}"
     yield (
         "whether attacks, targets, seeds or settings of figures of the run were omitted or "
         f"changed; {_PASS_RECORDING}"
     )
-    yield f"{describe_environment(record)}, which nothing in the pack shows"
-    unsure = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
+    yield f"{describe_environment(record)}: a pack cannot prove this"
+    unconfirmed = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (
-        f"the numbers of suppressed {unsure} in {MANIFEST_FILE}, since the record confirms only "
-        f"that of findings; {_PASS_RECORDING}"
+        f"the numbers of suppressed {unconfirmed} in {MANIFEST_FILE}, since the record confirms "
+        f"only the number of suppressed findings; {_PASS_RECORDING}"
     )
 
 
@@ -341,21 +346,21 @@ def describe_environment(record: Record) -> str:
     versions = ", ".join(
         f"{name} {version}" for name, version in sorted(environment.versions.items())
     )
-    facts = [
+    statements = [
         f"commit {shortened(environment.commit) or 'not stated'}",
         f"device {shortened(environment.device, 80) or 'not stated'}",
         f"started {shortened(environment.started) or 'not stated'}",
         f"versions {shortened(versions, 200) or 'not stated'}",
     ]
-    return f"where, when and with what the record was made ({'; '.join(facts)})"
+    return f"the origin of the record ({'; '.join(statements)})"
 
 
 def _signature_fault(folder: Path, key: "Ed25519PublicKey") -> str:
-    """Return why the manifest is not signed by a key; empty if it is."""
+    """Return the reason why the signature of a key is not valid; empty if it is valid."""
     fault = _reading_fault(folder / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
     if fault:
         return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
-    content = read_bytes(folder / MANIFEST_FILE, max_bytes=LONGEST_SETTINGS)
+    content = read_bytes(folder / MANIFEST_FILE, max_bytes=MAX_SETTINGS_BYTES)
     signature = read_bytes(folder / SIGNATURE_FILE, max_bytes=SIGNATURE_BYTES)
     if not is_signed(content, signature, key):
         return f"{SIGNATURE_FILE} is not that key's signature of {MANIFEST_FILE}"
@@ -364,29 +369,29 @@ def _signature_fault(folder: Path, key: "Ed25519PublicKey") -> str:
 
 def _manifest(path: Path) -> Manifest | str:
     try:
-        text = read_text(path, max_bytes=LONGEST_SETTINGS)
+        text = read_text(path, max_bytes=MAX_SETTINGS_BYTES)
         refuse_many_values(text)
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return f"is not a manifest of this version ({shortened(place)}: {shortened(first['msg'])})"
+        field = ".".join(str(part) for part in first["loc"])
+        return f"is not a manifest of this version ({shortened(field)}: {shortened(first['msg'])})"
     except (OSError, ValueError) as error:
         return f"cannot be read ({shortened(str(error), 120)})"
     if manifest_text(manifest) != text:
-        return "is not in the form of a manifest (a space, a key or a number differs)"
+        return "is not in the canonical form of a manifest (a space, a key or a number differs)"
     return manifest
 
 
 def _digest_faults(manifest: Manifest, digest: str) -> Iterator[str]:
     if digest_of(manifest) != manifest.digest:
-        yield "does not match its digest: something in it was changed"
+        yield "does not match its digest: it was changed"
     if digest and manifest.digest != digest:
         yield "does not have the given digest: the pack was replaced or changed"
 
 
-def _strange_names(manifest: Manifest) -> Iterator[str]:
-    """Yield faults of file names in the manifest; such files are never opened."""
+def _wrong_names(manifest: Manifest) -> Iterator[str]:
+    """Describe wrong file names in the manifest. Files with these names are never opened."""
     names = [file.name for file in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
@@ -399,8 +404,8 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
         yield f"{MANIFEST_FILE} names {shortened(name)} twice"
 
 
-def _strange_files(folder: Path) -> Iterator[str]:
-    """Yield files in the folder that the manifest does not name."""
+def _unexpected_files(folder: Path) -> Iterator[str]:
+    """Describe files in the folder that the manifest does not name."""
     expected = {*FILES, MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in expected)
@@ -419,29 +424,29 @@ def _changed_files(folder: Path, manifest: Manifest) -> Iterator[str]:
         if fault:
             yield f"{file.name} {fault}"
             continue
-        size, sha256 = _hashed(path)
+        size, sha256 = _size_and_hash(path)
         if size != file.bytes:
-            yield f"{file.name} has {size:,} bytes, and {file.bytes:,} in the manifest"
+            yield f"{file.name} has {size:,} bytes, but {file.bytes:,} in the manifest"
         elif sha256 != file.sha256:
-            yield f"{file.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
+            yield f"{file.name} was changed: its SHA-256 is {sha256}, which the manifest lacks"
 
 
-def _reading_fault(path: Path, *, limit: int = LONGEST_RESULT) -> str:
-    """Return why a file cannot be read; empty if it can. Links are not followed."""
+def _reading_fault(path: Path, *, limit: int = MAX_RESULT_BYTES) -> str:
+    """Return the reason why a file cannot be read; empty if it can. Links are not followed."""
     try:
-        kind = path.lstat()
+        status = path.lstat()
     except OSError as error:
         return "is missing" if isinstance(error, FileNotFoundError) else f"({error.strerror})"
-    if stat.S_ISLNK(kind.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         return "is a link, which no pack has"
-    if not stat.S_ISREG(kind.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
-    if kind.st_size > limit:
+    if status.st_size > limit:
         return f"is larger than {limit:,} bytes"
     return ""
 
 
-def _hashed(path: Path) -> tuple[int, str]:
+def _size_and_hash(path: Path) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     with open_regular(path) as file:
         while chunk := file.read(2**20):
@@ -451,47 +456,47 @@ def _hashed(path: Path) -> tuple[int, str]:
 
 
 def _check_contents(folder: Path, manifest: Manifest) -> Verified:
-    """Check that all files that are computed from record and policy are in the pack unchanged."""
+    """Recompute the files that are computed from record and policy, and compare them."""
     try:
         record, policy = read_record(folder / RECORD_FILE), read_policy(folder / POLICY_FILE)
         if record.kind != manifest.kind:
             return Verified([f"{RECORD_FILE} is a record of another kind"])
         problems = list(_record_faults(record, manifest))
-        texts = made_from(record, policy)
-    except FedauditError as refusal:
+        computed = compute_files(record, policy)
+    except FedauditError as error:
         # The message must not depend on the path of the pack.
-        reason = str(refusal).replace(f"{folder}{os.sep}", "")
-        return Verified([f"the contents of the pack are refused: {shortened(reason, 300)}"])
+        reason = str(error).replace(f"{folder}{os.sep}", "")
+        return Verified([f"the contents of the pack are invalid: {shortened(reason, 300)}"])
     checked = [
         "the record's content hash follows from its settings and points"
         if record.kind == "games"
         else f"the record names no sample and shows no group of fewer than "
         f"{manifest.smallest_group}"
     ]
-    same = manifest.made_with == made_with()
-    problems += _manifest_faults(record, texts.verdict, manifest)
+    has_same_versions = manifest.made_with == package_versions()
+    problems += _manifest_faults(record, computed.verdict, manifest)
     mismatched = [
         name
-        for name, text in texts.files.items()
-        if read_bytes(folder / name, max_bytes=LONGEST_RESULT) != text.encode("utf-8")
+        for name, text in computed.texts.items()
+        if read_bytes(folder / name, max_bytes=MAX_RESULT_BYTES) != text.encode("utf-8")
     ]
     packed_verdict = _verdict(folder / VERDICT_FILE)
-    if packed_verdict is None or _outcomes(packed_verdict) != _outcomes(texts.verdict):
+    if packed_verdict is None or _outcomes(packed_verdict) != _outcomes(computed.verdict):
         problems.append(
             f"{VERDICT_FILE} is not the verdict of the policy on the record "
-            f"({texts.verdict.outcome})"
+            f"({computed.verdict.outcome})"
         )
     unchecked = []
-    if same:
+    if has_same_versions:
         problems += [f"{name} does not follow from record and policy" for name in mismatched]
     elif mismatched:
         unchecked.append(
-            f"{', '.join(mismatched)}: the manifest says that other versions made the pack "
-            f"({_versions(manifest)}), and this version generates different content; the packed "
-            "files may contain anything, including scripts"
+            f"{', '.join(mismatched)}: the manifest states that other versions made the pack "
+            f"({_other_versions(manifest)}), and this version generates different content; the "
+            "packed files may contain anything, including scripts"
         )
-    verdict = f"the verdict ({texts.verdict.outcome}, by the policy in the pack)"
-    matching = [verdict, *sorted(texts.files.keys() - {VERDICT_FILE, *mismatched})]
+    verdict = f"the verdict ({computed.verdict.outcome}, by the policy in the pack)"
+    matching = [verdict, *sorted(computed.texts.keys() - {VERDICT_FILE, *mismatched})]
     checked.append(f"{', '.join(matching)} follow from record and policy")
     return Verified(
         problems,
@@ -499,62 +504,67 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
         record,
         unchecked=unchecked,
         policy=policy,
-        other_version=not same,
+        other_version=not has_same_versions,
     )
 
 
-def _versions(manifest: Manifest) -> str:
-    """Return versions in the manifest that differ from the present ones."""
-    ours = made_with()
-    names = sorted({*ours, *manifest.made_with})
-    odd = [name for name in names if manifest.made_with.get(name) != ours.get(name)]
-    texts = [f"{name} {manifest.made_with.get(name, 'unknown')}" for name in odd[:MOST_NAMED]]
+def _other_versions(manifest: Manifest) -> str:
+    """Return the versions in the manifest that differ from the installed versions."""
+    present = package_versions()
+    names = sorted({*present, *manifest.made_with})
+    different = [name for name in names if manifest.made_with.get(name) != present.get(name)]
+    texts = [f"{name} {manifest.made_with.get(name, 'unknown')}" for name in different[:MOST_NAMED]]
     return shortened(", ".join(texts), 200)
 
 
 def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
     if record.kind == "games":
         if games_hash(record) != record.content_hash:
-            yield f"{RECORD_FILE} does not match its content hash: something in it was changed"
+            yield f"{RECORD_FILE} does not match its content hash: it was changed"
         if manifest.suppressed:
-            yield f"{MANIFEST_FILE} says that parts of games were suppressed, which never happens"
+            yield (
+                f"{MANIFEST_FILE} states that entries were suppressed, but a record of games is "
+                "never changed"
+            )
         return
     if record.watched:
-        foreign = _foreign_settings(record)
-        if foreign:
-            yield f"{RECORD_FILE} has settings that no recorder writes: {foreign}"
+        unknown = _unknown_settings(record)
+        if unknown:
+            yield f"{RECORD_FILE} has settings that no recorder writes: {unknown}"
     counts = suppressed(record, manifest.smallest_group).counts
     if any(counts.values()):
-        yield f"{RECORD_FILE} shows samples or groups that the manifest says are suppressed"
+        yield f"{RECORD_FILE} shows samples or groups that must be suppressed by the manifest"
     if counts.keys() != manifest.suppressed.keys():
-        yield f"{MANIFEST_FILE} lists the wrong categories of suppressed parts"
-    for name, least in least_suppressed(record).items():
+        yield f"{MANIFEST_FILE} lists the wrong categories of suppressed entries"
+    for name, minimum in least_suppressed(record).items():
         stated = manifest.suppressed.get(name, 0)
-        if stated < least or (name == "findings" and stated != least):
+        if stated < minimum or (name == "findings" and stated != minimum):
             at_least = "" if name == "findings" else "at least "
             yield (
-                f"{MANIFEST_FILE} says that {stated} {name} were suppressed, but {RECORD_FILE} "
-                f"implies {at_least}{least}"
+                f"{MANIFEST_FILE} states that {stated} {name} were suppressed, but {RECORD_FILE} "
+                f"implies {at_least}{minimum}"
             )
-    blank = wrongly_blank(record, manifest.smallest_group)
-    if blank:
+    wrong = wrongly_suppressed(record, manifest.smallest_group)
+    if wrong:
         yield (
             f"{RECORD_FILE} marks figures as suppressed that have at least "
-            f"{manifest.smallest_group} samples per side, or whose note states another minimum "
-            f"group size, such as {shortened(blank[0].metric)} of {shortened(blank[0].attack)}"
+            f"{manifest.smallest_group} members and non-members, or whose note states another "
+            f"minimum group size, such as {shortened(wrong[0].metric)} of "
+            f"{shortened(wrong[0].attack)}"
         )
 
 
-def _foreign_settings(record: Record) -> str:
-    """Return settings of a recording that no recorder writes, or an empty text."""
+def _unknown_settings(record: Record) -> str:
+    """List settings of a recording that no recorder writes; empty if there are none."""
     table = record.config.get("recording")
-    within = table.keys() - RECORDING_KEYS if isinstance(table, dict) else set()
-    foreign = {f"recording.{name}" for name in within} | record.config.keys() - RECORDER_SETTINGS
-    return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
+    unknown_keys = table.keys() - RECORDING_KEYS if isinstance(table, dict) else set()
+    unknown = {f"recording.{key}" for key in unknown_keys}
+    unknown |= record.config.keys() - RECORDER_SETTINGS
+    return ", ".join(shortened(name) for name in sorted(unknown)[:MOST_NAMED])
 
 
 def _manifest_faults(record: Record, verdict: Verdict, manifest: Manifest) -> Iterator[str]:
-    """Yield statements of the manifest that do not follow from the record."""
+    """Describe fields of the manifest that do not follow from the record."""
     expected = manifest_of(
         record,
         verdict,
@@ -565,12 +575,15 @@ def _manifest_faults(record: Record, verdict: Verdict, manifest: Manifest) -> It
     )
     for field in Manifest.model_fields:
         if field != "digest" and getattr(expected, field) != getattr(manifest, field):
-            yield f"{MANIFEST_FILE} has another {field.replace('_', ' ')} than record and policy"
+            yield (
+                f"{MANIFEST_FILE} has another {field.replace('_', ' ')} than record and policy "
+                "determine"
+            )
 
 
 def _verdict(path: Path) -> Verdict | None:
     try:
-        return Verdict.model_validate(parsed_json(read_text(path, max_bytes=LONGEST_RESULT)))
+        return Verdict.model_validate(parsed_json(read_text(path, max_bytes=MAX_RESULT_BYTES)))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -11,7 +11,7 @@ from fedaudit.algorithms import FederatedTask
 from fedaudit.core.errors import BadInput, setting, type_of
 from fedaudit.core.importing import call_part
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import Reading, lacking
+from fedaudit.core.tasks import Reading, missing_readings
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from fedaudit.risk.server import ServerRisk
 
 _EPOCHS = 5
-"""Epochs of a continued shadow model if the study sets none."""
+"""Default number of epochs of a continued shadow model."""
 
-FEWEST = 100
-"""Fewest samples from which a server can estimate a risk."""
+MIN_SERVER_SAMPLES = 100
+"""Minimum number of samples from which a server can estimate a risk."""
 
 
 def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | None) -> Algorithm:
     """Construct the algorithm that a study names, for its data set.
 
     Raises:
-        BadInput: A model or option does not exist, or they do not fit together.
+        BadInput: A model or option does not exist, or the algorithm cannot use the model or task.
     """
     study, dataset = parts.study, data.dataset
     train = dataset.train
@@ -68,25 +68,25 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
     algorithm = call_part("algorithm", name, parts.make_algorithm, task=federated, **options)
     if not isinstance(algorithm, Algorithm):
         raise BadInput(
-            f"the algorithm {name!r} made {type_of(algorithm)}, which is not a "
-            "fedaudit.fl.algorithms.base.Algorithm; give it all methods of that protocol, for "
-            "example by deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
+            f"the algorithm {name!r} returned {type_of(algorithm)}, which is not a "
+            "fedaudit.fl.algorithms.base.Algorithm; return an object with all methods of that "
+            "protocol, such as an instance of a subclass of fedaudit.fl.algorithms.fedavg.FedAvg"
         )
     needs_posterior = algorithm.upload_kind is Logits or isinstance(algorithm, ChoosesModels)
     if needs_posterior and Reading.POSTERIOR not in task.readings:
-        fault = lacking(f"the algorithm {name!r}", Reading.POSTERIOR, task)
-        raise BadInput(f"{fault}; take one that averages parameters, such as fedavg")
+        fault = missing_readings(f"the algorithm {name!r}", Reading.POSTERIOR, task)
+        raise BadInput(f"{fault}; use an algorithm that averages parameters, such as fedavg")
     if study.models and tuple(algorithm.nets) != nets:
         raise BadInput(
             f"the algorithm {name!r} has one network for all clients, but models names "
             f"{len(nets)}: parameters of different networks cannot be averaged; give one network "
-            "in model, or take an algorithm whose clients share outputs, such as fedmd"
+            "in model, or use an algorithm whose clients share outputs, such as fedmd"
         )
     return algorithm
 
 
 def _risk_by_loss() -> OwnRisk:
-    # Imported here, as few studies have clustered clients and need these large modules.
+    # Imported here, since only studies with clusters of clients need these large modules.
     from fedaudit.risk.catalog import ByLoss
 
     return ByLoss()
@@ -101,13 +101,13 @@ def server_risk(
         study: Settings.
         data: Data set and deal. The server has none of the training or audited samples.
         seed: Seed of the run.
-        other_deal: Deal of another run, whose samples the server does not have either. With it,
-            the server may have fewer samples than the study asks for.
+        other_deal: Deal of another run, whose samples are also withheld from the server. In this
+            case, the server may have fewer samples than the study sets.
 
     Raises:
-        BadInput: The measure does not exist, or too few samples are left for the server.
+        BadInput: The measure does not exist, or too few samples remain for the server.
     """
-    # Imported here, as few studies train shadow models.
+    # Imported here, since few studies train shadow models.
     from fedaudit.risk.catalog import measure_named
     from fedaudit.risk.server import ServerRisk, ShadowTraining
 
@@ -145,8 +145,9 @@ def shadow_cost(run: Setup) -> str:
         passes = epochs * sum(rounds)
     else:
         passes = float((risk.epochs or _EPOCHS) * len(rounds))
-    half = risk.samples // 2 if risk.samples else trained
-    samples = risk.shadows * min(trained, algorithm.count * half)
+    # A shadow model trains on at most half of the server's samples.
+    max_samples = risk.samples // 2 if risk.samples else trained
+    samples = risk.shadows * min(trained, algorithm.count * max_samples)
     factor = samples * passes / (trained * training.rounds * epochs)
     text = f"{factor:.1f}" if factor < 10 else f"{factor:.0f}"
     return (
@@ -156,10 +157,11 @@ def shadow_cost(run: Setup) -> str:
 
 
 def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Algorithm) -> None:
-    """Raise if clients choose among models, and the models' risk cannot be measured.
+    """Raise if clients choose among models by their risk, and the risk cannot be measured.
 
     Raises:
-        BadInput: As :func:`server_risk`, or no round is left in which clients would use the risk.
+        BadInput: The measure does not exist, the server has too few samples, or the risk is first
+            measured after the last round in which clients could use it.
     """
     if not isinstance(algorithm, ChoosesModels):
         return
@@ -168,9 +170,9 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
     rounds = study.training.rounds
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
         raise BadInput(
-            f"risks are measured every {algorithm.every} rounds, but of {rounds} rounds none is "
-            f"left in which clients could use them; lower {setting('algorithm.options.every')}, "
-            f"or raise {setting('training.rounds')}"
+            f"risks are measured every {algorithm.every} rounds, but training has only {rounds}, "
+            "so that clients never use a measured risk; lower "
+            f"{setting('algorithm.options.every')}, or raise {setting('training.rounds')}"
         )
     server_risk(study, data, seed)
 
@@ -184,11 +186,11 @@ def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal |
         ids = ids[torch.isin(ids, unused_ids(data.dataset, other_deal))]
         count = min(count, len(ids))
     size = count or len(ids)
-    if not FEWEST <= size <= len(ids):
+    if not MIN_SERVER_SAMPLES <= size <= len(ids):
         raise BadInput(
-            f"the server measures membership risk on {size} samples, but needs at least {FEWEST} "
-            f"of the {len(ids)} that no client trains on and that are not audited; set "
-            "risk.samples to a number between these, or give clients fewer samples "
+            f"the server measures membership risk on {size} samples, but needs at least "
+            f"{MIN_SERVER_SAMPLES} of the {len(ids)} that no client trains on and that are not "
+            "audited; set risk.samples to a number in this range, or give clients fewer samples "
             f"({setting('partition.samples_per_client')})"
         )
     order = torch.randperm(len(ids), generator=seeded(seed, "server samples"))

@@ -1,6 +1,6 @@
 """Base class of the sections of a study, and types of their fields: ranges, options and names.
 
-Names of parts are stored as their catalogue spells them.
+Names of parts are stored in the spelling of their catalogue.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,22 +24,21 @@ from pydantic import (
 from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
 from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
-from fedaudit.core.importing import GROUPS, as_catalogued, known_name
+from fedaudit.core.importing import GROUPS, catalogue_spelling, known_name
 from fedaudit.core.naming import DataSetting
 from fedaudit.core.values import Setting
 
 
 def _catalogue_spelling(kind: str, name: str) -> str:
-    # Defaults of most studies, for which these two catalogues need not be loaded.
+    # Most studies have these defaults, for which the two catalogues need not be loaded.
     if (kind, name) in (("defense", "none"), ("measure of risk", "train-mia")):
         return name
-    return as_catalogued(kind, name, _catalogue(kind))
+    return catalogue_spelling(kind, name, _catalogue(kind))
 
 
 def _catalogue(kind: str) -> Collection[str]:
     """Return the names of a catalogue."""
-    # Catalogues are imported when a name is checked, as code that only reads settings has to start
-    # fast.
+    # Imported here, so that code which only reads settings starts fast.
     match kind:
         case "attack":
             from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
@@ -89,7 +88,7 @@ def _catalogue(kind: str) -> Collection[str]:
 
 
 def refuse_repeated_attacks(table: object) -> object:
-    """Raise if a table of attacks has two spellings of the same name."""
+    """Raise if a table of attacks names an attack twice, in two spellings."""
     spellings: dict[str, str] = {}
     for name in table if isinstance(table, dict) else ():
         attack = _catalogue_spelling("attack", str(name))
@@ -106,10 +105,10 @@ _checks_names: ContextVar[bool] = ContextVar("checks_names", default=False)
 
 @contextmanager
 def _checking_names() -> Iterator[None]:
-    """Inside, refuse names of parts that do not exist.
+    """Raise, within the context, if a section names a part that does not exist.
 
-    Sections that are constructed in Python check names at once. Records may have names of parts
-    that are not installed here, and can be read all the same.
+    This applies to sections that are constructed in Python. Records stay readable if they name
+    parts that are not installed.
     """
     token = _checks_names.set(True)
     try:
@@ -118,7 +117,7 @@ def _checking_names() -> Iterator[None]:
         _checks_names.reset(token)
 
 
-def _of(kind: str) -> BeforeValidator:
+def _name_of(kind: str) -> BeforeValidator:
     def resolve(name: object) -> object:
         if not isinstance(name, str):
             return name
@@ -129,24 +128,24 @@ def _of(kind: str) -> BeforeValidator:
     return BeforeValidator(resolve)
 
 
-AttackName = Annotated[str, _of("attack")]
-DefenseName = Annotated[str, _of("defense")]
-AlgorithmName = Annotated[str, _of("algorithm")]
-ModelName = Annotated[str, _of("model")]
-PartitionName = Annotated[str, _of("partition")]
-DrawName = Annotated[str, _of("draw")]
-ViewName = Annotated[str, _of("view")]
-TaskName = Annotated[str, _of("task")]
-MeasureName = Annotated[str, _of("measure of risk")]
-MetricName = Annotated[str, _of("metric")]
-ShiftName = Annotated[str, _of("shift")]
+AttackName = Annotated[str, _name_of("attack")]
+DefenseName = Annotated[str, _name_of("defense")]
+AlgorithmName = Annotated[str, _name_of("algorithm")]
+ModelName = Annotated[str, _name_of("model")]
+PartitionName = Annotated[str, _name_of("partition")]
+DrawName = Annotated[str, _name_of("draw")]
+ViewName = Annotated[str, _name_of("view")]
+TaskName = Annotated[str, _name_of("task")]
+MeasureName = Annotated[str, _name_of("measure of risk")]
+MetricName = Annotated[str, _name_of("metric")]
+ShiftName = Annotated[str, _name_of("shift")]
 
 
 def _setting(value: object) -> Setting:
-    """Return an option of a catalogue entry, whose type the entry checks later."""
+    """Return an option of a catalogue entry. The entry checks its type later."""
     if isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= 1e15):
         return value
-    raise ValueError("it should be a number up to 1e15 in size, a text, or true or false")
+    raise ValueError("it should be a number from -1e15 to 1e15, a text, or true or false")
 
 
 def _data_setting(value: object) -> DataSetting:
@@ -160,7 +159,7 @@ def _setting_or_list(value: object) -> Setting | Sequence[Setting]:
     return [*map(_setting, value)] if isinstance(value, list | tuple) else _setting(value)
 
 
-# Strict: a number in quotation marks is a text.
+# Strict, so that a number in quotation marks is not accepted as a number.
 Count = Annotated[arguments.Count, Strict()]
 Positive = Annotated[arguments.Positive, Strict()]
 Rounds = Annotated[arguments.Rounds, Strict()]
@@ -170,7 +169,12 @@ DataSettings = dict[str, Annotated[DataSetting, PlainValidator(_data_setting)]]
 
 
 def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
-    """Return a validator of tuples whose entries must differ by a key."""
+    """Return a validator that raises if two entries of a tuple have the same key.
+
+    Args:
+        fault: What is wrong, for the message.
+        key: Function that computes the key of an entry.
+    """
 
     def check(entries: tuple[object, ...]) -> tuple[object, ...]:
         if len(set(map(key, entries))) < len(entries):
@@ -180,7 +184,8 @@ def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _set_elsewhere(name: str) -> str:
+def _caller_name(name: str) -> str:
+    """Return an option of a command, or a setting, in the form in which the user writes it."""
     return option(name.removeprefix("--")) if name.startswith("--") else setting(name)
 
 
@@ -191,7 +196,7 @@ if TYPE_CHECKING:
 else:
 
     class _SectionMeta(type(BaseModel)):
-        """Metaclass that gives sections a signature and errors of one sentence in Python."""
+        """Metaclass that gives sections a signature, and errors in one sentence."""
 
         def __call__(cls, *args, **settings):
             from fedaudit.plan.values import refusal_of
@@ -225,7 +230,7 @@ else:
 
         @__signature__.setter
         def __signature__(cls, signature):
-            pass  # pydantic sets its own, which accepts any argument
+            pass  # pydantic would set a signature that accepts any argument
 
         def __dir__(cls):
             kinds = cls.__mro__[: cls.__mro__.index(Section)]
@@ -243,33 +248,32 @@ def public(kind: Kind) -> Kind:
 
 
 class Section(BaseModel, metaclass=_SectionMeta):
-    """An immutable table of settings.
+    """Immutable table of settings.
 
     Raises:
-        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
+        BadInput: A setting is wrong. The message names the first such setting and what is allowed.
     """
 
-    # Building schemas takes time: that of a study is built at its first use, and sections alone
-    # get none before they are used alone.
+    # Building a pydantic schema is slow, so it is built when a section is used for the first time.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Parameters that ``options`` must not have, with the setting that determines each."""
+    """Maps each parameter that ``options`` must not have to the setting that determines it."""
 
     @model_validator(mode="after")
     def _refuse_options_set_elsewhere(self) -> "Section":
         for name in getattr(self, "options", {}):
             if name in self.set_elsewhere:
                 raise ValueError(
-                    f"options.{name} is not a setting, as another setting determines {name}; leave "
-                    f"it out and set {_set_elsewhere(self.set_elsewhere[name])}"
+                    f"options.{name} is not a setting, since another setting determines {name}; "
+                    f"leave it out and set {_caller_name(self.set_elsewhere[name])}"
                 )
         return self
 
     @model_validator(mode="before")
     @classmethod
     def _normalise_choices(cls, values: object) -> object:
-        """Replace the spelling of choices (hyphens, underscores) by the declared spelling."""
+        """Replace spellings of choices (case, hyphens, underscores) by the declared spelling."""
         if not isinstance(values, Mapping):
             return values
         normalised = dict(values)
@@ -286,5 +290,5 @@ class Section(BaseModel, metaclass=_SectionMeta):
 
     @classmethod
     def python_name(cls) -> str:
-        """Return the name that Python code has for the section."""
+        """Return the name of the section in Python."""
         return f"fedaudit.{cls.__name__.removesuffix('Section')}"

@@ -44,10 +44,10 @@ from fedaudit.results.runs import ALL_CLIENTS
 
 
 class HoldOutRule(NamedTuple):
-    """What decides which of their samples clients hold out of training.
+    """Rule that decides which samples clients hold out of training, such as validation data.
 
     Attributes:
-        defenses: Defenses by client, which are not changed.
+        defenses: Defenses by client; these instances are never changed.
         algorithm: The federated algorithm.
         rounds: Number of rounds.
         seed: Seed of the simulated federation.
@@ -60,58 +60,59 @@ class HoldOutRule(NamedTuple):
 
 
 def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
-    """Return the deal in which audited samples that their client holds out count as unseen.
+    """Return the deal, with audited samples that a client holds out of training as unseen.
 
-    Clients may hold samples out as validation data, for example. If this is decided for each sample
-    alone, the samples that any client would hold out leave the fair draw, whoever owns them. The
-    membership of the other samples is then as fair as before. Otherwise, no sample stays in the
-    fair draw. Clients keep their data, and thus their weights in the average.
+    The fair draw must not contain samples whose membership the rule decides. If the rule decides
+    about each sample independently of the others, the samples that any client would hold out are
+    removed from the fair draw, and the membership of the others is as fair as before. Otherwise,
+    all samples are removed. Clients keep their data, and thus their weights in the average.
     """
-    everyone_holds_out = isinstance(rule.algorithm, HoldsOut)
-    acting = [
+    all_hold_out = isinstance(rule.algorithm, HoldsOut)
+    clients = [
         client
         for client in sorted(deal.clients)
-        if everyone_holds_out
-        or (client in rule.defenses and rule.defenses[client].acts_in("prepare"))
+        if all_hold_out or (client in rule.defenses and rule.defenses[client].acts_in("prepare"))
     ]
-    if not acting:
+    if not clients:
         return deal
     audit, ids = deal.audit, deal.audit.samples.ids.numpy()
-    data = {client: deal.clients[client] for client in acting}
-    trained = _ids(left_to_train(data, rule))
-    held_out = {c: (audit.owner == c) & ~np.isin(ids, trained[c]) for c in acting}
+    data = {client: deal.clients[client] for client in clients}
+    trained = _ids(training_samples(data, rule))
+    held_out = {c: (audit.owner == c) & ~np.isin(ids, trained[c]) for c in clients}
     is_held_out = np.logical_or.reduce(list(held_out.values()))
     if not is_held_out.any():
         return deal
-    # What each client would hold out if it owned every audited sample.
-    if_owned = {
+    # The samples that each client would hold out if it had all audited samples.
+    held_out_of_all = {
         client: ~np.isin(ids, trained_ids)
         for client, trained_ids in _ids(
-            left_to_train(dict.fromkeys(acting, audit.samples), rule)
+            training_samples(dict.fromkeys(clients, audit.samples), rule)
         ).items()
     }
-    by_sample = all((if_owned[c] & (audit.owner == c) == held_out[c]).all() for c in acting)
-    if by_sample:
-        unfair = np.logical_or.reduce(list(if_owned.values()))
+    decides_independently = all(
+        (held_out_of_all[c] & (audit.owner == c) == held_out[c]).all() for c in clients
+    )
+    if decides_independently:
+        is_unfair = np.logical_or.reduce(list(held_out_of_all.values()))
     else:
-        unfair = np.ones_like(is_held_out)
-    changed = replace(
+        is_unfair = np.ones_like(is_held_out)
+    changed_audit = replace(
         audit,
         owner=np.where(is_held_out, NOBODY, audit.owner),
-        panel=np.where(unfair, NOBODY, audit.panel),
+        panel=np.where(is_unfair, NOBODY, audit.panel),
     )
-    return replace(deal, audit=changed)
+    return replace(deal, audit=changed_audit)
 
 
 class TrainingData(NamedTuple):
-    """The samples that clients train on, and copies of defenses that have prepared them."""
+    """The samples on which clients train, and copies of the defenses after preparation."""
 
     samples: dict[ClientId, Samples]
     defenses: dict[ClientId, Defense]
 
 
-def prepared_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> TrainingData:
-    """Return the samples of each client that it trains on, and the defenses after preparation."""
+def prepare_training(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> TrainingData:
+    """Let defenses prepare the clients' data, and remove the samples that clients hold out."""
     defenses = deepcopy({c: rule.defenses[c] for c in data if c in rule.defenses})
     samples = prepare_data(data, defenses, rule.rounds, rule.seed)
     if isinstance(rule.algorithm, HoldsOut):
@@ -120,13 +121,15 @@ def prepared_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> Tr
     return TrainingData(samples, defenses)
 
 
-def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[ClientId, Samples]:
-    """Return the samples of each client that it trains on."""
-    return prepared_to_train(data, rule).samples
+def training_samples(
+    data: Mapping[ClientId, Samples], rule: HoldOutRule
+) -> dict[ClientId, Samples]:
+    """Return the samples on which each client trains."""
+    return prepare_training(data, rule).samples
 
 
-def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
-    """Raise if a client would hold out all of its samples, or none although it should."""
+def refuse_empty_split(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
+    """Raise if a client would hold out all or none of its samples as validation data."""
     if not isinstance(rule.algorithm, HoldsOut):
         return
     samples = prepare_data(data, deepcopy(dict(rule.defenses)), rule.rounds, rule.seed)
@@ -136,8 +139,9 @@ def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> Non
             raise BadInput(
                 f"client {client} has {len(part)} samples and would hold out {count} of them, but "
                 "it needs samples for training and for validation; give clients more samples "
-                f"({setting('partition.samples_per_client')}; audit.background of an audited "
-                f"client), or another share to hold out ({setting('algorithm.options.held_out')})"
+                f"({setting('partition.samples_per_client')}; audit.background for an audited "
+                "client), or change the fraction to hold out "
+                f"({setting('algorithm.options.held_out')})"
             )
 
 
@@ -148,11 +152,11 @@ def _ids(data: Mapping[ClientId, Samples]) -> dict[ClientId, Int[ndarray, " _"]]
 MAJORITY_AND_MINORITY = ("majority", "minority")
 
 
-def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Deal:
-    """Draw the audited samples of a data set and give samples to clients.
+def draw_deal(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Deal:
+    """Draw the audited samples of a data set, and divide training samples among clients.
 
     Raises:
-        BadInput: The draw or an option does not exist, or there are too few data.
+        BadInput: The draw or an option does not exist, or there are too few samples.
     """
     if dataset.client is not None or isinstance(partition, Natural):
         client = _named_clients(study, partition, dataset)
@@ -160,30 +164,30 @@ def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> De
             dataset,
             client,
             study.partition.clients,
-            lambda part: _dealt(study, part, partition, seed),
+            lambda part: _draw_deal(study, part, partition, seed),
         )
     if study.shift is None or study.shift.kind != ATTRIBUTE:
-        return _dealt(study, dataset, partition, seed)
+        return _draw_deal(study, dataset, partition, seed)
     group = minority_groups(study.partition.clients, study.shift.minority)
     by_side = BySide(partition, tuple(group.tolist()))
     sides = split_by_attribute(dataset, study.shift.value)
-    return deal_by_side(dataset, sides, lambda part: _dealt(study, part, by_side, seed))
+    return deal_by_side(dataset, sides, lambda part: _draw_deal(study, part, by_side, seed))
 
 
 def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[Tensor, " samples"]:
     """Return the client of each sample.
 
     Raises:
-        BadInput: The data name no clients or another number of them, or the study divides the
-            samples in another way.
-        Unsupported: A shift divides the clients too.
+        BadInput: The data name no clients or another number of clients, or the study has another
+            partition.
+        Unsupported: A shift also divides the clients.
     """
     names = dataset.client_names
     if dataset.client is None:
         raise BadInput(
-            f"{setting('partition.scheme')} is 'natural', but {dataset.name!r} names no client of "
-            f"its samples; set {setting('data.options.client')} to the column of a table, or use "
-            "another partition"
+            f"{setting('partition.scheme')} is 'natural', but {dataset.name!r} does not name the "
+            f"client of each sample; set {setting('data.options.client')} to the column of a "
+            "table, or use another partition"
         )
     if not isinstance(partition, Natural):
         raise BadInput(
@@ -199,8 +203,8 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
     _refuse_small_targets(study, dataset, dataset.client)
     if study.shift is not None:
         raise Unsupported(
-            f"{dataset.name!r} names the clients, which may differ already, and a shift divides "
-            "them again; leave out one of them"
+            f"{dataset.name!r} names the clients, whose features may already differ, and a shift "
+            "divides the clients again; leave out the clients of the data or the shift"
         )
     return dataset.client
 
@@ -220,7 +224,7 @@ def _refuse_small_targets(study: Study, dataset: Dataset, client: Int[Tensor, " 
         )
 
 
-def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
+def _draw_deal(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
     audit = study.audit
     if audit.draw not in DRAWS:
         raise unknown_name("draw", audit.draw, DRAWS)
@@ -257,16 +261,17 @@ class Groups(NamedTuple):
     Attributes:
         names: Names of the groups.
         group: Index of the group of each client.
-        place: For every sample of the data set, by id, a client whose features it resembles.
+        similar_client: For every sample of the data set, by id, a client whose features it
+            resembles.
     """
 
     names: tuple[str, ...]
     group: dict[ClientId, int]
-    place: Int[ndarray, " samples"]
+    similar_client: Int[ndarray, " samples"]
 
 
 class GroupedData(NamedTuple):
-    """A data set, a deal, and the groups of clients."""
+    """Data set, deal, and groups of clients."""
 
     dataset: Dataset
     deal: Deal
@@ -284,33 +289,36 @@ def shifted_groups(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Gro
         raise unknown_name("shift", study.shift.kind, KINDS)
     _refuse_different_targets(study)
     clients, section = sorted(deal.clients), study.shift
-    place = shift_clients(dataset, deal, study.audit.targets, seed=seed)
+    similar_client = shift_clients(dataset, deal, study.audit.targets, seed=seed)
     if dataset.client is not None:
-        place = np.where(_is_dealt(dataset, deal), place, dataset.client.numpy())
+        is_dealt = _is_dealt(dataset, deal)
+        similar_client = np.where(is_dealt, similar_client, dataset.client.numpy())
     if section is None:
-        return GroupedData(dataset, deal, Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), place))
+        one_group = Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), similar_client)
+        return GroupedData(dataset, deal, one_group)
     group = minority_groups(len(clients), section.minority)
-    groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
+    group_of_client = dict(zip(clients, group.tolist(), strict=True))
+    groups = Groups(MAJORITY_AND_MINORITY, group_of_client, similar_client)
     if section.kind == ATTRIBUTE:
         sides = split_by_attribute(dataset, section.value)
         rng = seeded_numpy(seed, "places by attribute")
         assigned = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
         unassigned = other_positions(len(dataset), assigned)
-        place[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)
+        similar_client[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)
         return GroupedData(dataset, deal, groups)
     shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
-    data = apply_shift(dataset, deal, shift, place, seed=seed)
+    data = apply_shift(dataset, deal, shift, similar_client, seed=seed)
     return GroupedData(data.dataset, data.deal, groups)
 
 
 def _is_dealt(dataset: Dataset, deal: Deal) -> Bool[ndarray, " samples"]:
-    """Return a mask of the samples that a client trains on, by id."""
+    """Return a mask by sample id of the samples that the deal gives to any client."""
     ids = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
     return np.isin(np.arange(len(dataset)), ids)
 
 
 def _refuse_different_targets(study: Study) -> None:
-    # All targets are compared with the same non-members, which can resemble one of them only.
+    # All targets are compared with the same non-members, which can resemble only one of them.
     audit, section = study.audit, study.shift
     clients = sorted({*audit.targets, *audit.merge})
     if section is None or len(clients) < 2:
@@ -320,7 +328,7 @@ def _refuse_different_targets(study: Study) -> None:
         if len({int(group[c]) for c in clients if c < len(group)}) < 2:
             return
     raise Unsupported(
-        f"clients {clients} are compared with the same non-members, but a shift makes their "
-        "samples differ from each other, which attacks would mistake for membership; name "
-        "one client in audit.targets, none in audit.merge, and run a study for each client"
+        f"clients {clients} are compared with the same non-members, but a shift makes the samples "
+        "of these clients differ, which attacks would mistake for membership; name one client in "
+        "audit.targets and none in audit.merge, and run a study for each client"
     )

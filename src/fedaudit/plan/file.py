@@ -19,12 +19,14 @@ from fedaudit.plan.sections import SAMPLES_NAMES, Study
 from fedaudit.plan.values import Kind, read_toml, settings_from
 
 MAX_POINTS = 200
-"""Largest number of points of a study's grids; each is a study with its own runs and report."""
+"""Maximum number of points of a study's grids. Each point has separate runs and a report."""
 
 _ALL = "all"
-"""Value of ``--variant`` for the study and all of its variants."""
+"""Value of ``--variant`` that selects the study and all of its variants."""
 _MAX_LABEL = 40
+"""Maximum length of a value in the name of a point."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+"""Characters that are not used in file names."""
 
 
 def read_study(path: Path | str, overrides: dict[str, object] | None = None) -> Study:
@@ -89,8 +91,9 @@ def points_of(
 ) -> list[Point[Kind]]:
     """Return a study, followed by its variants and the points of its grid.
 
-    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from those of
-    the study. Its name is that of the study and NAME. Every point of a ``[grid]`` is a variant too.
+    A variant is a table ``[variants.NAME]`` with the settings, by dotted name, that differ from the
+    study. Its name consists of the study's name and NAME. Every point of a ``[grid]`` is a variant
+    too.
 
     Raises:
         BadInput: A variant is not a table, or a setting is wrong.
@@ -100,8 +103,8 @@ def points_of(
     points = []
     for label, changes in [("", dict[str, object]()), *variants.items()]:
         varied = _apply_changes(tables, label, {**changes, **(overrides or {})})
-        origin = f"{source} (variant {label!r})" if label else source
-        study = settings_from(varied, kind, source=origin, overrides=overrides or ())
+        variant_source = f"{source} (variant {label!r})" if label else source
+        study = settings_from(varied, kind, source=variant_source, overrides=overrides or ())
         points.append(Point(label, changes, study))
     return points
 
@@ -128,8 +131,8 @@ def _variants(tables: object, grid: object, source: str) -> dict[str, dict[str, 
     renamed = [label for label, changes in variants.items() if "name" in changes]
     if renamed:
         raise BadInput(
-            f"the variant {renamed[0]!r} in {source} sets name, which consists of the names of "
-            "study and variant; leave it out"
+            f"the variant {renamed[0]!r} in {source} sets name, but a variant's name is made from "
+            "the study's name and its own; leave it out"
         )
     return variants
 
@@ -146,7 +149,11 @@ def _apply_changes(
 
 
 def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
-    """Return the study itself, one of its variants, or "all" of them.
+    """Return the studies that ``--variant`` selects.
+
+    Args:
+        studies: The study and its variants.
+        variant: Name of a variant; empty for the study itself, "all" for all of them.
 
     Raises:
         BadInput: The variant does not exist.
@@ -171,14 +178,14 @@ def _set(values: dict[str, object], dotted: str, value: object) -> None:
         if not isinstance(inner, dict):
             raise BadInput(f"{dotted!r} cannot be set: {section!r} is a value, not a table")
         table = inner
-    # The file may give the number of audited samples by another of its names.
+    # The file may set the number of audited samples under one of its other names.
     for synonym in SAMPLES_NAMES if sections == ["audit"] and last in SAMPLES_NAMES else ():
         table.pop(synonym, None)
     table[last] = value
 
 
 class GridPoint(NamedTuple):
-    """A point of a grid: its name, which is safe in a file name, and settings by dotted name."""
+    """Point of a grid: a name that can be used as a file name, and settings by dotted name."""
 
     label: str
     changes: dict[str, object]
@@ -187,11 +194,11 @@ class GridPoint(NamedTuple):
 def grid_points(tables: object, source: str) -> list[GridPoint]:
     """Return all points of a ``[grid]`` table, or of several ``[[grid]]`` tables in their order.
 
-    A list holds the values of a setting that varies. Other values apply to all points of the grid.
+    A list contains the values of a setting that varies. Other values apply to all points.
 
     Returns:
-        Points, whose names state what varies ("sigma=0.01,rounds=30"). The name of a part, such as
-        a defense, appears without the setting's name.
+        Points. Their names list the varied settings, such as "sigma=0.01,rounds=30". The name of a
+        part, such as a defense, appears without the setting's name.
 
     Raises:
         BadInput: A grid is not a table, a list is empty or repeats a value, there are too many
@@ -201,7 +208,7 @@ def grid_points(tables: object, source: str) -> list[GridPoint]:
     total = sum(math.prod(len(v) for v in grid.values() if isinstance(v, list)) for grid in grids)
     if total > MAX_POINTS:
         raise BadInput(
-            f"the grid in {source} has {total:,} points, but at most {MAX_POINTS} run together; "
+            f"the grid in {source} has {total:,} points, but at most {MAX_POINTS} are allowed; "
             "shorten a list, or split the grid into several studies, which share runs"
         )
     points = [point for grid in grids for point in _points(grid)]
@@ -209,14 +216,14 @@ def grid_points(tables: object, source: str) -> list[GridPoint]:
     for label in labels:
         if labels.count(label) > 1:
             raise BadInput(
-                f"two points of the grid in {source} are both named {label!r}; vary a setting in "
-                "which they differ, or leave one out"
+                f"two points of the grid in {source} are both named {label!r}; vary a setting by "
+                "which they differ, or leave one of them out"
             )
     return points
 
 
 def _flat(grid: object, source: str, prefix: str = "") -> dict[str, object]:
-    """Return settings by dotted name, whether the grid has dotted names or nested tables."""
+    """Return a grid's settings by dotted name. The grid may have dotted names or nested tables."""
     if not isinstance(grid, dict) or not grid:
         raise BadInput(
             f"grid in {source} must be a table of settings with lists of values, such as "
@@ -227,13 +234,13 @@ def _flat(grid: object, source: str, prefix: str = "") -> dict[str, object]:
         dotted = f"{prefix}{name}"
         if isinstance(value, list):
             _refuse_empty_or_repeated(dotted, value, source)
-        part = _flat(value, source, f"{dotted}.") if isinstance(value, dict) else {dotted: value}
-        for repeated in sorted(part.keys() & settings.keys()):
+        added = _flat(value, source, f"{dotted}.") if isinstance(value, dict) else {dotted: value}
+        for repeated in sorted(added.keys() & settings.keys()):
             raise BadInput(
                 f"grid.{repeated} in {source} is given twice, as a dotted name and within a table; "
                 "give it once"
             )
-        settings |= part
+        settings |= added
     return settings
 
 
@@ -264,7 +271,7 @@ def _is_name(name: str, value: object) -> bool:
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return the shortest ending of each dotted name that no other name has."""
+    """Map each dotted name to its shortest ending that no other name has."""
     short = {}
     for name in names:
         parts = name.split(".")
@@ -276,7 +283,7 @@ def _short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _as_text(value: object) -> str:
-    """Return a value as part of a file name, with a hash if the value had to be changed."""
+    """Return a text for a value in a file name, with a hash if characters had to be replaced."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = "+".join(_as_text(part) for part in value) if isinstance(value, list) else str(value)

@@ -19,8 +19,9 @@ class RecordsSection(Section):
     Attributes:
         features: "pixels" for the features of the data set, the name of an extractor, or a custom
             extractor as "package.module:function".
-        clients: Number of training records from which batches and targets are drawn; 0 for half.
-        servers: Number of further training records that the server knows; 0 for all others.
+        clients: Number of training records from which batches and targets are drawn; 0 for half of
+            all records.
+        servers: Number of other training records that the server knows; 0 for all others.
     """
 
     features: Annotated[str, Field(min_length=1, max_length=200)] = "pixels"
@@ -35,11 +36,11 @@ class GameSection(Section):
 
     Attributes:
         games: Total number of games.
-        targets: Number of target records. A neuron is trained for each, and games are divided
-            equally among them.
-        certified: Number of targets that also get a certificate.
-        certificate_copies: Number of fresh randomised copies of a target, and of other records,
-            from which its certificate is computed.
+        targets: Number of target records. A neuron is trained for each target, and games are
+            divided equally among the targets.
+        certified: Number of targets for which a certificate of epsilon is also computed.
+        certificate_copies: Number of new randomised copies of a target, and of other records, from
+            which its certificate is computed.
 
     Examples:
         >>> import fedaudit as fa
@@ -62,8 +63,8 @@ class GameSection(Section):
     def _check_targets(self) -> "GameSection":
         if self.targets > self.games:
             raise ValueError(
-                f"each target needs a game, but there are {self.games} games for {self.targets} "
-                "targets; raise games, or lower targets"
+                f"each target needs at least one game, but there are {self.games} games for "
+                f"{self.targets} targets; raise games, or lower targets"
             )
         return self
 
@@ -74,8 +75,8 @@ class NeuronSection(Section):
     """Training of neurons.
 
     Attributes:
-        check: Interval of checks in epochs. Training stops at a check if the neuron separates all
-            validation records; 0 to train for all epochs.
+        check: Number of epochs between checks. Training stops at a check if the neuron separates
+            the target from all validation records. 0 to train for all epochs.
 
     Examples:
         >>> import fedaudit as fa
@@ -95,7 +96,7 @@ class NeuronSection(Section):
 
 
 class MechanismSection(Section):
-    """The mechanism that perturbs clients' records: "none", or a defense of features."""
+    """The mechanism that perturbs clients' records: "none", or a defense that perturbs features."""
 
     set_elsewhere = COALITION
 
@@ -108,16 +109,17 @@ class DetectorSection(Section):
     """Detection of planted models by a client, measured once per study on separate federations.
 
     Attributes:
-        runs: Number of federations, each with its own partition, initial model and targets: at
-            least 10, or 0 for no detector. Half of them set the detection threshold, and the other
-            half test it.
+        runs: Number of federations, at least 10, or 0 for no detector. Each has a separate
+            partition, initial model and targets. Half of the federations set the detection
+            threshold, and the other half test it.
         rounds: Rounds of each federation.
         looks: Number of rounds in which the client inspects the model, evenly spaced from the
             second to the last round.
         clients: Clients of each federation, with equal numbers of records. The first one inspects
             models.
-        units: Units of the first hidden layer; 0 for twice as many as the neuron reads.
-        rows: Units of the second hidden layer.
+        units: Number of units of the first hidden layer; 0 for twice as many as the planted neuron
+            takes as input.
+        rows: Number of units of the second hidden layer.
         algorithm: "fedsgd", whose updates show whether a neuron fired, or "fedavg".
         lr: Learning rate of the federations.
 
@@ -137,10 +139,10 @@ class DetectorSection(Section):
     lr: Annotated[float, Field(gt=0, le=1e6)] = 0.5
 
     @model_validator(mode="after")
-    def _enough_runs(self) -> "DetectorSection":
+    def _check_runs(self) -> "DetectorSection":
         if 0 < self.runs < 10:
             raise ValueError(
-                f"runs is {self.runs}, but detection is measured over at least 10 runs; "
+                f"runs is {self.runs}, but detection is measured on at least 10 runs; "
                 "raise it, or set it to 0 for no detector"
             )
         return self
@@ -148,25 +150,25 @@ class DetectorSection(Section):
 
 @public
 class RoundsSection(Section):
-    """Games that are played in rounds of training, and the defense of updates.
+    """Games in rounds of training, and the defense of clients' updates.
 
     Attributes:
         play: "signs" reads the sign of each neuron's value. "rounds" sends the planted model to a
             client and scores the client's gradient.
         defense: Defense of every client, by catalogue name.
         options: Options of the defense.
-        averaged: Number of rounds with the same batch whose scores are averaged (the paper's P).
-        neurons: Number of planted copies of the target's neuron (the paper's K).
-        louder: Factor on the neuron's first-layer weights; its second layer is divided by it. This
-            raises the neuron's gradient and keeps its value. Other neurons of the layer then have
-            zero gradient, so a clipped gradient of the target consists almost only of the neuron's
-            row. 1 plants the neuron as trained.
+        averaged: Number of rounds with the same batch whose scores are averaged (P in the paper).
+        neurons: Number of planted copies of the target's neuron (K in the paper).
+        louder: Factor by which the neuron's first-layer weights are multiplied and its second-layer
+            weights are divided. This increases the neuron's gradient and keeps its output. Other
+            neurons of the layer then have zero gradient, so that a clipped gradient of the target
+            consists almost only of the neuron's row. 1 plants the neuron as trained.
         clients: Number of clients whose sum of updates the server sees; 1 for single updates.
         others: Model that the other clients of a sum receive: the "honest" model, the "planted"
             model (the target may then be in any client's batch), or a model with "dead" neurons.
-        own_games: Number of games on the server's own records that set each threshold.
-        every_round: True to simulate every averaged round. False to simulate one round if the
-            defense ends in Gaussian noise, and to sample the noise of the score directly.
+        own_games: Number of games on the server's records from which each threshold is set.
+        every_round: True to simulate every averaged round. False to simulate only one round if the
+            defense ends in Gaussian noise, and to sample the noise of the averaged score directly.
 
     Examples:
         >>> import fedaudit as fa
@@ -194,9 +196,9 @@ class GameStudy(Section):
     Attributes:
         name: Name of the study and of its folder.
         about: One sentence about the study for readers of the report.
-        hours: Run time as the author measured it, shown to readers; it changes no result.
+        hours: Run time that the author measured, as a text for readers; it affects no result.
         seed: Seed of all random choices.
-        code: SHA-256 of the source code of each custom part, filled in when games are played.
+        code: SHA-256 of the source code of each custom part, which a run fills in.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -216,8 +218,8 @@ class GameStudy(Section):
     def _check_units(self) -> "GameStudy":
         if 0 < self.detector.units < self.neuron.hidden:
             raise ValueError(
-                f"detector.units is {self.detector.units}, but a neuron reads neuron.hidden = "
-                f"{self.neuron.hidden} units; raise it, or set it to 0 for twice as many"
+                f"detector.units is {self.detector.units}, but a neuron takes neuron.hidden = "
+                f"{self.neuron.hidden} units as input; raise it, or set it to 0 for twice as many"
             )
         return self
 
@@ -225,12 +227,12 @@ class GameStudy(Section):
     def _check_play(self) -> "GameStudy":
         if self.rounds.play == "rounds" and self.mechanism.name != "none":
             raise ValueError(
-                f'rounds.play is "rounds", which takes a defense of gradients, but mechanism.name '
+                'rounds.play is "rounds", in which defenses act on gradients, but mechanism.name '
                 f'is {self.mechanism.name!r}; leave mechanism out, or set rounds.play = "signs"'
             )
         if self.rounds.play == "signs" and self.rounds != RoundsSection():
             raise ValueError(
-                'rounds.play is "signs", which takes no other setting of rounds; leave them out, '
+                'rounds.play is "signs", which uses no other setting of [rounds]; leave them out, '
                 'or set rounds.play = "rounds"'
             )
         return self
@@ -241,11 +243,11 @@ Plan = Study | GameStudy
 
 
 def kind_of(values: Mapping[str, object]) -> type[GameStudy] | type[Study]:
-    """Return the kind of study that tables belong to; Study if they could belong to either."""
-    of_games = values.keys() & (GameStudy.model_fields.keys() - Study.model_fields.keys())
-    of_training = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())
+    """Return the kind of study that has these tables; Study if both kinds have them."""
+    games_only = values.keys() & (GameStudy.model_fields.keys() - Study.model_fields.keys())
+    training_only = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())
     # "seed" together with settings of training is a misspelt "seeds".
-    return GameStudy if of_games - {"seed"} or (of_games and not of_training) else Study
+    return GameStudy if games_only - {"seed"} or (games_only and not training_only) else Study
 
 
 def plan_from(values: dict[str, object], *, source: str) -> Plan:

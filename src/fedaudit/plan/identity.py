@@ -1,4 +1,4 @@
-"""Keys of studies and runs, which are hashes of all settings and code that change a result."""
+"""Keys of studies and runs: hashes of all settings and source code that affect a result."""
 
 import hashlib
 import json
@@ -12,23 +12,24 @@ from fedaudit.core.importing import (
     is_custom,
     is_not_importable,
     module_digest,
-    sources_of,
+    source_digests,
 )
 from fedaudit.datasets.catalog import READERS, custom_source
 from fedaudit.plan.games import GameStudy, Plan
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
-from fedaudit.results.older import DEFENDED_LIKE_THE_RUN, FIRST_SET
+from fedaudit.results.older import ADVERSARY_FEDERATIONS, FIRST_SET
 from fedaudit.results.text import plain_json
 
 PlanKind = TypeVar("PlanKind", bound=Plan)
 
 _AFTER_TRAINING = {"attack", "metric"}
 """Kinds of custom parts that do not affect training."""
-FOR_PEOPLE = {"about", "hours"}
-_NOT_OF_A_RUN = {"name", "seeds", "figures", "attacks", "attack_set", "references", "unlearning"}
-"""Settings that change neither training nor what the adversary observes in it."""
-_NEWER: Mapping[str, object] = {
+DESCRIPTIVE = {"about", "hours"}
+"""Settings that only describe a study for its readers."""
+_NOT_IN_RUN_KEY = {"name", "seeds", "figures", "attacks", "attack_set", "references", "unlearning"}
+"""Settings that affect neither training nor the adversary's observations of it."""
+_ADDED_SETTINGS: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
     "server": {"name": "honest", "options": {}},
     "code": {},
@@ -49,19 +50,19 @@ _NEWER: Mapping[str, object] = {
     "defense.also": [],
     "attack_set": FIRST_SET,
 }
-"""Settings that older versions did not have, with the value that matches their behaviour.
+"""Settings that the first version did not have, with the value that matches its behaviour.
 
-Keys leave out a setting with this value, so that results on disk keep their names.
+A setting with this value does not enter the keys, so that results on disk keep their names.
 """
 
 
 def settings_of(study: Plan) -> dict[str, object]:
-    """Return all settings that change a result, as plain values."""
-    return _settings(study, FOR_PEOPLE)
+    """Return all settings that affect a result, as plain values."""
+    return _settings(study, DESCRIPTIVE)
 
 
 def config_of(study: Plan) -> dict[str, object]:
-    """Return all settings as a record has them, without control characters in texts."""
+    """Return all settings in the form in which a record stores them, without control characters."""
     values = study.model_dump(mode="json", exclude=_unused_sections(study))
     return {name: plain_json(value) for name, value in values.items()}
 
@@ -72,7 +73,7 @@ def _unused_sections(study: Plan) -> set[str]:
 
 
 def study_key(study: Plan) -> str:
-    """Return the key of a study: a hash of all settings that change a result."""
+    """Return the key of a study: a hash of all settings that affect a result."""
     return _digest([settings_of(study)])
 
 
@@ -82,23 +83,23 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     Args:
         study: Settings.
         seed: Seed of the run.
-        kind: Type of device, as devices differ in the last digits of their results.
+        kind: Type of device, since devices differ in the last digits of their results.
     """
-    # A shadow federation has a run with its own key, but a known split is measured in this run.
+    # A shadow federation is a separate run with its key, but a known split is measured in this run.
     trains_shadow = study.shadow is None or study.shadow.mode == "federation"
     parts = [part for part in named_custom_parts(study) if part[0] not in _AFTER_TRAINING]
     keys = {code_key(*part) for part in parts}
     code = {key: digest for key, digest in study.code.items() if key in keys}
     study = study.model_copy(update={"code": code})
     without_shadow = {"shadow"} if trains_shadow else set()
-    settings = _settings(study, FOR_PEOPLE | _NOT_OF_A_RUN | without_shadow)
-    # The first version ran on CPUs only, and its keys name no device.
+    settings = _settings(study, DESCRIPTIVE | _NOT_IN_RUN_KEY | without_shadow)
+    # CPUs are left out, since the keys of the first version did not contain a device.
     device = [] if kind == "cpu" else [kind]
     return _digest([settings, seed, *device])
 
 
 def named_custom_parts(study: Plan) -> list[tuple[str, str]]:
-    """Return kind and name of all custom parts, from the user or from an installed package."""
+    """Return kind and name of all parts that are custom or from other installed packages."""
     return [
         (kind, name)
         for kind, name in _parts(study)
@@ -137,39 +138,39 @@ def with_code(study: PlanKind) -> PlanKind:
     """Return the study with a digest of the source code of each custom part.
 
     Raises:
-        BadInput: A module cannot or must not be imported, or its code has changed since the study
-            was made.
+        BadInput: A module cannot be imported or is not trusted, or its code has changed since the
+            study was made.
     """
     parts = named_custom_parts(study)
     for kind, name in parts:
         if kind == "data set":
-            # The name may be a misspelt format, which a failed import would not report.
+            # If the name is a misspelt format, this gives a better message than a failed import.
             custom_source(name)
-    code = sources_of(parts)
+    code = source_digests(parts)
     modules = {key.partition(":")[0] for key in code if not is_not_importable(key)}
     for key, digest in study.code.items():
         is_module = key in modules
-        now = module_digest(key) if is_module else code.get(key, digest)
-        if now == digest:
+        current = module_digest(key) if is_module else code.get(key, digest)
+        if current == digest:
             continue
         if is_not_importable(key):
             raise BadInput(
-                f"{key!r} has changed since the audit {study.name!r} began; restore it, or take "
+                f"{key!r} has changed since the audit {study.name!r} began; restore it, or choose "
                 "another folder"
             )
         what = f"the module {key!r}" if is_module else f"{key!r}"
         raise BadInput(
             f"{what} has changed since {study.name!r} was made: its source has the "
-            f"SHA-256 {now[:16]}... instead of {digest[:16]}...; restore the file, or run the "
-            "study again without that entry of code"
+            f"SHA-256 {current[:16]}... instead of {digest[:16]}...; restore the file, or remove "
+            "its entry from [code] and run the study again"
         )
     return cast(PlanKind, study.model_copy(update={"code": code}))
 
 
-def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
+def _settings(study: Plan, excluded: Collection[str]) -> dict[str, object]:
     unused = {"attack_set"} if isinstance(study, Study) and study.attacks else set()
-    settings = study.model_dump(mode="json", exclude={*without, *unused, *_unused_sections(study)})
-    for dotted, default in _NEWER.items():
+    settings = study.model_dump(mode="json", exclude={*excluded, *unused, *_unused_sections(study)})
+    for dotted, default in _ADDED_SETTINGS.items():
         *path, last = dotted.split(".")
         table: object = settings
         for section in path:
@@ -177,9 +178,10 @@ def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
         if isinstance(table, dict) and last in table and table[last] == default:
             del table[last]
     label = study.defense.label if isinstance(study, Study) else ""
-    for name in DEFENDED_LIKE_THE_RUN:
+    for name in ADVERSARY_FEDERATIONS:
         table = settings.get(name)
-        # Without a defense both values mean the same. Older versions always did "none".
+        # Older versions had no such setting and behaved as with "none". If the study has no
+        # defense, "same" has the same meaning.
         if isinstance(table, dict) and "none" in (table["defense"], label):
             del table["defense"]
     return settings

@@ -1,4 +1,4 @@
-"""Parts that a study names, each constructed from its name and options without any data."""
+"""Construction of the parts that a study names, from names and options and without any data."""
 
 import inspect
 import re
@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import NamedTuple, get_args
 
 from fedaudit.algorithms import algorithm_named
-from fedaudit.core.arguments import parameters, refuse_unfit
+from fedaudit.core.arguments import parameters, refuse_invalid
 from fedaudit.core.errors import (
     BadInput,
     FedauditError,
@@ -21,7 +21,7 @@ from fedaudit.core.errors import (
 from fedaudit.core.importing import call_part, look_up
 from fedaudit.core.naming import CopyFactory
 from fedaudit.core.objects import canonical_repr
-from fedaudit.core.tasks import TASKS, Task, lacking, task_named
+from fedaudit.core.tasks import TASKS, Task, missing_readings, task_named
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server
@@ -32,7 +32,7 @@ from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection
 
 _SET_BY_STUDY = {"coalition", "members", "task"}
-"""Parameters of entries that are not options, since a study sets them elsewhere."""
+"""Parameters of catalogue entries that are not options, since a study sets them elsewhere."""
 
 
 def check_options(
@@ -45,15 +45,15 @@ def check_options(
     section: str | None = None,
     set_elsewhere: Collection[str] = (),
 ) -> None:
-    """Raise if an entry does not take an option, or an option has a wrong type or is missing.
+    """Raise if an option of a catalogue entry is unknown or missing, or has a wrong type.
 
     Args:
-        kind: Catalogue of the entry, for error messages.
+        kind: Kind of the entry, such as "defense", for error messages.
         name: Name of the entry.
         make: Function or class of the entry, whose parameters are its options.
         options: Options in the study.
-        complete: Whether every parameter without a default must be among them.
-        section: Table of the study that has the options; the table named like the kind if left out.
+        complete: Whether the options must include every parameter without a default.
+        section: Table of the study that has the options; by default, it has the name of the kind.
         set_elsewhere: Parameters that other settings determine. Error messages do not suggest them.
     """
     if not callable(make):
@@ -67,17 +67,17 @@ def check_options(
         refuse_missing([Entry(kind, name, make, options, section or kind)])
 
 
-def _unknown_option(kind: str, name: str, option: str, offered: Collection[str]) -> BadInput:
-    if not offered:
+def _unknown_option(kind: str, name: str, option: str, known: Collection[str]) -> BadInput:
+    if not known:
         return BadInput(f"the {kind} {name!r} has no options; leave {option!r} out")
-    return unknown_name(f"setting of the {kind} {name!r}", option, offered)
+    return unknown_name(f"setting of the {kind} {name!r}", option, known)
 
 
 class Entry(NamedTuple):
-    """A catalogue entry that a study names, with its options.
+    """Catalogue entry that a study names, with its options.
 
     Attributes:
-        kind: Catalogue of the entry.
+        kind: Kind of the entry, such as "defense".
         name: Name of the entry.
         make: Function or class of the entry.
         options: Options in the study.
@@ -97,8 +97,8 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
     """Raise one error that names all missing options of all entries.
 
     Raises:
-        BadInput: A required option is missing. The error quotes its published values. Unknown
-            options of the same entry come first, as they may be misspellings of the missing ones.
+        BadInput: A required option is missing. The error quotes its published values. It first
+            names unknown options of the same entry, which may be misspellings of missing ones.
     """
     faults = []
     for kind, name, make, options, section, set_elsewhere in entries:
@@ -121,7 +121,7 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
 
 
 def missing_options(make: Callable[..., object], options: Collection[str]) -> list[str]:
-    """Return the required options of an entry that are not among those in the study."""
+    """Return the required options of an entry that the study does not set."""
     return [
         parameter.name
         for parameter in parameters(make).values()
@@ -145,11 +145,11 @@ def _published_values(make: object, parameter: str) -> str:
 
 def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
     annotation = parameter.annotation
-    if annotation is parameter.empty:  # custom parts need no annotations
+    if annotation is parameter.empty:  # Parameters of custom parts may lack annotations.
         return
     if not _is_plain(annotation):
         raise BadInput(f"{what} cannot be set in a study; leave it out")
-    refuse_unfit(
+    refuse_invalid(
         what,
         value,
         annotation,
@@ -158,7 +158,7 @@ def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
 
 
 def _is_plain(annotation: object) -> bool:
-    """Return True if a study file can hold a value of a type."""
+    """Return True if a study file can contain a value of a type."""
     if annotation in (bool, int, float, str) or isinstance(annotation, Setting):
         return True
     return any(map(_is_plain, get_args(annotation)))
@@ -192,15 +192,15 @@ def partition_of(study: Study) -> Partition:
         options |= {"samples_per_client": section.samples_per_client}
     elif section.samples_per_client:
         raise BadInput(
-            f"the partition {section.scheme!r} gives out all samples, but "
+            f"the partition {section.scheme!r} divides all samples among clients, but "
             f"partition.samples_per_client is {section.samples_per_client}; leave it at 0"
         )
     check_options("partition", section.scheme, scheme, options, set_elsewhere=section.set_elsewhere)
     partition = call_part("partition", section.scheme, scheme, **options)
     if not isinstance(partition, Partition):
         raise BadInput(
-            f"the partition {section.scheme!r} made {type_of(partition)}, which has no method "
-            "quotas; give a fedaudit.datasets.partitions.schemes.Partition"
+            f"the partition {section.scheme!r} returned {type_of(partition)}, which has no method "
+            "quotas; return a fedaudit.datasets.partitions.schemes.Partition"
         )
     return partition
 
@@ -210,13 +210,14 @@ def _scheme_named(name: str) -> Callable[..., object]:
         "partition",
         name,
         PARTITIONS,
-        expected="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
-        fits=callable,
+        expected="a class or function that returns a "
+        "fedaudit.datasets.partitions.schemes.Partition",
+        is_valid=callable,
     )
 
 
 def algorithm_maker(study: Study) -> Callable[..., Algorithm]:
-    """Return the function or class that constructs a study's algorithm once data are loaded.
+    """Return the function or class that constructs a study's algorithm after data are loaded.
 
     Raises:
         BadInput: The algorithm or an option does not exist.
@@ -240,7 +241,7 @@ def server_of(study: Study) -> Server:
         name,
         SERVERS,
         expected="a class derived from fedaudit.fl.algorithms.base.Server",
-        fits=lambda maker: (
+        is_valid=lambda maker: (
             isinstance(maker, CopyFactory)
             or (isinstance(maker, type) and issubclass(maker, Server))
         ),
@@ -256,31 +257,34 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
 
     Raises:
         BadInput: A defense, option or client does not exist, a client is in two groups, or
-            no client is left for a defense.
+            no client is available for a defense.
     """
     defenses: dict[ClientId, Defense] = {}
     for group in study.defense.groups(study.partition.clients):
-        _refuse_misplaced(group, study.partition.clients, defenses)
+        _refuse_wrong_clients(group, study.partition.clients, defenses)
         defenses |= _group_defenses(group)
     return defenses
 
 
 def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
-    """Raise if a defense cannot work with the task or plan of a federation."""
-    # Members of a coalition have equal defenses, of which one is checked.
+    """Raise if a defense cannot be used with the task or plan of a federation."""
+    # Members of a coalition have equal defenses, so only one of these is checked.
     distinct = {canonical_repr(defense): defense for defense in defenses.values()}
     for defense in distinct.values():
         task = plan.architecture.task
         if defense.reads & ~task.readings:
-            fault = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
-            raise Unsupported(f"{fault}; leave it out, or take one that does not, such as dp-sgd")
+            fault = missing_readings(f"the defense {type(defense).__name__}", defense.reads, task)
+            raise Unsupported(
+                f"{fault}; leave it out, or use a defense that needs no probabilities, such as "
+                "dp-sgd"
+            )
         for part in custom_parts(defense):
             _refuse_unfit_hooks(type(part))
         defense.refuse_misfit(plan)
 
 
 def _refuse_unfit_hooks(kind: type[Defense]) -> None:
-    """Raise if a custom defense overrides no hook, or one with other arguments."""
+    """Raise if a custom defense overrides no hook, or overrides a hook with other arguments."""
     overridden = [hook for hook in HOOKS if getattr(kind, hook) is not getattr(Defense, hook)]
     for hook in overridden:
         expected = [*signature(getattr(Defense, hook)).parameters]
@@ -288,7 +292,7 @@ def _refuse_unfit_hooks(kind: type[Defense]) -> None:
             signature(getattr(kind, hook)).bind(*expected)
         except TypeError:
             raise BadInput(
-                f"the hook {hook} of {kind.__name__} has other arguments than "
+                f"the hook {hook} of {kind.__name__} has the wrong arguments; define it as "
                 f"def {hook}({', '.join(expected)})"
             ) from None
     if not overridden:
@@ -300,7 +304,7 @@ def _refuse_unfit_hooks(kind: type[Defense]) -> None:
         )
 
 
-def _refuse_misplaced(group: Group, clients: int, defenses: dict[ClientId, Defense]) -> None:
+def _refuse_wrong_clients(group: Group, clients: int, defenses: dict[ClientId, Defense]) -> None:
     unknown = [client for client in group.clients if client >= clients]
     if unknown:
         raise BadInput(
@@ -310,15 +314,15 @@ def _refuse_misplaced(group: Group, clients: int, defenses: dict[ClientId, Defen
     repeated = [client for client in group.clients if client in defenses]
     if repeated:
         raise BadInput(
-            f"clients {repeated} are in two groups of defended clients; put each client "
-            "into one, and several defenses of one client into a chain"
+            f"clients {repeated} are in two groups of defended clients; put each client into one "
+            "group, and several defenses of one client into a chain"
         )
 
 
 def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     if not group.parts:
         return {}
-    # The module loads all defenses, and most studies use none.
+    # Imported here, since the module loads all defenses and most studies use none.
     from fedaudit.defenses import create_defense, defense_named
 
     makes = [defense_named(part.name) for part in group.parts]
@@ -327,7 +331,7 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     if not group.clients:
         # Otherwise, the record would name a defense that no client uses.
         raise BadInput(
-            f"no client is left to use the defense {group.parts[0].name!r}; name at least one in "
+            f"no client uses the defense {group.parts[0].name!r}; name at least one client in "
             f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
         )
     chains = {
@@ -339,7 +343,7 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
 
 
-def named_entries(study: Study) -> Iterator[Entry]:
+def entries_with_options(study: Study) -> Iterator[Entry]:
     """Yield the catalogue entries of a study that may require options; skip unknown names."""
     partition, algorithm = study.partition, study.algorithm
     with suppress(FedauditError):
@@ -362,7 +366,7 @@ def defense_key(
 ) -> tuple[bool, tuple[str, ...]]:
     """Return a key that is equal for clients with equal defenses.
 
-    The key of clients that the study attacks as one differs from that of every single client.
+    Clients that the study attacks as one client have a common key, which no other client has.
     """
     is_merged = client in study.audit.merge
     members = study.audit.merge if is_merged else (client,)
@@ -371,23 +375,26 @@ def defense_key(
 
 def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[ClientId, ClientId]:
     """Map each audited client to the first audited client with an equal defense."""
-    first = dict[tuple[bool, tuple[str, ...]], ClientId]()
+    first_targets = dict[tuple[bool, tuple[str, ...]], ClientId]()
     return {
-        target: first.setdefault(defense_key(study, defenses, target), target)
+        target: first_targets.setdefault(defense_key(study, defenses, target), target)
         for target in study.audit.targets
     }
 
 
 def assigns_classes(defense: Defense | None) -> bool:
-    """Return True if a client's defense, if any, assigns classes to clients."""
+    """Return True if a client has a defense that assigns classes to clients."""
     return defense is not None and defense.acts_in("dealt")
 
 
-def noisy_tail(defense: Defense | None) -> float | None:
-    """Return the share of last parameters to which a defense adds noise that cancels, if any."""
+def neutral_noise_ratio(defense: Defense | None) -> float | None:
+    """Return the fraction of the parameters to which a defense adds noise that cancels in the sum.
+
+    These are the last parameters of the model. Without such noise, return None.
+    """
     if defense is None:
         return None
-    from fedaudit.defenses.cofedmid.neutral import NeutralNoise  # loads all other defenses
+    from fedaudit.defenses.cofedmid.neutral import NeutralNoise  # Loads all other defenses.
 
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     noise = (part for part in parts if isinstance(part, NeutralNoise) and part.sigma > 0)

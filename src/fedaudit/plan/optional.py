@@ -1,4 +1,4 @@
-"""Settings of defenses, and of optional tables; each optional table has an extension."""
+"""Settings of defenses and of optional tables. An extension implements each optional table."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
@@ -28,7 +28,7 @@ COALITION: Mapping[str, str] = dict.fromkeys(("coalition", "members"), "the clie
 
 
 class PartSection(Section):
-    """A defense in a chain, by catalogue name, with its options."""
+    """Defense in a chain, by catalogue name, with its options."""
 
     set_elsewhere = COALITION
 
@@ -54,12 +54,12 @@ class DefenseSection(Section):
     """The clients' defenses.
 
     Attributes:
-        clients: Clients that use the defense; they form one coalition if it needs a coalition. If
-            left out, all clients except those of ``also``.
+        clients: Clients that use the defense; they form one coalition if the defense needs a
+            coalition. If left out, all clients except the clients of ``also``.
         chain: Further defenses of the same clients, applied in order after the first. Each is a
             ``[[defense.chain]]`` table of ``name`` and ``options``.
-        also: Further groups of clients with another defense. Each is a ``[[defense.also]]`` table
-            of ``name``, ``clients``, ``options`` and ``chain``.
+        also: Other groups of clients with other defenses. Each is a ``[[defense.also]]`` table of
+            ``name``, ``clients``, ``options`` and ``chain``.
     """
 
     set_elsewhere = COALITION
@@ -72,18 +72,21 @@ class DefenseSection(Section):
 
     @property
     def label(self) -> str:
-        """Names of all defenses, as records and reports show them; "none" without a defense."""
+        """Names of all defenses for records and reports; "none" without a defense."""
         groups: tuple[DefenseSection | GroupSection, ...] = (self, *self.also)
         labels = [" + ".join(part.name for part in _defenses(group)) for group in groups]
         return ", ".join(dict.fromkeys(label for label in labels if label)) or NONE
 
     def groups(self, clients: int) -> list[Group]:
-        """Return the groups of clients by defense; this table describes the first group."""
+        """Return the groups of clients with the same defense.
+
+        The first group is that of ``name``, and the others are those of ``also``.
+        """
         in_also = {client for group in self.also for client in group.clients}
         others = [client for client in range(clients) if client not in in_also]
-        defended = others if self.clients is None else sorted(self.clients)
+        first_group = others if self.clients is None else sorted(self.clients)
         return [
-            Group(tuple(defended), _defenses(self)),
+            Group(tuple(first_group), _defenses(self)),
             *(Group(tuple(sorted(group.clients)), _defenses(group)) for group in self.also),
         ]
 
@@ -96,27 +99,27 @@ def _defenses(group: DefenseSection | GroupSection) -> tuple[PartSection, ...]:
     return PartSection(name=group.name, options=group.options), *chain
 
 
-LONGEST_CANARY = 1e6
-"""Largest length of a canary. The square of a far longer one is infinite in single precision."""
+MAX_CANARY_NORM = 1e6
+"""Maximum norm of a canary's update. The square of far larger norms is infinite in float32."""
 
 
 @public
 class ShadowSection(Section):
-    """The training examples of attacks that learn; they are never audited samples.
+    """The training examples of attacks that are trained; audited samples are never among them.
 
     Attributes:
         mode: "federation" trains a shadow federation with the same settings, on data that the
-            audited run does not use. "known-split" assumes that the adversary knows which samples
-            one other client of the run trained on, among some that are not audited.
+            audited run does not use. "known-split" assumes that the adversary knows, for some
+            samples that are not audited, whether one other client of the run trained on them.
         defense: "same" gives each client of the shadow federation the defense that it has in the
             audited run, with other random choices: the adversary knows the defense. "none" trains
             an undefended shadow federation.
-        fair: Number of samples whose owner in the shadow federation a fair draw decides. 0 for as
-            many as ``audit.samples``, or for twice the target's training samples if ``audit.draw``
-            is a published draw.
+        fair: Number of samples in the fair draw of the shadow federation. 0 for as many as
+            ``audit.samples``, or for twice the target's number of training samples if
+            ``audit.draw`` is a published draw.
         client: Client of the known split. By default, it is the last client that is not audited and
-            has the same defense as the first audited client, or else the last client that is not
-            audited.
+            has the same defense as the first audited client. If there is none, it is the last
+            client that is not audited.
         known: Number of samples in the known split; half of them are members.
 
     Examples:
@@ -143,18 +146,18 @@ class ShadowSection(Section):
 
 @public
 class ReferencesSection(Section):
-    """The adversary's reference federations, for attacks that compare with reference models.
+    """The adversary's reference federations, for attacks that use reference models.
 
     Each has the same settings as the audited run, and trains on data that this run does not use.
-    Training one takes as long as training the audited run.
+    Training a reference federation takes as long as training the audited run.
 
     Attributes:
         count: Number of reference federations per run, from 1 to 256.
         defense: "same" gives each client the defense that it has in the audited run, with other
             random choices: the adversary knows the defense. "none" trains undefended references.
-        online: Whether each reference federation trains on a random half of the audited samples, so
-            that every sample is in half of the federations. ``count`` must then be even and at
-            least 4. Otherwise, no reference federation trains on audited samples.
+        online: True to train each reference federation on a random half of the audited samples, so
+            that half of the federations train on each sample. ``count`` must then be even and at
+            least 4. If False, no reference federation trains on audited samples.
 
     Examples:
         >>> import fedaudit as fa
@@ -170,8 +173,8 @@ class ReferencesSection(Section):
     def _check_count(self) -> "ReferencesSection":
         if self.online and (self.count < 4 or self.count % 2):
             raise ValueError(
-                f"count is {self.count}, but with online every sample is in half of the "
-                "federations; give an even number of at least 4"
+                f"count is {self.count}, but with online, half of the federations train on each "
+                "sample; give an even number of at least 4"
             )
         return self
 
@@ -180,12 +183,12 @@ class ReferencesSection(Section):
 class CanariesSection(Section):
     """Canary clients, which measure how well released models hide one client's update.
 
-    A fair coin decides what a canary client sends in all rounds in which it takes part: the same
-    random direction, or zeros. Canary clients lower accuracy, as their updates are noise.
+    A fair coin decides whether a canary client sends the same random direction in all rounds in
+    which it takes part, or zeros. The updates of canary clients are noise and lower accuracy.
 
     Attributes:
         count: Number of canary clients, at least 20; about half of them send a direction.
-        length: Norm of the direction, which "client-dp" clips like any update; 0 for the clip
+        length: Norm of the direction, which "client-dp" clips like any update; 0 for the clipping
             norm of "client-dp".
 
     Examples:
@@ -195,27 +198,27 @@ class CanariesSection(Section):
     """
 
     count: Annotated[int, Field(ge=20, le=100_000, strict=True)] = 100
-    length: Annotated[float, Field(ge=0, le=LONGEST_CANARY, allow_inf_nan=False)] = 0.0
+    length: Annotated[float, Field(ge=0, le=MAX_CANARY_NORM, allow_inf_nan=False)] = 0.0
 
 
 @public
 class UnlearningSection(Section):
-    """Unlearning of the audited samples of audited clients, and a test of the model after it.
+    """Unlearning of the audited samples of audited clients, and a test of the unlearned model.
 
     The test compares the model with a federation that is retrained without these samples.
 
     Attributes:
         method: "retrain" trains a new federation without the samples. "continue" continues
-            training without them. "ascent" first lets each owner maximise the loss on its samples,
-            and then continues training. "nothing" leaves the model as it is: a control that must
-            fail the test.
+            training without them. "ascent" first lets each audited client maximise the loss on its
+            samples, and then continues training. "nothing" does not change the model: a control
+            that must fail the test.
         rounds: Further rounds of "continue" and "ascent". The learning-rate schedule restarts over
             this many rounds.
         margin: Largest difference in AUC from the retrained federation that passes the test.
-        epochs: Passes of "ascent" over an owner's samples.
+        epochs: Passes of "ascent" over a client's samples.
         lr: Learning rate of "ascent".
-        radius: Largest distance by which "ascent" may move the model, as a share of its distance
-            from a freshly initialised model.
+        radius: Maximum distance by which "ascent" may move the model, as a fraction of its distance
+            from a newly initialised model.
 
     Examples:
         >>> import fedaudit as fa
@@ -233,10 +236,10 @@ class UnlearningSection(Section):
 
 @public
 class SecureSumSection(Section):
-    """Measurement of how well the sum of a round's updates hides one of them.
+    """Measurement of how well the sum of a round's updates hides a single update.
 
-    It takes the view "sum". After the last round, the other clients train again from the model that
-    they received. Their data are redrawn from all training samples except the audited client's.
+    It needs the view "sum". After the last round, the other clients train again from the model that
+    they received. Their data are drawn again from all training samples except the audited client's.
     The sum of their updates is the noise that hides the audited client's update.
 
     Attributes:
@@ -256,14 +259,14 @@ class SecureSumSection(Section):
 class AttackerSection(Section):
     """A malicious client, which sends poisoned updates in some rounds.
 
-    They raise the loss of the audited samples. A client that holds a sample lowers this loss in
-    honest rounds; the loss of an unseen sample stays high.
+    Poisoned updates raise the loss of the audited samples. In the honest rounds between, a client
+    that trains on a sample lowers its loss again; the loss of an unseen sample stays high.
 
     Attributes:
         kind: "mislabel" trains on the audited samples with wrong labels, which are the same in
-            every poisoned round, instead of the client's own samples. "ascent" maximises the loss
-            on the audited samples, up to twice the loss of guessing among all classes. "none" sends
-            honest updates: a control that is measured in the same rounds.
+            every poisoned round, instead of the client's samples. "ascent" maximises the loss on
+            the audited samples, up to twice the loss of uniform predictions. "none" sends honest
+            updates: a control that is measured in the same rounds.
         client: Number of the malicious client; by default the last client that is not audited.
         first: First poisoned round.
         every: Number of rounds from one poisoned round to the next. The last honest round before
@@ -292,4 +295,4 @@ OPTIONAL: Mapping[str, type[Section]] = {
     "secure_sum": SecureSumSection,
     "attacker": AttackerSection,
 }
-"""Optional tables by name; the field of a study is None without its table."""
+"""Optional tables by name. In a study without a table, the field with its name is None."""

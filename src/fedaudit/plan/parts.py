@@ -1,4 +1,4 @@
-"""One run of a study: its parts, its extensions, and its measured rounds."""
+"""A run of a study: its parts, its extensions, and its measured rounds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,16 +52,16 @@ Kind = TypeVar("Kind", bound="Extension")
 
 
 class Recorded(NamedTuple):
-    """Facts about a federation that was recorded and not simulated.
+    """Description of a federation that was recorded and not simulated.
 
     Attributes:
         untrained: Signals of all audited samples on untrained models.
         config: Settings of the recording, for the result.
-        missing: Sentences for the reader about what is unknown of the federation.
-        names: Names of clients that have one.
+        missing: Sentences for readers of a report on facts about the federation that are unknown.
+        names: Names of the clients that have a name.
         coverage: Measured rounds and updates.
-        has_models: False if signals were measured elsewhere, so no model was evaluated.
-        is_separate: Whether each client was measured on the samples of its own draw only.
+        has_models: False if signals were measured elsewhere, so that no model was evaluated.
+        is_separate: Whether each client was measured only on the samples of its own draw.
     """
 
     untrained: tuple[MeasuredRound, ...]
@@ -76,19 +76,19 @@ class Recorded(NamedTuple):
 @short_repr
 @dataclass(frozen=True)
 class Parts:
-    """Parts that a study names, found and checked before data are loaded.
+    """Parts that a study names, looked up and checked before data are loaded.
 
     Attributes:
-        study: Settings, including those that follow from others: digests of custom code, and the
-            number of samples for source inference.
+        study: Settings, including derived ones: digests of custom code, and the number of samples
+            for source inference.
         task: Task of the models.
         partition: Partition of training samples among clients.
-        make_algorithm: Function or class that constructs the algorithm once data are loaded.
-        defenses: One instance for each defended client; training works on copies.
+        make_algorithm: Function or class that constructs the algorithm after data are loaded.
+        defenses: One instance for each defended client. Training uses copies of them.
         server: Server that sends clients their models.
         view: The adversary's view if the algorithm averages parameters.
-        attacks: Attacks that the study names, or those of its set, whether or not the view offers
-            what they need.
+        attacks: Attacks that the study names, or those of its attack set. The view may not allow
+            all of them.
         metrics: Further metrics by name.
         measured_rounds: Measured rounds, ascending.
         extensions: Extensions of the study's optional tables, in the order in which they are added.
@@ -110,7 +110,7 @@ class Parts:
 @short_repr
 @dataclass(frozen=True)
 class Setup:
-    """The parts of one run of a study.
+    """A run of a study, ready to be simulated: settings, data, and all parts.
 
     Attributes:
         study: Settings.
@@ -120,17 +120,17 @@ class Setup:
         algorithm: The federated algorithm.
         defenses: One instance for each defended client.
         view: The adversary's view.
-        attacks: Attacks on membership and on sources that the view allows.
-        refused: Reason for each attack that cannot run.
+        attacks: Membership inference and source inference attacks that the view allows.
+        refused: Maps each attack that cannot run to the reason.
         measured_rounds: Measured rounds, ascending.
         groups: Groups of clients, and the client whose features each sample resembles.
         extensions: Extensions of the study's optional tables.
-        is_shadow: True for an additional federation, such as a shadow federation, of which only
+        is_shadow: True for an additional federation, such as a shadow federation, in which only
             signals are measured.
-        recorded: Facts about a recorded federation; None for a simulated one.
+        recorded: Description of a recorded federation; None for a simulated one.
         server: Server that sends clients their models.
         parts: Parts that the study names; None for a recorded federation.
-        folder: Folder of the run's files, once one is chosen.
+        folder: Folder of the run's files, which is chosen when the run starts.
         title: Name of an additional federation in error messages; empty for the audited one.
     """
 
@@ -159,12 +159,12 @@ class Setup:
         return self.title or f"seed {self.seed}"
 
     def client_name(self, client: ClientId) -> str:
-        """Return the name of a client, or "client" and its number if it has none."""
+        """Return the name of a client, or "client" and its number if it has no name."""
         return plain(self.names.get(client, f"client {client}"))
 
     @property
     def names(self) -> Mapping[ClientId, str]:
-        """Names of clients that have one, as in recordings and in data that name clients."""
+        """Names of clients, if a recording or the data name them."""
         return self.recorded.names if self.recorded else dict(enumerate(self.dataset.client_names))
 
     @property
@@ -203,7 +203,7 @@ class Setup:
 
     @property
     def holdout(self) -> HoldOutRule:
-        """What decides which of their samples clients hold out of training."""
+        """Rule that decides which samples clients hold out of training."""
         rounds = self.study.training.rounds
         return HoldOutRule(self.defenses, self.algorithm, rounds, self.federation_seed)
 
@@ -219,7 +219,7 @@ class Setup:
 
     @property
     def ignores_people(self) -> bool:
-        """True if a person has several audited samples, and samples are audited one by one."""
+        """True if a person has several audited samples, but the unit of the audit is a sample."""
         subject, audit = self.dataset.subject, self.deal.audit
         if subject is None or audit.subject is not None:
             return False
@@ -231,7 +231,7 @@ class Setup:
         return next((e for e in self.extensions if isinstance(e, kind)), None)
 
     def with_extension(self, extension: "Extension") -> "Setup":
-        """Return the run with an extension, which replaces an earlier one of the same class."""
+        """Return the run with an extension, which replaces any extension of the same class."""
         others = tuple(e for e in self.extensions if type(e) is not type(extension))
         return replace(self, extensions=(*others, extension))
 
@@ -239,7 +239,7 @@ class Setup:
         """Return the run without some attacks.
 
         Args:
-            refused: Reason for each of these attacks, by name.
+            refused: Maps the name of each of these attacks to the reason.
         """
         attacks = {name: attack for name, attack in self.attacks.items() if name not in refused}
         return replace(self, attacks=attacks, refused={**self.refused, **refused})
@@ -247,15 +247,15 @@ class Setup:
     def cohort(self, index: int) -> tuple[ClientId, ...]:
         """Return the clients that participate in a round, including clients of extensions."""
         added = {client for extension in self.extensions for client in extension.clients}
-        share = self.study.training.participation
-        return draw_cohort(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
+        clients, fraction = sorted({*self.deal.clients, *added}), self.study.training.participation
+        return draw_cohort(clients, fraction, self.holdout.seed, index)
 
     def refuse_several_models(self, name: str) -> None:
         """Raise if not all clients send an update of one common model."""
         if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
             raise Unsupported(
                 f"{table(name)} needs clients that all send an update of one common model, but "
-                f"those of {type(self.algorithm).__name__} do not; use fedavg, or leave "
+                f"clients of {type(self.algorithm).__name__} do not; use fedavg, or leave "
                 f"{table(name)} out"
             )
 
@@ -269,7 +269,7 @@ class Setup:
 
     @property
     def additional_federations(self) -> "tuple[Setup, ...]":
-        """Additional federations: federations of the adversary and of unlearning."""
+        """Federations that extensions train: those of the adversary, and those of unlearning."""
         return tuple(run for extension in self.extensions for run in extension.federations)
 
     @property
@@ -283,9 +283,9 @@ class FitContext(NamedTuple):
     """Functions that :meth:`Extension.fit` calls after its run is measured.
 
     Attributes:
-        measure: Function that trains an additional federation if necessary, and returns its
-            measured rounds. It takes the federation, a description, and optionally a function
-            that returns the federation to train.
+        measure: Function that trains an additional federation unless its measurements are stored,
+            and returns its measured rounds. It takes the federation, a description, and optionally
+            a function that returns the federation to train.
         progress: Callback for progress.
     """
 
@@ -306,7 +306,7 @@ class MeasuredRun(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Key of the run, which its files contain."""
+        """Key of the run, which is stored in its files."""
         return self.run.key(measuring_device(self.rounds))
 
     def extension(self, kind: type[Kind]) -> Kind:
@@ -318,6 +318,10 @@ class MeasuredRun(NamedTuple):
     def load_tensors(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> Params:
         """Return the tensors that an extension has written to a file of the run's folder.
 
+        Args:
+            file: Name of the file.
+            shapes: Expected shape of each tensor, by name.
+
         Raises:
             Damaged: The file is missing, belongs to another run, or has other contents.
         """
@@ -327,7 +331,8 @@ class MeasuredRun(NamedTuple):
         is_finite = all(bool(tensors[name].isfinite().all()) for name in present)
         if notes.get("run") != self.key or present != shapes or not is_finite:
             raise Damaged(
-                f"{path} is not what this run left; delete {path.parent} and run the study again"
+                f"{path} is not the file that this run wrote; delete {path.parent} and run the "
+                "study again"
             )
         return tensors
 
@@ -337,18 +342,19 @@ Scores = Mapping[tuple[int, ClientId, str], Float[ndarray, " samples"]]
 
 
 class Conclusion(NamedTuple):
-    """Figures and controls that extensions of one class add to a study's result."""
+    """Estimates and results of controls that extensions of one class add to a study's result."""
 
     figures: Sequence[Estimate] = ()
     checks: "Sequence[ControlResult]" = ()
 
 
 class Extension:
-    """Extension of a run by an optional table of its study; base class of all extensions.
+    """Base class of extensions, which optional tables of a study add to its runs.
 
-    Class methods are called for studies with this table (see
-    :func:`fedaudit.extensions.extensions_of`). The run gets an instance by :meth:`add_to`, whose
-    methods are called from set-up to result. The defaults here change nothing.
+    Class methods are called for studies with the extension's table (see
+    :func:`fedaudit.extensions.extensions_of`). :meth:`add_to` adds an instance to a run, and the
+    run calls methods of this instance from its set-up to its result. The methods of this base class
+    change nothing.
     """
 
     table: ClassVar[str] = ""
@@ -356,7 +362,7 @@ class Extension:
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the adversary's view with what the extension adds to it.
+        """Return the adversary's view, with anything that the extension reveals in addition.
 
         Raises:
             FedauditError: The extension cannot be used in this view.
@@ -365,24 +371,24 @@ class Extension:
 
     @classmethod
     def configure_attack(cls, study: Study, attack: Attack) -> Attack:
-        """Return an attack with settings that follow from the extension."""
+        """Return an attack with settings that the extension determines."""
         return attack
 
     @classmethod
     def extra_rounds(cls, study: Study) -> set[int]:
-        """Return further rounds that must be measured."""
+        """Return the rounds that must be measured for the extension."""
         return set()
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with the extension, if its study has the table.
+        """Return the run with the extension, if its study has the extension's table.
 
         Args:
             run: The run with all earlier extensions.
-            dataset: The run's data without a shift.
+            dataset: The run's data before a shift changes its features.
 
         Raises:
-            FedauditError: The extension does not fit the run.
+            FedauditError: The extension cannot be used in the run.
         """
         return run
 
@@ -403,7 +409,7 @@ class Extension:
     def watch(
         self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the rounds of the run before the view is applied; write statistics to a file."""
+        """Yield the run's rounds before the view is applied, and write statistics to a file."""
         return rounds
 
     def measure(
@@ -412,11 +418,11 @@ class Extension:
         """Measure further signals in a measured round."""
 
     def missing_signals(self, run: Setup) -> list[str]:
-        """Return names of signals of :meth:`measure` that are missing in a run's folder."""
+        """Return names of signals from :meth:`measure` that are missing in a run's folder."""
         return []
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if a model cannot be trained that the extension trains after the run."""
+        """Raise if the extension could not train the models that it trains after the run."""
 
     def cost(self) -> str:
         """Return a sentence on the cost of additional federations; empty without cost."""
@@ -456,13 +462,13 @@ class Extension:
 
 @dataclass(frozen=True)
 class Work:
-    """Resources for running a study; they change results at most in the last digits.
+    """Resources for running a study. They change at most the last digits of results.
 
     Attributes:
         engine: Engine that runs clients.
         workers: Number of threads for gradient signals, or of workers of the measuring engine.
         device: Device for training and measurements.
-        progress: Callback for progress of training, figures and controls.
+        progress: Callback for the progress of training, metrics and controls.
         measuring: Engine that measures audited samples; None for this process.
     """
 

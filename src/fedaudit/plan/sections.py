@@ -1,6 +1,6 @@
 """Settings of a study, with their ranges and defaults.
 
-They are all that changes a result. Folders, workers and progress change none and are not settings.
+Results depend only on these settings. Folders, workers and progress bars are not settings.
 """
 
 import hashlib
@@ -63,17 +63,17 @@ from fedaudit.plan.optional import (
 )
 
 SAMPLES_NAMES = ("samples", "fair", "people")
-"""Names of the number of audited samples in a study file."""
+"""Names of the setting for the number of audited samples in a study file."""
 
 _MAX_METRICS = 100
-"""Largest number of false-positive rates, and of further metrics, in one study."""
+"""Maximum number of false-positive rates, and of further metrics, in one study."""
 
 
 class DataSection(Section):
     """The data set.
 
     Attributes:
-        classes: Classes to keep, numbered in this order; all classes if empty.
+        classes: Classes to keep, which are renumbered in this order; all classes if empty.
         first_class: Number of the first class. Lower numbers are reserved for classes of another
             data set, such as a public one.
     """
@@ -101,7 +101,7 @@ class PartitionSection(Section):
 
 
 class TaskSection(Section):
-    """The task that clients train their model for.
+    """The task of the clients' model.
 
     Attributes:
         name: Task by catalogue name, or a custom loss as ``module:function``. The function takes
@@ -127,14 +127,14 @@ class ModelSection(Section):
 class PretrainingSection(Section):
     """Pretraining of the model's frozen network on public data.
 
-    The network is trained once with Adam and kept for all studies with the same settings.
+    The network is trained once with Adam. All studies with the same settings use the same network.
 
     Attributes:
-        data: The public data. If clients have samples of the same data set, its classes must
-            differ from theirs.
+        data: The public data. If clients have samples of the same data set, the public classes
+            must differ from the clients' classes.
         epochs: Passes over the public data.
         batch_size: Samples per training step.
-        lr: Initial learning rate, which decays along half a cosine.
+        lr: Initial learning rate, which decays to 0 along half a period of a cosine.
         seed: Seed of all random choices in pretraining.
     """
 
@@ -161,7 +161,7 @@ class TrainingSection(Section):
 
     Attributes:
         rounds: Number of rounds, from 1 to 999,999.
-        participation: Share of the clients that train in each round, in (0, 1]; 1 for all.
+        participation: Fraction of the clients that train in each round, in (0, 1]; 1 for all.
 
     Examples:
         >>> import fedaudit as fa
@@ -180,7 +180,7 @@ class TrainingSection(Section):
     optimizer: OptimizerName = "sgd"
 
     def local(self) -> LocalTraining:
-        """Return the local training of each client in its round.
+        """Return the settings of a client's local training.
 
         Raises:
             BadInput: Settings contradict each other.
@@ -202,25 +202,27 @@ class AuditSection(Section):
             is the mean over their samples. Data must then name the person of each sample
             (``data.options.person``).
         samples: Number of audited samples of each target, or of people if ``unit`` is "person". A
-            fair draw decides their owners. Aliases of this key: ``fair``, ``people``.
+            fair draw decides which client trains on each. Aliases of this key: ``fair``,
+            ``people``.
         clients_per_person: Number of clients among which the samples of a participating person are
             divided. With 2 or more, people are like patients who visit several hospitals.
         extra_other: Further audited samples that other clients train on.
         extra_unseen: Further audited samples that no client trains on.
         background: Number of training samples of each target that are not audited. If left out, the
             target keeps the size that the partition gives it.
-        sources: Random training samples of each client that source inference asks about, in
-            addition to audited samples; at most as many as the smallest client has. If left out,
-            it is ``samples // (3 * clients)`` if an attack on sources runs on a fair draw and
-            label distributions differ between clients, and 0 otherwise.
+        sources: Number of random training samples of each client on which source inference is
+            tested, in addition to audited samples; at most as many as the smallest client has. If
+            left out, it is ``samples // (3 * clients)`` if a source inference attack runs on a
+            fair draw and label distributions differ between clients, and 0 otherwise.
         every: Number of rounds from one measured round to the next; 0 for
             ``max(1, rounds // 10)``.
         view: What the adversary observes, by catalogue name.
         merge: Clients that the adversary attacks as one client, through the weighted mean of their
-            updates, for example a coalition that hides single updates. The members are then the
-            training samples of all of them. If empty, clients are attacked one by one.
-        keep: What is kept on disk. "signals" keeps measurements only, "snapshots" also the global
-            models of measured rounds, and "full" also all clients' updates of measured rounds.
+            updates. An example is a coalition that hides single updates. The training samples of
+            all these clients are then members. If empty, clients are attacked one by one.
+        keep: What is stored on disk. "signals" stores only measurements, "snapshots" also the
+            global models of measured rounds, and "full" also all clients' updates of measured
+            rounds.
 
     Examples:
         >>> import fedaudit as fa
@@ -254,7 +256,7 @@ class AuditSection(Section):
     def _serialize_samples_as_fair(
         self, serialize: Callable[["AuditSection"], dict[str, object]]
     ) -> dict[str, object]:
-        # Records and the keys of studies and runs have had "fair" since the first version.
+        # The first version named this setting "fair", and so do records and keys of studies.
         values = serialize(self)
         return {"fair" if name == "samples" else name: value for name, value in values.items()}
 
@@ -262,7 +264,7 @@ class AuditSection(Section):
     @classmethod
     def _refuse_two_names(cls, values: object) -> object:
         if isinstance(values, Mapping) and len({*SAMPLES_NAMES} & values.keys()) > 1:
-            raise ValueError("samples, fair and people are one setting; give one of them")
+            raise ValueError("samples, fair and people name the same setting; give one of them")
         return values
 
     @model_validator(mode="after")
@@ -293,13 +295,13 @@ class ServerSection(Section):
 
 @public
 class ShiftSection(Section):
-    """A minority of clients with other features than the majority.
+    """A minority of clients whose features differ from the majority's.
 
     Attributes:
         kind: "rotation" of images (in degrees), "brightness" of images (as a factor), or
             "attribute": clients in the minority have people with one value of the data set's
             attribute, and other clients have people with the other values.
-        minority: Share of the clients that are in the minority, in (0, 1). These are the clients
+        minority: Fraction of the clients that are in the minority, in (0, 1). These are the clients
             with the lowest numbers.
         value: Value of the attribute in the minority; the rarest value if empty.
         minority_range: Range from which each minority client draws its angle or factor.
@@ -327,16 +329,16 @@ class RiskSection(Section):
     Attributes:
         measure: "train-mia", or an attack by catalogue name.
         shadows: Number of shadow models for each model, from 1 to 100.
-        training: "repeated" trains a shadow model for as many rounds as the model that it
-            imitates, in a separate federation. "continued" trains it from that model for a few
+        training: "repeated" trains a shadow model in a separate federation, for as many rounds as
+            the model that it imitates. "continued" starts from that model and trains it for a few
             epochs. This is cheap, but underestimates the risk if models memorise samples.
         epochs: Passes of a continued shadow model over its samples, 5 by default. Giving a number
             sets ``training`` to "continued".
-        sizes: Sizes of shadow models' training sets if the server has fewer samples than clusters
-            have. "proportional" scales all sizes by one factor, and "capped" limits each to half of
-            the samples.
+        sizes: Sizes of shadow models' training sets if the server has fewer samples than the
+            clusters. "proportional" scales all sizes by the same factor, and "capped" limits each
+            size to half of the server's samples.
         samples: Number of the server's samples, on which shadow models are trained. No client
-            trains on them, and they are not audited. 0 for all that are available.
+            trains on them, and they are not audited. 0 for all available samples.
         low: Lowest risk (balanced accuracy) that a client may accept.
         high: Highest risk that a client may accept. Each client's limit is drawn between ``low``
             and ``high``.
@@ -371,7 +373,7 @@ class RiskSection(Section):
     @model_validator(mode="after")
     def _refuse_empty_range(self) -> "RiskSection":
         if self.low >= self.high:
-            raise ValueError(f"low is {self.low} and high is {self.high}; give a low below high")
+            raise ValueError(f"low is {self.low} and high is {self.high}; low must be below high")
         return self
 
 
@@ -381,14 +383,15 @@ class FiguresSection(Section):
 
     Attributes:
         fprs: False-positive rates at which true-positive rates are reported, each in (0, 1].
-        evaluation: "aligned", or "redraw" to draw evaluation samples as published code does (only
-            to compare results with it).
+        evaluation: "aligned" to evaluate the same non-members in all rounds, or "redraw" to draw
+            other non-members for every round and client, as published code does (only to compare
+            results with that code).
         nobody_is_a_member: Whether half of the unseen samples are labelled as members. An
             evaluation must then find no leak.
         permutations: Number of permutations of the membership labels in the permutation control.
         blind_classifier: Whether to train a control classifier that sees inputs only. It takes
             some seconds for each target.
-        alpha: Error level of the corrected family of tests, in (0, 1).
+        alpha: Significance level of the corrected family of tests, in (0, 1).
         most_exposed: Number of most exposed members to list.
         planted_leak: Whether to also train a small run with a planted leak, which every attack
             must find.
@@ -425,34 +428,34 @@ class Study(Section):
     Attributes:
         name: Name of the study and of its folder.
         about: One sentence about the study for readers of the report.
-        hours: Run time as the author measured it, shown to readers; it changes no result.
+        hours: Run time that the author measured, as a text for readers; it affects no result.
         seeds: Seeds; the study has one run for each.
-        pretraining: Pretraining of the model's frozen network. Without this table, it is not
-            pretrained.
-        models: Architectures of clients that do not all have the same one, assigned in turn. Each
-            is a ``[[models]]`` table of ``name`` and ``options``. They replace ``[model]``, and
-            need an algorithm that averages no parameters.
+        pretraining: Pretraining of the model's frozen network. Without this table, the network is
+            not pretrained.
+        models: Architectures, if they differ between clients. They are assigned to clients in
+            rotation. Each is a ``[[models]]`` table of ``name`` and ``options``. They replace
+            ``[model]``, and need an algorithm that averages no parameters.
         server: The server that sends clients the models that they train.
         shadow: Training examples for attacks that learn. Without this table, these attacks run
             only if ``[attacks]`` names them, and then train a shadow federation.
-        references: Reference federations, for attacks that compare with reference models. Without
-            this table, they are trained if ``[attacks]`` names such an attack, or if there is no
+        references: Reference federations, for attacks that use reference models. Without this
+            table, they are trained if ``[attacks]`` names such an attack, or if there is no
             ``[attacks]`` table and the view shows no client's updates.
         canaries: Canary clients, which measure how well one client's update is hidden. Without
-            this table, there are none.
+            this table, there are no canary clients.
         unlearning: Unlearning of audited samples after training. Without this table, nothing is
             unlearned.
-        secure_sum: Measurement of how well the sum of a round's updates hides one of them. Without
-            this table, it is not measured.
+        secure_sum: Measurement of how well the sum of a round's updates hides a single update.
+            Without this table, it is not measured.
         attacker: A malicious client that sends poisoned updates. Without this table, all clients
             are honest.
         shift: Groups of clients with different features. Without this table, features are not
             changed.
         attacks: Options of attacks by name. Without this table, the attacks of ``attack_set`` run.
-        attack_set: Set of attacks that run if there is no ``[attacks]`` table; that of the
-            installed version if left out.
-        code: SHA-256 of the source code of each custom part, filled in by the run. If it is given,
-            a run with other source code is refused. A module's name covers its whole file.
+        attack_set: Set of attacks that run if there is no ``[attacks]`` table; by default, the set
+            of the installed version.
+        code: SHA-256 of the source code of each custom part, which a run fills in. A run with
+            other source code then raises an error. The digest of a module covers its whole file.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -488,13 +491,13 @@ class Study(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_attack_set(cls, values: object) -> object:
-        # Later versions may have another default set, and the record has to name the one that ran.
+        # The record must name the set that ran, since later versions may have another default.
         if isinstance(values, dict) and not values.get("attacks"):
             return {"attack_set": DEFAULT_SET, **values}
         return values
 
     @model_validator(mode="after")
-    def _check_together(self) -> "Study":
+    def _check_consistency(self) -> "Study":
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"a seed is repeated in {list(self.seeds)}; give each once")
         if self.audit.draw == "fair" and self.audit.samples == 0:
@@ -526,7 +529,7 @@ class Study(Section):
     def _check_sources(self) -> None:
         if not self.audit.sources:
             return
-        # Imported here, as reading settings needs no code that draws samples.
+        # Imported here, since reading settings needs no code that draws samples.
         from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 
         if self.audit.draw in OF_EACH_CLIENT:
@@ -544,14 +547,14 @@ class Study(Section):
         if len(set(merged) & set(targets)) > 1:
             raise ValueError(
                 f"audit.targets {list(targets)} names several clients of audit.merge, which are "
-                "attacked as one; name one of them"
+                "attacked as one client; name only one of them"
             )
 
     def _check_models(self) -> None:
         if self.models and self.model != ModelSection():
             raise ValueError(
-                f"model is {self.model.name!r} for all clients, but models has one for each; "
-                "leave out one of them"
+                f"model is {self.model.name!r} for all clients, but models assigns different ones; "
+                "leave out model or models"
             )
         if len(self.models) > self.partition.clients:
             raise ValueError(
@@ -578,14 +581,14 @@ class Study(Section):
 
     @property
     def has_equal_clients(self) -> bool:
-        """True if every client has the same label distribution and features."""
+        """True if all clients have the same distribution of labels and features."""
         return self.partition.scheme == "iid" and self.shift is None
 
     @property
     def pretrained_settings(self) -> dict[str, object]:
         """All settings that determine the pretrained network."""
         settings = self.model_dump(mode="json", include={"model", "pretraining"})
-        # The options of denoising change what is measured and not how the network is trained.
+        # The options of denoising affect measurements but not the training of the network.
         options = {} if self.task.name == "denoising" else self.task.options
         task = {"name": self.task.name, "options": options} if options else self.task.name
         parts = [("model", self.model.name), ("task", self.task.name)]
@@ -621,8 +624,8 @@ class Study(Section):
             client = max(unaudited, default=-1)
         if client not in unaudited:
             raise BadInput(
-                f"attacker.client is {self.attacker.client}, and has to be one of the "
-                f"{self.partition.clients} clients that is not audited; give another, or audit "
-                "fewer clients"
+                f"attacker.client is {self.attacker.client}, but must be one of the "
+                f"{self.partition.clients} clients that is not audited; give another client, or "
+                "audit fewer clients"
             )
         return client

@@ -1,4 +1,4 @@
-"""Settings from a TOML file or from plain values, with errors worded for their author."""
+"""Reading of settings from a TOML file or from plain values, with errors for the file's author."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, nearest, option, setting, unknown_name
-from fedaudit.core.files import LARGEST, SHORT, TooLarge, parsed_json, read_text
+from fedaudit.core.files import MAX_INTEGER, MAX_USER_FILE_BYTES, TooLarge, parsed_json, read_text
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound=BaseModel)
 
 _MAX_SHOWN = 80
-"""Largest number of characters of a wrong value that an error message shows."""
+"""Maximum number of characters of a wrong value that an error message shows."""
 
 _STRING_OR_COMMENT = re.compile(
     r'''"{3}(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|"(?:[^"\\\n]++|\\.)*+"'''
@@ -30,19 +30,19 @@ _STRING_OR_COMMENT = re.compile(
 """A string or comment in TOML, whose dots do not separate parts of a key."""
 
 _MANY_DOTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{MAX_DEPTH},}}")
-"""Key with more parts than any setting has. The parser takes quadratic time in their number."""
+"""Key with more parts than any setting has. The time of the parser is quadratic in this number."""
 
 _BYTE_ORDER_MARK = "\ufeff"
 _CHECKOUT_FOLDERS = ("studies", "examples")
 _MAX_NEAR_FILES = 1000
-"""Largest number of files in a folder that are compared with a misspelt name."""
+"""Maximum number of files in a folder that are compared with a misspelt name."""
 
 
 def read_toml(path: Path, what: str) -> dict[str, object]:
     """Return the tables of a TOML file.
 
-    The file ``study.json`` in the folder of a run is also read. It gets the defaults of the version
-    that wrote it.
+    The file ``study.json`` in the folder of a run can also be read. Its missing settings get the
+    defaults of the version of fedaudit that wrote it.
 
     Raises:
         BadInput: The file does not exist, is not TOML, or is too large or too deeply nested.
@@ -50,7 +50,7 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
     if path.exists() and not path.is_file():
         raise BadInput(f"{what} {path} is not a regular file; give the path of a TOML file")
     try:
-        text = read_text(path, max_bytes=SHORT)
+        text = read_text(path, max_bytes=MAX_USER_FILE_BYTES)
     except TooLarge as error:
         raise BadInput(f"{error}; {what} is a short file") from error
     except FileNotFoundError as error:
@@ -58,7 +58,10 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
         near = [str(path.with_name(f"{name}.toml")) for name in nearest(path.stem, stems)]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         if not near and path.parts[0] in _CHECKOUT_FOLDERS:
-            hint = f"the folder {path.parts[0]} is in a checkout of fedaudit, not in its package; "
+            hint = (
+                f"the folder {path.parts[0]} is in a checkout of fedaudit, not in the installed "
+                "package; "
+            )
         raise BadInput(
             f"{what} {path} does not exist; {hint}give the path of a TOML file"
         ) from error
@@ -98,21 +101,27 @@ def parsed_toml(text: str, source: str) -> dict[str, object]:
 
 
 def _checked(values: dict[str, object], source: str) -> dict[str, object]:
-    if deeper_than(values, MAX_DEPTH):
-        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, but no setting does")
+    _refuse_deep(values, source)
     for key in keys(values):
         refuse_many_dots(key, source)
-    if any(abs(number) > LARGEST for number in whole_numbers(values)):
+    if any(abs(number) > MAX_INTEGER for number in whole_numbers(values)):
         raise BadInput(f"{source} has a whole number of over 64 bits, but no setting is so large")
     return values
 
 
+def _refuse_deep(values: dict[str, object], source: str) -> None:
+    if deeper_than(values, MAX_DEPTH):
+        raise BadInput(
+            f"{source} has more than {MAX_DEPTH} levels of tables, but no setting has so many"
+        )
+
+
 def refuse_many_dots(name: str, source: str) -> None:
-    """Raise if the dotted name of a setting has more parts than settings nest."""
+    """Raise if the dotted name of a setting has more parts than any setting."""
     if name.count(".") >= MAX_DEPTH:
         raise BadInput(
-            f"{source} nests over {MAX_DEPTH} levels deep, by the dots of {name[:40]!r}..., but no "
-            "setting does"
+            f"{source} has more than {MAX_DEPTH} levels of tables in the name {name[:40]!r}..., "
+            "but no setting has so many"
         )
 
 
@@ -124,17 +133,18 @@ def study_from(
     Args:
         values: Tables and settings, as in a study file.
         source: Origin of the values, for error messages.
-        overrides: Dotted names of settings with another origin.
+        overrides: Dotted names of settings that do not come from this source.
 
     Raises:
-        BadInput: A setting is wrong. One sentence names the first such setting and what is allowed.
+        BadInput: A setting is wrong. The message names the first such setting and what is allowed.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.study_from({"name": "mine", "data": {"name": "digits"}}).data.name
         'digits'
     """
-    # Imported here, as the gate checks policies with this module and must not load training code.
+    # Imported here, since the gate checks policies with this module and must not load training
+    # code.
     from fedaudit.plan.sections import Study
 
     return settings_from(values, Study, source=source, overrides=overrides)
@@ -147,19 +157,18 @@ def settings_from(
     source: str = "the study",
     overrides: Collection[str] = (),
 ) -> Kind:
-    """Return checked settings of a kind from plain values.
+    """Return checked settings from plain values.
 
     Args:
         values: Tables and settings, as in a file.
         kind: Class of the settings.
         source: Origin of the values, for error messages.
-        overrides: Dotted names of settings with another origin.
+        overrides: Dotted names of settings that do not come from this source.
 
     Raises:
-        BadInput: A setting is wrong. One sentence names the first such setting and what is allowed.
+        BadInput: A setting is wrong. The message names the first such setting and what is allowed.
     """
-    if deeper_than(values, MAX_DEPTH):
-        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, but no setting does")
+    _refuse_deep(values, source)
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -169,8 +178,8 @@ def settings_from(
 def refusal_of(
     error: ValidationError, kind: type[BaseModel], source: str, overrides: Collection[str] = ()
 ) -> BadInput:
-    """Return the error of pydantic in one sentence for the author of the settings."""
-    # A misspelt name is the reason for a missing one.
+    """Convert an error of pydantic to one sentence for the author of the settings."""
+    # Missing settings come last, since the reason may be a misspelt name.
     faults = sorted(error.errors(), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
     dotted = ".".join(str(part) for part in first["loc"])
@@ -179,7 +188,7 @@ def refusal_of(
         *path, key = (str(part) for part in first["loc"])
         what = "setting" if override else f"setting in {source}"
         return unknown_name(what, ".".join([*path, key]), _setting_names(path, kind))
-    # Pydantic also reports a list with wrong entries as too short, which is no further fault.
+    # A list with wrong entries is also reported as too short by pydantic, which is not counted.
     others = [fault for fault in faults[1:] if fault["loc"] != first["loc"][:-1]]
     count = f" (and {len(others)} more)" if others else ""
     message = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
@@ -188,16 +197,17 @@ def refusal_of(
     if not name.startswith("--"):
         # Overrides in Python are a mapping, whose keys are the dotted names.
         name = override
-    place = name if override and dotted else f"{setting(dotted)} in {source}" if dotted else source
-    # The message of a validator of a whole table already states the value.
-    of_table = first["type"] in ("missing", "value_error") and isinstance(
+    where = name if override and dotted else f"{setting(dotted)} in {source}" if dotted else source
+    # Messages of validators of a whole table already state the value.
+    states_value = first["type"] in ("missing", "value_error") and isinstance(
         first["input"], Mapping | BaseModel
     )
-    of_table = of_table or isinstance(first.get("ctx", {}).get("error"), BadInput)
-    return BadInput(f"{place}: {message}{'' if of_table else _got(first['input'])}{count}")
+    states_value = states_value or isinstance(first.get("ctx", {}).get("error"), BadInput)
+    wrong_value = "" if states_value else _format_wrong_value(first["input"])
+    return BadInput(f"{where}: {message}{wrong_value}{count}")
 
 
-def _got(value: object) -> str:
+def _format_wrong_value(value: object) -> str:
     text = repr(value)
     if len(text) > _MAX_SHOWN:
         text = f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
@@ -223,7 +233,7 @@ _IN_WORDS = {
     "string_pattern_mismatch": "it should be of letters, digits and '._=,+-' (at most 200), "
     "beginning with a letter or digit",
 }
-"""Messages for the author of a TOML file, by pydantic's type of error."""
+"""Maps pydantic's types of errors to messages for the author of a TOML file."""
 
 
 def _setting_names(path: list[str], section: type[BaseModel]) -> list[str]:

@@ -142,9 +142,9 @@ def cluster_table(record: Record) -> Grid:
     runs = max((len(study.runs) for study in studies), default=1)
 
     def cell(mean: Estimate) -> Cell | None:
-        doubted = failed and any(word in mean.metric for word in _ON_ATTACKS)
+        with_doubt = failed and any(word in mean.metric for word in _ON_ATTACKS)
         raised = evidence.Marker(tone="raised" if mean.metric == VIOLATIONS and mean.value else "")
-        look = evidence.DOUBTED if doubted else raised
+        look = evidence.DOUBTED if with_doubt else raised
         return value_cell(mean, look, mark=notes.mark(mean.note), unbounded="")
 
     return estimate_table(

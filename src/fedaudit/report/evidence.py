@@ -9,7 +9,7 @@ from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.wording import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance, by_test_alone
+from fedaudit.results.guessing import above_chance, exceeds_by_test_only
 from fedaudit.results.record import ControlResult, Curve, Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
@@ -217,7 +217,7 @@ def marker_of(figure: Estimate) -> Marker:
     """Return the marker of a figure in tables."""
     if figure.doubt:
         return DOUBTED
-    if by_test_alone(figure):
+    if exceeds_by_test_only(figure):
         return SIZE_OPEN
     if not above_chance(figure):
         return Marker()

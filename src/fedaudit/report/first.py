@@ -26,7 +26,12 @@ from fedaudit.results.estimate import (
     VIOLATIONS,
     Estimate,
 )
-from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, without_doubts
+from fedaudit.results.guessing import (
+    NOT_RELIED_ON,
+    above_chance,
+    exceeds_by_interval_only,
+    without_doubts,
+)
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import UNLEARNING
 
@@ -247,7 +252,7 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
 
 
 def _not_above(figure: Estimate, guessing: str = "guessing") -> str:
-    corrected = " after correction for multiple testing" * by_interval_alone(figure)
+    corrected = " after correction for multiple testing" * exceeds_by_interval_only(figure)
     return f"not shown to be above {guessing}{corrected}"
 
 

@@ -75,7 +75,7 @@ def _deletion(record: Record) -> Picture:
     lines = []
     for row in unlearning_rows(record):
         name, middle = shortened(row.after.attack, 60), row.retrained.number
-        figures = [figure.doubted(doubt) for figure in (row.after, row.retrained, row.before)]
+        figures = [figure.with_doubt(doubt) for figure in (row.after, row.retrained, row.before)]
         marks = [
             mark_of(figure, look, f"{name} {when}: AUC")
             for figure, (when, look) in zip(figures, looks.items(), strict=True)
@@ -264,7 +264,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
     if risk is None:
         return None
     if is_doubted:
-        risk, estimated = risk.doubted(NOT_RELIED_ON), None
+        risk, estimated = risk.with_doubt(NOT_RELIED_ON), None
     label = wording.join(f"{wording.capital(shortened(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if estimated is not None:

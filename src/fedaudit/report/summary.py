@@ -36,7 +36,7 @@ SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
 MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown files
 MARKDOWN_MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, by which an earlier summary is recognised."""
-MOST_LISTED = 14  # largest number of entries of a list or rows of a table; the report has all
+MAX_LISTED = 14  # largest number of entries of a list or rows of a table; the report has all
 WITHDRAWN = ("void", "control failed")  # verdicts under which no figure counts
 POLICY_TITLE = "What the policy says"
 _LONG, _SHORT = 300, 80  # lengths at which texts and names are cut
@@ -283,7 +283,7 @@ def _controls(record: Record, first: FirstScreen) -> Section:
     grid, table = controls_table(record), None
     if grid.rows:
         rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
-        table = Table(tuple(column.text for column in grid.columns), rows[:MOST_LISTED])
+        table = Table(tuple(column.text for column in grid.columns), rows[:MAX_LISTED])
     signs = {"✓": ("passed", "good"), "?": ("incomplete", "doubt")}
     badge, tone = signs.get(first.sign, ("failed", "alarm"))
     return Section(title, badge, tone, lead, table=table)
@@ -301,12 +301,12 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
         runs = wording.plural(len(record.seeds), "training run")
         scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
     listed = [wording.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
-    excess = len(listed) - MOST_LISTED
+    excess = len(listed) - MAX_LISTED
     excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
         "What was not tested",
         lead="The answer above does not cover the following.",
-        items=(*listed[:MOST_LISTED], *excess_note),
+        items=(*listed[:MAX_LISTED], *excess_note),
         remarks=(scale, *(f"Undecided: {shortened(item, 2 * _LONG)}" for item in undecided[:4])),
     )
 

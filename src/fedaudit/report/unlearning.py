@@ -94,8 +94,8 @@ def unlearning_section(record: Record) -> Section | None:
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
             return verdict_text(deletion_verdict(record, figure.note))
-        doubted = figure.attack and deletion.verdict == WITHHELD
-        return value_cell(figure.doubted(NOT_RELIED_ON) if doubted else figure, unbounded="")
+        with_doubt = figure.attack and deletion.verdict == WITHHELD
+        return value_cell(figure.with_doubt(NOT_RELIED_ON) if with_doubt else figure, unbounded="")
 
     table = estimate_table(
         f"AUC of deleted against unseen {units_of(record)}, and utility",
@@ -129,7 +129,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
         detail += f"; test accuracy {', '.join(texts)}"
     if deletion.verdict == WITHHELD:
         detail = NOT_RELIED_ON
-    tone = "" if deletion.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
+    tone = "" if deletion.verdict in (*unlearning.WITHOUT_EVIDENCE, WITHHELD) else "alarm"
     return [Tile(f"Unlearning by {_method(record)}", verdict_text(deletion.verdict), detail, tone)]
 
 

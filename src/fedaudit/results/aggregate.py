@@ -30,12 +30,12 @@ from fedaudit.results.estimate import COUNTS, Coordinates, Estimate, Interval, T
 
 @dataclass(frozen=True)
 class Value(IntervalEstimate[float | None]):
-    """Figure of one run and client, with limits that may be None.
+    """Figure of one run and client, possibly without limits.
 
     Attributes:
-        cancels: True if the errors of several runs cancel, because each run has its own samples and
-            its figure is unbiased. False for accuracies on shared test samples and for rates at a
-            threshold that each run chooses.
+        cancels: True if random errors of several runs cancel in their mean, because each run has
+            its own samples and its figure is unbiased. False for accuracies on shared test samples
+            and for rates at a threshold that each run chooses.
     """
 
     cancels: bool = False
@@ -47,7 +47,8 @@ class Value(IntervalEstimate[float | None]):
 
 
 Values = Mapping[int | None, Mapping[int | None, Value]]
-"""Figures by seed and target client; the seed None holds the record's figures over its runs."""
+"""Figures by seed and target client. The key None instead of a seed is for figures over all runs of
+the record."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class OverSeeds(SeedMean):
 
 
 NO_NARROWER = "no narrower than these runs"
-"""End of the method of limits for further runs that were widened to contain those of these runs."""
+"""Ends the method of an interval for further runs that was widened to contain the interval for the
+completed runs."""
 
 
 def further_runs_interval(
@@ -67,17 +69,18 @@ def further_runs_interval(
     within: tuple[float, float] = (-math.inf, math.inf),
     these: tuple[float | None, float | None] | None = None,
 ) -> Interval:
-    """Return Student-t limits of the mean over all seeds, or why fewer than five runs give none.
+    """Return Student-t limits of the mean over all possible seeds.
 
-    The uncertainty about the completed runs also applies to the mean over all seeds. The interval
-    is therefore widened to contain the interval for the completed runs. For rates, the latter is
-    the wider one, because its limits hold at every threshold.
+    With fewer than five runs there are no limits, and the method says so. The uncertainty about the
+    completed runs also applies to the mean over all possible seeds. The interval is therefore
+    widened to contain the interval for the completed runs. For rates, that interval is often the
+    wider one, because its limits hold at every threshold.
 
     Args:
         values: The figure in each run.
         within: Range of the figure.
-        these: Limits for the completed runs, or None if these have no interval. A limit that is
-            None means the end of the range.
+        these: Limits for the completed runs, or None if they have no interval. A limit that is None
+            means the end of the range.
     """
     if len(values) < FEWEST_RUNS:
         return Interval(method=too_few_runs(len(values)))
@@ -92,7 +95,7 @@ def further_runs_interval(
 
 
 def describe_runs(runs: int) -> str:
-    """Return words for the completed runs, such as "these 3 runs", for an interval's method."""
+    """Return a phrase for the completed runs, such as "these 3 runs", for an interval's method."""
     return f"these {runs} runs" if runs > 1 else "the one run"
 
 
@@ -100,8 +103,8 @@ def average_each(figures: Sequence[Estimate]) -> list[Estimate]:
     """Return every figure averaged over its runs, in the order of the figures.
 
     Args:
-        figures: Figures of runs. Those that differ only in the seed are averaged. A figure of a
-            single run is returned as it is.
+        figures: Figures of single runs. Figures that differ only in the seed are averaged. The
+            average over one run is the figure of that run.
     """
     groups: dict[tuple[object, ...], list[Estimate]] = {}
     for figure in figures:
@@ -122,7 +125,7 @@ def _study_of(figure: Estimate) -> tuple[str, ...]:
 
 
 def without_seed(figure: Estimate) -> tuple[object, ...]:
-    """Return the coordinates that identify a figure, without its seed."""
+    """Return a key that is equal for figures that differ only in the seed."""
     names = [name for name in Coordinates.model_fields if name != "seed"]
     return figure.metric, figure.against, *(getattr(figure, name) for name in names)
 
@@ -136,33 +139,33 @@ def _notes_of(figures: Sequence[Estimate], runs: int) -> str:
 
 
 def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
-    """Return the mean of a figure over several runs, with limits for these runs and further ones.
+    """Return the mean of a figure over several runs, with limits for these and for further runs.
 
-    Runs without a value, all because of too few samples, are left out and mentioned in the note.
-    The one-sided tests of the runs are combined into one.
+    Runs that have no value because of too few samples are left out, and the note mentions them. The
+    one-sided tests of the runs are combined into one test.
 
     Args:
         figures: The same figure of each run.
         limits: Limits of each run that has a value, as a function of the confidence. They are
-            needed for rates, because each run chooses its own threshold. A rate over several runs
-            has no limits without them.
+            needed for rates, because each run chooses its own threshold. Without them, a rate over
+            several runs has no limits.
 
     Source: Fisher 1925, section 21.1 (tests of several runs).
     """
     valued = [figure for figure in figures if figure.value is not None]
     missing = [figure for figure in figures if figure.value is None]
-    why = f": {missing[0].note}" if missing and missing[0].note else ""
+    reason = f": {missing[0].note}" if missing and missing[0].note else ""
     if not valued:
-        note = f"0 of {len(figures)} seeds gave this figure{why}"
+        note = f"0 of {len(figures)} seeds gave this figure{reason}"
         return figures[0].model_copy(update={"seed": None, "note": note})
     if len(figures) == 1:
         return valued[0].model_copy(update={"seed": None, "tests": _tests_over_runs(valued)})
     values = [figure.value or 0.0 for figure in valued]
-    rate = rate_of(valued[0].metric) is not None
+    is_rate = rate_of(valued[0].metric) is not None
     over_these = _limits_of(valued, limits)
-    # Limits of the share of members above the thresholds that the runs used.
-    shares = [(figure, figure.at_threshold or Interval()) for figure in valued if rate]
-    limited = _limited([(figure.value, part.low, part.high) for figure, part in shares])
+    # For rates, also limits of the fraction of members above the thresholds that the runs used.
+    fixed = [(figure, figure.at_threshold or Interval()) for figure in valued if is_rate]
+    limited = _limited([(figure.value, part.low, part.high) for figure, part in fixed])
     at_threshold = summed(limited) if limited else None
     method = f"{_methods(valued)}, over {describe_runs(len(valued))}"
     left_out = f" of {len(figures)}" if missing else ""
@@ -172,7 +175,7 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
     # Limits from summed variances may leave the range of the figure.
     these = None
     if over_these is not None:
-        these = _least(over_these.low, valued), min(over_these.high, maximum)
+        these = _lower_limit(over_these.low, valued), min(over_these.high, maximum)
     return valued[0].model_copy(
         update={
             "seed": None,
@@ -189,7 +192,7 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
             "at_threshold": None
             if at_threshold is None
             else Interval(low=max(at_threshold.low, 0.0), high=min(at_threshold.high, 1.0)),
-            "note": f"mean over {len(valued)}{left_out} seeds{why}",
+            "note": f"mean over {len(valued)}{left_out} seeds{reason}",
             "further": further_runs_interval(values, within=(minimum, maximum), these=these)
             if len(valued) > 1
             else None,
@@ -198,7 +201,7 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
 
 
 def _tests_over_runs(figures: Sequence[Estimate]) -> list[Test]:
-    """Combine the tests that all runs have, one for each null hypothesis."""
+    """Combine the tests of each null hypothesis that was tested in all runs."""
     combined_tests = []
     for null in dict.fromkeys(test.null for test in figures[0].tests):
         tested = [(figure, test) for figure in figures if (test := figure.test(null)) is not None]
@@ -217,7 +220,7 @@ def _tests_over_runs(figures: Sequence[Estimate]) -> list[Test]:
 
 
 def _one_sided(figure: Estimate, test: Test) -> float | None:
-    """Return a one-sided p-value, or an upper bound if the figure is not above its null level."""
+    """Return a one-sided p-value of a test, or 1 if the figure is not above 0."""
     if test.p_value is None or not test.two_sided:
         return test.p_value
     # The exact test is symmetric.
@@ -230,11 +233,11 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
 
 
 def correct_tests(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
-    """Return the figures with every test corrected for all tests of its null hypothesis.
+    """Return the figures with tests that are corrected for multiple testing.
 
     Args:
-        figures: The tests of each null hypothesis among these figures form one family. It must
-            contain every figure that a reader could pick the largest from.
+        figures: All figures among which a reader could pick the largest. Their tests of one null
+            hypothesis form a family.
         alpha: Error level of each family, in (0, 1).
 
     Source: Holm 1979.
@@ -259,9 +262,12 @@ def correct_tests(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
     ]
 
 
-def _least(low: float, figures: Sequence[Estimate]) -> float | None:
-    """Return a lower limit, or None if no run has one and this one is the end of the range."""
-    minimum = figures[0].range.least
+def _lower_limit(low: float, figures: Sequence[Estimate]) -> float | None:
+    """Return a lower limit within the figure's range.
+
+    It is None if no run has a lower limit and ``low`` does not exceed the end of the range.
+    """
+    minimum = figures[0].range.minimum
     if low <= minimum and all(figure.low is None for figure in figures):
         return None
     return max(low, minimum)
@@ -278,7 +284,7 @@ def _limits_of(figures: Sequence[Estimate], limits: Sequence[LimitsAt]) -> Confi
 def _limited(
     figures: Sequence[tuple[float | None, float | None, float | None]],
 ) -> list[Limited[float]] | None:
-    """Return values with their limits, or None if a number is missing."""
+    """Return values with their limits; None if a value or a limit is missing."""
     limited = [
         Limited(value, low, high)
         for value, low, high in figures
@@ -288,7 +294,7 @@ def _limited(
 
 
 def restrict_targets(values: Values, targets: Collection[int | None]) -> Values:
-    """Return the values at the given targets; seeds without any of them are left out."""
+    """Return the values of the given targets, without seeds that have none of them."""
     by_seed = {
         seed: {target: value for target, value in by_target.items() if target in targets}
         for seed, by_target in values.items()
@@ -297,10 +303,10 @@ def restrict_targets(values: Values, targets: Collection[int | None]) -> Values:
 
 
 def average_figures(parts: Sequence[Values]) -> Values:
-    """Return the mean of several figures for each seed and target that all of them have.
+    """Return the mean of several figures, for each seed and target that all of them have.
 
     Figures of one run are computed on the same samples, so their limits are averaged. A record's
-    figures over its runs are averaged only if all of them cover the same runs.
+    figures over its runs are averaged only if they all cover the same runs.
     """
     return {
         seed: {target: _mean(values, "figures") for target, values in by_target.items()}
@@ -330,10 +336,10 @@ def seeds_of(values: Values, target: int | None) -> frozenset[int]:
 
 
 def mean_over_seeds(values: Values) -> OverSeeds | None:
-    """Return the mean over seeds of the mean over clients; None without a value.
+    """Return the mean over seeds of the mean over clients; None if there are no values.
 
     Clients of one run share a model, so their limits are averaged. If the record has limits over
-    its seeds for each client, these are used; otherwise those of the runs are combined.
+    its seeds for every client, these are used. Otherwise the limits of its runs are combined.
     """
     means = {s: _mean(list(row.values())) for s, row in values.items() if row and s is not None}
     of_record = values.get(None, {})
@@ -352,25 +358,28 @@ def mean_over_seeds(values: Values) -> OverSeeds | None:
 
 
 def difference(values: Values, base: Values) -> Difference | None:
-    """Return values minus base's at the clients and seeds that both have; None without any.
+    """Return the mean difference between two figures, at the clients and seeds that both have.
 
-    Seeds are paired: two studies of one seed have the same client data and audited samples, so that
-    shared effects cancel. The two intervals of a seed are combined as if they were independent,
-    which makes them conservative.
+    Two studies with one seed have the same client data and audited samples. Seeds are therefore
+    paired, so that effects on both studies cancel. The two intervals of a seed are combined as if
+    they were independent, which makes the result conservative.
+
+    Returns:
+        Difference ``values`` - ``base``; None if they have no seed and client in common.
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
     """
     gaps = []
     for seed in [seed for seed in values if seed in base and seed is not None]:
-        both = [target for target in values[seed] if target in base[seed]]
-        if both:
-            sides = (_mean([side[seed][target] for target in both]) for side in (values, base))
-            gaps.append(subtract_figures(*sides))
+        shared = [target for target in values[seed] if target in base[seed]]
+        if shared:
+            means = (_mean([side[seed][target] for target in shared]) for side in (values, base))
+            gaps.append(subtract_figures(*means))
     return mean_difference(gaps)
 
 
 def mean_difference(gaps: Sequence[Value]) -> Difference | None:
-    """Return the mean of the differences of several seeds; None without any."""
+    """Return the mean of the differences of several seeds; None if there are none."""
     if not gaps:
         return None
     if len(gaps) == 1:
@@ -392,7 +401,7 @@ def mean_difference(gaps: Sequence[Value]) -> Difference | None:
 
 
 def subtract_figures(figure: Value, other: Value) -> Value:
-    """Return one figure less another, with limits combined as if the two were independent."""
+    """Return the difference of two figures, with limits combined as if they were independent."""
     gap = figure.value - other.value
     if figure.low is None or figure.high is None or other.low is None or other.high is None:
         return Value.without_limits(gap)
@@ -406,7 +415,7 @@ def subtract_figures(figure: Value, other: Value) -> Value:
 
 
 def _over_seeds(runs: Sequence[Value]) -> Value:
-    """Return the mean of independent runs; limits only if all have them."""
+    """Return the mean over independent runs, with limits if all runs have them."""
     value = fmean(run.value for run in runs)
     limited = _limited([(run.value, run.low, run.high) for run in runs])
     if limited is None:
@@ -416,7 +425,7 @@ def _over_seeds(runs: Sequence[Value]) -> Value:
 
 
 def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
-    """Return the mean of figures of the same run or runs; limits only if all have them."""
+    """Return the mean of figures of the same run or runs, with limits if all figures have them."""
     if len(parts) == 1:
         return parts[0]
     value = fmean(part.value for part in parts)

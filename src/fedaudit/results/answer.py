@@ -1,28 +1,34 @@
-"""Answer about one sample or person, which holds personal data and belongs to no record or pack."""
+"""Answer about one sample or person. It is personal data, and no record or pack contains it."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.results.fields import Count, Part, Share, refuse_disorder, refuse_ragged
+from fedaudit.results.fields import (
+    Count,
+    Part,
+    Share,
+    refuse_unequal_lengths,
+    refuse_unordered_limits,
+)
 
 OriginName = Literal["member", "other_client", "unseen"]
 Contrast = Literal["unseen", "other_client"]
 
 
 class AttackAnswer(Part):
-    """What one attack in one run shows of a unit, which is a sample or a person.
+    """Result of one attack in one run about a unit, which is a sample or a person.
 
     Attributes:
         attack: Name of the attack.
-        above_nonmembers: Share of non-members that score strictly below the unit.
-        p_value: P-value of "the unit is not a member", by this attack alone.
-        flagged: Whether ``p_value`` is at most the false-alarm rate; None if no score could reach
-            it with so few non-members.
-        chance_low: Lower 95 % limit of the chance of membership at the prior, among units that
-            score at least as high.
-        chance_high: Its upper 95 % limit.
-        others_as_high: Audited members of other clients that score at least as high.
+        above_nonmembers: Fraction of non-members that score strictly below the unit.
+        p_value: P-value of the null hypothesis that the unit is not a member, by only this attack.
+        flagged: Whether ``p_value`` is at most the false-alarm rate. None if there are so few
+            non-members that no score could reach it.
+        chance_low: Lower 95 % limit of the probability that a unit with at least this score is a
+            member, given the prior.
+        chance_high: Upper 95 % limit of this probability.
+        others_as_high: Number of other clients' audited members that score at least as high.
     """
 
     attack: str
@@ -34,27 +40,29 @@ class AttackAnswer(Part):
     others_as_high: Count = 0
 
     @model_validator(mode="after")
-    def _possible(self) -> "AttackAnswer":
-        refuse_disorder(self.chance_low, None, self.chance_high)
+    def _validate_numbers(self) -> "AttackAnswer":
+        refuse_unordered_limits(self.chance_low, None, self.chance_high)
         return self
 
 
 class RunAnswer(Part):
-    """What the attacks in one run show of a unit.
+    """Result of all attacks in one run about a unit.
 
     Attributes:
         seed: Seed of the run.
-        origin: Where the unit comes from, as the audit knows.
+        origin: True origin of the unit, which the audit knows.
         members: Number of other audited members.
-        nonmembers: Number of non-members that it is compared with.
+        nonmembers: Number of non-members with which the unit is compared.
         others: Number of audited units of other clients.
-        attacks: The attacks that are relied on; at least one.
-        withdrawn: Reason for each attack that is not relied on, by name.
+        attacks: Results of reliable attacks; at least one.
+        withdrawn: By name of an unreliable attack, the reason why it is not used.
         p_value: P-value of all attacks together.
-        flagged: Whether it is at most the false-alarm rate; None if none could be.
+        flagged: Whether ``p_value`` is at most the false-alarm rate; None if no score could reach
+            it.
         members_flagged: Number of the other audited members that the attacks together flag.
-        others_flagged: Number of the other clients' units that they flag, which may exceed the
-            false-alarm rate, since others' training also leaves traces.
+        others_flagged: Number of other clients' units that the attacks together flag. Their
+            fraction may exceed the false-alarm rate, since training by other clients also leaves
+            traces.
     """
 
     seed: Count
@@ -71,16 +79,17 @@ class RunAnswer(Part):
 
 
 class SourceAnswer(Part):
-    """Posterior over clients of one source attack in one run.
+    """Posterior probability of each client, by one source attack in one run.
 
     Attributes:
         attack: Name of the attack.
         seed: Seed of the run.
         clients: Names of the clients.
-        posterior: The attack's posterior.
-        by_labels: Posterior by the clients' label distributions alone, for equal priors and without
-            the sample itself; empty if they are unknown.
-        with_labels: The attack's posterior with that as its prior; empty likewise.
+        posterior: Posterior probabilities by the attack, for equal priors.
+        by_labels: Posterior probabilities by only the clients' label distributions, for equal
+            priors and without the sample itself; empty if the distributions are unknown.
+        with_labels: Posterior probabilities by the attack, with ``by_labels`` as the prior; empty
+            if the distributions are unknown.
     """
 
     attack: str
@@ -91,10 +100,10 @@ class SourceAnswer(Part):
     with_labels: list[Share] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _even(self) -> "SourceAnswer":
-        refuse_ragged(clients=self.clients, posterior=self.posterior)
+    def _validate_lengths(self) -> "SourceAnswer":
+        refuse_unequal_lengths(clients=self.clients, posterior=self.posterior)
         if self.by_labels:
-            refuse_ragged(
+            refuse_unequal_lengths(
                 clients=self.clients, by_labels=self.by_labels, with_labels=self.with_labels
             )
         return self
@@ -103,26 +112,28 @@ class SourceAnswer(Part):
 class AnswerFields(Part):
     """Answer to the question whether a client trained on one sample or person.
 
-    A flag is evidence that the released models betray membership to this adversary, not proof of
-    membership. No flag is not proof of absence.
+    A flag is evidence that the released models reveal membership to this adversary, not proof of
+    membership. A missing flag is no proof of non-membership.
 
     Attributes:
         record: Name of the record.
-        content_hash: Its content hash.
+        content_hash: Content hash of the record.
         unit: "sample" or "person".
         number: Id of the sample in the data set of the first run, or number of the person.
         row: Row of the unit in the scores of the first run, as ``Run.scores`` returns them.
         client: Name of the client under audit.
-        contrast: Non-members: "unseen", or "other_client" if no held-out sample was audited.
-        false_alarm_rate: Largest probability with which a non-member is flagged.
+        contrast: Non-members that were compared: "unseen" (held-out samples), or "other_client" if
+            no held-out sample was audited.
+        false_alarm_rate: Maximum probability of flagging a non-member.
         prior: Probability of membership before the attacks.
-        prior_is_assumed: True if the asker stated no prior, so that 0.5 was assumed.
-        runs: Answer of each run in which the unit was audited.
+        prior_is_assumed: True if no prior was given, so that 0.5 was assumed.
+        runs: Result of each run in which the unit was audited.
         p_value: P-value over all attacks and runs (Bonferroni's correction for the runs).
-        flagged: Whether it is at most the false-alarm rate; None if no scores could reach it with
-            so few non-members.
-        sources: Posteriors over clients, if the result has source attacks and measurements.
-        caveats: What limits the answer.
+        flagged: Whether ``p_value`` is at most the false-alarm rate. None if there are so few
+            non-members that no score could reach it.
+        sources: Posterior probabilities of clients, if the result has source attacks and
+            measurements.
+        caveats: Limitations of the answer.
     """
 
     format: Literal["fedaudit-answer"] = "fedaudit-answer"

@@ -1,4 +1,4 @@
-"""Format of a comparison of studies: what a defense gains, for which clients and at what cost.
+"""Format of a comparison of studies: how much a defense reduces leakage, and at what cost.
 
 Like a record, a comparison is one JSON document of plain values. It refers to the compared records
 by their content hashes, and is recomputed from them whenever it is rendered.
@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
+from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Part
 from fedaudit.results.text import sealed_json
@@ -18,10 +18,10 @@ COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
 EVERY_ATTACK = "mean over attacks"
 NOT_SET = "not set"
-"""Value of a setting that other rows of a comparison have and this one lacks."""
+"""Stands for the value of a setting that other rows of a comparison have and this row does not."""
 STRONGEST_ATTACK = "strongest attack"
 MIRRORED = "mirrored"
-"""Suffix of the name of an attack whose figure is read as 1 - AUC."""
+"""Suffix of the name of an attack whose AUC is replaced by 1 - AUC."""
 OF_SEVERAL = (EVERY_ATTACK, STRONGEST_ATTACK)
 """Names of figures that combine several attacks."""
 
@@ -30,7 +30,7 @@ class Source(Part):
     """Record that was compared.
 
     Attributes:
-        path: Its path relative to the comparison; empty if unknown.
+        path: Path of the record relative to the comparison; empty if unknown.
     """
 
     name: str
@@ -39,17 +39,18 @@ class Source(Part):
 
 
 class Row(Part):
-    """Way of training: a record under one defense.
+    """Row of a comparison: the results of one record with one defense.
 
     Attributes:
         source: Index of the record in the comparison's sources.
-        defense: The defense in words, with its settings; "none" without one.
+        defense: Description of the defense with its settings; "none" without a defense.
         family: The defense without its settings. Rows of one family form a front.
-        coalition: Clients that use the defense. None if all clients do, none do, or it is unknown.
+        coalition: Clients that use the defense. None if all clients or no clients use it, or if
+            they are unknown.
         clients: Number of clients in the federation; 0 if unknown.
         settings: Other settings of the study that differ between rows, by dotted name.
-        base: Index of the row that this one is compared with: the undefended row with the same
-            other settings, or else the first row. None for a row without a base.
+        base: Index of the row with which this row is compared: the undefended row with the same
+            other settings, or else the first row. None for a row that is compared with no other.
         guess: Accuracy of always predicting the most frequent class, in [0, 1]; None if the record
             does not state the classes.
     """
@@ -65,10 +66,10 @@ class Row(Part):
 
 
 class Difference(Interval):
-    """Figure minus that of the row's base, on the same clients.
+    """Difference between a figure of a row and the same figure of its base, on the same clients.
 
     Attributes:
-        runs: Seeds that were paired; 0 if the limits are those of a single seed.
+        runs: Number of seeds that were paired; 0 if the limits are those of a single seed.
         further: Interval for further pairs of runs; None with one seed.
     """
 
@@ -81,28 +82,28 @@ class AttackEntry(Interval):
     """Figure of one attack, or of several together, in a row: a mean over seeds and clients.
 
     Attributes:
-        part: "inside": audited clients that use the row's defense, or all of them without one.
-            "outside": audited clients that do not use it. "reference": audited clients of the row
-            that this one is compared with.
+        part: "inside" for audited clients that use the row's defense, or for all audited clients if
+            the row has no defense. "outside" for audited clients that do not use it. "reference"
+            for audited clients of the base of this row.
         attack: Catalogue name of the attack. ``EVERY_ATTACK`` for the mean over the attacks that
             count (:func:`fedaudit.results.tradeoffs.directions_of`), ``STRONGEST_ATTACK`` for the
-            one with the largest figure on each client.
-        attacks: Attacks behind a figure of several; "NAME, mirrored" for one that is read as 1 -
-            AUC. Empty for a single attack.
-        contrast: Non-members that members are compared with, as in an estimate.
+            attack with the largest figure on each client.
+        attacks: Attacks from which a figure of several attacks is computed; "NAME, mirrored" if the
+            AUC of an attack is replaced by 1 - AUC. Empty for a single attack.
+        contrast: Non-members with which members are compared, as in an estimate.
         value: The figure; None if it is missing.
-        clients: Audited clients of the part, over which the figure could be a mean; empty in older
-            comparisons.
-        targets: Clients that the figure is a mean over; those of the part if there is no figure. An
-            average leaves out clients on which no attack counts.
-        seeds: Runs that it is a mean over.
-        above: True if it is above guessing for at least one client, by the record's corrected test
-            and by the figure's interval; None if untested. For the strongest attack: whether any
-            attack of the row counts in the row's averages.
-        by_test: The same by the test alone. None if untested, for several attacks together, and in
-            older comparisons.
-        change: Difference from the row's base; None for a row without one.
-        note: Why there is no figure, or which runs or clients the figure or its change lacks.
+        clients: All audited clients of ``part``; empty in older comparisons.
+        targets: Clients over which the figure is a mean; all clients of ``part`` if there is no
+            figure. An average leaves out clients on which no attack counts.
+        seeds: Number of runs over which the figure is a mean.
+        above: True if the figure is above chance for at least one client, by the record's corrected
+            test and by the figure's interval; None if untested. For the strongest attack: whether
+            any attack of the row counts in the row's averages.
+        by_test: As ``above``, but only by the test. None if untested, for several attacks together,
+            and in older comparisons.
+        change: Difference from the row's base; None for a row without a base.
+        note: Why there is no figure, or for which runs or clients the figure or its change is
+            missing.
         further: Interval for further runs; None with one seed.
     """
 
@@ -127,9 +128,9 @@ class FigureEntry(Part):
     """Figure of utility, source inference or clustering in a row, over the runs of its record.
 
     Attributes:
-        runs: Number of runs that have it.
-        change: Difference from the row's base, paired by seed. None if there is no such base, or no
-            seed that both have.
+        runs: Number of runs that have the figure.
+        change: Difference from the row's base, paired by seed. None if the row has no base, or no
+            seed in common with it.
     """
 
     row: int
@@ -139,15 +140,15 @@ class FigureEntry(Part):
 
 
 class FrontPoint(Part):
-    """Row as a point of a front: its leakage and its test error, both in [0, 1].
+    """Point of a front: leakage and test error of a row, both in [0, 1].
 
     Attributes:
         leakage_limits: Limits of the leakage for these runs; None in older comparisons.
         error_limits: Limits of the test error for these runs; None in older comparisons.
-        on_front: True if no other row is better on both axes, intervals ignored.
-        lost: Share of the undefended model's accuracy above guessing that this row lost. It is
-            negative for a row that learned more. None without an undefended row of the same other
-            settings, if that one learned nothing, and in older comparisons.
+        on_front: True if no other row is better on both axes; intervals are ignored.
+        lost: Fraction of the undefended model's accuracy above chance that this row lost. It is
+            negative if the row has a higher accuracy. None in older comparisons, without an
+            undefended row of the same other settings, and if the undefended model is at chance.
     """
 
     row: int
@@ -160,17 +161,20 @@ class FrontPoint(Part):
 
 
 class Front(Interval):
-    """Trade-offs that the strengths of one defense offer, with the undefended row.
+    """Trade-offs between leakage and error of one defense at several strengths.
 
     Attributes:
         family: The defense without its settings.
-        metric: The leakage: for "auc" its advantage over guessing, for a rate the rate itself.
-        points: The points, the undefended row of the same other settings first, if there is one.
-        hypervolume: Share of the unit square that the points dominate.
-        gain: Hypervolume that the defense adds to that of the undefended row; None without one.
+        metric: The metric of leakage. For "auc", leakage is its advantage over chance; for a rate,
+            it is the rate itself.
+        points: The points. If there is an undefended row of the same other settings, it is the
+            first.
+        hypervolume: Fraction of the unit square that the points dominate.
+        gain: Hypervolume that the defense adds to the hypervolume of the undefended row; None
+            without an undefended row.
         gain_low: Lower limit of the gain.
         gain_high: Upper limit of the gain.
-        seeds: Runs that it is computed from.
+        seeds: Number of runs from which the front is computed.
     """
 
     family: str
@@ -189,7 +193,7 @@ class Front(Interval):
 
 
 class Comparison(Part):
-    """Complete comparison of records: figures of attacks as entries, and all others as figures."""
+    """Comparison of records. Figures of attacks are ``entries``, and all others are ``figures``."""
 
     format: Literal["fedaudit-comparison"] = "fedaudit-comparison"
     version: Literal[2] = 2
@@ -200,7 +204,7 @@ class Comparison(Part):
     fronts: list[Front] = Field(default_factory=list)
 
     def on(self, topic: str, metric: str = "", against: str = "") -> list[FigureEntry]:
-        """Return the figures on a topic; those of one metric if it is given."""
+        """Return the figures on a topic, of one metric if it is given."""
         return [
             entry
             for entry in self.figures
@@ -213,5 +217,5 @@ class Comparison(Part):
 def write_comparison_file(comparison: Comparison, path: Path) -> None:
     """Write the comparison as JSON. An interrupted write leaves no partial file."""
     text = sealed_json(comparison.model_dump(mode="json"))
-    refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy="compare fewer records")
+    refuse_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy="compare fewer records")
     write_whole(path, text)

@@ -8,33 +8,42 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from fedaudit.results.fields import LARGEST, Count, Finite, Limits, Part, Share, refuse_disorder
+from fedaudit.results.fields import (
+    LARGEST,
+    Count,
+    Finite,
+    Limits,
+    Part,
+    Share,
+    refuse_unordered_limits,
+)
 
 NO_DEFENSE = "none"
 """Name of the defense if there is none."""
 AT_THRESHOLD = "at the threshold used"
 """Method of limits that treat a rate's threshold as fixed. No verdict depends on them."""
 PEOPLE_IGNORED = "people ignored"
-"""End of the method of limits that treat several samples of one person as independent."""
+"""Ends the method of limits that treat several samples of one person as independent."""
 GUESSING = "guessing"
-"""Null hypothesis: the attack does as well as guessing."""
+"""Null hypothesis: the attack is at chance level."""
 BOOTSTRAP = "bootstrap"
-"""Prefix of the method of limits from resampled data."""
+"""Begins the method of limits from resampled data."""
 
 _FIGURES = "figures"
-_OWN = ("metric", "value")
-"""Fields that are never shared, so that a short file cannot expand to millions of figures."""
+_NEVER_SHARED = ("metric", "value")
+"""Fields that every figure of a compact entry has itself, so that a short file cannot expand to
+millions of figures."""
 
 SUCCESS_RATE = "attack_success_rate"
-"""Share of samples whose client a source attack identifies."""
+"""Fraction of samples whose client a source attack identifies."""
 
 TEST_ACCURACY = "test_accuracy"
 TRAIN_ACCURACY = "train_accuracy"
 GENERALISATION_GAP = "generalisation_gap"
 UPLOAD_GAP = "upload_gap"
-"""Figures of utility. The upload gap is the generalisation gap of the clients' own models on their
-own samples, in the last measured round, averaged over clients. It uses the uploaded models, or
-the local ones if clients upload none. It is missing if no single upload is observed, mostly in
+"""Figures of utility. The upload gap is the generalisation gap of each client's model on the
+client's own samples, in the last measured round, averaged over clients. It uses uploaded models, or
+local models if clients upload none. It is missing if no single upload is observed, mostly in
 clustered federations."""
 
 ACCURACY = "accuracy"
@@ -53,6 +62,7 @@ MOVED_AT_THE_END = "clients that moved at the end"
 AGREEMENT = "agreement with the groups"
 """Figures of clustered learning, in addition to the fairness gaps."""
 
+# Figures that are numbers of clients.
 COUNTS = (
     VIOLATIONS,
     SURE_VIOLATIONS,
@@ -62,25 +72,28 @@ COUNTS = (
     MOVED,
     MOVED_AT_THE_END,
 )
-"""Numbers of clients."""
 FAIRNESS_GAPS = ("demographic parity", "equal opportunity", "equalised odds")
 """Absolute differences between groups; with many classes the mean over classes."""
 _RISKS = (MODEL_RISK, MODEL_ESTIMATE, CLIENT_RISK, CLIENT_ESTIMATE, ESTIMATE_ERROR)
-_SHARES = ("auc", "accuracy", "_rate", "_share", "tpr")
-_ON_THE_SAME_SAMPLES = (TEST_ACCURACY, ACCURACY, *FAIRNESS_GAPS)
+_FRACTION_SUFFIXES = ("auc", "accuracy", "_rate", "_share", "tpr")
+_ON_SHARED_TEST_SAMPLES = (TEST_ACCURACY, ACCURACY, *FAIRNESS_GAPS)
 
 
 class Range(NamedTuple):
     """Range with both ends included."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
 
 @lru_cache(maxsize=1024)
 def range_of(metric: str) -> Range:
-    """Return the range of a metric, such as [0, 1] for shares."""
-    if metric.startswith("tpr@") or metric.endswith(_SHARES) or metric in (*_RISKS, *FAIRNESS_GAPS):
+    """Return the range of a metric, such as [0, 1] for rates."""
+    if (
+        metric.startswith("tpr@")
+        or metric.endswith(_FRACTION_SUFFIXES)
+        or metric in (*_RISKS, *FAIRNESS_GAPS)
+    ):
         return Range(0.0, 1.0)
     if metric in (GENERALISATION_GAP, UPLOAD_GAP, AGREEMENT):
         return Range(-1.0, 1.0)
@@ -88,33 +101,35 @@ def range_of(metric: str) -> Range:
 
 
 def errors_cancel(metric: str) -> bool:
-    """Return True if the errors of several runs cancel, because each run audits its own samples.
+    """Return True if random errors of several runs cancel in their mean.
 
-    False for accuracies and gaps on shared test samples, and for rates at a threshold that each run
-    chooses.
+    They cancel if each run audits its own samples. False for accuracies and gaps on shared test
+    samples, and for rates at a threshold that each run chooses.
     """
-    return not metric.startswith("tpr@") and metric not in _ON_THE_SAME_SAMPLES
+    return not metric.startswith("tpr@") and metric not in _ON_SHARED_TEST_SAMPLES
 
 
 class Coordinates(Part):
-    """What an estimate measures; fields that do not apply keep their default.
+    """Description of what an estimate measures. Fields that do not apply keep their default.
 
     Attributes:
         topic: What was audited: "membership", "source", "clusters", "utility", ...
-        algorithm: Name of the algorithm by which clients choose between models; otherwise empty.
+        algorithm: Name of an algorithm in which clients choose between models; otherwise empty.
         attack: Catalogue name of the attack; empty for a figure of the run itself.
-        defense: Name of the defense in force; "none" without one.
-        view: What the adversary saw.
-        contrast: Non-members that members are compared with: "other_client", "unseen" or "mixed".
+        defense: Name of the defense that was used; "none" without a defense.
+        view: Name of the adversary's view.
+        contrast: Non-members with which members are compared: "other_client", "unseen" or "mixed".
             For source inference, the audited samples: "own" for random samples of each client's
-            training data, or "fair" for samples of a fair draw with its target's label
-            distribution.
+            training data, or "fair" for samples of a fair draw, whose labels all have the
+            distribution of the target's labels.
         unit: Unit of membership: single samples, or people with all of their samples.
         target: The audited client; None for a figure over all audited clients together.
-        within: What compared members and non-members have in common: their "class", or the "client"
-            whose coin decided their membership. Empty for all pairs.
-        by: How samples are grouped: by "class", or by the "client" that holds them.
-        group: Name of that group, or of a group of clients.
+        within: What a member and a non-member must have in common to be compared: their "class", or
+            the "client" whose random draw decided their membership. Empty if all pairs are
+            compared.
+        by: Whether samples are grouped by their "class", or by the "client" that holds them; empty
+            if they are not grouped.
+        group: Name of the group of samples, or of a group of clients.
         point: Label of a point of a sweep, as in a study of games.
         seed: Root seed of the run; None for a figure over the runs of a study.
     """
@@ -138,7 +153,7 @@ class Interval(Limits[Finite]):
     """Limits of a figure.
 
     Attributes:
-        method: How the limits were computed, with their level, or why there are none.
+        method: How the limits were computed, with their confidence level, or why there are none.
     """
 
     method: str = ""
@@ -151,12 +166,13 @@ class Test(Part):
         null: The null hypothesis, such as "guessing".
         level: Expected figure under the null hypothesis.
         high: Upper 95% quantile of the figure under the null hypothesis.
-        p_value: Uncorrected p-value. Over several runs, their p-values combined by Fisher's method.
-            None in records that state the outcome alone.
+        p_value: Uncorrected p-value. For a figure over several runs, their p-values are combined by
+            Fisher's method. None in records that state only the outcome.
         two_sided: True if the p-value is that of a two-sided test.
         adjusted: The smallest family-wise error level at which the test is significant (Holm).
-        significant: Whether it is significant at the study's error level, corrected over the
-            study's family. None for a test outside any family, such as that of one run of several.
+        significant: Whether the test is significant at the study's error level, corrected for all
+            tests of its family. None if it belongs to no family, such as the test of a single run
+            in a study with several runs.
     """
 
     null: str = GUESSING
@@ -173,28 +189,29 @@ class Estimate(Interval, Coordinates):
 
     Attributes:
         metric: "auc", "tpr@0.01", "balanced_accuracy", "epsilon", "formal_epsilon", ...
-        against: For a difference, what is subtracted: the null hypothesis of one of its tests.
-        value: The figure; None if it was refused.
-        low: Lower limit for these runs. None for a figure without one, such as a rate with too few
-            non-members.
-        at_threshold: For a rate, limits of the share of members above the threshold that was used,
-            whatever its true false-positive rate.
+        against: For a difference, the name of what is subtracted. One of the tests has it as its
+            null hypothesis.
+        value: The figure; None if it could not be computed.
+        low: Lower limit for these runs. None if it could not be computed, for example for a rate
+            with too few non-members.
+        at_threshold: For a rate, limits of the fraction of members above the threshold that was
+            used, whose true false-positive rate may differ from the target rate.
         further: For a figure over five or more runs, the interval for further runs of the same
             procedure, with runs as units. No verdict depends on it.
-        tests: Tests of the hypotheses that could explain the figure, corrected over the study's
-            family.
-        n_members: Members behind the figure.
-        n_nonmembers: Non-members behind the figure.
-        samples: Samples behind a figure that has no members and non-members.
+        tests: Tests of the null hypotheses that could explain the figure.
+        n_members: Number of members from which the figure is computed.
+        n_nonmembers: Number of non-members from which the figure is computed.
+        samples: Number of samples from which a figure without members and non-members is computed.
         fair: True if one random draw decided between members and non-members, so that they differ
             only in membership. If False, differences between clients or pools of samples may
-            contribute to the figure, and no headline or gate uses it if there is a fair one.
-        labels_alone: AUC of the best score that sees labels and no model, learned on one half of
+            contribute to the figure, and headlines and gates use it only if there is no fair
+            figure.
+        labels_alone: AUC of the best score that uses labels and no model, learned on one half of
             the samples and evaluated on the other. None if it was not computed.
         realised_fpr: Actual false-positive rate at the threshold of a rate.
-        ceiling: Largest possible figure, that of a perfect attack. For numbers of clients, the
+        ceiling: Largest possible figure, which a perfect attack has. For numbers of clients, the
             number of all clients.
-        note: Why a figure is refused, or what limits it ("inconclusive: needs ...").
+        note: Why the figure has no value, or a limitation of it ("inconclusive: needs ...").
     """
 
     metric: str
@@ -214,28 +231,28 @@ class Estimate(Interval, Coordinates):
     _doubt: str = PrivateAttr("")
 
     @model_validator(mode="after")
-    def _possible(self) -> "Estimate":
+    def _validate_ranges(self) -> "Estimate":
         minimum, maximum = self.range
         for number in (self.value, self.low, self.high, self.ceiling):
             if number is not None and not minimum <= number <= maximum:
                 raise ValueError(f"{number:g} is not in [{minimum:g}, {maximum:g}]")
         # A bootstrap of an absolute difference may leave out the difference itself.
         resampled = self.method.startswith(BOOTSTRAP)
-        refuse_disorder(self.low, None if resampled else self.value, self.high)
+        refuse_unordered_limits(self.low, None if resampled else self.value, self.high)
         for limits in (self.at_threshold, self.further):
             if limits is not None:
-                refuse_disorder(limits.low, self.value, limits.high)
+                refuse_unordered_limits(limits.low, self.value, limits.high)
         return self
 
     @property
     def doubt(self) -> str:
-        """The failed control that invalidates this figure; empty without one.
+        """The failed control that invalidates this figure; empty if there is none.
 
         It is derived from the controls of a record and is not serialised.
         """
         return self._doubt
 
-    def doubted(self, doubt: str) -> "Estimate":
+    def with_doubt(self, doubt: str) -> "Estimate":
         """Return the figure marked with the failed control that invalidates it."""
         copy = self.model_copy()
         copy._doubt = doubt
@@ -243,13 +260,13 @@ class Estimate(Interval, Coordinates):
 
     @property
     def number(self) -> float:
-        """The value of a figure that was not refused.
+        """The value, which must not be None.
 
         Raises:
-            ValueError: The figure was refused.
+            ValueError: The figure has no value.
         """
         if self.value is None:
-            raise ValueError(f"{self.metric} was refused: {self.note}")
+            raise ValueError(f"{self.metric} has no value: {self.note}")
         return self.value
 
     @property
@@ -259,10 +276,10 @@ class Estimate(Interval, Coordinates):
         return Range(minimum - maximum, maximum) if self.against else Range(minimum, maximum)
 
     def test(self, null: str = "") -> Test | None:
-        """Return the test of a null hypothesis, or None without one.
+        """Return the test of a null hypothesis, or None if it was not tested.
 
         Args:
-            null: The null hypothesis; by default ``against``, or guessing if that is empty.
+            null: The null hypothesis; by default ``against``, or chance level if that is empty.
         """
         hypothesis = null or self.against or GUESSING
         return next((test for test in self.tests if test.null == hypothesis), None)
@@ -281,7 +298,7 @@ class Estimate(Interval, Coordinates):
 
 
 def tests_of(significant: bool | None) -> list[Test]:
-    """Return the test against guessing with this outcome; an empty list for None."""
+    """Return a list of the test against chance level with this outcome; an empty list for None."""
     return [] if significant is None else [Test(significant=significant)]
 
 
@@ -293,7 +310,7 @@ def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
     ]
 
 
-def expanded(entries: object) -> object:
+def expand(entries: object) -> object:
     """Return one entry for each figure. Validation later refuses input that is not a list."""
     if not isinstance(entries, list):
         return entries
@@ -303,7 +320,9 @@ def expanded(entries: object) -> object:
         if not isinstance(figures, list):
             expanded_entries.append(entry)
             continue
-        shared = {name: value for name, value in entry.items() if name not in (_FIGURES, *_OWN)}
+        shared = {
+            name: value for name, value in entry.items() if name not in (_FIGURES, *_NEVER_SHARED)
+        }
         expanded_entries += [
             {**shared, **figure} if isinstance(figure, Mapping) else figure for figure in figures
         ]
@@ -317,7 +336,8 @@ def _merge(entries: Sequence[dict[str, object]]) -> dict[str, object]:
     shared = {
         name: value
         for name, value in first.items()
-        if name not in _OWN and all(name in entry and entry[name] == value for entry in others)
+        if name not in _NEVER_SHARED
+        and all(name in entry and entry[name] == value for entry in others)
     }
     figures = [{k: v for k, v in entry.items() if k not in shared} for entry in entries]
     return {**shared, _FIGURES: figures}

@@ -1,4 +1,4 @@
-"""Types and ranges of a record's fields, so that a reader never shows an impossible figure."""
+"""Types and ranges of a record's fields, so that no impossible figure can be read from a file."""
 
 from collections.abc import Sized
 from itertools import pairwise
@@ -18,7 +18,7 @@ Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
 """Signal or score in a plot. Losses of a diverged run are large."""
 
 SMALLEST_GROUP = 10
-"""Default size below which a group of samples is small, so that its figures stay with its owner."""
+"""Default size below which a group of samples is small, so that figures about it are not shared."""
 
 _ROUNDING = 1e-6
 
@@ -39,7 +39,7 @@ class Part(BaseModel):
     def __get_pydantic_core_schema__(
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Stop at the first fault of a list: collecting millions of faults takes gigabytes."""
+        """Make validation stop at the first error in a list: millions of errors take gigabytes."""
         schema = handler(source)
         waiting: list[object] = [schema]
         while waiting:
@@ -60,23 +60,23 @@ class Limits(Part, Generic[Limit]):
     """Base of parts that have limits.
 
     Attributes:
-        low: Lower limit; None without one.
-        high: Upper limit; None without one.
+        low: Lower limit; None if there is none.
+        high: Upper limit; None if there is none.
     """
 
     low: Limit | None = None
     high: Limit | None = None
 
 
-def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:
-    """Raise ValueError if a value lies outside its limits; None is skipped."""
+def refuse_unordered_limits(low: float | None, value: float | None, high: float | None) -> None:
+    """Raise ValueError unless low <= value <= high, where any of them may be None."""
     numbers = [number for number in (low, value, high) if number is not None]
     for smaller, larger in pairwise(numbers):
         if smaller > larger + _ROUNDING:
             raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
 
 
-def refuse_ragged(**lists: Sized) -> None:
-    """Raise ValueError if lists that belong together differ in length."""
+def refuse_unequal_lengths(**lists: Sized) -> None:
+    """Raise ValueError unless all lists have the same length."""
     if len({len(values) for values in lists.values()}) > 1:
         raise ValueError(f"{', '.join(lists)} are not of the same length")

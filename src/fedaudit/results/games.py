@@ -1,7 +1,8 @@
-"""Security games in a record: how each point was played, and its figures as estimates.
+"""Security games in a record: the settings of each point, and its figures as estimates.
 
-A figure of a point has the topic "games" and the point's label. ``n_members`` of its games had the
-target in the batch, and ``n_nonmembers`` did not.
+In a game, a server gives a verdict whether its target record is in a client's batch. A point is a
+setting for which many games are played. A figure of a point has the topic "games" and the point's
+label; ``n_members`` of its games had the target in the batch, and ``n_nonmembers`` did not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,37 +21,38 @@ from fedaudit.results.fields import (
     Part,
     Seconds,
     Share,
-    refuse_disorder,
+    refuse_unordered_limits,
 )
 
 DETECTOR = "detector"
 """Topic of a detector's figures."""
 
 SIGN_AUC = "auc"
-"""Probability that a planted model looks more suspicious than an honest one, of any runs."""
+"""Probability that a model with a planted neuron looks more suspicious than an honest model. The
+two models may be of different runs."""
 OWN_AUC = "own_auc"
 """``SIGN_AUC`` if the target is among the client's own records."""
 OTHERS_AUC = "others_auc"
 """``SIGN_AUC`` if the target is not among the client's own records."""
 DETECTED = "detection_rate"
-"""Share of planted models that are detected at the threshold."""
+"""Fraction of models with a planted neuron that are detected at the threshold."""
 FALSE_ALARMS = "false_alarm_rate"
-"""Share of honest models that are reported as planted at the threshold."""
+"""Fraction of honest models that are reported as planted at the threshold."""
 SERVER_SUCCESS = "attack_success_rate"
-"""Attack success rate (Adv) of a kind of server with such neurons, by the records that they fire
-for."""
+"""Attack success rate (Adv) of a kind of server with such neurons, computed from the records for
+which the neurons fire."""
 HONEST_ACCURACY = "accuracy"
 """Accuracy of the honest models of the last rounds on the server's records."""
 
-_OF_A_SIGN = (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
+_SIGN_METRICS = (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
 
 
 class Outline(Part):
-    """Counts of weights in each bin.
+    """Histogram of weights.
 
     Attributes:
-        server: How neurons were planted; empty for weights of honest models.
-        counts: One count for each bin.
+        server: Kind of server that planted the neurons; empty for weights of honest models.
+        counts: Number of weights in each bin.
     """
 
     server: Annotated[str, Field(max_length=60)]
@@ -58,35 +60,35 @@ class Outline(Part):
 
 
 class WeightSpread(Part):
-    """Weights of the first-layer units that a server replaces, before and after.
+    """Weights of the first-layer units that a server replaces, in honest and in planted models.
 
     Attributes:
-        edges: Edges of the bins, ascending; weights beyond the ends are in the outer bins.
-        outlines: Counts for the honest models and for each kind of server.
+        edges: Edges of the bins, ascending; the outer bins also count weights beyond the ends.
+        outlines: Histograms of the honest models and of each kind of server.
     """
 
     edges: Annotated[list[Finite], Field(min_length=2, max_length=201)]
     outlines: Annotated[list[Outline], Field(max_length=10)]
 
     @model_validator(mode="after")
-    def _bins(self) -> "WeightSpread":
+    def _validate_bins(self) -> "WeightSpread":
         if any(len(outline.counts) != len(self.edges) - 1 for outline in self.outlines):
-            raise ValueError("bins lie between the edges")
+            raise ValueError("the number of counts must be that of the edges less one")
         if sorted(self.edges) != self.edges:
-            raise ValueError("edges ascend")
+            raise ValueError("edges must ascend")
         return self
 
 
 class Detector(Part):
-    """Detection of planted models by a client, measured on real federations.
+    """Detection of planted models by a client, measured on simulated federations.
 
     Attributes:
-        federation: How the federations were trained, in words.
+        federation: Description of how the federations were trained.
         runs: Number of runs.
-        judged: Runs that figures at a threshold are from; the threshold was chosen on the others.
+        judged: Number of runs on which a threshold is evaluated; it was chosen on the other runs.
         honest: Number of honest models.
-        planted: Models with a planted neuron, for each kind of server.
-        own: The client's own records with which it inspects models.
+        planted: Number of models with a planted neuron, for each kind of server.
+        own: Number of the client's own records with which it inspects models.
         weights: Distribution of the weights.
         seconds: Duration of the measurement.
     """
@@ -105,29 +107,32 @@ class Detection(Detector):
     """Detector with its figures.
 
     Attributes:
-        estimates: Figures on its topic alone.
+        estimates: Figures of the detector, without any other figures of the record.
     """
 
     estimates: list[Estimate]
 
     @model_validator(mode="after")
-    def _possible(self) -> "Detection":
+    def _validate_numbers(self) -> "Detection":
         self.refuse_impossible()
         return self
 
     def refuse_impossible(self) -> None:
-        """Raise ValueError if there is no sign, or a sign lacks a figure that every sign has."""
+        """Raise ValueError if there is no sign, or a required figure of a sign is missing.
+
+        A sign is a quantity by which the client recognises planted models.
+        """
         signs = self.signs
-        if not signs or len(self.estimates) > _MOST_FIGURES:
-            raise ValueError(f"a detector has from one sign to {_MOST_FIGURES} figures")
+        if not signs or len(self.estimates) > _MAX_FIGURES:
+            raise ValueError(f"a detector must have a sign, and at most {_MAX_FIGURES} figures")
         for (server, sign), by_metric in signs.items():
-            for metric in _OF_A_SIGN:
+            for metric in _SIGN_METRICS:
                 if metric not in by_metric or by_metric[metric].value is None:
                     raise ValueError(f"sign {sign[:60]!r} of {server[:60]!r} has no {metric}")
 
     @property
     def signs(self) -> Mapping[tuple[str, str], Mapping[str, Estimate]]:
-        """Figures of each server and sign, by their metric."""
+        """Figures of each kind of server and sign, by metric."""
         by_sign: dict[tuple[str, str], dict[str, Estimate]] = {}
         for estimate in self.estimates:
             if estimate.group:
@@ -137,7 +142,7 @@ class Detection(Detector):
         return by_sign
 
     def success(self, server: str) -> float | None:
-        """Return the success rate for a kind of server; None if it was not measured."""
+        """Return the attack success rate of a kind of server; None if it was not measured."""
         return next(
             (
                 estimate.value
@@ -149,7 +154,7 @@ class Detection(Detector):
         )
 
 
-_MOST_FIGURES = 2000
+_MAX_FIGURES = 2000
 
 
 def detection(detector: Detector | None, estimates: Sequence[Estimate]) -> Detection | None:
@@ -164,83 +169,84 @@ GAMES = "games"
 """Topic of a point's figures."""
 
 SUCCESS = SUCCESS_RATE
-"""Attack success rate (Adv): the mean of the two rates below; guessing gives 50%. Its ``ceiling``
-is the largest rate that the actual epsilon, or the noise on gradients, allows any server; 1
-without a bound."""
+"""Attack success rate (Adv): the mean of the true-positive and the true-negative rate; 50% at
+chance level. Its ``ceiling`` is the largest rate that the actual epsilon, or the noise on
+gradients, allows any server; 1 without a bound."""
 TRUE_POSITIVES = "true_positive_rate"
-"""Share of games with the target in which the server answered "in". The limits of all rates are for
-games like these; they cover new targets only if each game had a different target."""
+"""Fraction of games with the target in which the server answered "in". The limits of all rates are
+for games with these targets; they hold for new targets only if each game had a different target."""
 TRUE_NEGATIVES = "true_negative_rate"
-"""Share of games without the target in which the server answered "out"."""
+"""Fraction of games without the target in which the server answered "out"."""
 FIRES_FOR_TARGET = "target_activation_rate"
-"""Share of games with the target in which the neuron fired for the target."""
+"""Fraction of games with the target in which the neuron fired for the target."""
 FIRES_FOR_OTHERS = "other_activation_rate"
-"""Share of other records for which a neuron fired."""
+"""Fraction of other records for which a neuron fired."""
 PREDICTED_NEGATIVES = "predicted_true_negative_rate"
-"""True-negative rate that these activations predict, target by target."""
+"""True-negative rate that is predicted from the activations on other records, for each target."""
 CLAIMED = "claimed_epsilon"
 """Epsilon of one record by the mechanism's settings."""
 ACTUAL = "actual_epsilon"
-"""Epsilon of one record by the mechanism's probabilities; refused if there is no bound."""
+"""Epsilon of one record by the mechanism's probabilities; without a value if there is no bound."""
 PROVEN = "proven_epsilon"
 """Lower bound on the epsilon of a record that the success proves."""
 CLAIMED_SUCCESS = "claimed_success_rate"
 """The largest success rate that the claimed epsilon would allow."""
 FIT = "fit_auc"
-"""AUC of neurons on the rows that they were trained on, mean over targets. Even arbitrary labels
-can be memorised, so only :data:`HELD_OUT` shows what neurons know of their targets."""
+"""AUC of neurons on the rows on which they were trained, mean over targets. Even arbitrary labels
+can be memorised, so only :data:`HELD_OUT` shows how well neurons recognise their targets."""
 HELD_OUT = "held_out_auc"
-"""AUC of neurons on fresh copies of the targets and other records, which decided nothing before."""
+"""AUC of neurons on fresh copies of the targets and on other records, none of which was used in
+training or validation."""
 EPOCHS = "epochs"
-"""Epochs of training, mean over targets; the longest training for neurons that never stopped
-early."""
+"""Number of epochs of training, mean over targets. A neuron that never stopped early counts with
+the maximum number."""
 SIGN_SUCCESS = "sign_success_rate"
-"""For games in rounds: success rate of the neurons' signs in the same games, which no upload
-shows."""
+"""For games in rounds: success rate of the neurons' signs in the same games. No upload shows these
+signs."""
 PLANTED_SHARE = "planted_share"
-"""Share of the target's gradient norm that lies in the planted rows, mean over targets."""
+"""Fraction of the target's gradient norm that lies in the planted rows, mean over targets."""
 DISTANCE = "distance"
 """Largest shift of all uploads by one record, in standard deviations of the noise (mu of Gaussian
 DP, with a record replaced)."""
 EXPECTED_SUCCESS = "expected_success_rate"
-"""Success rate under normal noise alone if neurons with these shares never fire for other
-records."""
+"""Success rate that normal noise allows if the neurons never fire for other records, given
+:data:`PLANTED_SHARE`."""
 
 DESCRIPTIVE_SETTINGS = frozenset({"name", "about", "hours"})
-"""Settings that change no game."""
+"""Settings that have no effect on games."""
 
 EXACT_METHOD = "Clopper-Pearson 95%"
-"""Method of the limits of a share of games."""
+"""Method of the limits of a fraction of games."""
 SHARED_MASK_METHOD = f"{EXACT_METHOD}, no narrower than Student t over games"
-"""Method of these limits if the records of a batch share their noise."""
+"""Method of these limits if all records of a batch have the same noise."""
 
 _RATES = (SUCCESS, TRUE_POSITIVES, TRUE_NEGATIVES, FIRES_FOR_TARGET, FIRES_FOR_OTHERS)
-_OF_ROUNDS = (SIGN_SUCCESS, PLANTED_SHARE)
+_ROUND_METRICS = (SIGN_SUCCESS, PLANTED_SHARE)
 
 
 @dataclass(frozen=True)
 class Rate(Limited[float]):
-    """Share of games, or of records, with both limits.
+    """Fraction of games, or of records, with both limits.
 
     Attributes:
-        total: Number of games or records.
+        total: Number of all games or records.
     """
 
     total: int
 
     @property
     def hits(self) -> int:
-        """Number of counted games or records."""
+        """Numerator of the fraction."""
         return round(self.value * self.total)
 
 
 class TrainingLength(Part):
-    """Epochs of neurons that stop training once they separate all validation records.
+    """Epochs of neurons whose training stops as soon as they separate all validation records.
 
     Attributes:
-        least: Fewest epochs of a target.
-        most: Most epochs of a target.
-        stopped: Targets whose neuron separated all validation records.
+        least: Smallest number of epochs of a target.
+        most: Largest number of epochs of a target.
+        stopped: Number of targets whose neuron separated all validation records.
     """
 
     least: Count
@@ -249,13 +255,14 @@ class TrainingLength(Part):
 
 
 class NeuronMean(Part):
-    """Mean of a neuron's values on independent randomised records.
+    """Mean of a neuron's outputs on independent randomised records.
 
     Attributes:
         value: The mean.
-        values: Number of values.
-        sample_width: Largest of these values less the smallest.
-        sound_width: Largest possible value less the smallest; None if the range is unbounded.
+        values: Number of outputs.
+        sample_width: Difference between the largest and the smallest of these outputs.
+        sound_width: Difference between the largest and the smallest possible output; None if the
+            outputs are unbounded.
     """
 
     value: Finite
@@ -265,17 +272,19 @@ class NeuronMean(Part):
 
 
 class TargetCertificate(Limits[Share]):
-    """Certificate of one target's neuron, from fresh copies and records.
+    """Certificate of one target's neuron, from fresh copies of the target and other records.
 
     Attributes:
-        delta_sound: Smallest failure probability of AMI's condition on the means, by the range of
-            possible values. 1 if nothing is certified, None if the values have no range.
-        failure_sound: Probability that one of the two means has the wrong sign, by that range.
-        delta_sample: As ``delta_sound``, by the sample's range as in the paper; it is not sound.
+        delta_sound: Smallest failure probability of AMI's condition on the two means, from the
+            range of possible outputs. 1 if nothing is certified, None if the outputs are unbounded.
+        failure_sound: Probability that one of the two means has the wrong sign, from the range of
+            possible outputs.
+        delta_sample: As ``delta_sound``, but from the range of the sample, as in the paper. This is
+            not a valid bound.
         low: Lower limit of the success rate (Adv), with 95% confidence.
         high: Upper limit of the success rate.
-        played: Success rate (Adv) in this target's own games; None unless it has games of both
-            kinds.
+        played: Success rate (Adv) in this target's own games; None unless some of them have the
+            target in the batch and some do not.
         of_target: The mean on copies of the target.
         of_others: The mean on other records.
     """
@@ -288,20 +297,20 @@ class TargetCertificate(Limits[Share]):
     of_others: NeuronMean | None = None
 
     @model_validator(mode="after")
-    def _in_order(self) -> "TargetCertificate":
+    def _validate_limits(self) -> "TargetCertificate":
         if self.low is None or self.high is None:
-            raise ValueError("a certificate has a lower and an upper limit")
-        refuse_disorder(self.low, None, self.high)
+            raise ValueError("a certificate must have a lower and an upper limit")
+        refuse_unordered_limits(self.low, None, self.high)
         return self
 
 
 class Spread(Part):
-    """Distribution of the first target's neuron's values over fresh randomised records.
+    """Histograms of the outputs of the first target's neuron on fresh randomised records.
 
     Attributes:
         edges: Edges of the bins, ascending.
-        of_target: Copies of the target in each bin.
-        of_others: Other records in each bin.
+        of_target: Number of copies of the target in each bin.
+        of_others: Number of other records in each bin.
     """
 
     edges: list[float]
@@ -309,27 +318,27 @@ class Spread(Part):
     of_others: list[Count]
 
     @model_validator(mode="after")
-    def _bins(self) -> "Spread":
+    def _validate_bins(self) -> "Spread":
         if not len(self.of_target) == len(self.of_others) == len(self.edges) - 1:
-            raise ValueError("bins of both kinds lie between the edges")
+            raise ValueError("the number of counts must be that of the edges less one")
         if sorted(self.edges) != self.edges:
-            raise ValueError("edges ascend")
+            raise ValueError("edges must ascend")
         return self
 
 
 class InRounds(Part):
-    """How a point was played in real rounds.
+    """Settings of a point whose games were played in rounds of federated learning.
 
     Attributes:
         defense: Catalogue name of the defense of every client.
-        options: Its settings, as texts.
-        averaged: Rounds whose scores were averaged.
-        neurons: Copies of the target's neuron that were planted.
-        louder: Factor on the neurons' first layer.
-        clients: Number of clients whose sum the server saw.
-        others: What the other clients were sent.
-        simulated: Rounds simulated for each game. They are fewer than ``averaged`` if the noise of
-            all rounds was drawn for the score alone.
+        options: Settings of the defense, as texts.
+        averaged: Number of rounds whose scores were averaged.
+        neurons: Number of planted copies of the target's neuron.
+        louder: Factor on the weights of the neurons' first layer.
+        clients: Number of clients whose uploads were summed before the server saw them.
+        others: Kind of model that the other clients received.
+        simulated: Number of rounds that were simulated for each game. It is smaller than
+            ``averaged`` if the noise of all rounds was drawn once, for the averaged score.
     """
 
     defense: str
@@ -342,31 +351,33 @@ class InRounds(Part):
     simulated: Count
 
     @model_validator(mode="after")
-    def _some_of_each(self) -> "InRounds":
+    def _validate_counts(self) -> "InRounds":
         if not min(self.averaged, self.neurons, self.clients, self.simulated) >= 1:
-            raise ValueError("a game in rounds has a round, a neuron and a client")
+            raise ValueError("a game in rounds must have a round, a neuron and a client")
         if self.simulated > self.averaged:
-            raise ValueError(f"{self.simulated} rounds simulated, {self.averaged} averaged")
+            raise ValueError(
+                f"{self.simulated} rounds were simulated, but only {self.averaged} averaged"
+            )
         return self
 
 
 class GamePoint(Part):
-    """How one point of a study of games was played.
+    """Settings and certificates of one point of a study of games.
 
     Attributes:
         label: Label of the point; empty for the study's own settings.
-        settings: Settings by dotted name in which it differs from the study.
-        records: The records in use, in words.
+        settings: Settings of the point that differ from the study's own, by dotted name.
+        records: Description of the records that were used.
         mechanism: How clients randomised their records.
-        shared_mask: True if all records of a batch were given the same noise (legacy).
+        shared_mask: True if all records of a batch had the same noise (legacy).
         delta: Probability with which claimed and actual epsilon may be exceeded.
         targets: Number of audited records.
-        batch: Records in a client's batch.
+        batch: Number of records in a client's batch.
         certificates: Certificates of the first targets.
-        spread: Distribution of the first target's neuron's values; None if none is certified.
-        training: Training of its neurons; None if the number of epochs is fixed.
+        spread: Outputs of the first target's neuron; None if no target has a certificate.
+        training: Length of the neurons' training; None if the number of epochs is fixed.
         seconds: Duration of this point.
-        rounds: How it was played in rounds; None for a point played by signs.
+        rounds: Settings of games in rounds; None if the server sees the signs of neurons.
     """
 
     label: str
@@ -388,13 +399,13 @@ class PointPlayed(GamePoint):
     """Point with its figures.
 
     Attributes:
-        estimates: Figures of this point alone.
+        estimates: Figures of this point, without those of other points.
     """
 
     estimates: list[Estimate]
 
     @model_validator(mode="after")
-    def _possible(self) -> "PointPlayed":
+    def _validate_numbers(self) -> "PointPlayed":
         self.refuse_impossible()
         return self
 
@@ -402,37 +413,41 @@ class PointPlayed(GamePoint):
         """Raise ValueError if a figure is impossible or missing."""
         by_metric = {estimate.metric: estimate for estimate in self.estimates}
         if len(by_metric) < len(self.estimates):
-            raise ValueError(f"point {self.label[:60]!r} has a figure twice")
-        for metric in (*_RATES, PROVEN, *(_OF_ROUNDS if self.rounds else ())):
+            raise ValueError(f"point {self.label[:60]!r} has two figures of one metric")
+        for metric in (*_RATES, PROVEN, *(_ROUND_METRICS if self.rounds else ())):
             estimate = by_metric.get(metric)
             if estimate is None or estimate.value is None:
                 raise ValueError(f"point {self.label[:60]!r} has no {metric}")
             if metric in (*_RATES, SIGN_SUCCESS):
-                _refuse_uncounted(estimate)
+                _refuse_impossible_rate(estimate)
         if by_metric[SUCCESS].ceiling is None:
-            raise ValueError(f"point {self.label[:60]!r} has no largest {SUCCESS}")
+            raise ValueError(f"point {self.label[:60]!r} has no ceiling of {SUCCESS}")
         if self.rounds and (self.mechanism != "none" or CLAIMED in by_metric):
-            raise ValueError("a point in rounds has a defense and no mechanism")
-        _refuse_other_mean(*(by_metric[metric] for metric in _RATES[:3]))
+            raise ValueError("a point in rounds must have a defense and no mechanism")
+        _refuse_wrong_mean(*(by_metric[metric] for metric in _RATES[:3]))
         epochs, training = self.figure(EPOCHS), self.training
         if (epochs is None) != (training is None):
-            raise ValueError("epochs are given with the least and the most of them")
+            raise ValueError("the mean number of epochs needs its minimum and maximum")
         if training is not None:
-            refuse_disorder(float(training.least), epochs, float(training.most))
+            refuse_unordered_limits(float(training.least), epochs, float(training.most))
             if training.stopped > self.targets:
-                raise ValueError(f"{training.stopped} of {self.targets} targets cannot be")
+                raise ValueError(f"{training.stopped} targets stopped, of only {self.targets}")
 
     def estimate(self, metric: str) -> Estimate | None:
-        """Return the figure of a metric; None without one."""
+        """Return the figure of a metric; None if there is none."""
         return next((estimate for estimate in self.estimates if estimate.metric == metric), None)
 
     def figure(self, metric: str) -> float | None:
-        """Return the value of a metric; None if it is missing or was refused."""
+        """Return the value of a metric; None if it is missing."""
         estimate = self.estimate(metric)
         return estimate.value if estimate else None
 
     def rate(self, metric: str) -> Rate:
-        """Return a rate that every point has, with both limits, or raise KeyError."""
+        """Return a rate that every point has, with both limits.
+
+        Raises:
+            KeyError: The point has no such rate, or the rate has no limits.
+        """
         rate = self.estimate(metric)
         if rate is None or rate.value is None or rate.low is None or rate.high is None:
             raise KeyError(metric)
@@ -445,22 +460,22 @@ class PointPlayed(GamePoint):
 
     @property
     def tpr(self) -> Rate:
-        """Share of games with the target in which the server answered "in"."""
+        """Fraction of games with the target in which the server answered "in"."""
         return self.rate(TRUE_POSITIVES)
 
     @property
     def tnr(self) -> Rate:
-        """Share of games without the target in which the server answered "out"."""
+        """Fraction of games without the target in which the server answered "out"."""
         return self.rate(TRUE_NEGATIVES)
 
     @property
     def by_target(self) -> Rate:
-        """Share of games with the target in which the neuron fired for the target."""
+        """Fraction of games with the target in which the neuron fired for the target."""
         return self.rate(FIRES_FOR_TARGET)
 
     @property
     def by_others(self) -> Rate:
-        """Share of other records for which a neuron fired."""
+        """Fraction of other records for which a neuron fired."""
         return self.rate(FIRES_FOR_OTHERS)
 
     @property
@@ -495,19 +510,19 @@ def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) ->
     """Return each point with its figures.
 
     Args:
-        points: The points as they were played.
+        points: Points without figures.
         estimates: Estimates of a record; those on other topics are ignored.
 
     Raises:
-        ValueError: Two points have one label, or a figure belongs to no point.
+        ValueError: Two points have the same label, or a figure belongs to no point.
     """
     by_label: dict[str, list[Estimate]] = {point.label: [] for point in points}
     if len(by_label) < len(points):
-        raise ValueError("two points have one label")
+        raise ValueError("two points have the same label")
     for estimate in estimates:
         if estimate.topic == GAMES:
             if estimate.point not in by_label:
-                raise ValueError(f"there is no point {estimate.point[:60]!r} that a figure is of")
+                raise ValueError(f"there is no point {estimate.point[:60]!r}, which a figure names")
             by_label[estimate.point].append(estimate)
     return [
         PointPlayed.model_construct(**dict(point), estimates=by_label[point.label])
@@ -515,24 +530,24 @@ def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) ->
     ]
 
 
-def _refuse_uncounted(rate: Estimate) -> None:
-    """Raise if a rate lacks a limit, or is not a ratio of whole numbers."""
+def _refuse_impossible_rate(rate: Estimate) -> None:
+    """Raise unless a rate has both limits and is a fraction of its number of games or records."""
     if rate.low is None or rate.high is None:
         raise ValueError(f"{rate.metric} has no limits")
     total = rate.n_members + rate.n_nonmembers
     if total < 1:
-        raise ValueError(f"{rate.metric} is of no game")
+        raise ValueError(f"{rate.metric} is a rate over 0 games")
     is_single_rate = rate.metric not in (SUCCESS, SIGN_SUCCESS)
     value = rate.value or 0.0
-    if is_single_rate and abs(round(value * total) / total - value) > _SAME:
-        raise ValueError(f"no whole number of {total} is a share of {value}")
+    if is_single_rate and abs(round(value * total) / total - value) > _TOLERANCE:
+        raise ValueError(f"{rate.metric} of {value} is no fraction with denominator {total}")
 
 
-def _refuse_other_mean(adv: Estimate, tpr: Estimate, tnr: Estimate) -> None:
-    if abs(((tpr.value or 0.0) + (tnr.value or 0.0)) / 2 - (adv.value or 0.0)) > _SAME:
+def _refuse_wrong_mean(adv: Estimate, tpr: Estimate, tnr: Estimate) -> None:
+    if abs(((tpr.value or 0.0) + (tnr.value or 0.0)) / 2 - (adv.value or 0.0)) > _TOLERANCE:
         raise ValueError(
-            f"{SUCCESS} is the mean of both rates, {tpr.value} and {tnr.value}, and not {adv.value}"
+            f"{SUCCESS} must be the mean of {tpr.value} and {tnr.value}, but is {adv.value}"
         )
 
 
-_SAME = 1e-9
+_TOLERANCE = 1e-9

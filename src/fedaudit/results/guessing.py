@@ -1,4 +1,4 @@
-"""Chance level as the null hypothesis: figures above it, models near it, and failed controls."""
+"""Chance level: figures above it, models near it, and figures that failed controls invalidate."""
 
 from collections.abc import Collection, Mapping
 from itertools import product, zip_longest
@@ -9,16 +9,19 @@ from fedaudit.results.estimate import TRAIN_ACCURACY, Estimate
 from fedaudit.results.record import ControlResult, Record
 
 HIDES_LEAKS = ("planted leak", "reported training metrics")
-"""Controls whose failure means that figures may be too low, but never that they are too high."""
+"""Controls whose failure means that figures may be too low, but not that they may be too high."""
 NOT_RELIED_ON = "not relied on: a control failed"
 _TOPICS = ("membership", "source")
-_MOST_CLIENTS = 5
-_LONGEST = 60
+_MAX_CLIENTS = 5
+_MAX_NAME_LENGTH = 60
 _ANY = -1
 
 
 class _Scope(NamedTuple):
-    """Figures that a failed control covers: None means all clients or runs, -1 any of them."""
+    """Figures that a failed control covers.
+
+    For clients and runs, None stands for a figure over all of them, and -1 for any figure.
+    """
 
     attack: str
     target: int | None
@@ -29,11 +32,11 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def mark_doubts(record: AnyRecord) -> AnyRecord:
-    """Return the record with the failed control noted in each figure that it invalidates.
+    """Return the record with figures that state the failed control that invalidates them.
 
     A control of one attack, client or run invalidates the figures of that attack, client or run,
-    and those over all clients or runs that include it. A control of one client takes precedence
-    over the same control over all clients.
+    and figures over all clients or runs. A control of one client takes precedence over the same
+    control over all clients.
     """
     clients = {figure.target for figure in record.estimates} - {None}
     decided = {(c.control, c.attack, c.target) for c in record.controls if c.passed is not None}
@@ -51,7 +54,7 @@ def mark_doubts(record: AnyRecord) -> AnyRecord:
     if all(figure.doubt == doubt for figure, doubt in doubts):
         return record
     marked = [
-        figure if figure.doubt == doubt else figure.doubted(doubt) for figure, doubt in doubts
+        figure if figure.doubt == doubt else figure.with_doubt(doubt) for figure, doubt in doubts
     ]
     return record.model_copy(update={"estimates": marked})
 
@@ -59,8 +62,8 @@ def mark_doubts(record: AnyRecord) -> AnyRecord:
 def _doubt(figure: Estimate, failed: Mapping[_Scope, str]) -> str:
     if not failed or figure.topic not in _TOPICS:
         return ""
-    place = (figure.target, figure.seed)
-    clients, runs = ((_ANY,) if number is None else (None, number) for number in place)
+    coordinates = (figure.target, figure.seed)
+    clients, runs = ((_ANY,) if number is None else (None, number) for number in coordinates)
     scopes = product(dict.fromkeys(("", figure.attack)), clients, runs)
     return next((name for scope in scopes if (name := failed.get(_Scope(*scope)))), "")
 
@@ -71,36 +74,37 @@ def without_doubts(figures: Collection[Estimate]) -> list[Estimate]:
 
 
 def control_name(control: ControlResult) -> str:
-    """Return a control's name with its attack, its clients and its run."""
+    """Return the name of a control with its attack, clients and run."""
     clients = [control.target] if control.target is not None else control.clients
     # Records that are prepared for display hold names instead of numbers.
     names = [
         f"client {client}" if type(client) is int else str(client)
-        for client in clients[:_MOST_CLIENTS]
+        for client in clients[:_MAX_CLIENTS]
     ]
     n_others = len(clients) - len(names)
     names += [f"{n_others} more"] if n_others else []
     where = [
-        f"of {_cut(control.attack)}" if control.attack else "",
+        f"of {_shortened(control.attack)}" if control.attack else "",
         f"on {', '.join(names)}" if names else "",
         f"in seed {control.seed}" if control.seed is not None else "",
     ]
-    return " ".join(filter(None, [f"“{_cut(control.control)}”", *where]))
+    return " ".join(filter(None, [f"“{_shortened(control.control)}”", *where]))
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MAX_NAME_LENGTH else name[: _MAX_NAME_LENGTH - 1] + "…"
 
 
 LEAST_LEARNED = 0.1
-"""Share of the possible gain in accuracy over guessing, below which a model is near guessing."""
+"""A model is near chance if it has gained less than this fraction of the possible gain in accuracy
+over always predicting the most frequent class."""
 
 
 class NearGuessing(NamedTuple):
-    """Row of a record whose models barely fit their own training data.
+    """Models of a record that barely fit their own training data.
 
     Attributes:
-        defense: Name of the defense in force; "none" without one.
+        defense: Name of the defense that was used; "none" without a defense.
         seeds: Runs with such models.
         train_accuracy: The lowest training accuracy of these runs, in [0, 1].
         guess: Accuracy of always predicting the most frequent class of the clients' data.
@@ -113,10 +117,11 @@ class NearGuessing(NamedTuple):
 
 
 def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
-    """Return the rows whose training accuracy is near guessing, so that there is little to leak.
+    """Return the models whose training accuracy is near chance, so that there is little to leak.
 
-    A row is near guessing if (training accuracy - guess) / (1 - guess) is below ``least`` in any of
-    its runs. Attacks and defenses cannot be judged on such models.
+    A model is near chance if (training accuracy - guess) / (1 - guess) is below ``least`` in any
+    run, where ``guess`` is the accuracy of always predicting the most frequent class. Attacks and
+    defenses cannot be evaluated on such models.
     """
     guess = most_frequent_class(record)
     if guess is None:
@@ -132,15 +137,15 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
 
 
 def is_near_guessing(accuracy: float, guess: float, least: float = LEAST_LEARNED) -> bool:
-    """Return True if an accuracy reaches less than a share of the possible gain over guessing."""
+    """Return True if an accuracy is below ``guess`` plus a fraction of the possible gain."""
     return least > 0 and accuracy - guess < least * (1 - guess)
 
 
 def most_frequent_class(record: Record) -> float | None:
-    """Return the most frequent class's share of all clients' samples.
+    """Return the fraction of all clients' samples that are of the most frequent class.
 
     Returns:
-        None if the record does not state the classes, or has a single one.
+        None if the record does not state the classes, or if all samples are of one class.
     """
     counts = [classes for classes in record.label_distributions if classes]
     if not counts:
@@ -158,14 +163,15 @@ def alpha_of(record: Record) -> float:
 
 
 def above_chance(figure: Estimate) -> bool | None:
-    """Return True if a figure is above guessing; None if it has neither a test nor limits.
+    """Return True if a figure is above chance level.
 
-    The result is also None for a figure that a failed control invalidates.
+    Two conditions must hold: the record's test, corrected for multiple testing in the whole study,
+    is significant, and the figure's uncorrected interval excludes chance level. If one of them is
+    missing, the other decides. For a rate, only the test decides, because it is exact. The interval
+    of a rate is conservative, since it holds at every threshold.
 
-    Two conditions must hold: the record's test, corrected over the whole study, is significant, and
-    the figure's interval, which is not corrected, excludes guessing. If one of them is missing the
-    other decides. For a rate the test alone decides: it is exact, while the interval covers every
-    threshold with the same false-positive rate and bounds the size of the leak.
+    Returns:
+        None if the figure has neither a test nor limits, or if a failed control invalidates it.
     """
     if figure.value is None or figure.doubt:
         return None
@@ -176,26 +182,26 @@ def above_chance(figure: Estimate) -> bool | None:
     return figure.significant and (by_test or excludes is not False)
 
 
-def by_test_alone(figure: Estimate) -> bool:
-    """Return True if the corrected test is significant but the figure's interval contains guessing.
+def exceeds_by_test_only(figure: Estimate) -> bool:
+    """Return True if the corrected test is significant, but the interval includes chance level.
 
-    This happens over several runs: the test asks whether any of them leaks, and the interval is
-    that of their mean.
+    This can happen for a figure over several runs: the test is whether any run leaks, and the
+    interval is that of their mean.
     """
     tested = figure.value is not None and not figure.doubt and figure.significant is True
     return tested and not above_chance(figure)
 
 
-def by_interval_alone(figure: Estimate) -> bool:
-    """Return True if an interval excludes guessing but the corrected test is not significant."""
+def exceeds_by_interval_only(figure: Estimate) -> bool:
+    """Return True if the interval excludes chance level, and the test is not significant."""
     return figure.significant is False and _excludes_guessing(figure) is True
 
 
 def _excludes_guessing(figure: Estimate) -> bool | None:
     level = 0.0 if figure.against else figure.level
     if level is not None:
-        least = figure.value if figure.low is None else figure.low
-        return None if least is None else least > level
+        low = figure.value if figure.low is None else figure.low
+        return None if low is None else low > level
     if figure.metric not in HEADLINE_METRICS:
         return None
     chance = chance_of(figure.metric)

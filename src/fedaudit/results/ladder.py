@@ -1,6 +1,7 @@
-"""Leak ladder: expected attack strength from quantities that a federation can measure itself.
+"""Leak ladder: expected AUC of attacks from quantities that a federation can measure itself.
 
-Rule and rungs are data (``ladder.json``), computed from records by ``docs/ladder.py``.
+A *rung* is a federation whose AUC was measured. Rungs and the rules that are fitted to them are in
+``ladder.json``, which ``docs/ladder.py`` computes from records.
 """
 
 import json
@@ -17,7 +18,7 @@ from fedaudit.results.estimate import GENERALISATION_GAP, Estimate
 from fedaudit.results.record import Record, Trajectory
 
 UPLOAD_ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")
-"""The rule predicts the strongest of these; it needs at least one attack on each signal."""
+"""The rule predicts the largest AUC of these attacks on losses or on cosines."""
 FINAL_ATTACK = "blackbox-loss"
 _LOSS = ("loss-series", "fedmia-1")
 _COSINE = ("avg-cosine", "fedmia-2")
@@ -34,15 +35,15 @@ class Auc(Limited[float]):
 
 
 class ProbitLine(NamedTuple):
-    """Expected AUC as a normal distribution function of a linear term.
+    """Expected AUC as a normal distribution function of a line (probit model).
 
     Attributes:
-        intercept: The linear term at a gap of 0.
-        slope: Its increase for a gap of 1.
-        spread: Distance within which nine of ten rungs lie, on data sets that the rule was not
-            fitted on.
-        least: The smallest gap that the line was fitted on.
-        most: The largest gap.
+        intercept: Value of the line at a gap of 0.
+        slope: Slope of the line.
+        spread: Error of the AUC that nine of ten rungs do not exceed, on data sets to which the
+            line was not fitted.
+        least: The smallest gap of the rungs to which the line was fitted.
+        most: The largest gap of these rungs.
     """
 
     intercept: float
@@ -52,21 +53,21 @@ class ProbitLine(NamedTuple):
     most: float
 
     def covers(self, gap: float) -> bool:
-        """Return True if a gap is within the range that the line was fitted on."""
+        """Return True if a gap is within the range of gaps to which the line was fitted."""
         return self.least <= gap <= self.most
 
     def at(self, gap: float) -> float:
         """Return the expected AUC at a gap."""
         return NormalDist().cdf(self.intercept + self.slope * gap)
 
-    def from_gap(self, auc: float) -> float:
-        """Return the smallest gap with this expected AUC."""
+    def gap_for(self, auc: float) -> float:
+        """Return the gap with this expected AUC."""
         return (NormalDist().inv_cdf(auc) - self.intercept) / self.slope
 
 
 @dataclass(frozen=True)
 class Rung(Limited[float]):
-    """AUC in one federation on the ladder, with its data set, changed setting and gap."""
+    """AUC in one federation, with its data set, the setting that was changed, and its gap."""
 
     data: str
     changed: str
@@ -74,15 +75,15 @@ class Rung(Limited[float]):
 
 
 class Change(NamedTuple):
-    """Two federations that differ in one setting.
+    """Comparison of two federations that differ in one setting.
 
     Attributes:
-        kind: What was changed: "epochs", "samples", "clipping", ...
+        kind: The setting: "epochs", "samples", "clipping", ...
         data: Data set.
-        before: The setting before.
-        after: The setting after.
-        auc: AUC of the strongest attack on uploads, before and after.
-        accuracy: Test accuracy of the last global model, before and after.
+        before: Value of the setting in the first federation.
+        after: Value of the setting in the second federation.
+        auc: AUC of the strongest attack on uploads in both federations.
+        accuracy: Test accuracy of the last global model in both federations.
     """
 
     kind: str
@@ -94,12 +95,12 @@ class Change(NamedTuple):
 
 
 class Ladder(NamedTuple):
-    """Both rules, with the data that they were fitted on.
+    """Both rules, with the data to which they were fitted.
 
     Attributes:
-        uploads: Rule by the gap in loss of the clients' uploads, in standard deviations.
-        final: Rule by the generalisation gap of the last global model.
-        rungs: Rungs for uploads.
+        uploads: Rule for attacks on uploads, by the gap in loss (:func:`loss_gap`).
+        final: Rule for attacks on the last global model, by its generalisation gap.
+        rungs: Rungs for attacks on uploads.
         changes: Effects of single settings.
     """
 
@@ -111,7 +112,7 @@ class Ladder(NamedTuple):
 
 @cache
 def ladder() -> Ladder:
-    """Return the ladder as it was measured."""
+    """Read the ladder from its file."""
     rules = json.loads(_DATA.read_text(encoding="utf-8"))
     return Ladder(
         ProbitLine(**rules["uploads"]),
@@ -128,14 +129,14 @@ def ladder() -> Ladder:
 
 
 def loss_gap(record: Record) -> float | None:
-    """Return how much larger the loss of clients' uploads is on held-out samples than on their own.
+    """Return the gap between the losses of uploads on held-out samples and on training samples.
 
-    The gap is in standard deviations of the loss on held-out samples, estimated from the range of
-    their middle 80 %. It is the mean over measured rounds, audited clients and seeds. A client can
-    measure it without an attack, from its own samples and some held-out ones.
+    The gap is in standard deviations of the loss on held-out samples, which are estimated from the
+    range of the middle 80 % of these losses. It is the mean over measured rounds, audited clients
+    and seeds. A client can measure it without an attack, from its own and some held-out samples.
 
     Returns:
-        None if the record does not have the trajectories.
+        None if the record has no trajectories of the loss.
     """
     losses = [trajectory for trajectory in record.trajectories if trajectory.signal == "loss"]
     gaps = [
@@ -145,23 +146,25 @@ def loss_gap(record: Record) -> float | None:
         for held_out in losses
         if held_out.origin == "unseen"
         if (held_out.target, held_out.seed) == (members.target, members.seed)
-        for gap in _by_round(members, held_out)
+        for gap in _gaps_by_round(members, held_out)
     ]
     return fmean(gaps) if gaps else None
 
 
-def _by_round(members: Trajectory, held_out: Trajectory) -> list[float]:
-    # Signals are larger for members: minus the loss.
+def _gaps_by_round(members: Trajectory, held_out: Trajectory) -> list[float]:
+    # The signal is minus the loss, so that it is larger for members.
     gaps = []
     for values in zip(members.mean, held_out.mean, held_out.low, held_out.high, strict=True):
-        present = [value for value in values if value is not None]
-        if len(present) == len(values) and present[3] > present[2]:
-            gaps.append((present[0] - present[1]) * _MIDDLE / (present[3] - present[2]))
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            member_mean, held_out_mean, low, high = known
+            if high > low:
+                gaps.append((member_mean - held_out_mean) * _MIDDLE / (high - low))
     return gaps
 
 
 def mean_client_samples(record: Record) -> float | None:
-    """Return the mean number of samples of an audited client; None if the record omits it."""
+    """Return the mean number of samples of an audited client; None if a number is missing."""
     targets = {finding.target for finding in record.findings if finding.target is not None}
     sizes = [row.samples for row in record.clients if row.client in targets]
     return fmean(sizes) if sizes and min(sizes) > 0 else None
@@ -175,10 +178,10 @@ def generalisation_gap(record: Record) -> float | None:
 
 
 def strongest(record: Record) -> Auc | None:
-    """Return the attack on uploads with the largest AUC on mixed non-members.
+    """Return the attack on uploads with the largest AUC, for mixed non-members.
 
     Returns:
-        None if no attack on losses or none on cosines was run.
+        None if no attack on losses, or no attack on cosines, was run.
     """
     candidates = aucs(record, UPLOAD_ATTACKS, "mixed")
     names = {auc.attack for auc in candidates}
@@ -188,7 +191,7 @@ def strongest(record: Record) -> Auc | None:
 
 
 def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
-    """Return the AUC of each of these attacks that was run, mean over seeds and audited clients."""
+    """Return the AUC of each given attack that was run, averaged over seeds and audited clients."""
     means = []
     for attack in attacks:
         figures = over_seeds(record, attack, AUC, contrast)
@@ -204,7 +207,7 @@ def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
 
 
 def over_seeds(record: Record, attack: str, metric: str, contrast: str) -> list[Estimate]:
-    """Return a figure of every audited client: that over the seeds if there are several."""
+    """Return a figure of every audited client, averaged over the seeds if there are several."""
     several = len(record.seeds) > 1
     return [
         figure

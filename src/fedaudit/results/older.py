@@ -1,39 +1,42 @@
-"""Settings of studies by older versions, completed with the defaults of their time."""
+"""Settings of studies that older versions ran, completed with the defaults of those versions."""
 
 from collections.abc import Mapping
 
 FIRST_SET = "2026-1"
-"""Attacks that were run by default before sets of attacks had names."""
+"""Name of the set of attacks that ran by default before sets had names."""
 
-DEFENDED_LIKE_THE_RUN = ("shadow", "references")
-"""Tables of federations that the adversary trains, which older versions never defended."""
+ADVERSARY_FEDERATIONS = ("shadow", "references")
+"""Tables of federations that the adversary trains. Older versions trained them without a
+defense."""
 
 ADDITIONS_KEY = "growth"
-"""Key of the additions after the first record in the study's file."""
+"""Key, in the study's file, of additions that were made after the first record."""
 
-LEARNED = frozenset({"seqmia", "stacked"})
-"""Attacks that learned from a shadow federation in older versions, even without its table."""
+SHADOW_ATTACKS = frozenset({"seqmia", "stacked"})
+"""Attacks for which older versions trained a shadow federation even without its table."""
 
-TUNED = frozenset({"rmia", "rmia-series"})
-"""Attacks whose slope was 0.3 by default in older versions."""
+RMIA_ATTACKS = frozenset({"rmia", "rmia-series"})
+"""RMIA attacks, whose slope was 0.3 by default in older versions."""
 
-COMPARED = TUNED | {"lira", "lira-series"}
-"""Attacks that compared with reference federations in older versions, even without their table."""
+REFERENCE_ATTACKS = RMIA_ATTACKS | {"lira", "lira-series"}
+"""Attacks for which older versions trained reference federations even without their table."""
 
-COMPARED_BY_DEFAULT = ("2026-2", ("sum", "globals", "final"))
-"""The set with these attacks, and the views in which they ran by default."""
+DEFAULT_REFERENCES = ("2026-2", ("sum", "globals", "final"))
+"""The set of attacks that has attacks with reference federations, and the views in which these ran
+by default."""
 
 
 def resolve_older_settings(config: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of a completed study, with the defaults of the version that ran it.
 
     The defaults concern the set of attacks, the risk estimate of a clustered federation's models,
-    shadow and reference federations without a defense, the slope of RMIA, and the audited samples
-    of source inference. A table [audit] without ``sources`` means a version before all of these.
+    the defense of shadow and reference federations, the slope of RMIA, and the audited samples of
+    source inference. If the table [audit] has no ``sources``, the version had all of the older
+    defaults.
 
-    The needs of custom attacks are unknown, so their shadow and reference federations are taken
-    from the settings as they are. Additions since the first record (``growth``) are not
-    settings and are left out.
+    It is unknown which custom attacks use a shadow or reference federations, so these tables are
+    not added for them. Additions since the first record (``growth``) are not settings and are left
+    out.
     """
     default_set = {"attack_set": FIRST_SET} if config.get("attacks") == {} else {}
     settings = {**default_set, **config}
@@ -41,30 +44,32 @@ def resolve_older_settings(config: Mapping[str, object]) -> dict[str, object]:
     risk = config.get("risk")
     if isinstance(risk, Mapping) and "training" not in risk:
         settings["risk"] = {"training": "continued", "sizes": "capped", **risk}
-    for table in DEFENDED_LIKE_THE_RUN:
+    for table in ADVERSARY_FEDERATIONS:
         section = config.get(table)
         if isinstance(section, Mapping) and section.get("mode") != "known-split":
             settings[table] = {"defense": "none", **section}
     audit = config.get("audit")
     if isinstance(audit, Mapping) and "sources" not in audit:
-        settings |= _before_sources(settings, audit)
+        settings |= _tables_before_sources(settings, audit)
     return settings
 
 
-def _before_sources(config: Mapping[str, object], audit: Mapping[str, object]) -> dict[str, object]:
-    """Return the tables whose defaults were different before ``audit.sources`` existed."""
+def _tables_before_sources(
+    config: Mapping[str, object], audit: Mapping[str, object]
+) -> dict[str, object]:
+    """Return tables of settings with the defaults of versions without ``audit.sources``."""
     tables: dict[str, object] = {"audit": {"sources": 0, **audit}}
     section = config.get("attacks")
     attacks = section if isinstance(section, Mapping) else {}
-    if TUNED & attacks.keys():
+    if RMIA_ATTACKS & attacks.keys():
         tables["attacks"] = {
             name: {"offline": 0.3, **options}
-            if name in TUNED and isinstance(options, Mapping)
+            if name in RMIA_ATTACKS and isinstance(options, Mapping)
             else options
             for name, options in attacks.items()
         }
-    needed = [table for table, names in _NEEDED_BY.items() if names & attacks.keys()]
-    default_set, views = COMPARED_BY_DEFAULT
+    needed = [table for table, names in _ATTACKS_BY_TABLE.items() if names & attacks.keys()]
+    default_set, views = DEFAULT_REFERENCES
     if not attacks and config.get("attack_set") == default_set and audit.get("view") in views:
         needed.append("references")
     if _is_defended(config.get("defense")):
@@ -73,11 +78,11 @@ def _before_sources(config: Mapping[str, object], audit: Mapping[str, object]) -
     return tables
 
 
-_NEEDED_BY = {"shadow": LEARNED, "references": COMPARED}
+_ATTACKS_BY_TABLE = {"shadow": SHADOW_ATTACKS, "references": REFERENCE_ATTACKS}
 
 
 def _is_defended(section: object) -> bool:
-    """Return False only if the table [defense] is known to defend no client."""
+    """Return False only if the table [defense] certainly defends no client."""
     if not isinstance(section, Mapping):
         return section is not None
     added = section.get("chain") or section.get("also")

@@ -9,15 +9,15 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import LONGEST_RESULT, TooLarge, parsed_json, read_text, refuse_absent
+from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, parsed_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import LARGEST
 from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.runs import FAIR, OWN
 from fedaudit.results.text import (
-    LONGEST,
     MAX_DEPTH,
+    MAX_TEXT_LENGTH,
     deeper_than,
     is_plain,
     is_plain_json,
@@ -26,30 +26,30 @@ from fedaudit.results.text import (
     without_digest,
 )
 
-_LONGEST_NUMBER = 400
-_MOST_METRICS = 1000
+_MAX_DIGITS = 400
+_MAX_METRICS = 1000
 _MAYBE_LARGE = re.compile(r"[\s\[,:]-?(?:\d{16}|\d[\d.]*[eE]\+?\d{3})")
-"""Pattern of a large number. Numbers of a text without a match need no check, which saves
-seconds for millions of numbers."""
+"""Pattern of a large number. If a text has no match, its numbers are not checked one by one, which
+would take seconds for millions of numbers."""
 
 Document = TypeVar("Document", bound=BaseModel)
 
 
-def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
+def read_record(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Record:
     """Read a record that :func:`fedaudit.results.record.write_record` wrote.
 
-    The file is treated as hostile. Its size and depth are bounded. It must be JSON without repeated
-    keys, infinite or NaN numbers, and control characters. All fields are validated, so impossible
-    figures are refused.
+    The file is not trusted. Its size and depth are limited. It must be JSON without repeated keys,
+    infinite or NaN numbers, and control characters. All fields are validated, so that impossible
+    figures raise an error.
 
     Args:
         path: A record file.
-        max_bytes: Largest file that is read at all.
+        max_bytes: Maximum size of the file.
 
     Raises:
         BadInput: The file does not exist, is too large, is not a fedaudit record, or has another
             version.
-        Damaged: The file is not JSON, or does not fit the format.
+        Damaged: The file is not JSON, or violates the format.
     """
     document = _checked_document(path, max_bytes, _RECORD)
     if deeper_than(document.get("config"), MAX_DEPTH):
@@ -57,21 +57,21 @@ def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "writes; use the original record"
         )
-    record = _with_draws(_validated(Record, document, path, "the record format"))
+    record = _with_source_contrast(_validated(Record, document, path, "the record format"))
     metrics = len({figure.metric for figure in record.findings})
-    if metrics > _MOST_METRICS:
+    if metrics > _MAX_METRICS:
         raise Damaged(
             f"{path} has {metrics:,} different metrics, but a record has at most "
-            f"{_MOST_METRICS:,}; use the original record"
+            f"{_MAX_METRICS:,}; use the original record"
         )
-    _refuse_one_sided(record, path)
+    _refuse_missing_samples(record, path)
     return record
 
 
-def _with_draws(record: Record) -> Record:
-    """Add the contrast of source inference, which records of older versions lack.
+def _with_source_contrast(record: Record) -> Record:
+    """Add the contrast of source inference, which is missing in records of older versions.
 
-    Older versions used the samples of the membership audit. These samples came from a fair draw if
+    Older versions used the samples of the membership audit. These were samples of a fair draw if
     the clients' label distributions differed.
     """
     audit, partition = (record.config.get(name) for name in ("audit", "partition"))
@@ -89,11 +89,11 @@ def _with_draws(record: Record) -> Record:
     return record.model_copy(update={"estimates": estimates})
 
 
-def _refuse_one_sided(record: Record, path: Path) -> None:
+def _refuse_missing_samples(record: Record, path: Path) -> None:
     """Raise if an estimate from scores has no members or no non-members.
 
-    Confidence limits depend on both numbers. Bounds on epsilon are exempt: for empirical bounds,
-    the coin may by chance have made every sample a member, and formal bounds have no samples.
+    Confidence limits depend on both numbers. Bounds on epsilon are exempt: for an empirical bound,
+    the random assignment may have made every sample a member, and a formal bound has no samples.
     """
     for figure in [*record.findings, *record.groups]:
         is_from_scores = figure.metric in (AUC, BALANCED_ACCURACY) or figure.metric.startswith(
@@ -109,30 +109,30 @@ def _refuse_one_sided(record: Record, path: Path) -> None:
             )
 
 
-def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Comparison:
-    """Read a comparison that ``fedaudit compare`` wrote; it is checked like a record.
+def read_comparison(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Comparison:
+    """Read a comparison that ``fedaudit compare`` wrote. The file is checked like a record.
 
     Args:
         path: A comparison file.
-        max_bytes: Largest file that is read at all.
+        max_bytes: Maximum size of the file.
 
     Raises:
         BadInput: The file does not exist, is too large, is not a comparison, or has another
             version.
-        Damaged: The file is not JSON, or does not fit the format.
+        Damaged: The file is not JSON, or violates the format.
     """
     document = _checked_document(path, max_bytes, _COMPARISON)
     return _validated(Comparison, document, path, "the comparison's format")
 
 
 class _Kind(NamedTuple):
-    """Kind of document, with the texts of its messages.
+    """Kind of document, with texts for error messages.
 
     Attributes:
-        name: Name in the message about a file of another kind.
-        noun: Name in the message about another version.
+        name: Name in the error about a file of another kind.
+        noun: Name in the error about a file of another version.
         format: Value of the field "format".
-        advice: Advice for a file of another kind.
+        advice: Advice in the error about a file of another kind.
         made_by: Command that writes such a document.
         version: Version of the format.
     """
@@ -164,7 +164,7 @@ _COMPARISON = _Kind(
 
 
 def _checked_document(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
-    """Return the content of a JSON file after checks of its kind, version and digest."""
+    """Read a JSON file, and check its kind, version and digest."""
     document = _parsed(_text(path, max_bytes), path)
     if not isinstance(document, dict) or document.get("format") != kind.format:
         raise BadInput(
@@ -185,12 +185,12 @@ def _checked_document(path: Path, max_bytes: int, kind: _Kind) -> dict[str, obje
 
 
 def _validated(
-    model: type[Document], document: dict[str, object], path: Path, what: str
+    model: type[Document], document: dict[str, object], path: Path, format_name: str
 ) -> Document:
     try:
         return model.model_validate(document, strict=True)
     except ValidationError as error:
-        raise Damaged(f"{path} does not fit {what}: {_sentence(error)}") from None
+        raise Damaged(f"{path} does not fit {format_name}: {_describe_error(error)}") from None
 
 
 def _text(path: Path, max_bytes: int) -> str:
@@ -213,11 +213,11 @@ def _text(path: Path, max_bytes: int) -> str:
 
 def _parsed(text: str, path: Path) -> object:
     try:
-        large = _MAYBE_LARGE.search(text)
+        has_large = _MAYBE_LARGE.search(text)
         document = parsed_json(
             text,
-            parse_int=_bounded if large else int,
-            parse_float=_finite if large else float,
+            parse_int=_parse_integer if has_large else int,
+            parse_float=_parse_float if has_large else float,
             parse_constant=_refuse_constant,
         )
     except RecursionError:
@@ -226,14 +226,14 @@ def _parsed(text: str, path: Path) -> object:
         ) from None
     except ValueError as error:
         raise Damaged(f"{path} is not a complete JSON document: {error}") from None
-    bad = None
+    forbidden = None
     if not is_plain_json(text):
-        bad = next((value for value in texts(document) if not is_plain(value)), None)
-    if bad is not None:
+        forbidden = next((value for value in texts(document) if not is_plain(value)), None)
+    if forbidden is not None:
         raise Damaged(
             f"{path} contains a text with control characters, with bidirectional control "
-            f"characters, or of over {LONGEST:,} characters ({_short(bad)}); use the original "
-            "record"
+            f"characters, or of over {MAX_TEXT_LENGTH:,} characters ({_short(forbidden)}); use the "
+            "original record"
         )
     return document
 
@@ -242,30 +242,30 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number; a missing figure is null")
 
 
-def _finite(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError(f"the number {_short(digits)} is too large for a record")
     return value
 
 
-def _bounded(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     # Check the length first: parsing thousands of digits takes long.
-    if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > LARGEST:
+    if len(digits) > _MAX_DIGITS or abs(int(digits)) > LARGEST:
         raise ValueError(f"the number {_short(digits)} is too large for a record")
     return int(digits)
 
 
-def _sentence(error: ValidationError) -> str:
-    """Describe the first fault with its place, and the number of further faults."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    first = faults[0]
-    place = ".".join(str(part) for part in first["loc"])
-    others = len(faults) - 1
-    further = f" (and {others} more fault{'s' if others > 1 else ''})" if others else ""
+def _describe_error(error: ValidationError) -> str:
+    """Describe the first error with its location, and count the others."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    first = errors[0]
+    location = ".".join(str(part) for part in first["loc"])
+    others = len(errors) - 1
+    further = f" (and {others} more error{'s' if others > 1 else ''})" if others else ""
     message = first["msg"].removeprefix("Value error, ")
     message = f"{message[:1].lower()}{message[1:]}"
-    return f"at {_short(place)}: {message}{further}; use the original record"
+    return f"at {_short(location)}: {message}{further}; use the original record"
 
 
 def _short(value: object) -> str:

@@ -1,7 +1,7 @@
-"""Format of the record of a study: all results as plain data, with nothing that can be executed.
+"""Format of the record of a study: all results as plain data, without executable content.
 
-A record is one JSON document. Reports, comparisons and gates read only records, never runs. Rates
-are shares in [0, 1]. A figure that could not be computed is ``None``, and its ``note`` says why.
+A record is one JSON document. Reports, comparisons and gates read records, and no files of runs.
+Rates are in [0, 1]. A figure that could not be computed is ``None``, and its ``note`` says why.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
-from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
+from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
+from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expand
 from fedaudit.results.fields import (
     Count,
     Finite,
@@ -25,8 +25,8 @@ from fedaudit.results.fields import (
     Seconds,
     Share,
     SignedShare,
-    refuse_disorder,
-    refuse_ragged,
+    refuse_unequal_lengths,
+    refuse_unordered_limits,
 )
 from fedaudit.results.games import (
     DESCRIPTIVE_SETTINGS,
@@ -43,7 +43,7 @@ from fedaudit.results.text import sealed_json
 FORMAT = "fedaudit-record"
 VERSION = 3
 RECORDER_SETTINGS = frozenset({"name", "recording", "figures", "attacks", "code"})
-"""Settings in the record of a live recording, which knows nothing else of the federation."""
+"""Settings in the record of a live recording; other settings of the federation are unknown."""
 RECORDING_KEYS = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
     "classes",
     "sizes",
@@ -56,9 +56,9 @@ RECORDING_KEYS = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "table",
     "references",
 }
-"""Keys of its table ``recording``."""
-_NEVER_REFUSED = frozenset({"source", "clusters", "utility"})
-"""Topics whose figures are counts and means of observations, so that each has a value."""
+"""Keys of the table ``recording`` in the record of a live recording."""
+_TOPICS_WITH_VALUES = frozenset({"source", "clusters", "utility"})
+"""Topics whose figures always have a value, because they are counts and means of observations."""
 _key_of = attrgetter(*Coordinates.model_fields, "metric", "against")
 """Coordinates that identify a figure within a record."""
 SOURCE_RULE_SUFFIX = "arg max"
@@ -78,13 +78,13 @@ class Curve(Part):
     tpr: list[Share]
 
     @model_validator(mode="after")
-    def _even(self) -> "Curve":
-        refuse_ragged(fpr=self.fpr, tpr=self.tpr)
+    def _validate_lengths(self) -> "Curve":
+        refuse_unequal_lengths(fpr=self.fpr, tpr=self.tpr)
         return self
 
 
 class Trajectory(Part):
-    """Signal at the target client over rounds: mean and 10-90% range for samples of one origin."""
+    """Signal of the target client by round: mean and 10-90% range over samples of one origin."""
 
     signal: str
     defense: str = "none"
@@ -97,13 +97,13 @@ class Trajectory(Part):
     high: list[Finite | None]
 
     @model_validator(mode="after")
-    def _even(self) -> "Trajectory":
-        refuse_ragged(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
+    def _validate_lengths(self) -> "Trajectory":
+        refuse_unequal_lengths(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
         return self
 
 
 class Histogram(Part):
-    """Counts of scores by origin over common bins; ``edges`` has one more entry than the counts."""
+    """Histograms of scores by origin of samples, with common bins between ``edges``."""
 
     attack: str
     defense: str = "none"
@@ -115,13 +115,13 @@ class Histogram(Part):
     unseen: list[Count]
 
     @model_validator(mode="after")
-    def _even(self) -> "Histogram":
+    def _validate_lengths(self) -> "Histogram":
         bins = range(len(self.edges) - 1)
-        refuse_ragged(
+        refuse_unequal_lengths(
             bins=bins, member=self.member, other_client=self.other_client, unseen=self.unseen
         )
         if any(edge > next_edge for edge, next_edge in pairwise(self.edges)):
-            raise ValueError("edges are not in order")
+            raise ValueError("edges must ascend")
         return self
 
 
@@ -130,9 +130,9 @@ class ExposedSample(Part):
 
     Attributes:
         unit: "sample", or "person".
-        sample: Its id in the data set, or the number of the person.
-        label: Class of a sample; None for a person, who may have samples of several classes.
-        above_nonmembers: Share of non-members with a lower score.
+        sample: Id of the sample in the data set, or number of the person.
+        label: Class of the sample; None for a person, who may have samples of several classes.
+        above_nonmembers: Fraction of non-members with a lower score.
     """
 
     attack: str
@@ -146,15 +146,15 @@ class ExposedSample(Part):
 
 
 class ControlResult(Limits[Share]):
-    """Check that the figures of a record are sound.
+    """Result of a control: a check whose result is known in advance if the audit is valid.
 
     Attributes:
         control: "permuted members", "untrained model", "blind classifier", "planted leak", "claimed
             epsilon", "retrained federation", "exact copies", "reported training metrics", "peer
             updates".
-        expected: Result of a sound run, in words.
-        clients: Clients that a failed control of a whole run names.
-        passed: Whether it passed; None if it could not be run.
+        expected: Description of the result in a valid audit.
+        clients: Clients on which a control of a whole run failed.
+        passed: Whether the control passed; None if it could not be run.
     """
 
     control: str
@@ -169,9 +169,9 @@ class ControlResult(Limits[Share]):
     note: str = ""
 
     @model_validator(mode="after")
-    def _possible(self) -> "ControlResult":
+    def _validate_numbers(self) -> "ControlResult":
         # The mean over shuffles may lie outside their central range.
-        refuse_disorder(self.low, None, self.high)
+        refuse_unordered_limits(self.low, None, self.high)
         return self
 
 
@@ -184,27 +184,28 @@ class AccuracyByRound(Part):
     accuracy: list[Share]
 
     @model_validator(mode="after")
-    def _possible(self) -> "AccuracyByRound":
-        refuse_ragged(rounds=self.rounds, accuracy=self.accuracy)
+    def _validate_numbers(self) -> "AccuracyByRound":
+        refuse_unequal_lengths(rounds=self.rounds, accuracy=self.accuracy)
         return self
 
 
 class UsageRow(Part):
-    """Uses of a client's samples in one run, and the costs of its defense.
+    """How often a client used its samples in one run, and the costs of its defense.
 
     Attributes:
         defended: True if the client uses the defense.
-        distinct: Distinct samples that it trained on in each round; 0 if it took no part.
-        times_used: Numbers of its samples that it used 0 times over the run, once, twice, ...
-        times_recycled: The same for uses that a defense repeated after omitting them.
+        distinct: Number of distinct samples on which the client trained in each round; 0 if it did
+            not take part.
+        times_used: Number of the client's samples that it used 0 times in the run, once, twice, ...
+        times_recycled: As ``times_used``, for uses that a defense first omitted and later repeated.
         extra_bytes: Bytes sent or received over the run in addition to model and upload.
         seconds: Local training time over the run. It depends on the machine and is not hashed.
         filter_cosine: Cosine between the input and the output of a custom filter, mean over rounds.
             None without a filter, and in older records.
-        rounds_acted: Rounds in which a conditional defense changed a step or the upload. None for a
-            defense that always acts, and in older records.
-        rounds_decided_by_risk: Rounds in which the models' risks changed the client's choice of a
-            model. None if it never chose by risk, and in older records.
+        rounds_acted: Number of rounds in which a conditional defense changed a step or the upload.
+            None for a defense without a condition, and in older records.
+        rounds_decided_by_risk: Number of rounds in which the models' risks changed the client's
+            choice of a model. None if the client never chose by risk, and in older records.
     """
 
     defense: str = "none"
@@ -222,19 +223,19 @@ class UsageRow(Part):
     rounds_decided_by_risk: Count | None = None
 
     @model_validator(mode="after")
-    def _possible(self) -> "UsageRow":
+    def _validate_numbers(self) -> "UsageRow":
         if max(self.distinct) > self.samples:
-            raise ValueError(f"{max(self.distinct)} distinct samples of {self.samples}")
+            raise ValueError(f"{max(self.distinct)} distinct samples of only {self.samples}")
         return self
 
 
 class AttackRow(Part):
-    """Parts of an attack, as the catalogue states them.
+    """Description of an attack, as in the catalogue.
 
     Attributes:
-        note: Why it was refused or failed, or why it failed on some clients.
-        uncovered: Why it was not run on clients that took part in too few rounds, or with too few
-            other clients.
+        note: Why the attack was refused, or failed on all or some clients.
+        uncovered: Why the attack was not run on clients that took part in too few rounds, or with
+            too few other clients.
     """
 
     name: str
@@ -249,7 +250,7 @@ class AttackRow(Part):
 
     @property
     def infers_source(self) -> bool:
-        """True if its rule over clients identifies the client that a sample comes from."""
+        """True if the attack identifies the client that a sample comes from."""
         return self.over_clients.endswith(SOURCE_RULE_SUFFIX)
 
 
@@ -257,8 +258,8 @@ class ClientRow(Part):
     """Size and label distribution of a client, and the number of its audited samples.
 
     Attributes:
-        audited: Audited samples of the client; None if there are too few to publish.
-        name: Name of the client in the data; empty if it has none.
+        audited: Number of audited samples of the client; None if it is too small to publish.
+        name: Name of the client in the data; empty if there is none.
     """
 
     client: Count
@@ -269,19 +270,19 @@ class ClientRow(Part):
 
 
 MOST_CLIENTS = 200
-"""Number of clients with a row each in a record; the others share one row."""
+"""Maximum number of clients that have a row of their own in a record; all others share one row."""
 
 
 class OtherClients(Part):
-    """Clients of a large federation without a row each, together.
+    """Sum over the clients of a large federation that have no row of their own.
 
     Attributes:
         clients: Number of these clients.
-        samples: Samples of all of them.
-        fewest: Samples of the smallest client.
-        most: Samples of the largest client.
-        audited: Audited samples of all of them.
-        class_counts: Samples of each class.
+        samples: Number of samples of these clients together.
+        fewest: Number of samples of the smallest client.
+        most: Number of samples of the largest client.
+        audited: Number of audited samples of these clients together.
+        class_counts: Number of samples of each class.
     """
 
     clients: Annotated[Count, Field(ge=1)]
@@ -293,7 +294,7 @@ class OtherClients(Part):
 
 
 class ViewRow(Part):
-    """Adversary of a study, in words."""
+    """Description of the adversary of a study."""
 
     name: str
     sees: list[str]
@@ -301,7 +302,7 @@ class ViewRow(Part):
 
 
 class Environment(Part):
-    """Place and time of an audit; not part of the content hash."""
+    """Software, device and time of an audit. It is not part of the content hash."""
 
     versions: dict[str, str] = Field(default_factory=dict)
     commit: str = ""
@@ -316,26 +317,28 @@ class Record(Part):
     Attributes:
         content_hash: SHA-256 over configuration, measurements and results. It is the same for two
             runs of one study on one machine, even if they were interrupted.
-        evaluation: "aligned", or "redraw" for the published code's practice of drawing other
-            non-members for every round and client.
-        nobody_is_a_member: True if unseen samples were labelled as members, to show what an
-            evaluation reports without any leak.
-        estimates: Every figure, at its coordinates.
-        made_as: Content hash of the record of an older format that this one was converted from.
-        clients: One row for each client. Beyond ``MOST_CLIENTS`` clients, only the audited ones and
-            those with the most audited samples have rows.
+        evaluation: "aligned" if the same non-members were evaluated in all rounds, "redraw" if
+            other non-members were drawn for every round and client, as in published code.
+        nobody_is_a_member: True if held-out samples were labelled as members, to show which figures
+            an evaluation reports without any leak.
+        estimates: All figures.
+        made_as: Content hash of the record in an older format from which this record was converted.
+        clients: One row for each client. If there are over ``MOST_CLIENTS`` clients, only the
+            audited clients and those with the most audited samples have rows.
         other_clients: The other clients of a large federation.
         parameters: Number of trainable parameters, of the largest model if clients' models differ.
-            None in records that do not state it.
-        watched: True for a live recording of a federation whose training is unknown.
-        accuracies: Accuracies of the models in each round; figures of utility are estimates.
-        sources: Answers of each source attack in each run.
+            None in older records.
+        watched: True for a live recording of a federation, whose training fedaudit does not
+            control.
+        accuracies: Test accuracy by round. The figures of utility are among ``estimates``.
+        sources: Predictions of each source attack in each run.
         clusters: Models of a clustered federation in each run, with their clients and risks.
-        points: How the points of a study of games were played; empty for other studies.
-        detector: How a client's detection of planted models was measured; None if it was not.
+        points: Points of a study of games, without their figures; empty for other studies.
+        detector: Detection of planted models by a client, without figures; None if it was not
+            measured.
         coverage: Rounds and uploads that were measured. None in records of older versions and of
             games.
-        untested: What this study does not test, in words.
+        untested: Descriptions of what this study does not test.
     """
 
     format: Literal["fedaudit-record"] = "fedaudit-record"
@@ -377,24 +380,24 @@ class Record(Part):
 
     @property
     def on_sources(self) -> list[Estimate]:
-        """The main figures of source inference: on clients' own samples, if there are any."""
+        """The main figures of source inference: on clients' own samples if such figures exist."""
         figures = self.where(topic="source")
         return [figure for figure in figures if figure.contrast == OWN] or figures
 
     @property
     def on_fair_sources(self) -> list[Estimate]:
-        """Figures of source inference on samples of a fair draw, unless these are the main ones."""
+        """Figures of source inference that are not in :attr:`on_sources`."""
         main = set(map(id, self.on_sources))
         return [figure for figure in self.where(topic="source") if id(figure) not in main]
 
     @property
     def federation_size(self) -> int:
-        """Number of clients, including those without a row."""
+        """Number of all clients."""
         return len(self.clients) + (self.other_clients.clients if self.other_clients else 0)
 
     @property
     def label_distributions(self) -> list[list[int]]:
-        """Samples of each class, for every client and for those without a row together."""
+        """Number of samples of each class, for each row of clients and for the other clients."""
         others = [self.other_clients.class_counts] if self.other_clients else []
         return [row.class_counts for row in self.clients] + others
 
@@ -410,7 +413,7 @@ class Record(Part):
 
     @property
     def detection(self) -> Detection | None:
-        """Detector of a study of games with its figures; None if it has none."""
+        """Detector of a study of games with its figures; None if there is no detector."""
         return detection(self.detector, self.estimates)
 
     @property
@@ -424,7 +427,7 @@ class Record(Part):
 
     @property
     def findings(self) -> list[Estimate]:
-        """Figures on membership, each over all samples or people of its contrast."""
+        """Figures on membership that are not limited to one class or one client's samples."""
         unit = self.unit
         return [
             figure for figure in self._on_membership if not figure.attack or figure.unit == unit
@@ -432,7 +435,7 @@ class Record(Part):
 
     @property
     def of_single_samples(self) -> list[Estimate]:
-        """Figures on people's single samples, in a record whose findings are on people."""
+        """Figures on single samples, in a record whose ``findings`` are about people."""
         unit = self.unit
         return [figure for figure in self._on_membership if figure.attack and figure.unit != unit]
 
@@ -455,39 +458,39 @@ class Record(Part):
     @field_validator("estimates", mode="before")
     @classmethod
     def _expand(cls, entries: object) -> object:
-        return expanded(entries)
+        return expand(entries)
 
     @field_serializer("estimates")
     def _compact(self, estimates: list[Estimate]) -> list[dict[str, object]]:
         return compact(estimates)
 
     @model_validator(mode="after")
-    def _figures_are_there(self) -> "Record":
+    def _validate_values(self) -> "Record":
         for figure in self.estimates:
-            if figure.topic in _NEVER_REFUSED and figure.value is None:
+            if figure.topic in _TOPICS_WITH_VALUES and figure.value is None:
                 raise ValueError(f"{figure.metric} of topic {figure.topic} has no value")
         return self
 
     @model_validator(mode="after")
-    def _figures_are_there_once(self) -> "Record":
+    def _validate_uniqueness(self) -> "Record":
         if len(set(map(_key_of, self.estimates))) < len(self.estimates):
             first, times = Counter(map(_key_of, self.estimates)).most_common(1)[0]
             figure = next(figure for figure in self.estimates if _key_of(figure) == first)
             raise ValueError(
-                f"{figure.metric} of {figure.attack or 'the run itself'} is there {times} times, "
-                "and each figure may appear once at its coordinates"
+                f"{figure.metric} of {figure.attack or 'the run itself'} appears {times} times "
+                "with the same coordinates"
             )
         return self
 
     @model_validator(mode="after")
-    def _figures_of_sources_fit(self) -> "Record":
+    def _validate_sources(self) -> "Record":
         run_of = attrgetter("attack", "defense", "view", "seed")
         runs = set(map(run_of, self.sources))
         figures = [figure for figure in self.on_sources if not figure.against]
         if len(runs) != len(self.sources) or runs != {
             run_of(figure) for figure in figures if figure.seed is not None
         }:
-            raise ValueError("figures of sources are not those of the attacks and seeds in sources")
+            raise ValueError("sources and their figures have different attacks or seeds")
         attacks = {(attack, defense, view) for attack, defense, view, _ in runs}
         for against in ("", LABELS):
             averaged = {
@@ -496,11 +499,11 @@ class Record(Part):
                 if figure.against == against and figure.seed is None
             }
             if averaged != attacks:
-                raise ValueError("figures of sources over all runs are not those of the attacks")
+                raise ValueError("sources and their figures over all runs have different attacks")
         return self
 
     @model_validator(mode="after")
-    def _games_fit(self) -> "Record":
+    def _validate_games(self) -> "Record":
         for point in self.games:
             point.refuse_impossible()
         if (detected := self.detection) is not None:
@@ -511,7 +514,7 @@ class Record(Part):
         """Return every figure of a run as a dictionary of plain values.
 
         Figures that belong to no run, such as those of games and formal guarantees, are included.
-        Figures over several runs are in :meth:`mean_rows`, so that none counts twice.
+        Means over several runs are not included; they are in :meth:`mean_rows`.
 
         Returns:
             One dictionary for each estimate: its coordinates ("topic", "attack", "target", "seed",
@@ -521,7 +524,7 @@ class Record(Part):
         return [_flat(figure) for figure in self._by_runs(over=False)]
 
     def mean_rows(self) -> list[dict[str, object]]:
-        """Return every figure over the runs of the study, as :meth:`rows` does for single runs."""
+        """Return every figure over the runs of the study, in the form of :meth:`rows`."""
         return [_flat(figure) for figure in self._by_runs(over=True)]
 
     def frame(self) -> object:
@@ -547,7 +550,7 @@ _without_seed = attrgetter(
 
 
 def _flat(figure: Estimate) -> dict[str, object]:
-    """Return a figure's values without nesting, under the same names for every figure."""
+    """Return the values of a figure in a flat dictionary with the same keys for every figure."""
     row: dict[str, object] = {}
     for name, value in figure.model_dump(mode="json", exclude={"tests"}).items():
         if name in _LIMITS:
@@ -610,9 +613,9 @@ def games_record(
 
 
 def games_hash(record: Record) -> str:
-    """Return the content hash of a record of games, which covers the record alone.
+    """Return the content hash of a record of games, which is computed from only the record.
 
-    The hash of other studies also covers measurements, which only the folder of the run has.
+    The hash of other studies also covers measurements, which are in the folder of the run.
     """
     document = [
         {name: value for name, value in record.config.items() if name not in DESCRIPTIVE_SETTINGS},
@@ -636,7 +639,7 @@ TAMPERING = ViewRow(
     sees=["chooses_model", "uploads"],
     description="A server that plants a neuron in the model and sees what a client answers.",
 )
-"""Adversary of games."""
+"""View of the adversary in games."""
 
 AnyPart = TypeVar("AnyPart", bound=Part)
 
@@ -646,18 +649,16 @@ def _without_figures(part: Part, kind: type[AnyPart]) -> AnyPart:
 
 
 def record_json(record: Record) -> str:
-    """Return the record as one line of JSON with its digest, without fields at their defaults."""
+    """Return the record as one line of JSON with a digest, without fields at their defaults."""
     fields = record.model_dump(mode="json", exclude_defaults=True)
     return sealed_json({"format": record.format, "version": record.version, **fields})
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Write the record as JSON, readable only by its owner; an interrupted write leaves no file."""
+    """Write the record as JSON in a private file. An interrupted write leaves no partial file."""
     text = record_json(record)
-    refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy=_FEWER)
+    refuse_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy=_REMEDY)
     write_whole(path, text, private=True)
 
 
-_FEWER = (
-    "run `fedaudit attack` again with fewer attacks or targets: the measurements are still there"
-)
+_REMEDY = "run `fedaudit attack` again with fewer attacks or targets; the measurements are not lost"

@@ -15,13 +15,13 @@ from fedaudit.results.fields import (
     Part,
     Share,
     SignedShare,
-    refuse_disorder,
-    refuse_ragged,
+    refuse_unequal_lengths,
+    refuse_unordered_limits,
 )
 
-MOST_LISTED = 1000
-"""Limit of the missing uploads and rounds that a record lists singly; the counts are always
-complete."""
+MAX_LISTED = 1000
+"""Maximum number of missing uploads and rounds that a record lists one by one. Their counts have no
+limit."""
 Reason = Annotated[str, Field(max_length=2000)]
 
 
@@ -29,11 +29,11 @@ class MissingUpload(Part):
     """Upload that was not measured.
 
     Attributes:
-        client: Its sender.
-        round: Its round.
-        reason: Why it could not be measured.
-        aggregated: False if the server excluded it from the aggregate, so that no released model
-            depends on it. True if the server may have used it.
+        client: Client that sent the upload.
+        round: Round of the upload.
+        reason: Why the upload could not be measured.
+        aggregated: False if the server excluded the upload from the aggregate, so that no released
+            model depends on it. True if the server may have used it.
     """
 
     client: Count
@@ -43,11 +43,11 @@ class MissingUpload(Part):
 
 
 class MissingRounds(Part):
-    """Consecutive rounds that were not measured for one reason.
+    """Consecutive rounds that were not measured, all for the same reason.
 
     Attributes:
-        first: The first of them.
-        last: The last of them.
+        first: The first of these rounds.
+        last: The last of these rounds.
         reason: Why they were not measured.
     """
 
@@ -60,11 +60,11 @@ class ClientCoverage(Part):
     """Participation of one audited client.
 
     Attributes:
-        client: Its number.
-        answered: Rounds in which it sent an upload.
-        measured: Rounds in which its upload was measured.
-        first: The first measured round; None without one.
-        last: The last measured round; None without one.
+        client: Number of the client.
+        answered: Number of rounds in which the client sent an upload.
+        measured: Number of rounds in which this upload was measured.
+        first: The first measured round; None if there is none.
+        last: The last measured round; None if there is none.
     """
 
     client: Count
@@ -78,9 +78,9 @@ class ClientCoverage(Part):
         """Return the coverage of a client.
 
         Args:
-            client: Its number.
-            answered: Known rounds in which it sent an upload.
-            rounds: Rounds in which it was measured.
+            client: Number of the client.
+            answered: Number of rounds in which an upload of the client is known.
+            rounds: Rounds in which the client's upload was measured.
         """
         return cls(
             client=client,
@@ -97,21 +97,20 @@ class Coverage(Part):
     A client that was not sampled in a round is not missing from it.
 
     Attributes:
-        rounds: Rounds that are known to have run: the number of the last one.
+        rounds: Number of the last round that is known to have run.
         measured: Number of rounds that were measured.
         last_measured: The last measured round.
-        every: Interval between measured rounds that the user chose.
-        clients: Every audited client, including those that never took part.
+        every: Interval between measured rounds, in rounds, which the user chose.
+        clients: All audited clients, including clients that never took part.
         is_open: True if the recorder was not closed, because the run was killed or still continues.
             Later rounds may have run.
-        unattacked: Audited clients that were left out by choice (``--targets``), so that they have
-            no figures.
+        unattacked: Audited clients without figures, because the user left them out (``--targets``).
         missing_uploads: Uploads of audited clients that were not measured in measured rounds.
-        missing_rounds: Rounds that ran and should have been measured but were not.
-        n_missing_uploads: Number of all missing uploads that may have been aggregated.
+        missing_rounds: Rounds that ran and should have been measured, but were not.
+        n_missing_uploads: Number of missing uploads that may have been aggregated.
         n_missing_rounds: Number of missing rounds.
-        identity: SHA-256 over the models that were sent, round by round; empty if unknown.
-        sampled_rounds: True if ``every`` left out rounds in which clients took part.
+        identity: SHA-256 over the models that were sent in all rounds; empty if unknown.
+        sampled_rounds: True if ``every`` skipped rounds in which clients took part.
     """
 
     rounds: Count
@@ -132,8 +131,8 @@ class Coverage(Part):
     def is_whole(self) -> bool:
         """True if every aggregated upload of every audited client was measured.
 
-        Rounds that the user chose not to measure (``every``) are reported and judged by a gate's
-        policy.
+        Rounds that ``every`` skips do not count as missing here; the policy of a gate may require
+        them.
         """
         return not (self.n_missing_uploads or self.n_missing_rounds)
 
@@ -144,15 +143,16 @@ class Coverage(Part):
 
 
 LABELS = "label distributions"
-"""Null hypothesis: the clients' different label distributions explain the answers. Under it the
-success rate is the same if each sample's owner is replaced by that of another sample of its
-class."""
+"""Null hypothesis: the clients' different label distributions explain the predictions. The success
+rate is then the same if each sample's client is replaced by the client of another sample of the
+same class."""
 LABEL_BASELINE = "label-distribution baseline"
-"""Null hypothesis: the success rate is that of naming, without any model, the client in whose
-data the sample's class has the largest share."""
+"""Null hypothesis: the success rate is no higher than that of the prediction, without any model, of
+the client in whose data the sample's class is most frequent."""
 
 LABELS_METHOD = "Clopper-Pearson and Zou 95%"
-"""Method of limits of the success above label distributions, with the error of that level."""
+"""Method of limits of the success rate minus the level of label distributions, which include the
+uncertainty of that level."""
 OLDER_LEVEL = (
     "The record is of an earlier version. Its level of label distributions includes each sample's "
     "actual owner, so it may be too high and the excess over it too low. Run the study again for "
@@ -160,28 +160,28 @@ OLDER_LEVEL = (
 )
 
 OWN = "own"
-"""Contrast of figures on random samples of each client's own training data, the main figures."""
+"""Contrast of the main figures, which are on random samples of each client's training data."""
 FAIR = "fair"
-"""Contrast of figures on samples of a fair draw, all with the label distribution of its target,
-so that classes reveal no client."""
+"""Contrast of figures on samples of a fair draw. The labels of all clients' samples then have one
+distribution, so that classes reveal no client."""
 
 
 def has_older_level(excess: Estimate) -> bool:
-    """Return True if the level of label distributions is by earlier versions, possibly too high.
+    """Return True if an earlier version computed the level of label distributions (too high).
 
     Args:
-        excess: Success less that level, of one run or over runs.
+        excess: Success rate minus that level, of one run or over runs.
     """
     return "Clopper-Pearson" in excess.method and "Zou" not in excess.method
 
 
-class Answered(Part):
-    """Selective prediction: figures of an adversary that names a client only if it is confident.
+class SelectivePrediction(Part):
+    """Selective prediction: the adversary predicts a client only if it is confident.
 
     Attributes:
-        least: Probability that a client must reach to be named.
-        answered: Samples for which a client was named.
-        right: Samples whose owner was named.
+        least: Minimum probability of a predicted client.
+        answered: Number of samples with a prediction.
+        right: Number of samples with a correct prediction.
     """
 
     least: Share
@@ -189,20 +189,20 @@ class Answered(Part):
     right: Count
 
     @model_validator(mode="after")
-    def _possible(self) -> "Answered":
+    def _validate_numbers(self) -> "SelectivePrediction":
         if self.right > self.answered:
-            raise ValueError(f"{self.right} right of {self.answered} answered")
+            raise ValueError(f"right is {self.right}, but answered is only {self.answered}")
         return self
 
 
-class Chained(Part):
-    """Membership inference first, then source inference on the predicted members.
+class ChainedInference(Part):
+    """Membership inference, followed by source inference on the predicted members.
 
     Attributes:
-        fpr: Target false-positive rate on samples that no client trained on.
+        fpr: Target false-positive rate on samples on which no client trained.
         realised_fpr: Actual false-positive rate.
-        called: Members that were predicted as members.
-        right: Predicted members whose owner was named.
+        called: Number of members that were predicted as members.
+        right: Number of these members whose client was predicted correctly.
     """
 
     fpr: Share
@@ -211,14 +211,14 @@ class Chained(Part):
     right: Count
 
     @model_validator(mode="after")
-    def _possible(self) -> "Chained":
+    def _validate_numbers(self) -> "ChainedInference":
         if self.right > self.called:
-            raise ValueError(f"{self.right} right of {self.called} called members")
+            raise ValueError(f"right is {self.right}, but called is only {self.called}")
         return self
 
 
 class ClassSuccess(Part):
-    """Samples of one class, and the number of them whose owner was named."""
+    """Number of samples of one class, and of correct predictions (``right``) on them."""
 
     label: Count
     samples: Count
@@ -226,28 +226,28 @@ class ClassSuccess(Part):
 
 
 class SourceResult(Part):
-    """Clients that one attack names in one run. Its success rates are estimates.
+    """Predictions of one source attack in one run. Its success rates are in the record's estimates.
 
-    Equally many samples of every client are audited, so that guessing is right for a share of one
-    over the number of clients.
+    Equally many samples of every client are audited, so that the success rate at chance level is
+    one over the number of clients.
 
     Attributes:
         attack: Catalogue name.
-        defense: Name of the defense in force; "none" without one.
-        view: What the adversary saw.
+        defense: Name of the defense that was used; "none" without a defense.
+        view: Name of the adversary's view.
         seed: Root seed of the run.
         clients: Client numbers, in the order of ``confusion``.
-        samples: Audited samples of all clients.
-        confusion: Samples of each client (row) that are attributed to each client (column).
+        samples: Number of audited samples of all clients together.
+        confusion: Number of samples of each client (row) for which each client (column) was
+            predicted.
         classes: Success for each class.
         answers: Selective prediction at several thresholds.
-        chained: Membership first; empty if no audited sample is a non-member.
+        chained: Source inference on predicted members; empty if no audited sample is a non-member.
         rounds: Measured rounds.
-        by_round: Success rate from each round alone; empty for an attack that needs several.
-        overfitting: Training less test accuracy of each client's model in the last measured round;
-            empty if it was not measured.
-        absent: Clients without a model in any measured round, so that no sample is attributed to
-            them.
+        by_round: Success rate from each single round; empty for an attack that needs several.
+        overfitting: Training accuracy minus test accuracy of each client's model in the last
+            measured round; empty if it was not measured.
+        absent: Clients that have no model in any measured round, and are therefore never predicted.
     """
 
     attack: str
@@ -258,8 +258,8 @@ class SourceResult(Part):
     samples: Annotated[Count, Field(ge=1)]
     confusion: list[list[Count]]
     classes: list[ClassSuccess]
-    answers: list[Answered]
-    chained: list[Chained] = Field(default_factory=list)
+    answers: list[SelectivePrediction]
+    chained: list[ChainedInference] = Field(default_factory=list)
     rounds: list[Count]
     by_round: list[Share] = Field(default_factory=list)
     overfitting: list[SignedShare] = Field(default_factory=list)
@@ -267,52 +267,53 @@ class SourceResult(Part):
 
     @property
     def chance(self) -> float:
-        """Success rate of guessing."""
+        """Success rate at chance level."""
         return 1 / len(self.clients)
 
     @model_validator(mode="after")
-    def _possible(self) -> "SourceResult":
-        refuse_ragged(clients=self.clients, confusion=self.confusion)
+    def _validate_numbers(self) -> "SourceResult":
+        refuse_unequal_lengths(clients=self.clients, confusion=self.confusion)
         for row in self.confusion:
-            refuse_ragged(clients=self.clients, confusion=row)
+            refuse_unequal_lengths(clients=self.clients, confusion=row)
         if self.by_round:
-            refuse_ragged(rounds=self.rounds, by_round=self.by_round)
+            refuse_unequal_lengths(rounds=self.rounds, by_round=self.by_round)
         if self.overfitting:
-            refuse_ragged(clients=self.clients, overfitting=self.overfitting)
+            refuse_unequal_lengths(clients=self.clients, overfitting=self.overfitting)
         if not set(self.absent) <= set(self.clients):
-            raise ValueError("absent clients are not among the clients")
+            raise ValueError("absent clients must be among the clients")
         if sum(map(sum, self.confusion)) != self.samples:
-            raise ValueError(f"confusion does not add up to {self.samples} samples")
+            raise ValueError(f"the sum of confusion must be {self.samples} samples")
         return self
 
 
 ALL_CLIENTS = "everybody"
-"""The group that contains all clients."""
+"""Name of the group that contains all clients."""
 
 
 class ModelState(Limits[Share]):
     """One of the federation's models after a measured round.
 
     Attributes:
-        clients: Clients that trained it when they last took part.
+        clients: Number of clients that trained the model when they last took part.
         told: Membership risk of the model that was reported to clients before they chose. None if
             the algorithm reports no risks.
-        estimated: The server's estimate of its risk after the round: balanced accuracy of
-            membership inference by shadow models, on the server's own samples. None if no client
-            trained it.
-        samples: Samples of the clients that trained it. 0 if no client did, and in records of older
-            versions.
-        shadow_samples: Samples that each of its shadow models was trained on. They are fewer than
-            ``samples`` if the server has too few: the estimate is then of a scaled-down model. 0 as
-            for ``samples``.
-        risk: Balanced accuracy of the same attack on its actual members and on held-out samples,
-            with as many of each class if clients' classes are skewed. None also if an attack on
-            updates saw none of this model. The limits are those of this risk (95%).
-        members: Members that were audited.
-        others: Non-members that were audited.
-        loss: Mean loss on test samples distributed like its clients' data; None if no client
-            trained it.
-        accuracy: Share of these test samples that it classifies correctly.
+        estimated: The server's estimate of the model's risk after the round: balanced accuracy of
+            membership inference with shadow models, on the server's own samples. None if no client
+            trained the model.
+        samples: Number of samples of the clients that trained the model. 0 if no client did, and in
+            records of older versions.
+        shadow_samples: Number of training samples of each shadow model. It is smaller than
+            ``samples`` if the server has too few samples; the estimate is then of a scaled-down
+            model. 0 if ``samples`` is 0.
+        risk: Balanced accuracy of the same attack on the model's actual members and on held-out
+            samples, with equal class frequencies if clients' classes are skewed. None if no client
+            trained the model, or if an attack on updates saw no update of it. ``low`` and ``high``
+            are the 95% limits of this risk.
+        members: Number of audited members.
+        others: Number of audited non-members.
+        loss: Mean loss on test samples with the distribution of the data of the model's clients;
+            None if no client trained the model.
+        accuracy: Accuracy on the same test samples.
     """
 
     clients: Count
@@ -327,8 +328,8 @@ class ModelState(Limits[Share]):
     accuracy: Share | None = None
 
     @model_validator(mode="after")
-    def _possible(self) -> "ModelState":
-        refuse_disorder(self.low, self.risk, self.high)
+    def _validate_numbers(self) -> "ModelState":
+        refuse_unordered_limits(self.low, self.risk, self.high)
         return self
 
 
@@ -337,7 +338,8 @@ class ClusterRound(Part):
 
     Attributes:
         round: Number of the round, from 1.
-        choice: The model that each client last trained. It is 0 for a client that never took part.
+        choice: Index of the model that each client last trained; 0 for a client that never took
+            part.
         models: The models after the round.
     """
 
@@ -352,16 +354,16 @@ class ClusterResult(Part):
     The figures of the run are estimates (``fedaudit.evaluation.clusters``).
 
     Attributes:
-        algorithm: Its name in the catalogue.
-        defense: Name of the defense in force; "none" without one.
+        algorithm: Catalogue name of the algorithm.
+        defense: Name of the defense that was used; "none" without a defense.
         seed: Root seed of the run.
         measure: How risk is measured.
         clients: Client numbers, in the order of ``group``, ``thresholds`` and every ``choice``.
         group_names: Names of the groups of clients; "everybody" if there is a single one.
-        group: Group of each client.
+        group: Index of each client's group.
         thresholds: Highest membership risk that each client accepts.
         rounds: The measured rounds.
-        joined: First round that each client took part in; None if it never did. Empty if all
+        joined: First round in which each client took part; None if it never did. Empty if all
             clients took part from the first round.
         fairness_note: Why there are no fairness gaps between the groups.
     """
@@ -379,20 +381,20 @@ class ClusterResult(Part):
     fairness_note: str = ""
 
     @model_validator(mode="after")
-    def _possible(self) -> "ClusterResult":
-        refuse_ragged(clients=self.clients, group=self.group, thresholds=self.thresholds)
+    def _validate_numbers(self) -> "ClusterResult":
+        refuse_unequal_lengths(clients=self.clients, group=self.group, thresholds=self.thresholds)
         if self.joined:
-            refuse_ragged(clients=self.clients, joined=self.joined)
+            refuse_unequal_lengths(clients=self.clients, joined=self.joined)
         models = self.rounds[0].models
         for measured in self.rounds:
-            refuse_ragged(clients=self.clients, choice=measured.choice)
-            refuse_ragged(models=models, others=measured.models)
+            refuse_unequal_lengths(clients=self.clients, choice=measured.choice)
+            refuse_unequal_lengths(models=models, others=measured.models)
             if max(measured.choice) >= len(models):
-                raise ValueError(f"model {max(measured.choice)} of {len(models)}")
+                raise ValueError(f"there are {len(models)} models, but no {max(measured.choice)}")
         if len(set(self.group_names)) < len(self.group_names):
-            raise ValueError("two groups have one name")
+            raise ValueError("two groups have the same name")
         if max(self.group) >= len(self.group_names):
-            raise ValueError(f"group {max(self.group)} of {len(self.group_names)}")
+            raise ValueError(f"there are {len(self.group_names)} groups, but no {max(self.group)}")
         return self
 
 
@@ -416,7 +418,7 @@ def choices(result: ClusterResult, after: ClusterRound | None = None) -> list[in
 
     Args:
         result: Result of a run.
-        after: The measured round; the last one if None.
+        after: The measured round; by default the last one.
     """
     measured = after or result.rounds[-1]
     if not result.joined:
@@ -428,7 +430,10 @@ def choices(result: ClusterResult, after: ClusterRound | None = None) -> list[in
 
 
 def models_used_by(result: ClusterResult, group: int | None) -> list[ModelState | None]:
-    """Return the model that each client of a group uses at the end; None for absent clients."""
+    """Return the model that each client of a group uses after training.
+
+    It is None for a client that never took part.
+    """
     last, used = result.rounds[-1], choices(result)
     return [
         None if model is None else last.models[model]
@@ -437,23 +442,23 @@ def models_used_by(result: ClusterResult, group: int | None) -> list[ModelState 
 
 
 def models_of_groups(result: ClusterResult) -> dict[int, int | None]:
-    """Return the model that each group is reported with at the end, the largest group first.
+    """Assign each group a model after training, in order of decreasing group size.
 
-    It is the model that most of the group's clients chose, among those that no larger group has.
-    Ties go to the model that more clients trained. It is None if clients trained no such
-    model, or if no client of the group took part.
+    It is the model that most of the group's clients chose, among models that no larger group was
+    assigned. In a tie, it is the model that more clients trained. It is None if no client trained
+    any of these models, or if no client of the group took part.
     """
     last = result.rounds[-1]
     assigned: dict[int, int | None] = {}
     for group in groups_by_size(result):
         votes = _votes(result, group)
-        free = [
+        available = [
             model
             for model, state in enumerate(last.models)
             if model not in assigned.values() and (state.clients or votes[model])
         ]
         assigned[group] = max(
-            free if votes else (),
+            available if votes else (),
             key=lambda model: (votes[model], last.models[model].clients, -model),
             default=None,
         )
@@ -461,7 +466,7 @@ def models_of_groups(result: ClusterResult) -> dict[int, int | None]:
 
 
 def shares_its_model(result: ClusterResult, group: int) -> bool:
-    """Return True if most of the group's clients chose a model that a larger group already has."""
+    """Return True if the model that most clients of a group chose is assigned to a larger group."""
     votes, model = _votes(result, group), models_of_groups(result)[group]
     return model is None or votes[model] < max(votes.values(), default=0)
 
@@ -474,9 +479,10 @@ def _votes(result: ClusterResult, group: int) -> Counter[int]:
 
 
 def moves(result: ClusterResult) -> list[list[int]]:
-    """Return the positions of clients that changed model in each measured round but the first.
+    """Return the positions of the clients that changed their model, for each measured round.
 
-    Taking part for the first time does not count as a change.
+    The first measured round is left out. A client that takes part for the first time does not
+    change its model.
     """
     used = [choices(result, measured) for measured in result.rounds]
     return [
@@ -490,6 +496,6 @@ def moves(result: ClusterResult) -> list[list[int]]:
 
 
 def known_mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are not None; None without any."""
+    """Return the mean of the values that are not None; None if all are None."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) / len(known_values) if known_values else None

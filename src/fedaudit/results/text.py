@@ -1,4 +1,4 @@
-"""Text of records and logs: protected by a digest, bounded in length and depth, and safe to print.
+"""Texts of records and logs: a digest, limits of length and depth, and safe characters.
 
 Escape sequences and characters that change the reading direction could make a terminal or a report
 display something other than the actual text.
@@ -11,67 +11,69 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-LONGEST = 10_000
+MAX_TEXT_LENGTH = 10_000
 """Maximum length of a text in a record, in characters."""
 MAX_DEPTH = 32
-"""Maximum nesting of a study's settings; real ones need less than a third of it."""
+"""Maximum nesting depth of a study's settings, over three times that of real studies."""
 
 _SPACES = "\t\n\r"
 _WITHOUT_SPACES = str.maketrans("", "", _SPACES)
-_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _WORD = re.compile(r"[\w.-]")
 _PARAMETERS = frozenset("0123456789;?")
 """Characters of an ANSI sequence between its bracket and the letter that ends it."""
-_TURNING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+_DIRECTION_CONTROLS = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
 def plain(text: str) -> str:
-    """Return the text with U+FFFD for every forbidden character, truncated if it is too long."""
-    if len(text) > LONGEST:
-        text = text[: LONGEST - 1] + "…"
-    return text if is_plain(text) else "".join("\ufffd" if _steers(c) else c for c in text)
+    """Replace every forbidden character by U+FFFD, and truncate the text if it is too long."""
+    if len(text) > MAX_TEXT_LENGTH:
+        text = text[: MAX_TEXT_LENGTH - 1] + "…"
+    return text if is_plain(text) else "".join("\ufffd" if _is_forbidden(c) else c for c in text)
 
 
 def is_plain(text: str) -> bool:
-    """Return True if a record may contain the text as it is."""
-    return len(text) <= LONGEST and (text.isprintable() or not any(map(_steers, text)))
+    """Return True if a record may contain the text without changes."""
+    return len(text) <= MAX_TEXT_LENGTH and (
+        text.isprintable() or not any(map(_is_forbidden, text))
+    )
 
 
 def is_plain_json(document: str) -> bool:
     """Return True if all texts of a JSON document are certainly plain, without parsing it.
 
-    Checking each text takes half of the time of reading a record. False is inconclusive: an escape
-    or an uncommon character may be harmless.
+    This avoids a check of each text, which takes half of the time of reading a record. If it
+    returns False, the texts may still be plain, with a harmless escape or uncommon character.
     """
     if "\\" in document or not document.translate(_WITHOUT_SPACES).isprintable():
         return False
-    return max(map(len, document.split('"'))) <= LONGEST
+    return max(map(len, document.split('"'))) <= MAX_TEXT_LENGTH
 
 
 def one_line(text: str) -> str:
-    """Return the text as a single plain line, with a space for every line break."""
-    return plain(_BREAKS.sub(" ", text))
+    """Return the text as a single plain line, with spaces instead of line breaks."""
+    return plain(_LINE_BREAKS.sub(" ", text))
 
 
 def indented(text: str) -> str:
-    """Return the text as plain lines, indented from the second line on.
+    """Return the text as plain lines, of which all but the first are indented.
 
-    Quoted lines therefore never look like output of this package.
+    Lines of quoted text therefore cannot be mistaken for output of this package.
     """
-    lines = (_BREAKS.sub("\ufffd", line) for line in re.split("\r?\n", text))
+    lines = (_LINE_BREAKS.sub("\ufffd", line) for line in re.split("\r?\n", text))
     return plain("\n  ".join(lines))
 
 
 class LogLines:
-    """Filter for log lines that keeps their text from acting as commands of a CI system.
+    """Filter for log lines that prevents their text from being run as commands by a CI system.
 
     GitHub runs ``::command::`` at the beginning of a line, also after spaces. Azure Pipelines and
     TeamCity run ``##vso[command]`` and ``##teamcity[command]`` anywhere. Names in records can
     contain such text, and lines can be wrapped before any word.
 
     A command may arrive in parts, and with ANSI sequences between its characters, which some
-    systems remove first. The filter therefore keeps its state between parts, and delays no
-    character.
+    systems remove first. The filter therefore keeps its state between parts. It returns every
+    character immediately.
     """
 
     def __init__(self) -> None:
@@ -80,14 +82,14 @@ class LogLines:
         self._sequence = ""  # the last character of an unfinished ANSI sequence
 
     def defused(self, text: str) -> str:
-        """Return the next part of the log, with a space inside each word that begins a command."""
-        return "".join(f" {char}" if self._completes(char) else char for char in text)
+        """Return the next part of the log, with a space in the first word of each command."""
+        return "".join(f" {char}" if self._completes_command(char) else char for char in text)
 
-    def _completes(self, char: str) -> bool:
+    def _completes_command(self, char: str) -> bool:
         """Process the next character; return True if it completes the beginning of a command."""
         if self._in_sequence(char):
             return False
-        if _BREAKS.match(char):
+        if _LINE_BREAKS.match(char):
             self._start, self._hashes = "blank", 0
             return False
         completes = (char == ":" and self._start == "colon") or (char == "[" and self._hashes > 1)
@@ -112,17 +114,17 @@ class LogLines:
 
 
 def without_commands(text: str) -> str:
-    """Return complete lines in which no text is a command to a CI system; see :class:`LogLines`."""
+    """Return lines without text that a CI system would run as a command; see :class:`LogLines`."""
     return LogLines().defused(text)
 
 
 def log_line(text: str) -> str:
-    """Return the text as one plain line of a log in which no text is a command to a CI system."""
+    """Return the text as one plain line without text that a CI system would run as a command."""
     return without_commands(one_line(text))
 
 
 def plain_json(value: object) -> object:
-    """Return a JSON value with all of its texts made plain, including keys."""
+    """Apply :func:`plain` to all texts of a JSON value, including keys."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):
@@ -151,7 +153,7 @@ def keys(document: object) -> Iterator[str]:
 
 
 def _values(document: object) -> Iterator[object]:
-    # No recursion, since untrusted values may nest deeply.
+    # No recursion, since untrusted values may be deeply nested.
     waiting = [document]
     while waiting:
         value = waiting.pop()
@@ -164,8 +166,8 @@ def _values(document: object) -> Iterator[object]:
 
 
 def deeper_than(value: object, levels: int) -> bool:
-    """Return True if containers nest more deeply than the given number of levels."""
-    # Level by level instead of recursion, since untrusted values may nest deeply.
+    """Return True if the nesting of lists and dictionaries exceeds a number of levels."""
+    # Level by level instead of recursion, since untrusted values may be deeply nested.
     layer = [value]
     for _ in range(levels + 1):
         layer = [part for item in layer for part in _parts(item)]
@@ -180,10 +182,12 @@ def _parts(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _steers(char: str) -> bool:
-    """Return True for control characters, halves of characters, and changes of direction."""
+def _is_forbidden(char: str) -> bool:
+    """Return True for control characters, unpaired surrogates, and changes of direction."""
     kinds = ("Cc", "Cs", "Zl", "Zp")
-    return char in _TURNING or (unicodedata.category(char) in kinds and char not in _SPACES)
+    return char in _DIRECTION_CONTROLS or (
+        unicodedata.category(char) in kinds and char not in _SPACES
+    )
 
 
 DIGEST: Final = "digest"
@@ -200,20 +204,20 @@ def sealed_json(document: Mapping[str, object]) -> str:
 
 
 def content_digest(document: Mapping[str, object]) -> str:
-    """Return the SHA-256 of a JSON object's content, whatever its spacing and order of keys."""
+    """Return the SHA-256 of a JSON object's content, independent of spacing and order of keys."""
     return hashlib.sha256(_compact(document, sort_keys=True).encode()).hexdigest()
 
 
 def was_altered(document: Mapping[str, object]) -> bool:
     """Return True if a parsed object has a digest that does not match its content.
 
-    Documents of versions that wrote no digests count as unaltered.
+    Documents of older versions have no digest and count as unaltered.
     """
     return DIGEST in document and document[DIGEST] != content_digest(without_digest(document))
 
 
 def without_digest(document: Mapping[str, object]) -> dict[str, object]:
-    """Return the content of a JSON object without its digest, if it has one."""
+    """Return a JSON object without its digest."""
     return {name: value for name, value in document.items() if name != DIGEST}
 
 

@@ -32,11 +32,12 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate, Interval
 from fedaudit.results.guessing import above_chance
 
 Direction = Literal[-1, 0, 1]
-"""1 for an attack above chance level undefended, -1 for one whose AUC is below it, 0 for
-neither."""
+"""1 for an attack that is above chance level without a defense, -1 for an attack whose AUC is below
+chance level, and 0 for all others."""
 
 ERROR = 0.05
-"""Error level, over all attacks together, of calling an undefended AUC lower than chance."""
+"""Error level, over all attacks together, of the decision that an AUC without a defense is below
+chance level."""
 _DELONG_WIDTH = -NormalDist().inv_cdf(0.025)
 """Distance from an AUC to its 95% limit, in standard errors."""
 
@@ -56,19 +57,19 @@ Directions = Mapping[AttackKey, Mapping[int | None, Direction]]
 def directions_of(undefended: Sequence[Estimate]) -> Directions:
     """Decide for each attack and client whether it counts in averages, and in which direction.
 
-    The undefended figure alone decides. Averages of defended rows use the same attacks in the same
-    direction. A defense therefore gains nothing by pushing an AUC further below .5, and noise is
-    never mirrored upwards. An attack that is not above chance undefended provides no
-    information about a defense and is excluded.
+    Only the undefended figure decides. Averages of defended rows use the same attacks in the same
+    direction. For a mirrored attack, an AUC further below .5 is therefore a larger leak, and noise
+    is never mirrored upwards. An attack that is at chance level without a defense provides no
+    information about a defense and does not count.
 
     Args:
-        undefended: Attack figures of an undefended record. Figures over its runs decide if there
-            are any; otherwise those of its runs, which must not contradict each other.
+        undefended: Attack figures of an undefended record. Figures over several runs decide. If
+            there are none, figures of single runs decide, unless they contradict each other.
 
     Returns:
         1 if the figure is above chance by its corrected test and its limit
         (:func:`fedaudit.results.guessing.above_chance`). -1 if an AUC is below .5 at an error of 5
-        % over all attacks on this client (Bonferroni); its figures are then read as 1 - AUC. 0 for
+        % over all attacks on this client (Bonferroni); its AUC is then replaced by 1 - AUC. 0 for
         all others, and for figures that a failed control invalidates.
     """
     groups: dict[AttackKey, dict[int | None, list[Estimate]]] = {}
@@ -96,7 +97,7 @@ def _direction(figures: Sequence[Estimate], tested: int) -> Direction:
 
 
 def _below_chance(figure: Estimate, tested: int) -> bool:
-    """Return True if an AUC is below .5, corrected for the number of attacks."""
+    """Return True if an AUC is significantly below .5, corrected for the number of attacks."""
     if figure.metric != AUC or figure.value is None or figure.high is None or figure.doubt:
         return False
     standard_error = (figure.high - figure.value) / _DELONG_WIDTH
@@ -104,11 +105,12 @@ def _below_chance(figure: Estimate, tested: int) -> bool:
 
 
 class Average(NamedTuple):
-    """Figure computed from several attacks' figures.
+    """Figure that is computed from the figures of several attacks.
 
     Attributes:
-        values: By seed and target client.
-        attacks: Attacks in it, for each target; "NAME, mirrored" for one that is read as 1 - AUC.
+        values: The figure by seed and target client.
+        attacks: Attacks that are included, for each target; "NAME, mirrored" for an attack whose
+            AUC is replaced by 1 - AUC.
     """
 
     values: Values
@@ -121,7 +123,8 @@ def average(
     """Average the attacks that count on each client.
 
     Returns:
-        No value for a client on which no attack counts, nor for a seed that one of them lacks.
+        Averages, without clients on which no attack counts, and without seeds for which one of the
+        attacks has no figure.
     """
     total = Average({}, {})
     for target in _targets(figures.values()):
@@ -138,23 +141,22 @@ def average(
 def strongest(
     figures: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
 ) -> Average:
-    """Return the attack with the largest figure on each client, the same one in all runs.
+    """Return the figures of the attack that has the largest mean over runs on each client.
 
-    All attacks of the row compete, whether or not they count undefended, because an attack may be
-    designed for a defense. The largest of several figures is biased upwards.
+    All attacks of the row are candidates, even if they do not count in averages, because an attack
+    may be designed for a defense. The largest of several figures is biased upwards.
 
-    Attacks are compared over the same runs: only those with every run of the row on the client
-    compete. Without such an attack, those with the most runs compete, over the runs that they
-    share.
+    Attacks are compared over the same runs. Only attacks with the most runs on a client are
+    candidates, and they are compared over the runs that all of them have.
 
     Args:
         figures: Figures of one row by attack.
         directions: Each attack's direction at each client, from the undefended row. An attack that
-            is mirrored there is mirrored here.
+            is mirrored there is also mirrored here.
 
     Returns:
-        The chosen attack's figures. Their upper limit is the largest of all attacks, since another
-        one may actually be the strongest.
+        The chosen attack's figures. Their upper limit is the largest upper limit of all attacks,
+        since the true figure of another attack may be larger.
     """
     total = Average({}, {})
     for target in _targets(figures.values()):
@@ -217,18 +219,18 @@ def _targets(figures: Collection[Values]) -> list[int | None]:
 
 
 def _largest(figures: Mapping[str, Values], target: int | None) -> str:
-    """Return the attack with the largest mean on a client, of those with the most runs."""
+    """Return the attack with the largest mean on a client, among attacks with the most runs."""
     runs = {attack: seeds_of(values, target) for attack, values in figures.items()}
     n_runs = max(map(len, runs.values()))
-    fullest = [attack for attack in figures if len(runs[attack]) == n_runs]
-    shared = frozenset.intersection(*(runs[attack] for attack in fullest))
+    candidates = [attack for attack in figures if len(runs[attack]) == n_runs]
+    shared = frozenset.intersection(*(runs[attack] for attack in candidates))
 
     def mean(attack: str) -> float:
-        # Without shared runs, each attack is averaged over the runs that it has.
+        # Without shared runs, each attack is averaged over its own runs.
         seeds: Collection[int | None] = shared or runs[attack] or {None}
         return fmean(figures[attack][seed][target].value for seed in seeds)
 
-    return max(fullest, key=mean)
+    return max(candidates, key=mean)
 
 
 Leaks = Mapping[tuple[str, str, str], Values]
@@ -236,28 +238,28 @@ Leaks = Mapping[tuple[str, str, str], Values]
 
 _BySeed = Mapping[int | None, float]
 _Axis = Callable[[float], float]
-"""Map from a figure to its position on an axis of a front."""
+"""Function from a figure to its position on an axis of a front."""
 
 
 class _Family(NamedTuple):
-    """Rows of one defense, coalition and setting, with the undefended row in front."""
+    """Rows of one defense, coalition and setting, after the undefended row if there is one."""
 
     rows: tuple[int, ...]
     targets: frozenset[int | None]
 
 
 class _Shared(NamedTuple):
-    """Leakage and error of the rows of a family that have both, over their common seeds.
+    """Leakage and error of the rows of a family that have both, at their common seeds.
 
     Attributes:
-        places: Positions of the rows in the family.
-        seeds: Runs that all of them have.
-        runs: Leakage and error of each row, seed by seed.
+        positions: Positions of these rows in the family.
+        seeds: Seeds that all of these rows have.
+        runs: Leakage and error of each row at each seed.
     """
 
-    places: list[int]
+    positions: list[int]
     seeds: list[int | None]
-    runs: Float[np.ndarray, "seeds places 2"]
+    runs: Float[np.ndarray, "seeds rows 2"]
 
 
 def fronts(
@@ -283,11 +285,11 @@ def fronts(
         for contrast, metric in dict.fromkeys((key[1], key[2]) for key in keys):
             attacks = [a for a, c, m in keys if (c, m) == (contrast, metric) and a != EVERY_ATTACK]
             for attack in sorted(attacks, key=lambda name: name != STRONGEST_ATTACK):
-                drawn = [
+                leakage = [
                     restrict_targets(leaks[row].get((attack, contrast, metric), {}), family.targets)
                     for row in family.rows
                 ]
-                front = _front(rows, family, drawn, accuracies, (attack, contrast, metric))
+                front = _front(rows, family, leakage, accuracies, (attack, contrast, metric))
                 if front is not None:
                     computed.append(front)
     return computed
@@ -295,23 +297,23 @@ def fronts(
 
 def _families(rows: Sequence[Row], inside: Sequence[Collection[int | None]]) -> list[_Family]:
     groups: dict[tuple[object, ...], list[int]] = {}
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         key = (row.family, str(row.coalition), str(row.clients), str(row.settings))
-        groups.setdefault(key, []).append(place)
+        groups.setdefault(key, []).append(position)
     families = []
     for members in groups.values():
         first = rows[members[0]]
-        bare = None if first.family == NO_DEFENSE else undefended_base(rows, members[0])
-        with_base = members if bare is None else (bare, *members)
+        undefended_index = None if first.family == NO_DEFENSE else undefended_base(rows, members[0])
+        with_base = members if undefended_index is None else (undefended_index, *members)
         targets = frozenset(target for row in members for target in inside[row])
         families.append(_Family(tuple(with_base), targets))
     return families
 
 
 def undefended_base(rows: Sequence[Row], index: int) -> int | None:
-    """Return the row's base if it is undefended and has the row's other settings; else None.
+    """Return the base of a row if it is undefended and has the same other settings; else None.
 
-    Otherwise the base is the first row, which shows neither what the defense costs nor how much it
+    Any other base is just the first row, which shows neither what the defense costs nor how much it
     reduces leakage.
     """
     base = rows[index].base
@@ -325,7 +327,7 @@ def _error(accuracy: float) -> float:
 
 
 def _by_seed(values: Values, axis: _Axis) -> _BySeed:
-    """Return the mean over clients for each run, or the record's mean if it has no runs."""
+    """Return the mean over clients for each run, or the figure of the record if it has no runs."""
     return {
         seed: axis(fmean(value.value for value in by_target.values()))
         for seed, by_target in values.items()
@@ -338,35 +340,40 @@ def _front(
     family: _Family,
     leaks: Sequence[Values],
     accuracies: Sequence[Values],
-    what: tuple[str, str, str],
+    key: tuple[str, str, str],
 ) -> Front | None:
-    attack, contrast, metric = what
+    attack, contrast, metric = key
     axis: _Axis = advantage if metric == AUC else float
-    right = [accuracies[row] for row in family.rows]
-    errors = [{seed: _error(row[None].value) for seed, row in v.items()} for v in right]
+    by_row = [accuracies[row] for row in family.rows]
+    errors = [
+        {seed: _error(by_target[None].value) for seed, by_target in values.items()}
+        for values in by_row
+    ]
     shared = _shared([_by_seed(values, axis) for values in leaks], errors)
     if shared is None:
         return None
     area, gain = (
-        hypervolume_over_seeds(
-            shared.runs, rng=seeded_numpy(0, "hypervolume", *what), beyond=beyond
-        )
+        hypervolume_over_seeds(shared.runs, rng=seeded_numpy(0, "hypervolume", *key), beyond=beyond)
         for beyond in (0, 1)
     )
-    bare, row = rows[family.rows[0]], rows[family.rows[-1]]
-    undefended = bare.family == NO_DEFENSE and shared.places[0] == 0
-    gained = undefended and len(shared.places) > 1
+    first_row, row = rows[family.rows[0]], rows[family.rows[-1]]
+    has_undefended = first_row.family == NO_DEFENSE and shared.positions[0] == 0
+    has_gain = has_undefended and len(shared.positions) > 1
     means, points = shared.runs.mean(axis=0), []
-    for place, (leak, error), is_best in zip(shared.places, means, on_front(means), strict=True):
-        lost = lost_share(float(means[0][1]), float(error), bare.guess) if undefended else None
+    for position, (leak, error), is_best in zip(
+        shared.positions, means, on_front(means), strict=True
+    ):
+        lost = None
+        if has_undefended:
+            lost = lost_share(float(means[0][1]), float(error), first_row.guess)
         points.append(
             FrontPoint(
-                row=family.rows[place],
+                row=family.rows[position],
                 leakage=float(leak),
                 error=float(error),
                 on_front=bool(is_best),
-                leakage_limits=_limits(leaks[place], shared.seeds, axis),
-                error_limits=_limits(right[place], shared.seeds, _error),
+                leakage_limits=_limits(leaks[position], shared.seeds, axis),
+                error_limits=_limits(by_row[position], shared.seeds, _error),
                 lost=lost,
             )
         )
@@ -382,29 +389,35 @@ def _front(
         hypervolume=area.value,
         low=area.low,
         high=area.high,
-        gain=gain.value if gained else None,
-        gain_low=gain.low if gained else None,
-        gain_high=gain.high if gained else None,
+        gain=gain.value if has_gain else None,
+        gain_low=gain.low if has_gain else None,
+        gain_high=gain.high if has_gain else None,
         method=area.method,
         seeds=area.seeds,
     )
 
 
 def _shared(leakage: Sequence[_BySeed], errors: Sequence[_BySeed]) -> _Shared | None:
-    """Return the rows with both figures and their common seeds; None without any."""
+    """Return the rows that have both figures at their common seeds; None without such seeds."""
     both = [leaks.keys() & wrong.keys() for leaks, wrong in zip(leakage, errors, strict=True)]
-    places = [place for place, seeds in enumerate(both) if seeds]
+    positions = [position for position, seeds in enumerate(both) if seeds]
     # In the order of the first row, since a bootstrap over seeds depends on their order.
-    first = leakage[places[0]] if places else ()
-    seeds = [seed for seed in first if all(seed in both[place] for place in places)]
+    first = leakage[positions[0]] if positions else ()
+    seeds = [seed for seed in first if all(seed in both[position] for position in positions)]
     if not seeds:
         return None
-    runs = [[(leakage[place][seed], errors[place][seed]) for place in places] for seed in seeds]
-    return _Shared(places, seeds, np.array(runs))
+    runs = [
+        [(leakage[position][seed], errors[position][seed]) for position in positions]
+        for seed in seeds
+    ]
+    return _Shared(positions, seeds, np.array(runs))
 
 
 def _limits(values: Values, seeds: Sequence[int | None], axis: _Axis) -> Interval | None:
-    """Return limits over some seeds; the record's own limits apply only to all of its seeds."""
+    """Return limits of the mean over some seeds.
+
+    The record's own limits are used only if the seeds include all of its seeds.
+    """
     runs = {seed for seed in values if seed is not None}
     chosen = {s: row for s, row in values.items() if s in seeds or (s is None and runs <= {*seeds})}
     mean = mean_over_seeds(chosen)
@@ -415,16 +428,16 @@ def _limits(values: Values, seeds: Sequence[int | None], axis: _Axis) -> Interva
 
 
 def lost_share(undefended: float, error: float, guess: float | None) -> float | None:
-    """Return the share of a model's learned accuracy above guessing that another model lost.
+    """Return the fraction of the undefended accuracy above chance that another model lost.
 
     Args:
         undefended: Test error of the undefended model, in [0, 1].
         error: Test error of the other model, in [0, 1].
-        guess: Accuracy of guessing, in [0, 1]; None counts as 0.
+        guess: Accuracy of always predicting the most frequent class, in [0, 1]; None counts as 0.
 
     Returns:
-        At most 1, for a model no better than guessing; negative for one that learned more. None if
-        the undefended model is no better than guessing.
+        1 for a model that is no better than chance; negative for a model with a smaller error than
+        the undefended model. None if the undefended model is no better than chance.
     """
     learned = 1 - undefended - (guess or 0.0)
     # Smaller differences are rounding errors: no test set has a billion samples.

@@ -1,4 +1,4 @@
-"""Figures on unlearning in a record: their models, and the verdict."""
+"""Figures on unlearning in a record, and the verdict."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,26 +12,26 @@ UNLEARNING = "unlearning"
 """Topic of these figures."""
 
 BEFORE, AFTER, RETRAINED, BOTH = "before", "after", "retrained", "before and after"
-"""Points of these figures: the model that an adversary attacks, or both models."""
+"""Points of these figures: the model that the adversary attacks, or the two models together."""
 
-_GRAVEST = (NOT_FORGOTTEN, OVERDONE, CANNOT_TELL, FORGOTTEN, UNTOLD)
-NOT_TOLD = (FORGOTTEN, UNTOLD, CANNOT_TELL)
+_BY_SEVERITY = (NOT_FORGOTTEN, OVERDONE, CANNOT_TELL, FORGOTTEN, UNTOLD)
+WITHOUT_EVIDENCE = (FORGOTTEN, UNTOLD, CANNOT_TELL)
 """Verdicts without evidence of incomplete unlearning."""
-_OPENINGS = {"nothing to say": UNTOLD}
+_VERDICTS_BY_NOTE = {"nothing to say": UNTOLD}
 
 
 class UnlearningRow(NamedTuple):
-    """AUCs at which one attack distinguishes a target's forgotten samples from unseen samples.
+    """AUCs of one attack that distinguishes a target's forgotten samples from held-out samples.
 
-    All are over all runs.
+    Each figure is a mean over all runs.
 
     Attributes:
-        before: AUC on the released model.
+        before: AUC on the model before unlearning.
         after: AUC on the model after unlearning.
-        retrained: AUC on the model of a federation that never had the forgotten samples.
-        excess: AUC after unlearning minus AUC of the retrained model, with its equivalence interval
+        retrained: AUC on the model of a federation that never trained on the forgotten samples.
+        excess: AUC after unlearning minus AUC on the retrained model, with its equivalence interval
             and the verdict as a note.
-        both: AUC of an adversary with the models before and after unlearning.
+        both: AUC of an adversary that has the models before and after unlearning.
     """
 
     before: Estimate
@@ -42,13 +42,13 @@ class UnlearningRow(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Verdict on this attack and target, as in :mod:`fedaudit.metrics.unlearning`."""
+        """Verdict on this attack and target (:mod:`fedaudit.metrics.unlearning`)."""
         opening = self.excess.note.partition(":")[0].partition(" as far")[0]
-        return _OPENINGS.get(opening, opening)
+        return _VERDICTS_BY_NOTE.get(opening, opening)
 
 
 def estimate_at(figures: Sequence[Estimate], like: Estimate, point: str) -> Estimate | None:
-    """Return the AUC at another point, for the attack, target and run of a figure."""
+    """Return the AUC at a point, for the same attack, target and run as another figure."""
     where = (like.attack, like.target, like.seed, like.metric)
     return next(
         (
@@ -63,7 +63,7 @@ def estimate_at(figures: Sequence[Estimate], like: Estimate, point: str) -> Esti
 
 
 def unlearning_rows(record: Record) -> list[UnlearningRow]:
-    """Return a row for each attack and target, over all runs; empty without unlearning."""
+    """Return a row for each attack and target; empty if the record has no unlearning."""
     figures = record.where(topic=UNLEARNING, seed=None)
     rows = []
     for excess in figures:
@@ -78,13 +78,13 @@ def unlearning_rows(record: Record) -> list[UnlearningRow]:
 
 
 def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
-    """Return the worst verdict of all attacks and targets."""
+    """Return the most severe verdict of all attacks and targets."""
     verdicts = {row.verdict for row in rows}
-    return next((verdict for verdict in _GRAVEST if verdict in verdicts), CANNOT_TELL)
+    return next((verdict for verdict in _BY_SEVERITY if verdict in verdicts), CANNOT_TELL)
 
 
 def is_destroyed(record: Record) -> bool:
-    """Return True if unlearning reduced a model from predicting to guessing.
+    """Return True if unlearning reduced the accuracy of a model to chance level.
 
     Such a model reveals nothing about any sample, forgotten or not. False if accuracies or the
     classes of clients' samples are unknown.

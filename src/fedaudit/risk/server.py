@@ -30,7 +30,7 @@ from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.observe.round import Sent
 from fedaudit.risk.catalog import FittedAttack, RiskAttack, TrainMia
 
-FEWEST = 10
+MIN_SERVER_SAMPLES = 10
 """Fewest samples of the server for training shadow models."""
 
 
@@ -164,9 +164,9 @@ def shadow_sizes(samples: Sequence[int], available: int, sizes: str = "proportio
 
 def refuse_few(samples: Samples) -> None:
     """Raise if the server has too few samples to train and evaluate shadow models on."""
-    if len(samples) < FEWEST:
+    if len(samples) < MIN_SERVER_SAMPLES:
         raise BadInput(
-            f"shadow models need at least {FEWEST} samples that no client has, got "
+            f"shadow models need at least {MIN_SERVER_SAMPLES} samples that no client has, got "
             f"{len(samples)}; assign more samples to the server"
         )
 

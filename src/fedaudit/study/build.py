@@ -1,4 +1,4 @@
-"""Construction of a run's parts from a study's settings, with checks that they fit together."""
+"""Construction of a run's parts from a study's settings, with checks that they can be combined."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, FedauditError, NotVisible, setting
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.tasks import Task, lacking
+from fedaudit.core.tasks import Task, missing_readings
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
@@ -35,19 +35,19 @@ from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
 from fedaudit.plan.dealing import (
     GroupedData,
     HoldOutRule,
-    dealt,
+    draw_deal,
     exclude_held_out,
-    left_to_train,
-    refuse_one_sided,
+    refuse_empty_split,
     shifted_groups,
+    training_samples,
 )
 from fedaudit.plan.identity import PlanKind, with_code
 from fedaudit.plan.named import (
     algorithm_maker,
     assigns_classes,
     defenses_of,
-    named_entries,
-    noisy_tail,
+    entries_with_options,
+    neutral_noise_ratio,
     partition_of,
     refuse_missing,
     refuse_unfit_defenses,
@@ -60,19 +60,19 @@ from fedaudit.signals.base import ReadsLayers
 
 
 def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
-    """Load the data and assemble one run.
+    """Load the data and construct a run of a study.
 
     Raises:
-        FedauditError: As :func:`resolve`, or there are too few samples.
+        FedauditError: As :func:`resolve` or :func:`run_of`.
     """
     return run_of(resolve(study), seed, data_dir)
 
 
 def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
-    """Load the data and assemble one run from the parts of a study.
+    """Load the data and construct a run from the parts of a study.
 
     Raises:
-        FedauditError: There are too few samples, or they do not fit the parts.
+        FedauditError: There are too few samples, or the parts cannot be used with the data.
     """
     dataset = dataset_of(parts.study.data, parts.task, seed, data_dir)
     return _setup(parts, seed, dataset, _deal_data(parts, dataset, seed), data_dir)
@@ -81,19 +81,19 @@ def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
 def resolve(study: Study) -> Parts:
     """Construct every part that a study names, without any data.
 
-    All missing settings are reported together, before anything else.
+    All missing settings are reported together, before any other error.
 
     Raises:
         BadInput: A name or setting does not exist, or custom code has changed.
         NotVisible: The study names an attack that needs more than the view offers.
     """
     study = with_code(study)
-    refuse_missing(named_entries(study))
-    named = {name: attack_named(name) for name in study.attacks}
-    defaults = named or attack_set(study.attack_set)
-    extensions = tuple(extensions_of(study, defaults))
+    refuse_missing(entries_with_options(study))
+    attacks_of_study = {name: attack_named(name) for name in study.attacks}
+    unconfigured = attacks_of_study or attack_set(study.attack_set)
+    extensions = tuple(extensions_of(study, unconfigured))
     view, task, defenses = _view_of(study, extensions), task_of(study.task), defenses_of(study)
-    attacks = _with_side_information(study, defaults, extensions, defenses)
+    attacks = _configure_attacks(study, unconfigured, extensions, defenses)
     possible, _ = _select_attacks(study, attacks, task, view)
     return Parts(
         study=_with_source_samples(study, possible.values()),
@@ -110,36 +110,36 @@ def resolve(study: Study) -> Parts:
     )
 
 
-def completed(study: PlanKind) -> PlanKind:
-    """Return a study or games with the settings that follow from others.
+def with_derived_settings(study: PlanKind) -> PlanKind:
+    """Return a study or games with the settings that are derived from others.
 
     Raises:
         FedauditError: As :func:`resolve` and :func:`fedaudit.plan.identity.with_code`.
     """
-    complete = resolve(study).study if isinstance(study, Study) else with_code(study)
-    return cast(PlanKind, complete)
+    derived = resolve(study).study if isinstance(study, Study) else with_code(study)
+    return cast(PlanKind, derived)
 
 
 def _setup(
     parts: Parts, seed: int, dataset: Dataset, data: GroupedData, data_dir: Path | None
 ) -> Setup:
     study, defenses = parts.study, parts.defenses
-    algorithm = _fitting_algorithm(parts, data, seed, data_dir)
-    view = _view_of_uploads(parts.view, algorithm)
+    algorithm = _checked_algorithm(parts, data, seed, data_dir)
+    view = _restrict_view_to_uploads(parts.view, algorithm)
     if data.dataset.train.has_whole_numbers:
-        # The largest token or concept may be a training or a test sample of any client.
+        # The embedding must have a row for the largest token, which may be in either part.
         for net, part in product(algorithm.nets, (data.dataset.train, data.dataset.test)):
             if len(part):
-                modules.refuse_unfit(net.initial(0), part)
+                modules.refuse_unusable_model(net.initial(0), part)
     attacks, refused = _select_attacks(study, parts.attacks, parts.task, view)
     _refuse_unmeasured_signals(attacks, algorithm)
     parts.server.refuse_misfit(data.deal.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
-    refuse_one_sided(data.deal.clients, holdout)
+    refuse_empty_split(data.deal.clients, holdout)
     deal = exclude_held_out(data.deal, holdout)
     if study.audit.sources:
-        trainable = left_to_train(data.deal.clients, holdout)
-        # Use the samples as dealt, since a defense may have changed the samples that it keeps.
+        trainable = training_samples(data.deal.clients, holdout)
+        # The original samples are used, since a defense may change the samples that clients train.
         trained = {c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in deal.clients.items()}
         deal = deal.with_source_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
@@ -157,7 +157,7 @@ def _setup(
         server=parts.server,
         parts=parts,
     )
-    run = _without_uninformed(run, parts)
+    run = _drop_uninformed_attacks(run, parts)
     for kind in parts.extensions:
         run = kind.add_to(run, dataset)
     for federation in (run, *run.additional_federations):
@@ -166,12 +166,12 @@ def _setup(
 
 
 def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
-    """Set the number of each client's samples for source inference, if the study does not."""
+    """Set the default number of each client's samples for source inference."""
     audit = study.audit
     if audit.sources is not None:
         return study
     count = 0
-    # Other draws audit random samples of each client, or few samples of a client.
+    # The other draws already audit random samples of each client, or audit few samples.
     needs_samples = audit.draw == "fair" and not study.has_equal_clients
     if needs_samples and any(attack.infers_source for attack in attacks):
         count = audit.samples // (3 * study.partition.clients)
@@ -189,62 +189,65 @@ def refuse_misfits(
     data_dir: Path | None = None,
     check: Callable[[Setup], None] = lambda run: None,
 ) -> None:
-    """Raise if any of several studies, which have different names, cannot run.
+    """Raise if any of several studies cannot run.
 
-    ``check`` is called with every run, and raises if the run is not possible.
+    Args:
+        studies: Studies with different names.
+        data_dir: Folder of data sets.
+        check: Function that is called with every run, and raises if the run is not possible.
     """
-    refused = dict[str, FedauditError]()
-    # Points of a grid nearly always share their data, and reading takes longest.
+    errors = dict[str, FedauditError]()
+    # Grouped by data, since points of a grid usually share their data, and reading it is slowest.
     by_data = dict[tuple[str, int], list[Parts]]()
     for study in studies:
         try:
             with refusing_exits():
                 parts = resolve(study)
         except FedauditError as error:
-            refused[study.name] = error
+            errors[study.name] = error
             continue
         for seed in study.seeds:
             by_data.setdefault((repr((study.data, study.task)), seed), []).append(parts)
-    for (_, seed), sharing in by_data.items():
-        dataset, dealt_settings, data = None, "", None
-        for parts in sharing:
+    for (_, seed), group in by_data.items():
+        dataset, deal_settings, data = None, "", None
+        for parts in group:
             study = parts.study
-            if study.name in refused:
+            if study.name in errors:
                 continue
             try:
                 if dataset is None:
                     dataset = dataset_of(study.data, parts.task, seed, data_dir)
                 settings = repr((study.partition, study.audit, study.shift))
-                if data is None or settings != dealt_settings:
-                    dealt_settings, data = settings, _deal_data(parts, dataset, seed)
+                if data is None or settings != deal_settings:
+                    deal_settings, data = settings, _deal_data(parts, dataset, seed)
                 pretrained = study.pretraining and pretrained_file(study.pretrained_name)
                 with refusing_exits():
-                    # Networks that have to be pretrained first cannot be tried.
+                    # A network that is not yet pretrained cannot be tried.
                     if pretrained and not pretrained.is_file():
-                        _fitting_algorithm(parts, data, seed, data_dir)
+                        _checked_algorithm(parts, data, seed, data_dir)
                     else:
                         check(_setup(parts, seed, dataset, data, data_dir))
             except FedauditError as error:
-                refused[study.name] = error
-    if refused:
-        raise _merge_refusals(refused)
+                errors[study.name] = error
+    if errors:
+        raise _merge_errors(errors)
 
 
-def _merge_refusals(refused: Mapping[str, FedauditError]) -> FedauditError:
+def _merge_errors(errors: Mapping[str, FedauditError]) -> FedauditError:
     """Return one error for several studies, which states each reason once."""
     by_reason = dict[str, list[str]]()
-    for name, error in refused.items():
+    for name, error in errors.items():
         by_reason.setdefault(str(error), []).append(name)
     lines = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
-    first = next(iter(refused.values()))
+    first = next(iter(errors.values()))
     merged = type(first)("\n".join(lines))
     merged.__cause__ = first
     return merged
 
 
 def _deal_data(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
-    """Divide training and audited samples among the clients and groups."""
-    deal = dealt(parts.study, parts.partition, dataset, seed)
+    """Divide the data among clients, and apply the shift of the study."""
+    deal = draw_deal(parts.study, parts.partition, dataset, seed)
     return shifted_groups(parts.study, dataset, deal, seed)
 
 
@@ -259,10 +262,10 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
                     raise type(error)(f"the attack {name!r}: {error}") from error
 
 
-def _fitting_algorithm(
+def _checked_algorithm(
     parts: Parts, data: GroupedData, seed: int, data_dir: Path | None
 ) -> Algorithm:
-    """Construct the algorithm; raise if a defense does not fit its networks."""
+    """Construct the algorithm, and raise if a defense cannot be used with its networks."""
     algorithm = algorithm_of(parts, data, seed, data_dir)
     train = data.dataset.train
     for net in algorithm.nets:
@@ -278,8 +281,8 @@ def _fitting_algorithm(
     return algorithm
 
 
-def _without_uninformed(run: Setup, parts: Parts) -> Setup:
-    """Drop attacks of the default set that need side information, unless a defense provides it."""
+def _drop_uninformed_attacks(run: Setup, parts: Parts) -> Setup:
+    """Drop attacks of the default set that need side information which no defense provides."""
     audit = run.study.audit
     if run.study.attacks or any(
         assigns_classes(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
@@ -304,14 +307,14 @@ def _refuse_absent_targets(run: Setup) -> None:
         if not participants & (merged if target in merged else {target}):
             raise BadInput(
                 f"client {target} takes part in no measured round of seed {run.seed} (rounds "
-                f"measured: {len(rounds)}), so no update of it would be seen; raise "
+                f"measured: {len(rounds)}), so the adversary would see none of its updates; raise "
                 f"{setting('training.participation')}, measure more rounds "
                 f"({setting('training.rounds')}, audit.every), or audit another client"
             )
 
 
 def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
-    """Return the adversary's view, with what extensions add to it."""
+    """Return the adversary's view, including what extensions reveal."""
     view = view_named(study.audit.view)
     absent = [client for client in study.audit.merge if client >= study.partition.clients]
     if absent:
@@ -326,27 +329,27 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
     return view
 
 
-def _view_of_uploads(view: View, algorithm: Algorithm) -> View:
-    """Remove values that an algorithm's clients do not send from a view."""
+def _restrict_view_to_uploads(view: View, algorithm: Algorithm) -> View:
+    """Remove values from a view that clients of an algorithm do not send."""
     if algorithm.upload_kind is Logits:
         return output_view(view)
     return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
 
 
-def _with_side_information(
+def _configure_attacks(
     study: Study,
     attacks: Mapping[str, Attack],
     extensions: Iterable[type[Extension]],
     defenses: Mapping[ClientId, Defense],
 ) -> Mapping[str, Attack]:
-    """Set the options of attacks, from the study's table or derived from its other parts."""
+    """Set options of attacks: those in the study's table, and those derived from other settings."""
     configured = dict(attacks)
     for name, options in study.attacks.items():
         attack = attacks[name]
         for kind in extensions:
             attack = kind.configure_attack(study, attack)
-        tail = _noise_tail(study, name, attack, defenses)
-        configured[name] = attack.with_settings(tail | options)
+        derived_options = _noise_options(study, name, attack, defenses)
+        configured[name] = attack.with_settings(derived_options | options)
     return configured
 
 
@@ -368,28 +371,28 @@ def _select_attacks(
     return possible, refused
 
 
-def _noise_tail(
+def _noise_options(
     study: Study, name: str, attack: Attack, defenses: Mapping[ClientId, Defense]
 ) -> dict[str, Setting]:
-    """Return the option ``tail`` of an attack that uses it: the share of parameters with noise."""
+    """Return the option ``tail`` of attacks that have it: the fraction of parameters with noise."""
     if "tail" not in attack.settings():
         return {}
     audited = {*study.audit.targets, *study.audit.merge}
-    tails = [noisy_tail(defenses.get(client)) for client in audited]
-    distinct = {tail for tail in tails if tail is not None}
-    if len(distinct) > 1:
+    ratios = {neutral_noise_ratio(defenses.get(client)) for client in audited}
+    fractions = sorted(ratio for ratio in ratios if ratio is not None)
+    if len(fractions) > 1:
         raise BadInput(
-            f"the audited clients add noise to the shares {sorted(distinct)} of their parameters, "
-            f"but the attack {name!r} takes one share; set attacks.{name}.tail, or audit the "
-            "clients one by one"
+            f"the audited clients add noise to different fractions of their parameters "
+            f"({fractions}), but the attack {name!r} takes one fraction; set attacks.{name}.tail, "
+            "or audit the clients one by one"
         )
-    return {"tail": distinct.pop()} if distinct else {}
+    return {"tail": fractions[0]} if fractions else {}
 
 
 def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view: View) -> None:
     view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
     if attack.reads & ~task.readings:
-        raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
+        raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))
     if attack.infers_source and study.audit.unit == "person":
         raise NotVisible(
             f"the attack {name!r} infers the source of single samples, but samples of one person "
@@ -403,7 +406,8 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view
     if attack.infers_source and study.figures.nobody_is_a_member:
         raise NotVisible(
             f"the attack {name!r} infers the client of a sample, but with "
-            "figures.nobody_is_a_member samples of no client are called members; leave out either"
+            "figures.nobody_is_a_member no client has the samples that are called members; leave "
+            "out one of them"
         )
 
 
@@ -420,5 +424,5 @@ def _measured_rounds(
             f"audit.every is {step}, but there are only {last} rounds, so nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
-    further = (kind.extra_rounds(study) for kind in extensions)
-    return tuple(sorted({*range(step, last + 1, step)}.union(*further)))
+    extra_rounds = (kind.extra_rounds(study) for kind in extensions)
+    return tuple(sorted({*range(step, last + 1, step)}.union(*extra_rounds)))

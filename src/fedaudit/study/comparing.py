@@ -1,7 +1,8 @@
 """Comparison of the records of several studies: privacy-utility trade-offs of defenses.
 
-A row is one defense of a record. It is compared with the undefended row whose other settings are
-the same.
+A *row* of a comparison is a defense in a record. Its *base* is the row with which it is compared,
+usually the undefended row with the same other settings. Figures of several attacks on a row are
+combined to their mean and to the strongest attack.
 """
 
 import json
@@ -64,10 +65,10 @@ _IGNORED = (
     *("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow"),
     "references",
 )
-"""Settings that may differ between studies that are otherwise the same."""
+"""Settings that do not distinguish rows, so that rows which differ in them can be compared."""
 
 _COMPARABLE = ("evaluation", "nobody_is_a_member")
-"""Settings of figures that must be equal in two records for their figures to be compared."""
+"""Settings of figures that must be equal in two records, so that their figures can be compared."""
 
 NOTHING_COUNTS = "no attack is above chance undefended, so there is no average"
 NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
@@ -79,12 +80,13 @@ class _AttackFigures(NamedTuple):
 
     Attributes:
         values: Figures by seed and target; figures over all runs have the seed None.
-        note: Why a figure is missing; None if all have values.
-        above: Targets whose figure is above chance level, by test and interval.
-        by_test: Targets whose figure is above chance level by the test alone.
+        note: Reason why a figure is missing; None if all figures have values.
+        above: Targets whose figure is above chance level by both the test and the interval.
+        by_test: Targets whose figure is above chance level by the test, whatever the interval.
         tested: Whether any figure was tested.
-        directions: Direction of the attack by target, from the figures of this row.
-        behind: Attacks that a combined figure (mean or strongest) is computed from, by target.
+        directions: Direction of the attack's scores by target, from the figures of this row.
+        combined_attacks: Attacks from which a combined figure (mean or strongest) is computed, by
+            target.
     """
 
     values: Values
@@ -93,7 +95,7 @@ class _AttackFigures(NamedTuple):
     by_test: Targets = frozenset()
     tested: bool = False
     directions: Mapping[int | None, Direction] = {}
-    behind: Mapping[int | None, tuple[str, ...]] = {}
+    combined_attacks: Mapping[int | None, tuple[str, ...]] = {}
 
 
 _RowFigures = dict[AttackKey, _AttackFigures]
@@ -104,12 +106,12 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
     """Compare studies: attacks, accuracy, clients without the defense, and Pareto fronts.
 
     Args:
-        records: At least two records. The first is the base of rows without an undefended row.
+        records: At least two records. The first one is the base of rows without an undefended row.
         paths: Paths of the records relative to the comparison file; optional.
 
     Raises:
-        BadInput: There are fewer than two records, records of games, or records of both people and
-            samples.
+        BadInput: There are fewer than two records, one is a record of games, or some audit people
+            and others samples.
     """
     games = next((record for record in records if record.kind == "games"), None)
     if games is not None:
@@ -129,8 +131,8 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
         )
     records = [mark_doubts(record) for record in records]
     rows = rows_of(records)
-    measured = [_attack_figures(records[row.source], row.family) for row in rows]
-    figures = _with_averages(rows, measured)
+    figures_by_attack = [_attack_figures(records[row.source], row.family) for row in rows]
+    figures = _with_combined_figures(rows, figures_by_attack)
     return Comparison(
         sources=[
             Source(name=record.name, content_hash=record.content_hash, path=path)
@@ -142,11 +144,14 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
         fronts=fronts(
             rows,
             [
-                {key: attack.values for key, attack in of_row.items() if attack.values}
-                for of_row in figures
+                {key: attack.values for key, attack in row_figures.items() if attack.values}
+                for row_figures in figures
             ],
             [_accuracy(records[row.source], row.family) for row in rows],
-            [_defending_clients(row, of_row) for row, of_row in zip(rows, figures, strict=True)],
+            [
+                _defending_clients(row, row_figures)
+                for row, row_figures in zip(rows, figures, strict=True)
+            ],
         ),
     )
 
@@ -177,47 +182,52 @@ def record_paths(comparison: Path) -> list[Path]:
 
 def _keys(figures: Sequence[_RowFigures]) -> list[AttackKey]:
     """Return the keys of all rows; keys without any value come last."""
-    items = [(key, attack) for of_row in figures for key, attack in of_row.items()]
+    items = [(key, attack) for row_figures in figures for key, attack in row_figures.items()]
     with_values = [key for key, attack in items if attack.values]
-    refused = [key for key, attack in items if attack.note is not None]
-    return list(dict.fromkeys([*with_values, *refused]))
+    with_notes = [key for key, attack in items if attack.note is not None]
+    return list(dict.fromkeys([*with_values, *with_notes]))
 
 
-def _with_averages(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[_RowFigures]:
+def _with_combined_figures(
+    rows: Sequence[Row], figures: Sequence[_RowFigures]
+) -> list[_RowFigures]:
     """Add the mean over the attacks that count, and the strongest attack, to each row.
 
-    The mean is over the attacks that all rows have, if there are several.
+    An attack counts if it is above chance level in the undefended row. The mean is over the attacks
+    that all rows have, if there are several.
     """
     keys, extended = _keys(figures), []
-    for index, of_row in enumerate(figures):
+    for index, row_figures in enumerate(figures):
         undefended = _undefended(rows, index)
         base = {} if undefended is None else figures[undefended]
         directions = {key: attack.directions for key, attack in base.items()}
-        averages: _RowFigures = {}
+        combined: _RowFigures = {}
         for contrast, metric in dict.fromkeys((key.contrast, key.metric) for key in keys):
-            same = [key for key in keys if (key.contrast, key.metric) == (contrast, metric)]
-            shared = [key for key in same if all(row.get(key, _MISSING).values for row in figures)]
-            if len(shared) > 1:
-                mean, note = average(*_by_attack(shared, of_row, directions)), None
+            attack_keys = [key for key in keys if (key.contrast, key.metric) == (contrast, metric)]
+            shared_keys = [
+                key for key in attack_keys if all(row.get(key, _MISSING).values for row in figures)
+            ]
+            if len(shared_keys) > 1:
+                mean, note = average(*_by_attack(shared_keys, row_figures, directions)), None
                 if not mean.values:
                     note = NO_SHARED_RUN if mean.attacks else NOTHING_COUNTS
                     note = NO_UNDEFENDED_ROW if undefended is None else note
                 key = AttackKey(EVERY_ATTACK, contrast, metric)
-                averages[key] = _AttackFigures(mean.values, note, behind=mean.attacks)
-            best = strongest(*_by_attack(same, of_row, directions))
-            by_attack = [of_row.get(key, _MISSING).directions for key in same]
-            averages[AttackKey(STRONGEST_ATTACK, contrast, metric)] = _AttackFigures(
+                combined[key] = _AttackFigures(mean.values, note, combined_attacks=mean.attacks)
+            best = strongest(*_by_attack(attack_keys, row_figures, directions))
+            row_directions = [row_figures.get(key, _MISSING).directions for key in attack_keys]
+            combined[AttackKey(STRONGEST_ATTACK, contrast, metric)] = _AttackFigures(
                 best.values,
                 above=frozenset(
                     target
-                    for by_target in by_attack
+                    for by_target in row_directions
                     for target, direction in by_target.items()
                     if direction
                 ),
-                tested=any(of_row.get(key, _MISSING).tested for key in same),
-                behind=best.attacks,
+                tested=any(row_figures.get(key, _MISSING).tested for key in attack_keys),
+                combined_attacks=best.attacks,
             )
-        extended.append(of_row | averages)
+        extended.append(row_figures | combined)
     return extended
 
 
@@ -231,7 +241,7 @@ def _by_attack(
 
 
 def _undefended(rows: Sequence[Row], index: int) -> int | None:
-    """Return the undefended row whose other settings equal a row's; None without such a row."""
+    """Return the undefended row with the same other settings as a row; None if there is none."""
     return index if rows[index].family == NONE else undefended_base(rows, index)
 
 
@@ -250,10 +260,10 @@ def _entries(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[Attack
         bases = dict[AttackKey, _RowFigures]()
         if row.base is not None:
             is_same = _undefended(rows, index) == _undefended(rows, row.base)
-            # Averages with different undefended rows are over different attacks.
+            # Means of rows with different undefended rows are over different attacks.
             bases = {k: figures[row.base] for k in keys if is_same or k.attack != EVERY_ATTACK}
-            of_base = _defending_clients(rows[row.base], figures[row.base])
-            parts = [part for part in (defending, not_defending) if part and part != of_base]
+            base_clients = _defending_clients(rows[row.base], figures[row.base])
+            parts = [part for part in (defending, not_defending) if part and part != base_clients]
             references |= dict.fromkeys((row.base, part) for part in parts)
         add(index, "inside", defending, bases)
         if not_defending:
@@ -280,7 +290,10 @@ def _entry(
         change = None if base is None else difference(values, before)
         note = "; ".join(_gap_notes(values, figures, before if change else None))
     computed_from = [
-        name for target, names in attack.behind.items() if target in clients for name in names
+        name
+        for target, names in attack.combined_attacks.items()
+        if target in clients
+        for name in names
     ]
     by_test = bool(attack.by_test & targets)
     return AttackEntry(
@@ -305,7 +318,7 @@ def _clients(values: Values) -> Targets:
 
 
 def _gap_notes(values: Values, figures: _RowFigures, base: Values | None) -> Iterator[str]:
-    """Yield notes on runs that lack the figure, and on clients that lack its change."""
+    """Yield notes on runs without the figure, and on clients without a change of the figure."""
     clients = _clients(values)
     seeds = {seed for attack in figures.values() for seed in attack.values if seed is not None}
     counts = sorted({len(seeds_of(values, target)) for target in clients})
@@ -320,25 +333,27 @@ def _gap_notes(values: Values, figures: _RowFigures, base: Values | None) -> Ite
     }
     if base is not None and paired < clients:
         names = ", ".join(f"{target}" for target in sorted(t for t in paired if t is not None))
-        yield f"the change is over client{'s' * (len(paired) > 1)} {names} alone"
+        yield f"the change is over only client{'s' * (len(paired) > 1)} {names}"
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
     """Return a row for each record and each of its defenses, in the order of the records.
 
-    The base of a row with a defense is the undefended row whose other settings are the same. The
-    base of other rows is the first row.
+    The base of a row with a defense is the undefended row with the same other settings. The base of
+    other rows is the first row.
     """
     studies = [_study(record) for record in records]
-    flat = [
+    all_settings = [
         dict(_flatten(_distinguishing_settings(record, study)))
         for record, study in zip(records, studies, strict=True)
     ]
-    names = dict.fromkeys(name for settings in flat for name in settings)
-    differing = [name for name in names if len({settings.get(name) for settings in flat}) > 1]
+    names = dict.fromkeys(name for settings in all_settings for name in settings)
+    differing = [
+        name for name in names if len({settings.get(name) for settings in all_settings}) > 1
+    ]
     rows: list[Row] = []
     for source, (record, study) in enumerate(zip(records, studies, strict=True)):
-        settings = {name: flat[source].get(name, NOT_SET) for name in differing}
+        settings = {name: all_settings[source].get(name, NOT_SET) for name in differing}
         guess = most_frequent_class(record)
         rows += [
             _row(source, defense, study, settings).model_copy(update={"guess": guess})
@@ -356,51 +371,51 @@ def defenses_of(record: Record) -> list[str]:
 
 
 def defended_clients(study: Study) -> tuple[int, ...] | None:
-    """Return the clients that use a defense; None if all clients do, or no client."""
-    clients = study.partition.clients
-    groups = [group.clients for group in study.defense.groups(clients) if group.parts]
-    users = {client for group in groups for client in group}
-    return tuple(sorted(users)) if 0 < len(users) < clients else None
+    """Return the clients that use a defense; None if all clients or no client use one."""
+    n_clients = study.partition.clients
+    groups = [group.clients for group in study.defense.groups(n_clients) if group.parts]
+    defended = {client for group in groups for client in group}
+    return tuple(sorted(defended)) if 0 < len(defended) < n_clients else None
 
 
 def _row(source: int, defense: str, study: Study | None, settings: dict[str, str]) -> Row:
-    # The settings of a study describe only the defense that it names.
-    defended = None if study is None or study.defense.label != defense else study
-    users = None if defended is None else defended_clients(defended)
+    # The study's settings are used only if they describe this defense.
+    described = None if study is None or study.defense.label != defense else study
+    defended = None if described is None else defended_clients(described)
     return Row(
         source=source,
-        defense=defense if defended is None else _defenses_in_words(defended),
+        defense=defense if described is None else _describe_defenses(described),
         family=defense,
-        coalition=None if users is None else list(users),
+        coalition=None if defended is None else list(defended),
         clients=0 if study is None else study.partition.clients,
         settings=settings,
     )
 
 
-def _defenses_in_words(study: Study) -> str:
+def _describe_defenses(study: Study) -> str:
     """Return all defenses with their settings, such as "gradient-noise (sigma 0.01) + mixup"."""
     groups = study.defense.groups(study.partition.clients)
-    parts = [" + ".join(_part(part) for part in group.parts) for group in groups]
-    names = ", ".join(dict.fromkeys(part for part in parts if part))
+    chains = [" + ".join(_describe_defense(part) for part in group.parts) for group in groups]
+    names = ", ".join(dict.fromkeys(chain for chain in chains if chain))
     return "; ".join([names, *_undefended_models(study)]) if names else NONE
 
 
 def _undefended_models(study: Study) -> Iterator[str]:
-    """Yield the adversary's models without the defense; attacks with them may miss a leak."""
+    """Yield which of the adversary's models have no defense, since their attacks may miss leaks."""
     for name, section in (("shadow", study.shadow), ("references", study.references)):
         if section is not None and section.defense == "none":
             yield f"undefended {name}"
 
 
-def _part(part: PartSection) -> str:
+def _describe_defense(part: PartSection) -> str:
     options = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in part.options.items())
     return f"{part.name} ({options})" if options else part.name
 
 
 def _base(rows: Sequence[Row], index: int) -> int | None:
-    """Return the row that a row is compared with; see :func:`rows_of`.
+    """Return the base of a row; see :func:`rows_of`.
 
-    Among several undefended rows, one of the same record is preferred.
+    Among several undefended rows, a row of the same record is preferred.
     """
     row = rows[index]
     undefended = [
@@ -413,7 +428,7 @@ def _base(rows: Sequence[Row], index: int) -> int | None:
 
 
 def _study(record: Record) -> Study | None:
-    """Return the study of a record; None if this version does not know its settings."""
+    """Return the study of a record; None if this version cannot read its settings."""
     try:
         return study_from(resolve_older_settings(record.config))
     except BadInput:
@@ -433,19 +448,19 @@ def _distinguishing_settings(record: Record, study: Study | None) -> dict[str, o
     return {name: value for name, value in values.items() if name not in _IGNORED}
 
 
-def _flatten(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield dotted names and values of settings."""
-    for name, part in value.items():
-        if isinstance(part, dict) and part:
-            yield from _flatten(part, f"{above}{name}.")
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{above}{name}", part if isinstance(part, str) else json.dumps(part)
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
 def _is_compared(figure: Estimate) -> bool:
-    """Return whether a figure is an attack's AUC or rate, other than over pooled clients.
+    """Return whether a figure is the AUC or true-positive rate of an attack.
 
-    Figures over pooled clients would count each client twice.
+    Figures over pooled clients are excluded, since they would count each client twice.
     """
     is_rate = figure.metric == AUC or figure.metric.startswith("tpr@")
     return bool(figure.attack) and is_rate and figure.within != "client"
@@ -457,26 +472,26 @@ def _audited_clients(figures: _RowFigures) -> Targets:
 
 
 def _defending_clients(row: Row, figures: _RowFigures) -> Targets:
-    """Return the audited clients that use a row's defense; all without a coalition."""
+    """Return the audited clients that use a row's defense; all if it has no coalition."""
     targets = _audited_clients(figures)
     return targets if row.coalition is None else targets.intersection(row.coalition)
 
 
 def _attack_figures(record: Record, family: str) -> _RowFigures:
-    """Return a record's figures of attacks on a defense; those with values come first."""
+    """Return a record's figures of attacks on a defense, those with values first."""
     candidates = [
         figure
         for figure in record.findings
         if _is_compared(figure) and (figure.defense or NO_DEFENSE) == family
     ]
-    # Without a fair draw, differences between clients are part of a figure.
+    # Figures with a fair draw are preferred, since others include differences between clients.
     candidates = [figure for figure in candidates if figure.fair] or candidates
-    # Tests of figures over seeds are corrected as a separate family.
-    over_seeds = any(figure.seed is None for figure in candidates)
-    single = [figure for figure in candidates if figure.seed is not None] or candidates
-    refused = [figure for figure in single if figure.value is None]
+    # If there are figures over all seeds, only their tests are used: they are a separate family.
+    has_means = any(figure.seed is None for figure in candidates)
+    single_runs = [figure for figure in candidates if figure.seed is not None] or candidates
+    without_value = [figure for figure in single_runs if figure.value is None]
     groups: dict[AttackKey, list[Estimate]] = {}
-    for figure in [*(figure for figure in candidates if figure.value is not None), *refused]:
+    for figure in [*(figure for figure in candidates if figure.value is not None), *without_value]:
         key = AttackKey(figure.attack, figure.contrast, figure.metric)
         groups.setdefault(key, []).append(figure)
     by_key, directions = _RowFigures(), directions_of(candidates)
@@ -486,7 +501,7 @@ def _attack_figures(record: Record, family: str) -> _RowFigures:
         for figure in figures:
             if figure.value is not None:
                 values.setdefault(figure.seed, {})[figure.target] = _value(figure)
-                if figure.significant is not None and over_seeds == (figure.seed is None):
+                if figure.significant is not None and has_means == (figure.seed is None):
                     tested.append(figure)
         by_key[key] = _AttackFigures(
             values=values,
@@ -503,7 +518,7 @@ def _value(figure: Estimate) -> Value:
     is_rate = rate_of(figure.metric) is not None
     low = figure.low
     if low is None and figure.high is not None and is_rate:
-        # With too few non-members, a rate only has the trivial lower limit.
+        # With too few non-members, a rate has only the trivial lower limit.
         low = 0.0
     return Value(figure.number, low, figure.high, figure.method, not is_rate)
 
@@ -524,11 +539,11 @@ class _OverRuns(NamedTuple):
 
 
 _figure_key = attrgetter("topic", "attack", "metric", "against", "group", "contrast")
-"""Key of a figure within a row. The view is not part of it: the first view of a record counts."""
+"""Key of a figure within a row. It does not include the view, so that the first view is used."""
 
 
 def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:
-    """Return test accuracy and the figures of sources and clusters, with changes paired by seed."""
+    """Return test accuracy and figures of sources and clusters, with changes paired by seed."""
     figures = [_over_runs(records[row.source], row.family) for row in rows]
     entries = []
     for index, row in enumerate(rows):
@@ -565,7 +580,7 @@ def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
 
 
 def _by_seed(runs: Sequence[Estimate]) -> Values:
-    """Return the values of runs by seed, with the single target None."""
+    """Return the values of runs by seed, in the form of values by target with the target None."""
     return {
         run.seed: {None: Value(run.value, run.low, run.high, run.method, errors_cancel(run.metric))}
         for run in runs
@@ -574,42 +589,47 @@ def _by_seed(runs: Sequence[Estimate]) -> Values:
 
 
 def paired_change(
-    mean: Estimate, base: Estimate, runs: Sequence[Estimate], before: Sequence[Estimate]
+    mean: Estimate, base: Estimate, runs: Sequence[Estimate], base_runs: Sequence[Estimate]
 ) -> Difference | None:
     """Return the difference of a figure between two studies; None if they share no seed.
 
-    Runs with the same seed deal the same data to the same groups and begin with the same models, so
-    that the variance of the draw cancels in their difference.
+    Runs with the same seed give the same data to the same groups and start from the same models, so
+    that the variance of these random choices cancels in their difference.
 
     Args:
         mean: The figure over all runs.
         base: The same figure of the other study.
         runs: The figure of each run.
-        before: The figure of each run of the other study.
+        base_runs: The figure of each run of the other study.
     """
-    values = {figure.seed: figure.number for figure in before}
-    gaps = [figure.number - values[figure.seed] for figure in runs if figure.seed in values]
-    if not gaps:
+    base_values = {figure.seed: figure.number for figure in base_runs}
+    differences = [
+        figure.number - base_values[figure.seed] for figure in runs if figure.seed in base_values
+    ]
+    count = len(differences)
+    if not differences:
         return None
-    if not len(gaps) == len(runs) == len(before):
-        # The limits of each study are also over runs that the other study does not have.
-        method = f"over the {len(gaps)} runs that both have"
-        further = further_runs_interval(gaps) if len(gaps) > 1 else None
+    if not count == len(runs) == len(base_runs):
+        # The limits of each study include runs that the other study does not have, so that they
+        # cannot be combined.
         return Difference(
-            value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
+            value=fmean(differences),
+            low=None,
+            high=None,
+            method=f"over the {count} runs that both have",
+            runs=count,
+            further=further_runs_interval(differences) if count > 1 else None,
         )
-    gap = subtract_figures(
+    change = subtract_figures(
         Value(mean.number, mean.low, mean.high, ""), Value(base.number, base.low, base.high, "")
     )
-    prefix = "limits combined, " * (gap.low is not None)
-    limits = None if gap.low is None or gap.high is None else (gap.low, gap.high)
+    prefix = "limits combined, " * (change.low is not None)
+    limits = None if change.low is None or change.high is None else (change.low, change.high)
     return Difference(
-        value=fmean(gaps),
-        low=gap.low,
-        high=gap.high,
-        method=f"{prefix}one seed"
-        if len(gaps) == 1
-        else f"{prefix}over {describe_runs(len(gaps))}",
-        runs=len(gaps),
-        further=further_runs_interval(gaps, these=limits) if len(gaps) > 1 else None,
+        value=fmean(differences),
+        low=change.low,
+        high=change.high,
+        method=f"{prefix}one seed" if count == 1 else f"{prefix}over {describe_runs(count)}",
+        runs=count,
+        further=further_runs_interval(differences, these=limits) if count > 1 else None,
     )

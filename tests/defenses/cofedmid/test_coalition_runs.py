@@ -116,7 +116,7 @@ def test_the_number_of_classes_is_inferred_from_the_output() -> None:
 
 
 def test_invalid_coalitions_and_class_counts_raise() -> None:
-    with pytest.raises(BadInput, match=r"needs members, clients by number, such as \[0, 1\]"):
+    with pytest.raises(BadInput, match=r"needs members, client numbers, such as \[0, 1\]"):
         CoFedMID()  # type: ignore[call-arg]
     with pytest.raises(BadInput, match="from 1 to 6"):
         ClassGuided(members=PAIR, m_max=7).select(DATA[0], context())

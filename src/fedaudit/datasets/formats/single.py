@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, type_of
 from fedaudit.core.files import (
-    SHORT,
+    MAX_USER_FILE_BYTES,
     TooLarge,
     open_regular,
     parsed_json,
@@ -70,7 +70,7 @@ def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
             return _from_picture(path, shape)
         if suffix not in (".csv", ".json"):
             raise BadInput(f"{path} ends in {path.suffix!r}; give {FORMATS}")
-        text = read_text(path, max_bytes=SHORT)
+        text = read_text(path, max_bytes=MAX_USER_FILE_BYTES)
         return _from_table(path, text) if suffix == ".csv" else _from_json(path, text)
     except FedauditError:
         raise

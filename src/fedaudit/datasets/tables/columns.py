@@ -94,7 +94,7 @@ class Table:
     def column(self, name: str, argument: str) -> Column:
         """Return the column that an argument names, or raise if it does not exist."""
         if name not in self.columns:
-            unknown = unknown_name("column", name, self.columns, listed="")
+            unknown = unknown_name("column", name, self.columns, list_command="")
             raise BadInput(f"{argument} of {self.name!r}: {unknown}")
         return self.columns[name]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedaudit.attacks import attack_named
 from fedaudit.core.errors import BadInput, NotVisible, option, unknown_name
-from fedaudit.core.progress import on_stderr
+from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import samples_of_task
@@ -67,7 +67,7 @@ def from_checkpoints(
     keep_samples: bool = True,
     workers: int = 1,
     device: str = "cpu",
-    log: Callable[[str], None] = on_stderr,
+    log: Callable[[str], None] = print_to_stderr,
 ) -> Path:
     """Record a federation that has ended, from its saved global and clients' models.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.files import LONGEST_RESULT, TooLarge, read_text
+from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, read_text
 from fedaudit.live.tables.signals import CLASS_COLUMNS, SIGNAL_COLUMNS
 
 SignalTable: TypeAlias = Mapping[str, object] | Path | str
@@ -190,7 +190,7 @@ def name_of(value: object) -> str:
 def _read_csv(path: Path, table_name: str) -> dict[str, object]:
     """Read a CSV file; numbers are parsed cell by cell, which needs less memory than texts."""
     try:
-        text = read_text(path, max_bytes=LONGEST_RESULT)
+        text = read_text(path, max_bytes=MAX_RESULT_BYTES)
     except (TooLarge, OSError, UnicodeDecodeError) as error:
         raise BadInput(
             f"{table_name}, {path}, cannot be read ({error}); give a CSV file"

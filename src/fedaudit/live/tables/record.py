@@ -7,7 +7,7 @@ from typing import cast
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.progress import on_stderr
+from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import NOBODY, Sees
 from fedaudit.live.clients import ByClient, ClientRef, by_number, numbers_of, plain_name
@@ -42,7 +42,7 @@ def from_signals(
     view: str = "uploads",
     references: SignalTable | None = None,
     name: str = "",
-    log: Callable[[str], None] = on_stderr,
+    log: Callable[[str], None] = print_to_stderr,
 ) -> Path:
     """Record a federation of any library from a table of signals that were measured elsewhere.
 

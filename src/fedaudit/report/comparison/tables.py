@@ -111,8 +111,8 @@ def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) ->
     fronts = [front for front in comparison.fronts if front.attack == STRONGEST_ATTACK]
     if not fronts:
         return None
-    doubted = doubted_rows(comparison, records)
-    in_doubt = [f for f in fronts if any(point.row in doubted for point in f.points)]
+    with_doubt = doubted_rows(comparison, records)
+    in_doubt = [f for f in fronts if any(point.row in with_doubt for point in f.points)]
     methods = wording.join_and(distinct(front.method for front in fronts)[:3])
     return estimate_table(
         "Hypervolume",
@@ -185,9 +185,9 @@ def _attack_table(
     # With a single attack, "strongest" and "mean" would repeat it.
     columns = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
     headings, notes = headings_of(comparison), Footnotes()
-    doubted = doubted_rows(comparison, records)
+    with_doubt = doubted_rows(comparison, records)
     rows = [
-        (entry, estimate_of(entry, comparison, records), _relied_on(entry, comparison, doubted))
+        (entry, estimate_of(entry, comparison, records), _relied_on(entry, comparison, with_doubt))
         for entry in _in_blocks(comparison, entries)
         if entry.attack in columns
     ]
@@ -254,11 +254,11 @@ def _attack_cell(
 
 
 def _relied_on(
-    entry: AttackEntry | FigureEntry, comparison: Comparison, doubted: Collection[int]
+    entry: AttackEntry | FigureEntry, comparison: Comparison, with_doubt: Collection[int]
 ) -> Difference | None:
     """Return the change of a figure, or None if a failed control invalidates its row or base."""
     rows = (entry.row, comparison.rows[entry.row].base)
-    return None if any(row in doubted for row in rows) else entry.change
+    return None if any(row in with_doubt for row in rows) else entry.change
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
@@ -295,8 +295,8 @@ def _figures_table(
     """Return a table of figures on one topic, each with its change against the row's base."""
     if not entries:
         return None
-    headings, doubted = headings_of(comparison), {e.row for e in entries if e.figure.doubt}
-    changes = [(entry.figure, _relied_on(entry, comparison, doubted)) for entry in entries]
+    headings, with_doubt = headings_of(comparison), {e.row for e in entries if e.figure.doubt}
+    changes = [(entry.figure, _relied_on(entry, comparison, with_doubt)) for entry in entries]
     return estimate_table(
         caption,
         entries,
@@ -306,7 +306,7 @@ def _figures_table(
             entry.figure,
             look(entry),
             line(entry),
-            *change_lines(_relied_on(entry, comparison, doubted), entry.figure.metric),
+            *change_lines(_relied_on(entry, comparison, with_doubt), entry.figure.metric),
             unbounded="",
         ),
         first=first,

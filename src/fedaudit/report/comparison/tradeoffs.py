@@ -118,7 +118,7 @@ def estimate_of(
     for source in records[row.source].findings if records else ():
         is_same = source.attack in names and (source.defense or NO_DEFENSE) == row.family
         if is_same and source.target in clients and source.doubt:
-            return figure.doubted(source.doubt)
+            return figure.with_doubt(source.doubt)
     return figure
 
 

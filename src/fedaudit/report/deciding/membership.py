@@ -7,7 +7,7 @@ from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.caveats import client_list, coverage_gaps, wrong_sign
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance, by_test_alone, without_doubts
+from fedaudit.results.guessing import above_chance, exceeds_by_test_only, without_doubts
 from fedaudit.results.record import Record
 
 
@@ -30,7 +30,7 @@ def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
     Every contrast must have an AUC and a TPR at a low FPR, since a leak of only a few samples is
     visible in the TPR but not in the AUC.
     """
-    if not figures or any(by_test_alone(figure) for figure in figures):
+    if not figures or any(exceeds_by_test_only(figure) for figure in figures):
         return False
     for same in evidence.by_contrast(figures).values():
         metrics = {figure.metric for figure in same if figure.value is not None}

@@ -24,7 +24,7 @@ from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.unlearning import deletion_result
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import by_test_alone
+from fedaudit.results.guessing import exceeds_by_test_only
 from fedaudit.results.record import AttackRow, Record
 from fedaudit.results.unlearning import unlearning_rows
 
@@ -173,7 +173,7 @@ def needs_more(figure: Estimate) -> str:
 def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
     """Return sentences on figures and attacks from which nothing could be concluded."""
     points = refusals(figures)
-    if unsure := sum(by_test_alone(figure) for figure in figures):
+    if unsure := sum(exceeds_by_test_only(figure) for figure in figures):
         points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
     named = evidence.named_attacks(record)
     defaults = [row for row in record.attacks if row.status == "refused" and row.name not in named]

@@ -1,4 +1,4 @@
-"""Read measurements of a stored result: check labels, and compute posteriors over clients."""
+"""Posteriors over clients for a question about one sample, from stored measurements."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,26 +25,26 @@ _AUDIT_FILE = "audit.safetensors"
 
 
 def measurements_of(folder: Path) -> Path | None:
-    """Return the folder with the measurements behind a result; None if it is not known."""
-    places = [folder, folder.parent] if folder.name == ATTACKED else [folder]
+    """Return the folder with the measurements of a result; None if it is not known."""
+    candidates = [folder, folder.parent] if folder.name == ATTACKED else [folder]
     names = (STUDY_FILE, RECORDING_FILE)
-    return next((p for p in places if any((p / name).is_file() for name in names)), None)
+    return next((c for c in candidates if any((c / name).is_file() for name in names)), None)
 
 
 def refuse_other_labels(
     folder: Path, seed: int, ids: Int[ndarray, " samples"], labels: Int[Tensor, " samples"]
 ) -> None:
-    """Raise if the data set's current labels differ from those stored in the run.
+    """Raise if the data set's labels differ from the labels that are stored in the run.
 
     The check is skipped if the folder of the run is not known.
 
     Raises:
         Damaged: The data set was changed after the audit.
     """
-    place = measurements_of(folder)
-    if place is None:
+    measured_folder = measurements_of(folder)
+    if measured_folder is None:
         return
-    tensors, _ = read_tensors(run_folder(place, seed) / _AUDIT_FILE)
+    tensors, _ = read_tensors(run_folder(measured_folder, seed) / _AUDIT_FILE)
     by_id = dict(zip(tensors["ids"].tolist(), tensors["labels"].tolist(), strict=True))
     if [by_id.get(number) for number in ids.tolist()] != labels.tolist():
         raise Damaged(
@@ -56,18 +56,18 @@ def refuse_other_labels(
 def posteriors(
     folder: Path, record: Record, sample_ids: Mapping[int, int]
 ) -> tuple[list[SourceAnswer], list[str]]:
-    """Return one sample's posteriors over clients, and reasons for missing ones.
+    """Return a sample's posteriors over clients, and reasons for missing posteriors.
 
     Args:
         folder: Folder of the result.
-        record: Its record.
+        record: Record of the result.
         sample_ids: Id of the sample in each run, by seed.
     """
     attacks = [row for row in record.attacks if row.infers_source and row.status == "run"]
     if not attacks or record.unit == "person":
         return [], []
-    place = measurements_of(folder)
-    if place is None:
+    measured_folder = measurements_of(folder)
+    if measured_folder is None:
         return [], ["No posterior over clients: the measurements are not in the result's folder"]
     answers, caveats = [], list[str]()
     failed_controls = {
@@ -80,14 +80,16 @@ def posteriors(
             try:
                 if failed_control := failed_controls.get((row.name, seed)):
                     raise BadInput(f"the control {failed_control} failed")
-                run = place if record.watched else run_folder(place, seed)
-                answers.append(_source(record, row, run, seed, sample_id))
-            except FedauditError as refusal:
-                caveats.append(f"No posterior over clients by {row.name}, seed {seed}: {refusal}")
+                run = measured_folder if record.watched else run_folder(measured_folder, seed)
+                answers.append(_posterior(record, row, run, seed, sample_id))
+            except FedauditError as error:
+                caveats.append(f"No posterior over clients by {row.name}, seed {seed}: {error}")
     return answers, caveats
 
 
-def _source(record: Record, row: AttackRow, run: Path, seed: int, sample_id: int) -> SourceAnswer:
+def _posterior(
+    record: Record, row: AttackRow, run: Path, seed: int, sample_id: int
+) -> SourceAnswer:
     tensors, _ = read_tensors(run / _AUDIT_FILE)
     columns = [tensors[name].tolist() for name in ("ids", "labels", "owner") if name in tensors]
     if len(columns) != 3 or sample_id not in columns[0]:
@@ -102,8 +104,8 @@ def _source(record: Record, row: AttackRow, run: Path, seed: int, sample_id: int
         posterior = source_posterior(_attack(record, row.name), rounds, position, sizes)
     except KeyError as missing:
         raise BadInput(
-            f"its prior needs the number of samples of client {missing}, which the record of a "
-            'large federation does not list; use prior = "equal"'
+            f"its prior needs the number of samples of client {missing}, but the record of a large "
+            'federation does not list all clients; use prior = "equal"'
         ) from missing
     counts = {client.client: client.class_counts for client in record.clients}
     names = client_names(record)
@@ -115,8 +117,8 @@ def _source(record: Record, row: AttackRow, run: Path, seed: int, sample_id: int
     )
     if not posterior.keys() <= counts.keys() or max(map(len, counts.values())) < 2:
         return answer
-    known = {client: counts[client] for client in posterior}
-    label_only = label_posterior(known, int(labels[position]), int(owners[position]))
+    class_counts = {client: counts[client] for client in posterior}
+    label_only = label_posterior(class_counts, int(labels[position]), int(owners[position]))
     combined = normalised({client: posterior[client] * label_only[client] for client in posterior})
     update = {"by_labels": list(label_only.values()), "with_labels": list(combined.values())}
     return SourceAnswer(**{**answer.model_dump(), **update})
@@ -124,8 +126,8 @@ def _source(record: Record, row: AttackRow, run: Path, seed: int, sample_id: int
 
 def _attack(record: Record, name: str) -> Attack:
     """Return an attack with the settings of the result."""
-    attacks, name_of_set = (record.config.get(key) for key in ("attacks", "attack_set"))
-    if not attacks and isinstance(name_of_set, str) and name_of_set:
-        return attack_set(name_of_set)[name]
+    attacks, set_name = (record.config.get(key) for key in ("attacks", "attack_set"))
+    if not attacks and isinstance(set_name, str) and set_name:
+        return attack_set(set_name)[name]
     settings = attacks.get(name) if isinstance(attacks, dict) else None
     return attack_named(name).with_settings(settings if isinstance(settings, dict) else {})

@@ -1,4 +1,7 @@
-"""Questions about one sample or person to the result of an audit."""
+"""Answers to questions about one audited sample or person, from the result of an audit.
+
+A *unit* is what the audit decides membership for: a sample, or a person with several samples.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +54,14 @@ from fedaudit.study.front.matching import (
 )
 
 _ASSUMED_PRIOR = 0.5
-_MOST_NEAR = 3
+_MAX_NEAREST = 3
 
 
 class Answer(AnswerFields):
-    """Answer about one sample or person; ``print`` shows it in sentences."""
+    """Answer about one sample or person; ``print`` shows it as a text."""
 
     def __str__(self) -> str:
-        """Return the answer in sentences."""
+        """Return the answer as a text."""
         from fedaudit.study.front.answer_text import answer_lines
 
         return "\n".join(answer_lines(self))
@@ -66,7 +69,7 @@ class Answer(AnswerFields):
 
 @dataclass(frozen=True)
 class Question:
-    """A question about one sample or person.
+    """Question about one sample or person.
 
     Attributes:
         row: Row in the scores of the first run.
@@ -74,9 +77,9 @@ class Question:
         sample: File of the sample, or its features.
         person: Number of the person.
         target: Client under audit, by number or name; None if there is only one.
-        seed: The only run to ask about; None for all.
-        prior: Probability of membership before the attacks; None for the assumption of 0.5.
-        false_alarm_rate: Largest probability with which a non-member is flagged.
+        seed: Seed of the run to use; None for all runs.
+        prior: Probability of membership before the attacks; None for 0.5.
+        false_alarm_rate: Maximum probability of flagging a non-member.
     """
 
     row: int | None = None
@@ -89,7 +92,7 @@ class Question:
     false_alarm_rate: float = 0.05
 
     def __post_init__(self) -> None:
-        """Raise if not exactly one unit is named, or a probability is out of range."""
+        """Raise unless exactly one unit is named and all probabilities are in range."""
         named = [self.row, self.line, self.sample, self.person]
         if sum(value is not None for value in named) != 1:
             raise BadInput(
@@ -98,60 +101,60 @@ class Question:
             )
         for name, value in (("prior", self.prior), ("false-alarm-rate", self.false_alarm_rate)):
             if value is not None and not 0 < value < 1:
-                raise BadInput(f"{option(name)} is a share between 0 and 1, got {value}")
+                raise BadInput(f"{option(name)} is a probability between 0 and 1, got {value}")
 
 
-class _Tables(NamedTuple):
-    """Scores of one target in each run, the first run first."""
+class _TargetScores(NamedTuple):
+    """Scores of one target in each run, by seed."""
 
     target: ClientId
     by_seed: dict[int, SampleScores]
 
     @property
-    def first(self) -> int:
+    def first_seed(self) -> int:
         return min(self.by_seed)
 
 
 def answer_to(
     question: Question, folder: Path, record: Record, data_dir: Path | None = None
 ) -> Answer:
-    """Answer a question by the scores and controls of a result.
+    """Answer a question from the scores and controls of a result.
 
     Args:
         question: The question.
         folder: Folder of the result.
-        record: Its record.
-        data_dir: Folder of data sets. The data set is read only to match a sample, or the runs of
-            several seeds.
+        record: Record of the result.
+        data_dir: Folder of data sets. The data set is read only to find a sample by its features,
+            or to find the same unit in runs of several seeds.
 
     Raises:
-        BadInput: The folder is a pack or has no scores; the unit was not audited; or no attack can
-            be relied on.
-        Damaged: The scores are not those of the record.
+        BadInput: The folder is a pack or has no scores, the unit was not audited, or no attack is
+            reliable.
+        Damaged: The scores do not belong to the record.
     """
     _refuse_unanswerable(folder, record)
     stored = read_scores(folder / SCORES_FILE)
     refuse_scores_of_another_record(record, stored)
-    tables = _scores_of_target(record, stored, question)
-    units, caveats = _locate(folder, record, tables, question, data_dir)
-    seed_of_first = next(iter(units))
-    first = tables.by_seed[seed_of_first]
+    scores = _scores_of_target(record, stored, question)
+    units, caveats = _locate(folder, record, scores, question, data_dir)
+    first_seed = next(iter(units))
+    first = scores.by_seed[first_seed]
     contrast = choose_contrast(first)
     prior = _ASSUMED_PRIOR if question.prior is None else question.prior
     runs, reasons = [], list[str]()
     for seed, unit in units.items():
-        samples = tables.by_seed[seed]
-        withdrawn = _withdrawn(record, tables.target, seed, contrast)
-        row = int(np.flatnonzero(samples.ids == unit)[0])
-        attacks = [name for name in samples.by_attack if name not in withdrawn]
-        reason = reason_against_comparison(samples, row, contrast)
+        run_scores = scores.by_seed[seed]
+        withdrawn = _withdrawn_attacks(record, scores.target, seed, contrast)
+        row = int(np.flatnonzero(run_scores.ids == unit)[0])
+        attacks = [name for name in run_scores.by_attack if name not in withdrawn]
+        reason = reason_against_comparison(run_scores, row, contrast)
         if reason or not attacks:
             reasons.append(f"seed {seed}: {reason or '; '.join(withdrawn.values())}")
             continue
         runs.append(
             answer_in_run(
                 seed,
-                samples,
+                run_scores,
                 row,
                 attacks,
                 contrast,
@@ -166,17 +169,17 @@ def answer_to(
             "correct the audit and run it again"
         )
     caveats += [f"Not answered: {reason}" for reason in reasons]
-    caveats += _caveats(record, tables.target, contrast)
-    sources, doubts = posteriors(folder, record, units)
+    caveats += _caveats(record, scores.target, contrast)
+    sources, source_caveats = posteriors(folder, record, units)
     names = client_names(record)
     p_value = p_value_over_runs(runs)
     return Answer(
         record=record.name,
         content_hash=record.content_hash,
         unit=record.unit,
-        number=units[seed_of_first],
-        row=int(np.flatnonzero(first.ids == units[seed_of_first])[0]),
-        client=client_name(names.get(tables.target, tables.target)),
+        number=units[first_seed],
+        row=int(np.flatnonzero(first.ids == units[first_seed])[0]),
+        client=client_name(names.get(scores.target, scores.target)),
         contrast=contrast,
         false_alarm_rate=question.false_alarm_rate,
         prior=prior,
@@ -185,7 +188,7 @@ def answer_to(
         p_value=p_value,
         flagged=flag(p_value, smallest_over_runs(runs), question.false_alarm_rate),
         sources=sources,
-        caveats=[*caveats, *doubts],
+        caveats=[*caveats, *source_caveats],
     )
 
 
@@ -193,16 +196,19 @@ def _refuse_unanswerable(folder: Path, record: Record) -> None:
     """Raise if the folder is a pack, or the record has no scores of samples."""
     if (folder / MANIFEST_FILE).exists():
         raise BadInput(
-            f"{folder} is a pack, which holds no samples or scores; ask where the audit ran, with "
-            "the folder of its result"
+            f"{folder} is a pack, which contains no samples or scores; give the folder of the "
+            "audit's result, on the machine where the audit ran"
         )
     if record.kind == "games":
-        raise BadInput(f"{folder} holds security games, which score no samples; give an audit")
+        raise BadInput(
+            f"{folder} has the record of security games, which score no samples; give the folder "
+            "of an audit"
+        )
     if record.nobody_is_a_member or record.evaluation == "redraw":
         setting = "nobody_is_a_member" if record.nobody_is_a_member else 'evaluation = "redraw"'
         raise BadInput(
-            f"{folder} is a demonstration (figures.{setting}), whose scores say nothing about its "
-            "samples; run the study without that setting"
+            f"{folder} is a demonstration (figures.{setting}), whose scores are not evidence about "
+            "its samples; run the study without that setting"
         )
     if not (folder / SCORES_FILE).exists():
         raise BadInput(
@@ -211,23 +217,22 @@ def _refuse_unanswerable(folder: Path, record: Record) -> None:
         )
 
 
-def _scores_of_target(record: Record, stored: Scores, question: Question) -> _Tables:
-    """Return the scores of the target that the question is about."""
+def _scores_of_target(record: Record, stored: Scores, question: Question) -> _TargetScores:
     targets = sorted({target for _, target in stored})
     names = client_names(record)
     target = question.target
     if target is None and len(targets) != 1:
-        listed = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
+        audited = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
         raise BadInput(
-            f"{len(targets)} clients were audited ({listed}), but a question is about one; give "
-            f"{option('target')}"
+            f"{len(targets)} clients were audited ({audited}), but a question is about one client; "
+            f"give {option('target')}"
         )
     chosen = targets[0] if target is None else audited_client(record, target, targets)
     seeds = sorted(seed for seed, client in stored if client == chosen)
     if question.seed is not None and question.seed not in seeds:
         raise unknown_name("run", f"seed {question.seed}", [f"seed {seed}" for seed in seeds])
-    asked_seeds = seeds if question.seed is None else [question.seed]
-    return _Tables(chosen, {seed: stored[seed, chosen] for seed in asked_seeds})
+    used_seeds = seeds if question.seed is None else [question.seed]
+    return _TargetScores(chosen, {seed: stored[seed, chosen] for seed in used_seeds})
 
 
 def audited_client(
@@ -239,37 +244,37 @@ def audited_client(
 
 
 class _LocatedUnits(NamedTuple):
-    """The unit of a question by seed, in each run that audited it, and caveats of the search."""
+    """Unit of a question in each run that audited it, by seed, and caveats of the search."""
 
     units: Mapping[int, int]
     caveats: list[str]
 
 
 def _locate(
-    folder: Path, record: Record, tables: _Tables, question: Question, data_dir: Path | None
+    folder: Path, record: Record, scores: _TargetScores, question: Question, data_dir: Path | None
 ) -> _LocatedUnits:
-    """Find the unit of a question in the runs; read its samples only if necessary."""
-    first, unit = tables.first, _unit_of_number(record, tables, question)
-    if unit is not None and len(tables.by_seed) == 1:
+    """Find the unit of a question in all runs, and read the data set only if necessary."""
+    first, unit = scores.first_seed, _unit_of_number(record, scores, question)
+    if unit is not None and len(scores.by_seed) == 1:
         return _LocatedUnits({first: unit}, [])
     try:
         audited = {
-            seed: _read_audited(folder, record, seed, table.ids, data_dir)
-            for seed, table in tables.by_seed.items()
+            seed: _read_audited(folder, record, seed, run_scores.ids, data_dir)
+            for seed, run_scores in scores.by_seed.items()
         }
-    except FedauditError as refusal:
+    except FedauditError as error:
         if unit is None:
             raise
-        return _LocatedUnits({first: unit}, [f"Only the run of seed {first} was asked: {refusal}"])
+        return _LocatedUnits({first: unit}, [f"Only the run of seed {first} was used: {error}"])
     units = _units_in_table(record, question, audited, data_dir)
     if units is None:
         if question.sample is not None:
             first, unit = _unit_of_sample(_read(question.sample, audited[first]), audited)
         assert unit is not None
         units = same_units(unit, {first: audited[first], **audited})
-    absent = [str(seed) for seed in tables.by_seed if seed not in units]
-    caveats = [f"It was not audited in the run of seed {', '.join(absent)}"] if absent else []
-    return _LocatedUnits({seed: units[seed] for seed in tables.by_seed if seed in units}, caveats)
+    other_seeds = [str(seed) for seed in scores.by_seed if seed not in units]
+    caveats = [f"Not audited in the run of seed {', '.join(other_seeds)}"] if other_seeds else []
+    return _LocatedUnits({seed: units[seed] for seed in scores.by_seed if seed in units}, caveats)
 
 
 def _units_in_table(
@@ -278,7 +283,7 @@ def _units_in_table(
     audited: Mapping[int, AuditedSamples],
     data_dir: Path | None,
 ) -> dict[int, int] | None:
-    """Return the units of a line or row of a table by seed; None if the question names none.
+    """Return the unit in each run, by seed, if the question has a line or the columns of a table.
 
     Raises:
         BadInput: The row does not exist, or was not audited.
@@ -293,7 +298,7 @@ def _units_in_table(
     except BadInput:
         if question.line is not None:
             raise
-        # Columns that name features, which are compared instead.
+        # Without a table, the columns of the sample are features, which the caller compares.
         return None
     has_features = question.line is None and not {*(cells or ())} & {*stored.table.columns}
     if has_features:
@@ -314,9 +319,9 @@ def _units_in_table(
     return units
 
 
-def _unit_of_number(record: Record, tables: _Tables, question: Question) -> int | None:
-    """Return the unit of a row or person in the first run; None for a sample."""
-    ids = tables.by_seed[tables.first].ids
+def _unit_of_number(record: Record, scores: _TargetScores, question: Question) -> int | None:
+    """Return the unit of a row or person in the first run; None if the question has neither."""
+    ids = scores.by_seed[scores.first_seed].ids
     if question.row is not None:
         if not 0 <= question.row < len(ids):
             raise BadInput(
@@ -333,8 +338,8 @@ def _unit_of_number(record: Record, tables: _Tables, question: Question) -> int 
     if question.person not in ids:
         nearest = sorted(ids.tolist(), key=lambda number: abs(number - question.person))
         raise BadInput(
-            f"there is no person {question.person} among the audited ones; the nearest numbers "
-            f"are {', '.join(map(str, sorted(nearest[:_MOST_NEAR])))}"
+            f"person {question.person} was not audited; the nearest numbers of audited people are "
+            f"{', '.join(map(str, sorted(nearest[:_MAX_NEAREST])))}"
         )
     return question.person
 
@@ -349,12 +354,12 @@ def _read_audited(
         return audited
     from fedaudit.live.files import read_audit
 
-    place = measurements_of(folder)
-    audit = None if place is None else read_audit(place)
+    measured_folder = measurements_of(folder)
+    audit = None if measured_folder is None else read_audit(measured_folder)
     if audit is None or not audit.samples.features[0].numel():
         raise BadInput(
-            "the recording keeps no samples with which one could be compared; record with "
-            "keep_samples=True, or ask by the row in the scores"
+            "the recording has no samples with which the given sample could be compared; record "
+            "with keep_samples=True, or ask by the row in the scores"
         )
     samples = audit.samples
     ids = samples.ids.numpy()
@@ -366,18 +371,20 @@ def _read(sample: Path | SingleSample, audited: AuditedSamples) -> SingleSample:
 
 
 def _unit_of_sample(sample: SingleSample, audited: Mapping[int, AuditedSamples]) -> tuple[int, int]:
-    """Return the first run that audited a sample, and the sample's unit in it."""
-    refusals = list[BadInput]()
+    """Return the seed of the first run that audited a sample, and the sample's unit in it."""
+    errors = list[BadInput]()
     for seed, samples in audited.items():
         try:
             return seed, unit_of(sample, samples)
-        except BadInput as refusal:
-            refusals.append(refusal)
-    raise refusals[0]
+        except BadInput as error:
+            errors.append(error)
+    raise errors[0]
 
 
-def _withdrawn(record: Record, target: ClientId, seed: int, contrast: Contrast) -> dict[str, str]:
-    """Return the reason for each attack whose scores in a run are not relied on."""
+def _withdrawn_attacks(
+    record: Record, target: ClientId, seed: int, contrast: Contrast
+) -> dict[str, str]:
+    """Map attacks whose scores in a run are not reliable to the reason."""
     reasons = dict[str, str]()
     for figure in mark_doubts(record).findings:
         if figure.attack and figure.doubt and (figure.target, figure.seed) == (target, seed):
@@ -389,15 +396,15 @@ def _withdrawn(record: Record, target: ClientId, seed: int, contrast: Contrast) 
 
 
 def _caveats(record: Record, target: ClientId, contrast: Contrast) -> Iterator[str]:
-    """Yield the caveats of every answer about a target."""
-    compared = [f for f in record.findings if (f.target, f.contrast) == (target, contrast)]
-    if any(not figure.fair for figure in compared):
+    """Yield caveats that apply to every answer about a target."""
+    figures = [f for f in record.findings if (f.target, f.contrast) == (target, contrast)]
+    if any(not figure.fair for figure in figures):
         yield (
-            "No fair coin decided between members and these non-members, so differences "
-            "between both groups may look like membership"
+            "No fair coin decided between members and these non-members, so other differences "
+            "between the two groups may look like membership"
         )
     if caveat := people_caveat(record):
         yield caveat
-    hidden = [c for c in record.controls if c.passed is False and c.control in HIDES_LEAKS]
-    for control in hidden[:1]:
+    failed = [c for c in record.controls if c.passed is False and c.control in HIDES_LEAKS]
+    for control in failed[:1]:
         yield f"The control {control_name(control)} failed: attacks may miss members"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core.arguments import Count, checked, refuse_unfit
+from fedaudit.core.arguments import Count, checked, refuse_invalid
 from fedaudit.core.devices import device_named
 from fedaudit.core.errors import BadInput, Unsupported, called_by, type_of, unknown_name
 from fedaudit.core.files import (
@@ -21,8 +21,8 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     SCORES_FILE,
-    own_place,
     record_at,
+    unlinked_path,
     write_whole,
 )
 from fedaudit.core.importing import RegisteredObject, with_registered
@@ -39,7 +39,7 @@ from fedaudit.plan.sections import FiguresSection as Figures
 from fedaudit.plan.sections import Study
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.build import completed
+from fedaudit.study.build import with_derived_settings
 from fedaudit.study.front.federation import (
     AttackLike,
     AttacksLike,
@@ -49,7 +49,7 @@ from fedaudit.study.front.federation import (
     plan_of,
     section_settings,
 )
-from fedaudit.study.front.games import Games, games_plan
+from fedaudit.study.front.games import Games, plan_of_games
 from fedaudit.study.front.references import attack_settings, registering
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
 Choice = TypeVar("Choice", int, str)
 
-_UNNAMED = "audit"
+_DEFAULT_NAME = "audit"
 _KEY_LENGTH = 8
-_LONGEST_NAME = 80
+_MAX_NAME = 80
 
 
 class Scores(NamedTuple):
@@ -71,8 +71,8 @@ class Scores(NamedTuple):
 
     Attributes:
         ids: Numbers of the samples in the data set.
-        scores: Membership scores, larger for samples that are likelier to be members.
-        origin: Where each sample comes from, as values of ``fedaudit.Origin``.
+        scores: Membership scores; larger scores mean that samples are more likely members.
+        origin: Origin of each sample, as values of ``fedaudit.Origin``.
     """
 
     ids: Int[ndarray, " samples"]
@@ -83,7 +83,7 @@ class Scores(NamedTuple):
 class Run:
     """The result of an audit, stored in a folder.
 
-    A notebook displays the report, and ``print`` the verdict and the table of figures.
+    A notebook displays the report. ``print`` shows the verdict and the table of figures.
 
     Attributes:
         folder: Folder of the audit's runs, record and report.
@@ -113,26 +113,24 @@ class Run:
                 attacked.
             federation: The audited federation, if further attacks need its objects. Objects of a
                 script or notebook cannot be imported by name.
-            attacks: The attacks of the audit that were objects.
-            options: The options of the audit, if server, view or metrics were objects, or if the
-                data set's file is in another folder (``data_dir``).
+            attacks: Attacks of the audit that were passed as objects.
+            options: Options of the audit, if its server, view or metrics were passed as objects, or
+                if the data set's file is in another folder (``data_dir``).
 
         Raises:
             BadInput: There is no record in the folder.
         """
-        refuse_unfit("folder of Run", folder, Path | str)
+        refuse_invalid("folder of Run", folder, Path | str)
         self.folder = record_at(Path(folder)).parent
         options = _checked_options(options)
         self._objects: Mapping[str, RegisteredObject] = {}
         self._data_dir = None if options.data_dir is None else Path(options.data_dir)
         self._record: Record | None = None
         if federation is not None:
-            plan = plan_of(federation, attacks=attacks, options=options, name=_UNNAMED)
+            plan = plan_of(federation, attacks=attacks, options=options, name=_DEFAULT_NAME)
             self._objects, self._data_dir = plan.objects, self._data_dir or plan.data_dir
         if not (self.folder / RECORD_FILE).is_file():
-            raise BadInput(
-                f"{folder} holds no record; give the folder of an audit that has finished"
-            )
+            raise BadInput(f"{folder} has no record; give the folder of an audit that has finished")
 
     @staticmethod
     def _of(
@@ -148,7 +146,7 @@ class Run:
         from fedaudit.report.terminal import WIDTH, print_record
 
         text = StringIO()
-        # In a notebook, rich would write to the page instead, and with the colors of a terminal.
+        # Otherwise, rich would write to the page of a notebook, and use the colors of a terminal.
         console = Console(file=text, width=WIDTH, force_jupyter=False, force_terminal=False)
         print_record(self.record, console)
         return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>\n{text.getvalue()}"
@@ -189,16 +187,16 @@ class Run:
         """Return the scores of a membership attack.
 
         Args:
-            attack: Name of the attack in the record, with or without the part after ``#``. It may
-                be left out if the audit has a single attack.
+            attack: Name of the attack in the record, with or without the part after ``#``. May be
+                left out if the audit has a single attack.
             target: Client under audit, by number or name; may be left out if there is only one.
             seed: Seed of the run; may be left out if there is only one.
 
         Raises:
-            BadInput: There is no such attack, target or seed, or an argument is left out and there
-                are several.
+            BadInput: There is no such attack, target or seed, or an argument with several possible
+                values is left out.
         """
-        refuse_unfit("attack of Run.scores", attack, str | None, None)
+        refuse_invalid("attack of Run.scores", attack, str | None, None)
         stored = read_scores(self.folder / SCORES_FILE)
         seed = _choose("seed", seed, {seed for seed, _ in stored})
         targets = {target for _, target in stored}
@@ -220,12 +218,12 @@ class Run:
         """Write the report, next to the record by default, and return its path.
 
         Args:
-            path: Path of the file, which ends in .html.
+            path: Path of the file, which must end in .html.
 
         Raises:
-            BadInput: The path ends otherwise, or cannot be written.
+            BadInput: The path has another suffix, or cannot be written.
         """
-        refuse_unfit("path of Run.save_report", path, Path | str | None, None)
+        refuse_invalid("path of Run.save_report", path, Path | str | None, None)
         from fedaudit.report.page import write_report
 
         target = self.folder / REPORT_FILE if path is None else Path(path)
@@ -244,7 +242,7 @@ class Run:
         """
         from fedaudit.report.summary import summary_markdown
 
-        return summary_markdown(self.record, self._judged(policy), valid_until)
+        return summary_markdown(self.record, self._policy_section(policy), valid_until)
 
     def save_summary(
         self,
@@ -263,21 +261,23 @@ class Run:
         Raises:
             BadInput: The policy cannot be read, the date is invalid, or the path cannot be written.
         """
-        refuse_unfit("path of Run.save_summary", path, Path | str | None, None)
+        refuse_invalid("path of Run.save_summary", path, Path | str | None, None)
         from fedaudit.report import page, summary
 
         target = self.folder / summary.SUMMARY_FILE if path is None else Path(path)
-        values = (self.record, self._judged(policy), valid_until)
+        values = (self.record, self._policy_section(policy), valid_until)
         if target.suffix.lower() in summary.MARKDOWN_SUFFIXES:
             write_whole(target, summary.summary_markdown(*values), private=True)
         else:
             page.write_page(target, summary.summary_html(*values))
         return target
 
-    def _judged(self, policy: Path | str | None) -> SummarySection | None:
-        from fedaudit.gate.outputs import judged
+    def _policy_section(self, policy: Path | str | None) -> SummarySection | None:
+        from fedaudit.gate.outputs import evaluated_policy_section
 
-        return None if policy is None else judged(self.record, Path(policy))
+        if policy is None:
+            return None
+        return evaluated_policy_section(self.record, Path(policy))
 
     @checked
     @called_by("objects")
@@ -293,32 +293,31 @@ class Run:
         prior: float | None = None,
         false_alarm_rate: float = 0.05,
     ) -> Answer:
-        """Return what the attacks show of one audited sample or person.
+        """Return what the attacks show about one audited sample or person.
 
-        A non-member is flagged with a probability of at most ``false_alarm_rate``, whatever the
-        dependence between attacks. A flag is evidence that the models would betray membership to
-        this adversary, not proof of membership. No flag is not proof of absence.
+        A non-member is flagged with a probability of at most ``false_alarm_rate``, even if attacks
+        depend on each other. A flag is evidence that the models reveal membership to this
+        adversary, not proof of membership. A missing flag is no proof of non-membership.
 
         Give one of ``row``, ``line``, ``sample`` and ``person``.
 
         Args:
             row: Row in the result of :meth:`scores` for the first seed.
             line: Line of an audited row in the CSV file of the audit; the header is line 1.
-            sample: Features of an audited sample, as models take them or as the data set has them,
-                or the path of a ``.npz``, ``.csv``, ``.json`` or picture file with them. For a
+            sample: Features of an audited sample, in the form of the model's input or of the data
+                set, or the path of a ``.npz``, ``.csv``, ``.json`` or picture file with them. For a
                 table also a dictionary with the value of each column.
             person: Number of an audited person.
             target: Client under audit, by number or name; may be left out if there is only one.
-            seed: Seed of the only run to ask about; all runs by default. Runs of several seeds are
-                matched by the samples, for which the data set is read.
-            prior: Probability of membership before the attacks, in (0, 1); 0.5 is assumed by
-                default.
-            false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
+            seed: Seed of the run to use; by default, all runs are used. The data set is then read,
+                to find the sample in the other runs.
+            prior: Probability of membership before the attacks, in (0, 1); by default 0.5.
+            false_alarm_rate: Maximum probability of flagging a non-member, in (0, 1).
 
         Raises:
-            BadInput: The result is a pack or has no scores, the unit was not audited, or no attack
-                can be relied on because controls failed.
-            Damaged: The scores are not those of the record.
+            BadInput: The result is a pack or has no scores, the sample or person was not audited,
+                or no attack is reliable because controls failed.
+            Damaged: The scores do not belong to the record.
 
         Examples:
             >>> import fedaudit as fa
@@ -331,10 +330,10 @@ class Run:
         from fedaudit.datasets.formats.single import SingleSample, sample_of_cells
         from fedaudit.study.front.asking import Question, answer_to
 
-        refuse_unfit("row of Run.ask", row, int | None, None)
-        refuse_unfit("person of Run.ask", person, int | None, None)
-        refuse_unfit("line of Run.ask", line, int | None, None)
-        refuse_unfit("sample of Run.ask", sample, Path | str | ndarray | Mapping | None, None)
+        refuse_invalid("row of Run.ask", row, int | None, None)
+        refuse_invalid("person of Run.ask", person, int | None, None)
+        refuse_invalid("line of Run.ask", line, int | None, None)
+        refuse_invalid("sample of Run.ask", sample, Path | str | ndarray | Mapping | None, None)
         asked: Path | SingleSample | None = None
         if isinstance(sample, Path | str):
             asked = Path(sample)
@@ -367,20 +366,20 @@ class Run:
         """Run further attacks on the measured signals, without training.
 
         Args:
-            attacks: Names of attacks, and attacks of :mod:`fedaudit.attacks`; by default all that
-                the stored signals allow.
-            out: Folder of the new record; by default the folder "attacked" in the audit's folder.
-            figures: Settings of figures that differ from the audit's: ``fedaudit.Figures``.
+            attacks: Names of attacks, or objects of :mod:`fedaudit.attacks`; by default, all
+                attacks that the stored signals allow.
+            out: Folder of the new record; by default, the folder "attacked" in the audit's folder.
+            figures: Settings of figures that differ from those of the audit: ``fedaudit.Figures``.
             device: Device that computes new signals and controls, such as "cuda".
 
         Raises:
             BadInput: An attack needs signals that were not measured, and no updates were stored.
         """
-        refuse_unfit("device of Run.attack", device, str, "cpu")
-        refuse_unfit("out of Run.attack", out, Path | str | None, None)
+        refuse_invalid("device of Run.attack", device, str, "cpu")
+        refuse_invalid("out of Run.attack", out, Path | str | None, None)
         objects = dict(self._objects)
         names = list(attack_settings(attacks, registering(objects)))
-        folder = own_place(self.folder, ATTACKED) if out is None else Path(out)
+        folder = unlinked_path(self.folder, ATTACKED) if out is None else Path(out)
         changed = section_settings(figures=figures).get("figures", {})
         with with_registered(objects):
             record = reattack(
@@ -420,22 +419,22 @@ def audit(
     Objects of a script or notebook are identified by their source code.
 
     Args:
-        federation: Federation under audit, or :class:`fedaudit.Games`. Games take one seed, and no
-            attacks, targets, audit settings, figures, workers or device.
+        federation: Federation under audit, or :class:`fedaudit.Games`. For games, give only one
+            seed, and no attacks, targets, audit settings, figures, workers or device.
         attacks: One attack or several: names such as "fedmia-2", or objects of
             :mod:`fedaudit.attacks`; or a dictionary from names to attacks, or from catalogue names
-            to dictionaries of settings. By default the set of attacks that ``fedaudit run`` uses.
+            to dictionaries of settings. By default, the set of attacks that ``fedaudit run`` uses.
         targets: Client under audit by number or by its name in the data, or several clients; client
-            0 unless ``audit`` sets others.
-        seeds: Seed, or several seeds, with one run each.
-        out: Folder of runs and record; by default a folder in ``runs`` that is named after the
-            settings.
+            0 unless ``audit`` sets other targets.
+        seeds: Seed, or several seeds, with one run for each.
+        out: Folder of runs and record; by default, a folder in ``runs`` whose name includes a hash
+            of the settings.
         audit: Audited samples, and the view of the adversary: ``fedaudit.Audit``.
         figures: Settings of figures and controls: ``fedaudit.Figures``.
         options: Less common settings: ``fedaudit.AuditOptions``.
         workers: Number of training processes; 0 for one per core. Results do not depend on it.
         device: Device that trains clients and computes signals, such as "cuda".
-        name: Name of the audit in its report; that of ``out`` by default.
+        name: Name of the audit in its report; by default, the name of the folder ``out``.
         progress: Whether to show progress.
 
     Returns:
@@ -443,7 +442,7 @@ def audit(
         pages.
 
     Raises:
-        FedauditError: A setting or object cannot be used. Nothing has been trained then.
+        FedauditError: A setting or object cannot be used. This is checked before any training.
 
     Examples:
         >>> import fedaudit as fa
@@ -456,17 +455,17 @@ def audit(
     from fedaudit.engines.local import engine_named
 
     options = _checked_options(options)
-    refuse_unfit("out of audit", out, Path | str | None, None)
-    refuse_unfit("workers of audit", workers, Count, 1)
-    refuse_unfit("device of audit", device, str, "cpu")
-    refuse_unfit("name of audit", name, str, "")
-    refuse_unfit("progress of audit", progress, bool, False)
+    refuse_invalid("out of audit", out, Path | str | None, None)
+    refuse_invalid("workers of audit", workers, Count, 1)
+    refuse_invalid("device of audit", device, str, "cpu")
+    refuse_invalid("name of audit", name, str, "")
+    refuse_invalid("progress of audit", progress, bool, False)
     name = name or _name_from(out)
     plan: AnyPlan
     if isinstance(federation, Games):
         arguments = {"attacks": attacks, "targets": targets, "audit": audit, "figures": figures}
         _refuse_federation_settings(options, {**arguments, "workers": workers, "device": device})
-        plan = games_plan(federation, seeds=seeds, name=name, about=options.about)
+        plan = plan_of_games(federation, seeds=seeds, name=name, about=options.about)
     else:
         plan = plan_of(
             federation,
@@ -484,7 +483,8 @@ def audit(
     data_dir = plan.data_dir if options.data_dir is None else Path(options.data_dir)
     with with_registered(plan.objects):
         if out is None:
-            out = Path("runs") / f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"
+            key = study_key(with_derived_settings(plan.study))
+            out = Path("runs") / f"{name}-{key[:_KEY_LENGTH]}"
         folder = Path(out)
         with bars() if progress else nullcontext(quiet) as report:
             log: Callable[[str], None] = print if progress else lambda text: None
@@ -509,7 +509,7 @@ def _checked_options(options: object) -> AuditOptions:
     if options is None:
         return AuditOptions()
     if not isinstance(options, AuditOptions):
-        raise BadInput(f"options is fedaudit.AuditOptions(...), got {type_of(options)}")
+        raise BadInput(f"options must be fedaudit.AuditOptions(...), got {type_of(options)}")
     return options
 
 
@@ -519,22 +519,23 @@ def _refuse_federation_settings(options: AuditOptions, arguments: Mapping[str, o
     changed = [name for name, value in arguments.items() if value != defaults.get(name)]
     changed += sorted(changed_fields(options).keys() - {"about", "data_dir"})
     if changed:
-        raise BadInput(f"{changed[0]}= applies to federations only, and not to games; leave it out")
+        raise BadInput(f"{changed[0]}= applies only to federations, not to games; leave it out")
 
 
 def _refuse_unimportable(plan: AnyPlan, engine: Counted | None, workers: int) -> None:
-    """Raise if other processes would need an object that they cannot import."""
+    """Raise if worker processes would need an object that they cannot import."""
     if engine is None and workers == 1:
         return
-    sent = {"model", "algorithm", "defense", *(["attack"] if engine is not None else [])}
-    names = [name for kind, name in named_custom_parts(plan.study) if kind in sent]
-    local = [name for name in names if name.startswith("__main__:") or "<" in name]
-    if local:
-        where = type(engine).__name__ if engine is not None else f"workers={workers}"
+    used_by_workers = {"model", "algorithm", "defense"}
+    used_by_workers |= {"attack"} if engine is not None else set()
+    names = [name for kind, name in named_custom_parts(plan.study) if kind in used_by_workers]
+    unimportable = [name for name in names if name.startswith("__main__:") or "<" in name]
+    if unimportable:
+        cause = type(engine).__name__ if engine is not None else f"workers={workers}"
         raise Unsupported(
-            f"{local[0].partition('#')[0]!r} is an object of this script or notebook, which other "
-            f"processes cannot import ({where}); move it to a module, or leave out engine and "
-            "workers"
+            f"{unimportable[0].partition('#')[0]!r} is an object of this script or notebook, which "
+            f"other processes cannot import ({cause}); move it to a module, or leave out engine "
+            "and workers"
         )
 
 
@@ -547,13 +548,13 @@ def _choose(argument: str, value: Choice | None, choices: Iterable[Choice]) -> C
         fault = f"there are several {argument}s"
         if value is not None:
             fault = f"there is no {argument} {value!r}"
-        raise BadInput(f"{fault}; give {argument}= one of {', '.join(map(str, ordered))}")
+        raise BadInput(f"{fault}; set {argument}= to one of {', '.join(map(str, ordered))}")
     return value
 
 
 def _name_from(out: Path | str | None) -> str:
-    """Return the name of the folder, without characters that names of audits may not have."""
+    """Return the name of the folder, without characters that are not allowed in names of audits."""
     if out is None:
-        return _UNNAMED
+        return _DEFAULT_NAME
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)
-    return name.lstrip("._=,+-")[:_LONGEST_NAME] or _UNNAMED
+    return name.lstrip("._=,+-")[:_MAX_NAME] or _DEFAULT_NAME

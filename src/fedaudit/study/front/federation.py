@@ -1,6 +1,7 @@
-"""Federations and options of audits in Python, and the studies that they describe.
+"""Federations and options of audits in Python, and their conversion to studies.
 
-:func:`plan_of` returns a :class:`fedaudit.plan.sections.Study`, and its custom objects by name.
+:func:`plan_of` returns a :class:`fedaudit.plan.sections.Study`, and the custom objects that it
+refers to by name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedAlgorithm
 from fedaudit.attacks import Attack
-from fedaudit.core.arguments import Count, Range, dataclass, refuse_unfit
+from fedaudit.core.arguments import Count, Range, dataclass, refuse_invalid
 from fedaudit.core.errors import BadInput, called_by, setting, type_of
 from fedaudit.core.importing import RegisteredObject, with_registered
 from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart, number_of_client
@@ -56,6 +57,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.plan.sections import TrainingSection as Training
 from fedaudit.plan.values import study_from
 from fedaudit.study.front.references import (
+    as_list,
     attack_settings,
     check_data,
     check_defense,
@@ -63,7 +65,6 @@ from fedaudit.study.front.references import (
     clients_of,
     data_reference,
     defense_settings,
-    listed,
     partition_settings,
     reference,
     registering,
@@ -111,7 +112,7 @@ ClientsLike: TypeAlias = int | PartitionPart | PartitionScheme
 @short_repr
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Clients, their data, model, algorithm and defenses.
+    """Federation: clients with data and defenses, a model and an algorithm.
 
     Every part is a name that ``fedaudit list`` shows, an object of one of fedaudit's packages, such
     as ``fedaudit.algorithms.FedAvg(rounds=50)``, or a custom object.
@@ -123,25 +124,27 @@ class Federation:
         clients: Number of clients, among which samples are divided at random, or an object of
             :mod:`fedaudit.partitions`.
         model: Name such as "mlp", an object of :mod:`fedaudit.models`, a class or function that
-            returns a ``torch.nn.Module`` (it is called with ``shape`` and ``classes`` if it takes
-            them), ``fedaudit.named`` with its settings, or a module, with whose weights every run
-            starts.
-        task: Task that the model is trained for: a name such as "regression", an object of
-            :mod:`fedaudit.tasks`, or a loss: a function of outputs and targets that returns one
-            number per sample.
+            returns a ``torch.nn.Module`` (it is called with ``shape`` and ``classes`` if it has
+            such parameters), ``fedaudit.named`` with settings, or a module, whose weights are the
+            initial weights of every run.
+        task: Task of the model: a name such as "regression", an object of :mod:`fedaudit.tasks`,
+            or a loss, which is a function of outputs and targets that returns one number per
+            sample.
         algorithm: Name such as "fedavg", an object of :mod:`fedaudit.algorithms`, or a function
-            from a ``fedaudit.algorithms.FederatedTask`` to an algorithm.
+            of a ``fedaudit.algorithms.FederatedTask`` that returns an algorithm.
         defenses: One defense or several: names, objects such as ``CoFedMID(members=[0, 1])``, or
             classes. A defense without members is used by all clients that have no other defense.
             Several defenses with the same members are applied in order.
         training: Rounds and local training, if ``algorithm`` does not set them:
             ``fedaudit.Training``.
         shift: Groups of clients whose features differ: ``fedaudit.Shift``; none by default.
-        risk: How algorithms that weigh membership risk measure it: ``fedaudit.Risk``.
-        models: Networks of the clients, in place of ``model``: a list of models, assigned to the
-            clients in turn. Only for algorithms that average no parameters, such as FedMD.
-        classes: Classes to keep, renumbered in this order; all if empty.
-        first_class: Number of the first class. Classes before it are those of a public data set.
+        risk: Measurement of membership risk, for algorithms that use it: ``fedaudit.Risk``.
+        models: List of models that replaces ``model`` if clients have different networks. The
+            models are assigned to the clients in rotation. Only for algorithms that average no
+            parameters, such as FedMD.
+        classes: Classes to keep, which are renumbered in this order; all if empty.
+        first_class: Number of the first class. Lower numbers are reserved for classes of a public
+            data set.
 
     Raises:
         BadInput: A part is of another type, out of range, or a name that does not exist.
@@ -179,36 +182,36 @@ class Federation:
         check_part("model", self.model)
         check_part("task", self.task)
         check_part("algorithm", self.algorithm)
-        for model in listed(self.models):
+        for model in as_list(self.models):
             check_part("model", model)
-        for defense in listed(self.defenses):
+        for defense in as_list(self.defenses):
             check_defense(defense)
         self._sections()
-        refuse_unfit(
+        refuse_invalid(
             "classes of Federation",
             whole_numbers("classes of Federation", self.classes),
             Sequence[Count],
             (),
         )
-        refuse_unfit("first_class of Federation", self.first_class, _FirstClass, 0)
+        refuse_invalid("first_class of Federation", self.first_class, _FirstClass, 0)
 
     def _sections(self) -> dict[str, dict[str, object]]:
         """Return the settings of training, shift and risk.
 
         Raises:
-            BadInput: A setting is set by both the algorithm and the training.
+            BadInput: Both the algorithm and the training set the same setting.
         """
         settings = section_settings(risk=self.risk, shift=self.shift, training=self.training)
         part = self.algorithm
         part = part.part() if isinstance(part, FederatedAlgorithm) else part
-        of_algorithm = part.training if isinstance(part, AlgorithmPart) else {}
+        algorithm_training = part.training if isinstance(part, AlgorithmPart) else {}
         training = settings.setdefault("training", {})
-        twice = sorted(training.keys() & of_algorithm.keys())
-        if twice:
+        set_twice = sorted(training.keys() & algorithm_training.keys())
+        if set_twice:
             raise BadInput(
-                f"{twice[0]} is set by algorithm and by training; leave it out of one of them"
+                f"{set_twice[0]} is set by algorithm and by training; leave it out of one of them"
             )
-        training |= of_algorithm
+        training |= algorithm_training
         return settings
 
 
@@ -217,27 +220,27 @@ _FirstClass = Annotated[int, Range(ge=0, le=10**6)]
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """Less common settings of :func:`audit`. The defaults change nothing.
+    """Less common settings of :func:`audit`. The defaults have no effect.
 
     Attributes:
-        shadow: Source of the examples that learning attacks train on: ``fedaudit.Shadow``.
+        shadow: Training examples of attacks that are trained: ``fedaudit.Shadow``.
         references: Reference models that the adversary trains: ``fedaudit.References``.
-        canaries: Canary clients that measure how well one client's update is hidden:
+        canaries: Canary clients, which measure how well one client's update is hidden:
             ``fedaudit.Canaries``.
         unlearning: Unlearning of audited samples after training: ``fedaudit.Unlearning``.
-        secure_sum: Measurement of how well one round's sum hides one upload:
+        secure_sum: Measurement of how well the sum of a round's updates hides a single update:
             ``fedaudit.SecureSum``.
         attacker: A client that sends poisoned updates: ``fedaudit.Attacker``.
-        metrics: Further metrics of scores: one or several names, functions of scores and
+        metrics: Additional metrics of scores: one or several names, functions of scores and
             membership, or :class:`fedaudit.metrics.Metric` objects.
         server: Server that alters the models that it sends to clients, as an object or
             ``module:Class``.
         view: Custom view of the adversary. Set a catalogue view by ``fedaudit.Audit(view=...)``.
-        engine: Where clients train: "local", "ray" or an engine.
+        engine: Engine that trains clients: "local", "ray" or an engine object.
         pool: Folder of runs that several audits share.
-        data_dir: Folder of data sets; by default that of the federation's file, or of the variable
-            ``FEDAUDIT_DATA``.
-        about: Sentence for the reader of the report.
+        data_dir: Folder of data sets; by default, the folder of the federation's file, or of the
+            environment variable ``FEDAUDIT_DATA``.
+        about: One sentence about the audit for readers of the report.
 
     Raises:
         BadInput: An option is of another type, or a name that does not exist.
@@ -265,7 +268,7 @@ class AuditOptions:
     @called_by("objects")
     def __post_init__(self) -> None:
         section_settings(**{name: getattr(self, name) for name in OPTIONAL})
-        for metric in listed(self.metrics):
+        for metric in as_list(self.metrics):
             check_part("metric", metric)
         if self.server is not None:
             check_part("server", self.server)
@@ -275,12 +278,12 @@ class AuditOptions:
             refuse_unknown_engine(self.engine)
         elif not isinstance(self.engine, Counted):
             raise BadInput(
-                f'engine is "local", "ray" or an object of fedaudit.engines; got '
+                f'engine must be "local", "ray" or an object of fedaudit.engines, got '
                 f"{type_of(self.engine)}"
             )
         for name in ("pool", "data_dir"):
-            refuse_unfit(f"{name} of AuditOptions", getattr(self, name), Path | str | None, None)
-        refuse_unfit("about of AuditOptions", self.about, str, "")
+            refuse_invalid(f"{name} of AuditOptions", getattr(self, name), Path | str | None, None)
+        refuse_invalid("about of AuditOptions", self.about, str, "")
 
 
 PlanKind = TypeVar("PlanKind", Study, GameStudy)
@@ -288,11 +291,11 @@ PlanKind = TypeVar("PlanKind", Study, GameStudy)
 
 @dataclass(frozen=True)
 class AuditPlan(Generic[PlanKind]):
-    """A study, and the objects that it needs.
+    """Study, and the Python objects to which it refers.
 
     Attributes:
         study: All settings.
-        objects: Objects by the names that the study has for them.
+        objects: Objects by the names in the study.
         data_dir: Folder of the data set's file; None for the default folder.
         points: For games, the study and each of its variants.
     """
@@ -322,7 +325,7 @@ def plan_of(
     if not isinstance(federation, Federation):
         hint = "; run a study file with fedaudit.run_study(fedaudit.read_study(path), out)"
         raise BadInput(
-            "federation is a fedaudit.Federation(...) or fedaudit.Games(...), got "
+            "federation must be a fedaudit.Federation(...) or fedaudit.Games(...), got "
             f"{type_of(federation)}{hint if isinstance(federation, str | Path) else ''}"
         )
     if isinstance(attacks, list | dict) and not attacks:
@@ -347,7 +350,7 @@ def plan_of(
         audit_values["targets"] = _merged_targets(audit, numbers)
     if options.view is not None:
         audit_values["view"] = register(reference("view", options.view))["name"]
-    metrics = [register(reference("metric", metric))["name"] for metric in listed(options.metrics)]
+    metrics = [register(reference("metric", metric))["name"] for metric in as_list(options.metrics)]
     if metrics:
         others = () if figures is None else figures.metrics
         values.setdefault("figures", {})["metrics"] = [*others, *metrics]
@@ -366,7 +369,7 @@ def plan_of(
             "partition": partition_settings(federation.clients, register),
             "task": register(reference("task", federation.task)),
             "model": register(reference("model", federation.model)),
-            "models": [register(reference("model", model)) for model in listed(federation.models)],
+            "models": [register(reference("model", model)) for model in as_list(federation.models)],
             "algorithm": register(reference("algorithm", federation.algorithm)),
             "defense": defense_settings(federation.defenses, register),
             "attacks": attack_settings(attacks, register),
@@ -396,7 +399,7 @@ def _target_numbers(
 
 
 def _merged_targets(audit: Audit | None, targets: list[object]) -> list[object]:
-    """Return the targets; raise if the audit settings name others."""
+    """Return the targets; raise if the audit settings name other targets."""
     if audit is not None and "targets" in audit.model_fields_set:
         others = list(audit.targets)
         if others != targets:
@@ -418,7 +421,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
     "shift": Shift,
     "training": Training,
 }
-"""Classes of settings by argument, which has the name of the table in a study."""
+"""Class of settings of each argument. Arguments have the names of a study's tables."""
 
 
 def section_settings(**sections: object) -> dict[str, dict[str, object]]:
@@ -433,10 +436,12 @@ def section_settings(**sections: object) -> dict[str, dict[str, object]]:
         if section is None:
             continue
         if not isinstance(section, kind):
-            other = section if isinstance(section, type) else type(section)
-            got = other.python_name() if issubclass(other, Section) else type_of(section)
-            got = f"{got} without ()" if other is section else got
-            raise BadInput(f"{name} is {kind.python_name()}(...), got {got}")
+            given_kind = section if isinstance(section, type) else type(section)
+            given = (
+                given_kind.python_name() if issubclass(given_kind, Section) else type_of(section)
+            )
+            given = f"{given} without ()" if given_kind is section else given
+            raise BadInput(f"{name} must be {kind.python_name()}(...), got {given}")
         tables[name] = section.model_dump(exclude_unset=True)
     return tables
 
@@ -445,10 +450,10 @@ def whole_numbers(name: str, value: object) -> list[object]:
     """Return a whole number, or several, as a list.
 
     Raises:
-        BadInput: It is neither.
+        BadInput: The value is neither a whole number nor a collection.
     """
     if isinstance(value, int):
         return [value]
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
-        raise BadInput(f"{name} are whole numbers, such as [0, 1], got {value!r}")
+        raise BadInput(f"{name} must be whole numbers, such as [0, 1], got {value!r}")
     return [number.item() if isinstance(number, np.generic) else number for number in value]

@@ -1,4 +1,4 @@
-"""Security games in Python, and the studies of games that they describe."""
+"""Security games in Python, and their conversion to studies of games."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from fedaudit.core.arguments import Count, dataclass, refuse_unfit
+from fedaudit.core.arguments import Count, dataclass, refuse_invalid
 from fedaudit.core.errors import BadInput, called_by
 from fedaudit.core.importing import RegisteredObject
 from fedaudit.core.values import short_repr
@@ -37,7 +37,7 @@ from fedaudit.study.front.references import (
 )
 
 Grid: TypeAlias = Mapping[str, Sequence[object]]
-"""Lists of values by the dotted names of settings."""
+"""Lists of values by dotted name of the setting."""
 
 
 @short_repr
@@ -53,18 +53,18 @@ class Games:
             :mod:`fedaudit.defenses`, such as ``BitRandPublished(nominal_epsilon=8.0)``.
         defense: Defense that clients apply to their gradients: a name, or an object of
             :mod:`fedaudit.defenses`. Games are then played in rounds.
-        clients: Number of records that batches and targets are drawn from; 0 for half of the
+        clients: Number of records from which batches and targets are drawn; 0 for half of the
             training part.
         servers: Number of other records that the server knows; 0 for all remaining records.
-        classes: Classes to keep, renumbered in this order; all if empty.
-        game: Numbers of games and targets, and the batches: ``fedaudit.Game``.
+        classes: Classes to keep, which are renumbered in this order; all if empty.
+        game: Rules of games, such as numbers of games and targets: ``fedaudit.Game``.
         neuron: Training of neurons: ``fedaudit.Neuron``.
-        rounds: How games are played in rounds: ``fedaudit.Rounds``. Games are played by signs if
-            this and ``defense`` are left out.
-        detector: A client that looks for planted models: ``fedaudit.Detector``.
-        variants: Further points by name, each a dictionary of changes: ``features``, ``mechanism``
-            or ``defense``, or a setting by its dotted name ("game.batch").
-        grid: Lists of values by dotted name; every combination is a point. A list of such
+        rounds: Games in rounds of training: ``fedaudit.Rounds``. If this and ``defense`` are left
+            out, the server reads the sign of the neuron's value.
+        detector: A client that tries to detect planted models: ``fedaudit.Detector``.
+        variants: Variants by name. Each is a dictionary of changes of ``features``, ``mechanism``
+            or ``defense``, or of settings by dotted name ("game.batch").
+        grid: Lists of values by dotted name; every combination is a variant. A list of such
             dictionaries is a list of grids.
 
     Raises:
@@ -99,14 +99,14 @@ class Games:
         if self.defense is not None:
             check_mechanism(self.defense)
         for name in ("clients", "servers"):
-            refuse_unfit(f"{name} of Games", getattr(self, name), Count, 0)
+            refuse_invalid(f"{name} of Games", getattr(self, name), Count, 0)
         classes = whole_numbers("classes of Games", self.classes)
-        refuse_unfit("classes of Games", classes, Sequence[Count], ())
+        refuse_invalid("classes of Games", classes, Sequence[Count], ())
         self._sections()
-        refuse_unfit("variants of Games", self.variants, Mapping, {})
+        refuse_invalid("variants of Games", self.variants, Mapping, {})
         for name, changes in self.variants.items():
-            refuse_unfit(f"variant {name!r} of Games", changes, Mapping)
-        refuse_unfit("grid of Games", self.grid, Mapping | Sequence[Mapping[str, object]] | None)
+            refuse_invalid(f"variant {name!r} of Games", changes, Mapping)
+        refuse_invalid("grid of Games", self.grid, Mapping | Sequence[Mapping[str, object]] | None)
 
     def _sections(self) -> dict[str, dict[str, object]]:
         return section_settings(
@@ -114,10 +114,10 @@ class Games:
         )
 
 
-def games_plan(
+def plan_of_games(
     games: Games, *, seeds: int | Sequence[int] = (1,), name: str, about: str = ""
 ) -> AuditPlan[GameStudy]:
-    """Return the study of games of an audit.
+    """Return the study of security games; see :func:`fedaudit.audit` for the arguments.
 
     Raises:
         BadInput: A setting does not exist, or there are several seeds.
@@ -126,7 +126,7 @@ def games_plan(
     register = registering(objects)
     seed = whole_numbers("seeds", seeds)
     if len(seed) != 1:
-        raise BadInput(f"games have one seed, got {seed}; audit them once for each seed")
+        raise BadInput(f"games have one seed, got {seed}; call audit for each seed")
     data, folder = data_reference(games.data)
     sections = games._sections()
     rounds = sections.pop("rounds", {})
@@ -163,7 +163,7 @@ def _variant_settings(
 ) -> dict[str, object]:
     """Return the changes of a variant as settings by dotted name.
 
-    Options of a changed part replace all options that the part has in the games.
+    If a part is changed, its new options replace all of its old options.
     """
     settings: dict[str, object] = {}
     for name, value in changes.items():
@@ -172,12 +172,12 @@ def _variant_settings(
         elif name in ("mechanism", "defense"):
             part, is_mechanism = register(mechanism_reference(value)), name == "mechanism"
             section, key = ("mechanism", "name") if is_mechanism else ("rounds", "defense")
-            before, options = values.get(section), part["options"]
+            old_settings, options = values.get(section), part["options"]
             assert isinstance(options, dict)
-            if not (is_mechanism or before):
+            if not (is_mechanism or old_settings):
                 settings["rounds.play"] = "rounds"
             settings[f"{section}.{key}"] = part["name"]
-            if isinstance(before, dict) and before.get("options"):
+            if isinstance(old_settings, dict) and old_settings.get("options"):
                 settings[f"{section}.options"] = options
             else:
                 settings |= {f"{section}.options.{key}": option for key, option in options.items()}

@@ -1,4 +1,4 @@
-"""Audited samples of a result, matched by content with one sample and between runs."""
+"""Search for audited samples by their content: for a given sample, and in other runs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,19 +26,19 @@ from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 from fedaudit.study.build import dataset_of
 
-_AS_STORED = "standardise"
-"""Option of data sets whose features can be read without scaling them."""
+_SCALING_OPTION = "standardise"
+"""Option of data sets that can be read without scaling the features."""
 
 
 class AuditedSamples(NamedTuple):
     """All samples of the audited units of one run.
 
     Attributes:
-        forms: Features in each known form: as models take them, and as the data set has them before
-            they are scaled, if it can be read so.
+        forms: Features in each known form: first in the form of the model's input, then without
+            scaling if the data set can be read without it.
         labels: Class of each sample.
         units: Unit of each sample: its id, or the number of its person.
-        scaling: How the data set was scaled, in words.
+        scaling: Description of the scaling of the data set.
         ids: Id of each sample in the data set.
     """
 
@@ -50,7 +50,7 @@ class AuditedSamples(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the features that models take."""
+        """Shape of a sample of the model's input."""
         return tuple(self.forms[0].shape[1:])
 
 
@@ -70,18 +70,21 @@ def audited_samples(
     """
     study = _study_of(record)
     data = [_dataset(study, seed, data_dir)]
-    section = study.data.model_copy(update={"options": {**study.data.options, _AS_STORED: False}})
+    unscaled = {**study.data.options, _SCALING_OPTION: False}
+    section = study.data.model_copy(update={"options": unscaled})
     # Custom sources and some data sets have no such option.
     with suppress(BadInput):
         data.append(_dataset(study.model_copy(update={"data": section}), seed, data_dir))
     first = data[0]
     if record.unit == "person":
         if first.subject is None:
-            raise BadInput(f"the data set {first.name!r} names no people; give that of the audit")
+            raise BadInput(
+                f"the data set {first.name!r} names no people; use the data set of the audit"
+            )
         ids = np.flatnonzero(np.isin(first.subject.numpy(), units))
-        of_sample = first.subject.numpy()[ids]
+        unit_of_sample = first.subject.numpy()[ids]
     else:
-        ids = of_sample = units
+        ids = unit_of_sample = units
     if len(ids) and int(ids.max()) >= len(first):
         raise Damaged(
             f"the data set {first.name!r} has {len(first)} samples, but the result audited sample "
@@ -89,7 +92,11 @@ def audited_samples(
         )
     samples = [dataset.samples(torch.from_numpy(ids)) for dataset in data]
     return AuditedSamples(
-        [part.features for part in samples], samples[0].labels, of_sample, first.normalisation, ids
+        [part.features for part in samples],
+        samples[0].labels,
+        unit_of_sample,
+        first.normalisation,
+        ids,
     )
 
 
@@ -114,8 +121,8 @@ def audited_table(record: Record, data_dir: Path | None) -> StoredTable:
     data = _study_of(record).data
     if data.classes or data.first_class:
         raise BadInput(
-            "the audit chose classes of the table, so that its lines are numbered otherwise; ask "
-            f"by {option('row')}"
+            "the audit used only some classes of the table, so that its rows have other numbers; "
+            f"ask by {option('row')}"
         )
     return stored_table(data.name, data_dir=data_dir, options=data.options)
 
@@ -123,21 +130,21 @@ def audited_table(record: Record, data_dir: Path | None) -> StoredTable:
 def rows_asked(
     stored: StoredTable, line: int | None, cells: Mapping[str, object] | None
 ) -> Bool[ndarray, " rows"]:
-    """Return a mask of the rows of a table in a line of its file, or with the given values.
+    """Return a mask of the table's rows that are in a line of its file, or have the given values.
 
     Raises:
-        BadInput: There is none, or the table has no lines.
+        BadInput: There is no such row, or the table is not a file with lines.
     """
     table = stored.table
     if line is None:
         assert cells is not None
-        is_asked = rows_with(stored, cells)
-        if not is_asked.any():
+        in_question = rows_with(stored, cells)
+        if not in_question.any():
             raise BadInput(
-                f"no row of {table.name!r} has these values; give them as the table has them, and "
-                "an empty one if it is missing"
+                f"no row of {table.name!r} has these values; give them as in the table, and an "
+                "empty value for a missing one"
             )
-        return is_asked
+        return in_question
     if table.lines is None:
         raise BadInput(
             f"{table.name!r} has no lines of text; give {option('sample')} with the values of the "
@@ -154,19 +161,19 @@ def rows_asked(
 
 
 def unit_of_row(
-    stored: StoredTable, is_asked: Bool[ndarray, " rows"], audited: AuditedSamples, seed: int
+    stored: StoredTable, in_question: Bool[ndarray, " rows"], audited: AuditedSamples, seed: int
 ) -> int | None:
-    """Return the audited unit of the marked rows of a table in a run; None if none was audited.
+    """Return the audited unit, in a run, of the table's rows in a mask; None if none was audited.
 
     Raises:
         BadInput: Several audited units have such a row.
     """
-    was_asked = is_asked[rows_by_id(stored, seed)[audited.ids]]
-    units = np.unique(audited.units[was_asked]).tolist()
+    is_match = in_question[rows_by_id(stored, seed)[audited.ids]]
+    units = np.unique(audited.units[is_match]).tolist()
     if len(units) > 1:
         raise BadInput(
             f"{len(units)} audited samples have these values, the first in "
-            f"{stored.table.first(is_asked)}; give further columns, or {option('line')}"
+            f"{stored.table.first(in_question)}; give further columns, or {option('line')}"
         )
     return int(units[0]) if units else None
 
@@ -179,7 +186,8 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
     """Return the unit of the audited sample with the same content.
 
     Raises:
-        BadInput: There is none, several units have it, or it has another label.
+        BadInput: There is no such sample, several units have the same content, or the audited
+            sample has another label.
     """
     if sample.features is None:
         raise BadInput(
@@ -206,7 +214,7 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
     labels = sorted(set(audited.labels[torch.from_numpy(is_same)].tolist()))
     if sample.label is not None and sample.label not in labels:
         raise BadInput(
-            f"the audited sample with these features has the label {labels[0]}, but the file "
+            f"the audited sample with these features has the label {labels[0]}, but the file has "
             f"{sample.label}; leave the label out, or audit the sample with that label"
         )
     return int(units[0])
@@ -215,7 +223,7 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
 def _forms_of(
     features: Shaped[ndarray, "..."], shape: tuple[int, ...]
 ) -> list[Shaped[Tensor, "..."]]:
-    """Return features as a data set would have them, in each form with the given shape."""
+    """Return the forms in which a data set could store the features, if they have this shape."""
     forms = [features, features[0]] if features.ndim and len(features) == 1 else [features]
     candidates = [scaled_columns(form[None], form[None], standardise=False).train for form in forms]
     for form in forms:
@@ -229,8 +237,10 @@ def _equal_rows(
     candidate: Shaped[Tensor, "..."], features: Shaped[Tensor, "samples ..."]
 ) -> Bool[ndarray, " samples"]:
     row = candidate[None].to(features.dtype)
+    # A candidate that the data type cannot represent, such as 0.5 for integers, equals no row.
     if not torch.equal(row.double(), candidate[None].double()):
         return np.zeros(len(features), dtype=bool)
+    # Equal rows get the same number.
     numbers, (number,) = number_rows(_without_targets(features), _without_targets(row))
     equal: Bool[ndarray, " samples"] = numbers == number
     return equal
@@ -243,25 +253,26 @@ def _without_targets(features: Shaped[Tensor, "samples ..."]) -> Samples:
 def same_units(unit: int, runs: Mapping[int, AuditedSamples]) -> dict[int, int]:
     """Return the unit with the same samples in each run that audited it, by seed.
 
-    Ids may denote other samples in another run, because its seed decides which samples are held
-    out. A person is the same if all samples are.
+    The same id may denote another sample in another run, since the seed decides which samples are
+    held out. Two people are the same if all of their samples are equal.
 
     Args:
         unit: The unit in the first run.
-        runs: Audited samples of each run, the first one first.
+        runs: Audited samples of each run, by seed; the first run comes first.
     """
-    # Scaling depends on the training part, so the last form differs least between runs.
-    parts = [_without_targets(audited.forms[-1]) for audited in runs.values()]
-    if len({part.features.shape[1:] for part in parts}) > 1:
+    # The last form is used, since scaling depends on the training part, which differs by run.
+    samples = [_without_targets(audited.forms[-1]) for audited in runs.values()]
+    if len({part.features.shape[1:] for part in samples}) > 1:
         return {next(iter(runs)): unit}
-    numbers = dict(zip(runs, number_rows(*parts), strict=True))
+    # Equal rows get the same number in all runs.
+    numbers = dict(zip(runs, number_rows(*samples), strict=True))
     first = next(iter(runs))
     content = set(numbers[first][runs[first].units == unit].tolist())
-    same = {first: unit}
+    units = {first: unit}
     for seed, audited in list(runs.items())[1:]:
-        has_part = np.isin(numbers[seed], list(content))
-        for other in np.unique(audited.units[has_part]).tolist():
+        shares_content = np.isin(numbers[seed], list(content))
+        for other in np.unique(audited.units[shares_content]).tolist():
             if set(numbers[seed][audited.units == other].tolist()) == content:
-                same[seed] = int(other)
+                units[seed] = int(other)
                 break
-    return same
+    return units

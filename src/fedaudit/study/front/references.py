@@ -1,4 +1,4 @@
-"""References to the parts of a federation: the names and settings that a study has for objects."""
+"""Conversion of a federation's parts to names and settings of a study."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ from fedaudit import attacks
 from fedaudit.algorithms import ALGORITHMS, FederatedAlgorithm
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.core.arguments import Range, refuse_unfit
+from fedaudit.core.arguments import Range, refuse_invalid
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
@@ -45,7 +45,7 @@ from fedaudit.plan.named import SERVERS, missing_options
 _ATTACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 Register = Callable[[PartReference], dict[str, object]]
-"""Stores the object of a reference, and returns name and options as a study has them."""
+"""Function that stores the object of a reference, and returns its name and options."""
 
 
 def registering(objects: dict[str, RegisteredObject]) -> Register:
@@ -59,19 +59,20 @@ def registering(objects: dict[str, RegisteredObject]) -> Register:
     return register
 
 
-def listed(value: object) -> list[object]:
-    """Return the entries of a collection, or a list of the single object."""
+def as_list(value: object) -> list[object]:
+    """Return the entries of a collection as a list, or a list of the single object."""
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
 class _Kind(NamedTuple):
-    """A kind of part, such as models.
+    """Kind of part, such as models.
 
     Attributes:
-        allowed: What a part of this kind may be, for messages.
+        allowed: Description of allowed parts, for messages.
         catalogue: Classes, functions and objects by catalogue name.
-        base: Class of its objects; ``()`` if only names, classes and functions are allowed.
-        make: Returns the value of an object's name; the object itself if None.
+        base: Class of allowed objects; ``()`` if only names, classes and functions are allowed.
+        make: Function of an object and its digest that returns what its name refers to; None if
+            the name refers to the object itself.
     """
 
     allowed: str
@@ -125,9 +126,9 @@ def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
     """Return the name, class, function or object of a part, and its options.
 
     Raises:
-        BadInput: It is not a part of this kind.
+        BadInput: The value is not a part of this kind.
     """
-    # The source of a class would be digested for long before it is refused.
+    # Checked first, since digesting the source of such a class would take long.
     if isinstance(value, type) and issubclass(value, FederatedAlgorithm | PartitionScheme):
         raise BadInput(f"{value.__name__} is a class; construct it: {value.__name__}()")
     if isinstance(value, ConfiguredModel | FederatedAlgorithm | DataSource | PartitionScheme):
@@ -138,25 +139,25 @@ def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
         if what.args:
             raise BadInput(
                 f"the {kind} is a functools.partial with positional arguments ("
-                f"{', '.join(map(repr, what.args))[:80]}); give all of them by name"
+                f"{', '.join(map(repr, what.args))[:80]}); give all arguments by name"
             )
         options = {**what.keywords, **options}
         what = what.func
     is_constructor = isinstance(what, type | types.FunctionType) and kind != "view"
     if not (is_constructor or isinstance(what, (str, _KINDS[kind].base))):
-        raise BadInput(f"{an(kind)} is {_KINDS[kind].allowed}; got {type_of(what)}")
+        raise BadInput(f"{an(kind)} must be {_KINDS[kind].allowed}; got {type_of(what)}")
     return what, options
 
 
 def check_part(kind: str, value: object) -> None:
-    """Raise if a value can be no part of a kind, without importing or copying anything."""
+    """Raise if a value cannot be a part of a kind, without importing or copying anything."""
     what, _ = _unwrap(kind, value)
     if isinstance(what, str):
         known_name(kind, what, _KINDS[kind].catalogue)
 
 
 def check_data(value: object) -> None:
-    """Raise if a value can be no data set; names are looked up when the data are read."""
+    """Raise if a value cannot be a data set. Names are looked up later, when data are read."""
     is_pair = isinstance(value, tuple) and len(value) == 2
     in_memory = Samples | InMemory | dataframe | Dataset
     if not (is_pair or isinstance(value, in_memory | DataSource)):
@@ -164,11 +165,11 @@ def check_data(value: object) -> None:
 
 
 def check_defense(value: object) -> None:
-    """Raise if a value can be no defense.
+    """Raise if a value cannot be a defense.
 
     Raises:
-        BadInput: It is of another type, a name that does not exist, a class that needs arguments,
-            or of members that are no client numbers.
+        BadInput: The value has another type, is an unknown name or a class that needs arguments,
+            or its members are not client numbers.
     """
     check_part("defense", value)
     _members(value)
@@ -185,34 +186,35 @@ def reference(kind: str, value: object) -> PartReference:
     """Return the name and plain settings of a part.
 
     Raises:
-        BadInput: It is not a part of this kind, or a setting is not plain.
+        BadInput: The value is not a part of this kind, or a setting is not plain.
     """
     part_kind = _KINDS[kind]
     what, options = _unwrap(kind, value)
-    name = what if isinstance(what, str) else _named_in(part_kind.catalogue, what)
+    name = what if isinstance(what, str) else _catalogue_name(part_kind.catalogue, what)
     if name is not None:
         return PartReference(name, plain_options(kind, name, options))
     if isinstance(what, type | types.FunctionType) and kind != "view":
         return part_reference(what, options, kind=kind)
     if isinstance(what, Task) and what.name in TASKS:
         return PartReference(what.name, dict(what.settings))
-    # The members of a defense are a setting of its group, and a network's weights are not settings.
+    # The members of a defense are a setting of its group. The weights of a network are not plain
+    # settings, so that its reference is a snapshot.
     set_elsewhere = ("coalition", "members") if kind == "defense" else ()
-    settings = None if kind == "model" else plain_settings(what, besides=set_elsewhere)
+    settings = None if kind == "model" else plain_settings(what, exclude=set_elsewhere)
     if settings is None:
         label = getattr(what.of, "__name__", "metric") if isinstance(what, Metric) else ""
         return snapshot_reference(what, make=part_kind.make, label=label)
     return reference(kind, NamedPart(type(what), settings))
 
 
-def _named_in(catalogue: Mapping[str, object], value: object) -> str | None:
+def _catalogue_name(catalogue: Mapping[str, object], value: object) -> str | None:
     if isinstance(catalogue, Catalogue):
         return catalogue.name_of(value)
     return next((name for name, entry in catalogue.items() if entry is value), None)
 
 
 def data_reference(value: object) -> tuple[PartReference, Path | None]:
-    """Return the reference of a data set, and the folder of its file."""
+    """Return the reference to a data set, and the folder of its file."""
     if isinstance(value, tuple) and len(value) == 2:
         value = samples(*value)
     if isinstance(value, Samples):
@@ -220,30 +222,30 @@ def data_reference(value: object) -> tuple[PartReference, Path | None]:
     if isinstance(value, InMemory | dataframe):
         return snapshot_reference(value, label=value.name), None
     if isinstance(value, Dataset):
-        return snapshot_reference(value, make=_constant, label=value.name), None
+        return snapshot_reference(value, make=_constant_function, label=value.name), None
     part = value.part() if isinstance(value, DataSource) else value
     return reference("data set", part), getattr(part, "folder", None)
 
 
-def _constant(value: object, digest: str) -> Callable[[], object]:
+def _constant_function(value: object, digest: str) -> Callable[[], object]:
     return lambda: value
 
 
 def clients_of(value: object) -> PartitionPart:
-    """Return clients and how samples are divided among them.
+    """Return the number of clients and the partition of samples among them.
 
     Raises:
-        BadInput: It is neither a number of clients nor a partition.
+        BadInput: The value is neither a number of clients nor a partition.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        refuse_unfit("clients of Federation", value, _ClientCount, 10)
+        refuse_invalid("clients of Federation", value, _ClientCount, 10)
         return PartitionPart("iid", {}, value)
     if isinstance(value, PartitionScheme):
         value = value.part()
     if not isinstance(value, PartitionPart):
         hint = f"; construct it: {value.__name__}(10)" if isinstance(value, type) else ""
         raise BadInput(
-            "clients are a number of them, or an object of fedaudit.partitions, such as "
+            "clients must be a number of clients, or an object of fedaudit.partitions, such as "
             f"Dirichlet(10, beta=1.0); got {type_of(value)}{hint}"
         )
     return value
@@ -268,17 +270,17 @@ def partition_settings(value: object, register: Register) -> dict[str, object]:
 
 
 def check_mechanism(value: object) -> None:
-    """Raise if a value can be no defense of a game, which is against a single client."""
+    """Raise if a value cannot be the defense of a game, which has a single client."""
     check_defense(value)
     if _members(value) is not None:
         raise BadInput(
-            f"games are against a single client, and {type_of(value)} with members is a defense of "
-            "some clients; leave out members"
+            f"games have a single client, but {type_of(value)} with members is a defense of some "
+            "clients; leave out members"
         )
 
 
 def mechanism_reference(value: object) -> PartReference:
-    """Return the reference of a defense of a game."""
+    """Return the reference to a defense of a game."""
     check_mechanism(value)
     return reference("defense", value)
 
@@ -286,8 +288,8 @@ def mechanism_reference(value: object) -> PartReference:
 def defense_settings(value: object, register: Register) -> dict[str, object]:
     """Return the section ``defense``: groups of clients, each with its defenses in order."""
     groups: dict[tuple[int, ...] | None, list[dict[str, object]]] = {}
-    # The section itself is the group of all clients that have no other defense.
-    for defense in sorted(listed(value), key=lambda defense: _members(defense) is not None):
+    # The group without members comes first: the section describes it, and ``also`` the others.
+    for defense in sorted(as_list(value), key=lambda defense: _members(defense) is not None):
         groups.setdefault(_members(defense), []).append(register(reference("defense", defense)))
     if not groups:
         return {}
@@ -298,7 +300,7 @@ def defense_settings(value: object, register: Register) -> dict[str, object]:
 
 
 def _members(defense: object) -> tuple[int, ...] | None:
-    """Return the clients that use a defense; None for all that have no other."""
+    """Return the clients that use a defense; None for all clients without another defense."""
     if isinstance(defense, DefensePart):
         return defense.members
     if not isinstance(defense, Defense):
@@ -314,31 +316,31 @@ def attack_settings(value: object, register: Register) -> dict[str, object]:
         BadInput: A value is not an attack.
     """
     if isinstance(value, Mapping):
-        parts = [_named_attack(str(name), attack) for name, attack in value.items()]
+        parts = [_named_attack_reference(str(name), attack) for name, attack in value.items()]
     else:
-        parts = [_attack(attack) for attack in listed(value)]
+        parts = [_attack_reference(attack) for attack in as_list(value)]
     settings: dict[str, object] = {}
     for part in parts:
         if settings.setdefault(part.name, part.options) != part.options:
             raise BadInput(
-                f"attacks has {part.name!r} twice, with other settings; give a dictionary that "
+                f"attacks has {part.name!r} twice, with different settings; give a dictionary that "
                 f'names each, such as {{"{part.name}-1": ..., "{part.name}-2": ...}}'
             )
     return {part.name: register(part)["options"] for part in parts}
 
 
-def _named_attack(name: str, value: object) -> PartReference:
+def _named_attack_reference(name: str, value: object) -> PartReference:
     if isinstance(value, Mapping):
         return PartReference(name, plain_options("attack", name, value))
     if not isinstance(value, Attack) or not _ATTACK_NAME.fullmatch(name):
         raise BadInput(
-            f"attacks[{name!r}] is a dictionary of settings, or a fedaudit.attacks.Attack "
+            f"attacks[{name!r}] must be a dictionary of settings, or a fedaudit.attacks.Attack "
             f"under a name of letters and digits; got {type_of(value)}"
         )
-    return _attack(value) if name == value.name else snapshot_reference(value, label=name)
+    return _attack_reference(value) if name == value.name else snapshot_reference(value, label=name)
 
 
-def _attack(value: object) -> PartReference:
+def _attack_reference(value: object) -> PartReference:
     if isinstance(value, str):
         return PartReference(value, {})
     if isinstance(value, NamedPart) and isinstance(value.what, str):
@@ -349,17 +351,17 @@ def _attack(value: object) -> PartReference:
         name = getattr(value, "__name__", "")
         hint = f"; construct it: {name}()" if name in attacks.__all__ else ""
         raise BadInput(
-            "an attack is a catalogue name, or an object of fedaudit.attacks, such as FedMIA2(); "
-            f"got {type_of(value)}{hint}"
+            "an attack must be a catalogue name, or an object of fedaudit.attacks, such as "
+            f"FedMIA2(); got {type_of(value)}{hint}"
         )
-    catalogued = {**ATTACKS, **SOURCE_ATTACKS}.get(value.name)
-    if catalogued is not None:
-        settings, defaults = value.settings(), catalogued.settings()
+    catalogue_attack = {**ATTACKS, **SOURCE_ATTACKS}.get(value.name)
+    if catalogue_attack is not None:
+        settings, defaults = value.settings(), catalogue_attack.settings()
         changed = {
             name: option for name, option in settings.items() if option != defaults.get(name)
         }
-        # An attack with a custom rule or signal keeps the name of the catalogued attack.
-        if settings.keys() == defaults.keys() and value == catalogued.with_settings(changed):
+        # Equality is checked, since an attack with a custom rule or signal has the same name.
+        if settings.keys() == defaults.keys() and value == catalogue_attack.with_settings(changed):
             return PartReference(value.name, changed)
     kind = type(value)
     if kind is Attack:

@@ -1,1 +1,1 @@
-"""Running a study: train, measure, store, resume, attack again and write the record."""
+"""Execution of studies: training, measurement, storage, resumption, attacks and records."""

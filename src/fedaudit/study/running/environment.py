@@ -1,4 +1,4 @@
-"""Machine, versions and times of a record."""
+"""Machine, package versions and run time of a record."""
 
 import os
 import platform
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """The start of a study and the time since.
+    """Clock that measures the time since a study was started.
 
     Attributes:
         started: Date and time of the start, in ISO format.
-        start_time: Start in seconds since the epoch, to compare with times of files.
+        start_time: Time of the start in seconds since the epoch, for comparison with file times.
     """
 
     def __init__(self) -> None:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.start_time = time.time()
-        self._begin = time.monotonic()
+        self._monotonic_start = time.monotonic()
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return round(time.monotonic() - self._begin, 1)
+        return round(time.monotonic() - self._monotonic_start, 1)
 
 
 def environment(clock: Clock, device: torch.device = CPU) -> "Environment":
-    """Describe this machine, the installed versions and the time taken."""
+    """Describe this machine, the installed versions and the run time."""
     from fedaudit.results.record import Environment
 
     processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
@@ -61,7 +61,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Return the commit of the source tree, with "+" for uncommitted changes; "" without git."""
+    """Return the commit of the source tree, with "+" for uncommitted changes; "" if unknown."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,9 @@
-"""Folder of a study: protection of other results, and additions to a completed study."""
+"""Folder of a study: protection of other results, and additions to a study that already ran.
+
+Seeds, attacks and some settings of figures can be added to a study without running all of it again.
+``study.json`` in the folder lists these *additions*, since attacks that are chosen after a look at
+the results are not covered by the correction of the tests.
+"""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,29 +22,31 @@ from fedaudit.core.files import (
     write_object,
 )
 from fedaudit.plan.games import GameStudy, Plan, plan_from
-from fedaudit.plan.identity import FOR_PEOPLE, settings_of
+from fedaudit.plan.identity import DESCRIPTIVE, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import ADDITIONS_KEY, resolve_older_settings
 from fedaudit.results.text import one_line, plain, plain_json
-from fedaudit.study.running.outputs import refuse_page_alone
+from fedaudit.study.running.outputs import refuse_page_without_source
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
 
 POST_HOC_MARKER = "post-hoc choice of"
-"""Marker of the note in a record that its study had additions."""
+"""Text by which the note on additions is recognised in a record."""
 _OLDER_MARKER = "chosen after a look at the figures"
-"""Marker in records of older versions."""
+"""Text by which the note is recognised in records of older versions."""
 
-_LONGEST_NAME = 500
-"""Largest number of characters of an added name."""
-_MOST_NAMES = 10_000
-"""Largest number of added names of one kind."""
+_MAX_NAME = 500
+"""Maximum number of characters of an added name."""
+_MAX_NAMES = 10_000
+"""Maximum number of added names of one kind."""
 
 _LISTS = ("metrics", "fprs")
+"""Settings of figures to which values can be added."""
 _SWITCHES = ("planted_leak", "blind_classifier")
+"""Settings of figures that can be turned on."""
 _TABLES = ("references", "unlearning")
-"""Tables that train additional federations and do not change the runs."""
+"""Tables that can be added: they train additional federations and do not change the runs."""
 
 
 class Additions(NamedTuple):
@@ -68,7 +75,7 @@ _FILE_KEYS = ("seeds", "attacks", "figures")
 
 
 def find_additions(before: Study, after: Study) -> Additions | None:
-    """Return what was added to a study; None if other settings differ.
+    """Return the additions to a study; None if other settings differ.
 
     Args:
         before: The study that was run.
@@ -79,44 +86,47 @@ def find_additions(before: Study, after: Study) -> Additions | None:
     (fixed_before, old), (fixed_after, new) = _split(before), _split(after)
     if fixed_before != fixed_after or any(not old[name] <= new[name] for name in old):
         return None
-    added = {name: sorted(new[name] - old[name]) for name in new}
+    changed = [name for name in new if new[name] - old[name]]
     return Additions(
         seeds=[str(seed) for seed in after.seeds if seed not in before.seeds],
         attacks=[name for name in _attacks(after) if name not in _attacks(before)],
-        settings=[name for name, values in added.items() if values and name not in _NOT_SETTINGS],
+        settings=[name for name in changed if name not in _NOT_SETTINGS],
     )
 
 
 _NOT_SETTINGS = ("seeds", "attacks", "code")
-"""Lists of a study that are not among the added settings; code belongs to the attacks."""
+"""Names that :class:`Additions` does not list as settings. The code is that of the attacks."""
 
 
 def _split(study: Study) -> tuple[dict[str, object], dict[str, frozenset[str]]]:
-    """Return the fixed settings, and the settings that accept additions, as sets of values."""
-    values = {
+    """Return the fixed settings, and the settings that accept additions as sets of texts.
+
+    A setting then has additions if its old set is a proper subset of the new one.
+    """
+    fixed = {
         name: value
         for name, value in settings_of(study).items()
         if name not in (*_NOT_SETTINGS, *_TABLES, "attack_set", "figures")
     }
     figures = study.figures.model_dump(mode="json")
-    parts = {
+    extensible = {
         "seeds": frozenset(map(str, study.seeds)),
         "attacks": frozenset(map(_text, _attacks(study).items())),
         "code": frozenset(map(_text, study.code.items())),
         "figures.most_exposed": frozenset(map(str, range(figures.pop("most_exposed")))),
     }
     for name in _LISTS:
-        parts[f"figures.{name}"] = frozenset(map(_text, figures.pop(name)))
+        extensible[f"figures.{name}"] = frozenset(map(_text, figures.pop(name)))
     for name in _SWITCHES:
-        parts[f"figures.{name}"] = frozenset({"true"} if figures.pop(name) else ())
+        extensible[f"figures.{name}"] = frozenset({"true"} if figures.pop(name) else ())
     for name in _TABLES:
         table = getattr(study, name)
-        parts[name] = frozenset() if table is None else frozenset({table.model_dump_json()})
-    return {**values, "figures": figures}, parts
+        extensible[name] = frozenset() if table is None else frozenset({table.model_dump_json()})
+    return {**fixed, "figures": figures}, extensible
 
 
 def _attacks(study: Study) -> Mapping[str, object]:
-    """Return the settings of a study's attacks, whether it lists them or names an attack set."""
+    """Return the settings of the attacks that a study names, or those of its attack set."""
     settings = SET_SETTINGS.get(study.attack_set, {})
     return study.attacks or {name: settings.get(name, {}) for name in attack_set(study.attack_set)}
 
@@ -126,13 +136,13 @@ def _text(value: object) -> str:
 
 
 def total_additions(earlier: Additions, added: Additions) -> Additions:
-    """Return earlier and new additions, with names as the study's file stores them."""
+    """Return earlier and new additions together, with names shortened for the study's file."""
     pairs = zip(earlier, added, strict=True)
     return Additions(*(list(dict.fromkeys([*old, *map(_shorten, new)])) for old, new in pairs))
 
 
 def additions_note(additions: Additions | None) -> list[str]:
-    """Return a note that names the additions after the first record; empty without additions."""
+    """Return a note on the additions after the first record; empty if there are none."""
     if additions is None or not any(additions):
         return []
     return [
@@ -155,21 +165,19 @@ def parse_additions(values: object, source: str) -> Additions | None:
         isinstance(values, dict)
         and values.keys() == {*_FILE_KEYS}
         and all(
-            isinstance(names, list)
-            and len(names) <= _MOST_NAMES
-            and all(map(_is_valid_name, names))
+            isinstance(names, list) and len(names) <= _MAX_NAMES and all(map(_is_valid_name, names))
             for names in values.values()
         )
     ):
         raise Damaged(
-            f"the list in {source} of additions to the study is damaged; restore the file "
-            "from a copy"
+            f"the list of additions to the study in {source} is damaged; restore the file from a "
+            "copy"
         )
     return Additions(*(values[key] for key in _FILE_KEYS))
 
 
 def _shorten(name: str) -> str:
-    return one_line(name)[:_LONGEST_NAME]
+    return one_line(name)[:_MAX_NAME]
 
 
 def _is_valid_name(name: object) -> bool:
@@ -178,23 +186,24 @@ def _is_valid_name(name: object) -> bool:
 
 STUDY_FILE = "study.json"
 REATTACK_MAY_CHANGE = frozenset({"attacks", "attack_set", "code"})
-"""Settings that may differ between two attacks on one recording."""
+"""Settings that may differ between a recording and further attacks on it."""
 
 RECORDING = "the folder of a study that was run, or of a live recording"
+"""Description of a recording, for messages."""
 
 
 def recorded_study(folder: Path) -> Study:
     """Return the study in a folder whose measurements can be attacked.
 
     Raises:
-        BadInput: As :func:`read_study_file`, or the folder holds games.
+        BadInput: As :func:`read_study_file`, or the folder has security games.
         Damaged: As :func:`read_study_file`.
     """
     study = read_study_file(folder).study
     if isinstance(study, GameStudy):
         raise BadInput(
-            f"{folder} holds security games, which store no rounds to attack; change the study "
-            "and run it again"
+            f"{folder} has security games, which store no rounds to attack; change the study and "
+            "run it again"
         )
     return study
 
@@ -215,7 +224,7 @@ def read_study_file(folder: Path) -> _StudyFile:
     """Return the study in a folder and its additions.
 
     Raises:
-        BadInput: The folder holds no study.
+        BadInput: The folder has no study.
         Damaged: The study's file cannot be read.
     """
     refuse_absent(folder, RECORDING)
@@ -229,11 +238,11 @@ def read_study_file(folder: Path) -> _StudyFile:
     return _StudyFile(plan_from(resolve_older_settings(values), source=str(path)), additions)
 
 
-def as_begun(study: Study, out: Path) -> Study:
-    """Return the study with the number of source-inference samples that its folder records.
+def with_recorded_source_count(study: Study, out: Path) -> Study:
+    """Return the study with the number of source-inference samples with which it was started.
 
-    A study that does not set this number must resume with the number that it started with. The
-    default may differ now, since another version started the study or its attacks have changed.
+    A study that does not set this number must resume with the same number. The default may have
+    changed, since another version started the study or since its attacks have changed.
 
     Raises:
         Damaged: The study in the folder cannot be read.
@@ -247,15 +256,15 @@ def as_begun(study: Study, out: Path) -> Study:
     return study.model_copy(update={"audit": audit})
 
 
-def claim(out: Path, study: Plan) -> Additions | None:
-    """Write the study to its folder, which may hold a smaller version of the same study.
+def store_study(out: Path, study: Plan) -> Additions | None:
+    """Write the study to its folder, which may contain the same study without some additions.
 
     Returns:
         Additions after the first record; None if the study has no record yet.
 
     Raises:
-        BadInput: The folder holds another study, its record, or a larger version of the same study,
-            or cannot be written.
+        BadInput: The folder has another study or its record, or the same study with further
+            additions, or it cannot be written.
         Damaged: The study or record in the folder cannot be read.
     """
     additions_or_raise(out, study)
@@ -263,14 +272,14 @@ def claim(out: Path, study: Plan) -> Additions | None:
         return _write_study_file(out, study, has_record=(out / RECORD_FILE).exists())
 
 
-def claim_record(out: Path, study: Plan) -> None:
+def mark_recorded(out: Path, study: Plan) -> None:
     """Mark in the study's file that the study now has a record.
 
-    Another process may have written a larger version of the study since :func:`claim`. The folder
-    must be locked by this process; see :func:`fedaudit.core.files.exclusive_access`.
+    This raises an error if another process has added to the study since :func:`store_study`. This
+    process must have locked the folder; see :func:`fedaudit.core.files.exclusive_access`.
 
     Raises:
-        BadInput: As :func:`claim`.
+        BadInput: As :func:`store_study`.
         Damaged: The study or record in the folder cannot be read.
     """
     _write_study_file(out, study, has_record=True)
@@ -296,12 +305,12 @@ def _write_study_file(out: Path, study: Plan, *, has_record: bool) -> Additions 
 
 
 def _additions_since(record: "Record", out: Path, study: Plan) -> Additions | None:
-    """Return the additions to the study of a record whose study file is missing."""
+    """Return the additions to the study of a record, if its study file is missing."""
     markers = (POST_HOC_MARKER, _OLDER_MARKER)
     if any(marker in sentence for sentence in record.untested for marker in markers):
         raise BadInput(
-            f"{out} holds the record of a study with additions, but no {STUDY_FILE} that lists "
-            f"the additions; restore that file, or choose another folder with {option('out')}"
+            f"{out} has the record of a study with additions, but no {STUDY_FILE} that lists the "
+            f"additions; restore that file, or choose another folder with {option('out')}"
         )
     recorded = plan_from(resolve_older_settings(record.config), source=str(out / RECORD_FILE))
     if isinstance(recorded, Study) and isinstance(study, Study):
@@ -310,11 +319,11 @@ def _additions_since(record: "Record", out: Path, study: Plan) -> Additions | No
 
 
 def additions_or_raise(out: Path, study: Plan) -> Additions | None:
-    """Return what a study adds to the study in a folder; None if it adds nothing.
+    """Return the additions of a study to the study in a folder; None if they are the same.
 
     Raises:
-        BadInput: The folder holds another study, or a larger version of the same study, or cannot
-            be used.
+        BadInput: The folder has another study, or the same study with further additions, or it
+            cannot be used.
         Damaged: The study in the folder cannot be read.
     """
     try:
@@ -335,13 +344,13 @@ def additions_or_raise(out: Path, study: Plan) -> Additions | None:
             return additions
         if missing is not None:
             raise BadInput(
-                f"{out} holds a larger version of this study (with {missing}), whose record would "
-                f"be replaced by a smaller one; add {missing} to the study, or choose another "
-                f"folder with {option('out')}"
+                f"{out} has this study with additions ({missing}), whose record would be replaced "
+                f"by a smaller one; add {missing} to the study, or choose another folder with "
+                f"{option('out')}"
             )
     _refuse_other_weights(out, before, after)
     raise BadInput(
-        f"{out} holds a study with other settings ({difference(before, after)}); choose "
+        f"{out} has a study with other settings ({difference(before, after)}); choose "
         f"another folder with {option('out')}, or delete it (only seeds, attacks and figures can "
         "be added to a study)"
     )
@@ -354,10 +363,10 @@ def _refuse_other_weights(
     networks = [_network_class(settings) for settings in (before, after)]
     if networks[0] and networks[0] == networks[1] and before["model"] != after["model"]:
         raise BadInput(
-            f"{out} holds an audit of a network of {networks[0]!r} with other initial weights or "
-            "settings; seed before you construct the network (torch.manual_seed), pass its class "
-            "instead (the audit's seed then decides its weights), or choose another folder with "
-            f"{option('out')}"
+            f"{out} has an audit of a network {networks[0]!r} with other initial weights or "
+            "settings; seed torch before you construct the network (torch.manual_seed), pass its "
+            "class instead (the audit's seed then determines its weights), or choose another "
+            f"folder with {option('out')}"
         )
 
 
@@ -369,25 +378,25 @@ def _network_class(settings: Mapping[str, object]) -> str:
 
 
 def replaceable_record_or_raise(
-    folder: Path, ours: Plan | Mapping[str, object], *, ignored: Collection[str] = ()
+    folder: Path, current: Plan | Mapping[str, object], *, ignored: Collection[str] = ()
 ) -> "Record | None":
-    """Return the record in a folder if it may be replaced; None without a record.
+    """Return the record in a folder if it may be replaced; None if there is no record.
 
     Args:
         folder: The folder.
-        ours: Settings of the study or recording whose record is written next.
+        current: Settings of the study or recording whose record will be written.
         ignored: Settings that may differ.
 
     Raises:
-        BadInput: The folder holds a record of other settings or one that cannot be read, a
-            report.html that fedaudit did not write, or scores without a record.
+        BadInput: The folder has a record with other settings, an unreadable record, a report.html
+            that fedaudit did not write, or scores without a record.
     """
     path = folder / RECORD_FILE
-    refuse_page_alone(folder / REPORT_FILE, path)
+    refuse_page_without_source(folder / REPORT_FILE, path)
     if not path.exists():
         if (folder / SCORES_FILE).exists():
             raise BadInput(
-                f"{folder} holds a {SCORES_FILE} without a {RECORD_FILE}; it is not replaced, "
+                f"{folder} has a {SCORES_FILE} without a {RECORD_FILE}; it is not replaced, "
                 "since another program may have written it; rename it, or choose another folder "
                 f"with {option('out')}"
             )
@@ -402,24 +411,28 @@ def replaceable_record_or_raise(
             if record.watched
             else plan_from(resolve_older_settings(config), source=str(path))
         )
-    except FedauditError as refusal:
+    except FedauditError as error:
         raise BadInput(
-            f"{folder} holds a {RECORD_FILE} that cannot be read as a record of this study; "
+            f"{folder} has a {RECORD_FILE} that cannot be read as a record of this study; "
             f"choose another folder with {option('out')}, or delete the file"
-        ) from refusal
-    if isinstance(recorded, Study) and isinstance(ours, Study) and find_additions(recorded, ours):
+        ) from error
+    if (
+        isinstance(recorded, Study)
+        and isinstance(current, Study)
+        and find_additions(recorded, current)
+    ):
         return record
-    old, new = (_after_json_roundtrip(settings, ignored) for settings in (recorded, ours))
+    old, new = (_after_json_roundtrip(settings, ignored) for settings in (recorded, current))
     if old != new:
         raise BadInput(
-            f"{folder} holds the record of other settings ({difference(old, new)}), which "
-            f"would be lost; choose another folder with {option('out')}, or delete this one"
+            f"{folder} has a record with other settings ({difference(old, new)}), which would be "
+            f"lost; choose another folder with {option('out')}, or delete this one"
         )
     return record
 
 
 def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
-    """Describe the attacks of a record that a record of other attacks replaces.
+    """Describe the attacks that are lost if a record is replaced by a record of other attacks.
 
     Args:
         record: The record that is replaced.
@@ -428,8 +441,8 @@ def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
     Returns:
         A sentence; empty if no attack is lost.
     """
-    before = [row.name for row in record.attacks if row.status == "run"] if record else []
-    lost = [name for name in before if names and name not in names]
+    old_names = [row.name for row in record.attacks if row.status == "run"] if record else []
+    lost = [name for name in old_names if names and name not in names]
     if not lost:
         return ""
     return (
@@ -441,9 +454,9 @@ def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
 def _after_json_roundtrip(
     settings: Plan | Mapping[str, object], ignored: Collection[str]
 ) -> object:
-    """Return settings as they would be read back from a record's file."""
+    """Return settings in the form in which they are read from a record's file."""
     values = settings if isinstance(settings, Mapping) else settings_of(settings)
-    ignored = {*FOR_PEOPLE, *ignored}
+    ignored = {*DESCRIPTIVE, *ignored}
     values = {name: value for name, value in values.items() if name not in ignored}
     return json.loads(json.dumps(plain_json(values)))
 
@@ -453,16 +466,16 @@ def difference(before: object, after: object, name: str = "") -> str:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in [*before, *after]:
             if before.get(key) != after.get(key):
-                inner = f"{name}.{key}" if name else str(key)
-                return difference(before.get(key), after.get(key), inner)
-    return f"{setting(name)} is {_describe(before)} there and {_describe(after)} here"
+                dotted = f"{name}.{key}" if name else str(key)
+                return difference(before.get(key), after.get(key), dotted)
+    return f"{setting(name)} was {_describe(before)} and is now {_describe(after)}"
 
 
 def _describe(value: object) -> str:
     """Describe a setting's value for a message."""
     if value is None:
         return "left out"
-    # A study that names an attack without settings has an empty table for it.
+    # An attack that is named without settings has an empty table.
     if value == {}:
         return "named"
     text = repr(value)

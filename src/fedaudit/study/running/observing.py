@@ -1,4 +1,4 @@
-"""Training of a run, and measurement of the audited samples in the rounds that are observed."""
+"""Training of a run, and measurement of the audited samples in the measured rounds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,14 +38,14 @@ from fedaudit.study.running.pictures import store_pictures
 
 
 def missing_signals(run: Setup) -> list[str]:
-    """Return the names of signals that a run's folder lacks and that need new training.
+    """Return the names of signals that could be measured only if the run were trained again.
 
-    Nothing is missing before a round was measured.
+    Before the first round is measured, no signal is missing.
     """
     measured = signal_names(run.folder)
     if not measured:
         return []
-    # Kept updates allow any signal to be measured later.
+    # If updates are stored, any signal can be measured later.
     needed = [] if run.study.audit.keep == "full" else [signal.name for signal in run.signals]
     missing = [name for name in needed if name not in measured]
     return missing + [
@@ -61,27 +61,27 @@ def refuse_unmeasured(runs: Iterable[Setup]) -> None:
     names = list(dict.fromkeys(name for signals in missing.values() for name in signals))
     folders = ", ".join(map(str, missing))
     raise BadInput(
-        f"the signals {', '.join(names)} were not measured in {folders} and no updates were kept "
+        f"the signals {', '.join(names)} were not measured in {folders} and no updates were stored "
         f"there, so {'these runs' if len(missing) > 1 else 'this run'} would have to be "
         f"trained again; give another folder with {option('out')}, or delete these folders "
-        '(audit.keep = "full" keeps updates, on which more attacks can be run)'
+        '(audit.keep = "full" stores updates, on which more attacks can be run)'
     )
 
 
 def with_all_signals(
     run: Setup, stored: Sequence[Stored], work: Work, notes: Callable[[str], None]
 ) -> list[Stored]:
-    """Return measured rounds with the signals of a run; measure missing ones on kept updates.
+    """Return measured rounds with all signals of a run; measure missing signals on stored updates.
 
     Args:
         run: The run.
-        stored: Its measured rounds. Signals of other studies' attacks are dropped.
+        stored: Its measured rounds. Signals that only other studies need are dropped.
         work: Device and progress.
-        notes: Called with a note for the record, if signals were measured on kept updates.
+        notes: Called with a note for the record, if signals were measured on stored updates.
 
     Raises:
         BadInput: Signals are missing, and the run was measured on another kind of device.
-        Damaged: The kept updates are of other rounds or clients than those measured.
+        Damaged: The stored updates have other rounds or clients than the measurements.
     """
     names = [signal.name for signal in run.signals]
     missing = [signal for signal in run.signals if signal.name not in stored[0].measured.signals]
@@ -109,10 +109,10 @@ def with_all_signals(
 def measure_kept_updates(
     run: Setup, stored: Sequence[Stored], signals: Sequence[Signal], work: Work
 ) -> list[MeasuredRound]:
-    """Measure signals on the updates that a run kept.
+    """Measure signals on the updates that a run stored.
 
     Raises:
-        Damaged: The kept updates are of other rounds or clients than those measured.
+        Damaged: The stored updates have other rounds or clients than the measurements.
     """
     rounds = seen_from(read_rounds(run.folder, run.algorithm.architecture), run.view)
     phase, total = f"seed {run.seed}: new signals", len(stored)
@@ -121,8 +121,8 @@ def measure_kept_updates(
     for round in rounds:
         if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
             raise Damaged(
-                f"round {round.index} kept in {run.folder} is damaged: it has clients that the run "
-                "does not have; restore the folder from a copy, or run the study again"
+                f"round {round.index} stored in {run.folder} is damaged: it has clients that the "
+                "run does not have; restore the folder from a copy, or run the study again"
             )
         measured.append(measure_round(round, signals, run.deal.measured, device=work.device))
         work.progress(phase, len(measured), total)
@@ -130,8 +130,8 @@ def measure_kept_updates(
         (old.measured.index, old.measured.clients) for old in stored
     ]:
         raise Damaged(
-            f"the updates kept in {run.folder} are of other rounds or clients than those "
-            "measured; restore the folder from a copy, or run the study again"
+            f"the updates stored in {run.folder} have other rounds or clients than the "
+            "measurements; restore the folder from a copy, or run the study again"
         )
     return measured
 
@@ -145,8 +145,8 @@ def disk_needed(run: Setup) -> int:
     initial = run.algorithm.architecture.initial(0)
     if not initial.params:
         raise BadInput(
-            f"model {initial.architecture.name!r} has no trainable parameters; give a model that "
-            "has some"
+            f"model {initial.architecture.name!r} has no trainable parameters; give a model with "
+            "trainable parameters"
         )
     return estimated_bytes(
         keep=run.study.audit.keep,
@@ -161,7 +161,7 @@ def disk_needed(run: Setup) -> int:
 _RESULT_BYTES = 17_000
 """Bytes of a record for one attack, target and seed.
 
-The record of fedmia-mnist has 39 of these (13 attacks, three seeds) and takes 675,000 bytes.
+The record of the study fedmia-mnist has 675,000 bytes for 13 attacks, one target and three seeds.
 """
 
 _PAGE_BYTES = 1_000_000
@@ -207,23 +207,23 @@ def observe(run: Setup, work: Work) -> list[Stored]:
             done = round.index
             del round  # Frees its models while the next round is trained.
             work.progress(phase, done, rounds)
-    if not done:  # All rounds were trained in an earlier start.
+    if not done:  # All rounds were trained before this start.
         work.progress(phase, 0, 0)
     return stored_rounds(run)
 
 
 def stored_rounds(run: Setup) -> list[Stored]:
-    """Read all measured rounds of a run, and check that they are of this run.
+    """Read all measured rounds of a run, and check that they belong to this run.
 
     Raises:
         BadInput: Rounds are missing.
-        Damaged: A file cannot be read, is of another run, or has values that are impossible.
+        Damaged: A file cannot be read, belongs to another run, or has impossible values.
     """
     stored, folder = measured_rounds_in(run.folder), run.folder
     indices = tuple(round.measured.index for round in stored)
     if indices != run.measured_rounds:
         raise BadInput(
-            f"{folder} holds the measured rounds {list(indices)} instead of "
+            f"{folder} has the measured rounds {list(indices)} instead of "
             f"{list(run.measured_rounds)}; let the study finish if it is running, or delete the "
             "folder and run it again"
         )
@@ -232,8 +232,8 @@ def stored_rounds(run: Setup) -> list[Stored]:
         what = f"the measured round {round.measured.index} in {folder}"
         if round.notes.get("run") != key:
             raise Damaged(
-                f"{what} is of another run; restore it from a copy, or delete the folder and run "
-                "the study again"
+                f"{what} belongs to another run; restore it from a copy, or delete the folder and "
+                "run the study again"
             )
         fault = fault_in(round.measured, run.deal.clients, len(run.deal.measured))
         is_last = round.measured.index == run.measured_rounds[-1]
@@ -249,10 +249,10 @@ def stored_rounds(run: Setup) -> list[Stored]:
 
 @contextmanager
 def _measuring(run: Setup, work: Work) -> Iterator[MeasureRound]:
-    """Yield the function that measures audited samples in a round, here or in other processes."""
+    """Yield the function that measures audited samples in a round, maybe in other processes."""
     samples = run.deal.measured
-    # All rounds of a folder have the same signals. Further signals of attacks that were added later
-    # are measured on the updates that it keeps.
+    # All rounds in a folder must have the same signals. If attacks with other signals were added
+    # since the first round, these are measured later on stored updates.
     measured = signal_names(run.folder)
     signals = tuple(signal for signal in run.signals if not measured or signal.name in measured)
     if work.measuring is not None:
@@ -286,5 +286,5 @@ def _measure(
         extension.measure(run, round, notes, device)
     if is_last:
         store_pictures(run, round)
-    # Written last, because a round counts as measured once this file exists.
+    # Written last, because the round counts as measured as soon as this file exists.
     write_measured(run.folder, measured, notes)

@@ -13,15 +13,17 @@ from fedaudit.core.files import (
 )
 
 _RESERVED = (RECORD_FILE, "study.json", "runs.json", "run.json")
-"""Names by which folders of fedaudit are recognised; no comparison may have one of them."""
-_PAGE = b"<!doctype html"
+"""Names of files by which folders of fedaudit are recognised. Comparisons must not use them."""
+_PAGE_START = b"<!doctype html"
 
 
 def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
-    """Raise unless a comparison replaces nothing, or one of the same records or fewer.
+    """Raise if writing a comparison would replace a file other than a comparison of these records.
+
+    A comparison of only some of these records may be replaced.
 
     Raises:
-        BadInput: The file is not a comparison, or compares other records, or its name is reserved.
+        BadInput: The file is not a comparison or compares other records, or its name is reserved.
     """
     if path.name in _RESERVED:
         raise BadInput(
@@ -34,11 +36,11 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
 
     try:
         sources = read_comparison(path).sources
-    except FedauditError as refusal:
+    except FedauditError as error:
         raise BadInput(
             f"{path} exists and is not a comparison, so it is not replaced; give another file "
             f"with {option('out')}, or delete it"
-        ) from refusal
+        ) from error
     compared = {resolved(record) for record in records}
     lost = [source for source in sources if resolved(path.parent / source.path) not in compared]
     if lost:
@@ -48,17 +50,17 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         )
 
 
-def refuse_page_alone(target: Path, source: Path) -> None:
+def refuse_page_without_source(target: Path, source: Path) -> None:
     """Raise if a page exists without the record or comparison that fedaudit writes with it.
 
     Raises:
-        BadInput: The page exists without its source, or is not an HTML page.
+        BadInput: The page exists without this file, or is not an HTML page.
     """
     refuse_foreign_page(target)
     if target.exists() and not source.exists():
         raise BadInput(
-            f"{target} exists without a {source.name}, so it was not written by fedaudit and "
-            f"is not replaced; rename it, or choose another place with {option('out')}"
+            f"{target} exists without a {source.name}, so fedaudit did not write it and does not "
+            f"replace it; rename it, or choose another folder with {option('out')}"
         )
 
 
@@ -66,14 +68,15 @@ def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
     """Raise if an HTML page would replace a file of another kind, or one of its inputs.
 
     Raises:
-        BadInput: The file is of another kind or an input, or its name does not end as an HTML
-            file's.
+        BadInput: The file is of another kind or an input, or its name has another suffix.
     """
     refuse_other_suffix(target, *PAGE_SUFFIXES, what="an HTML page")
     if not target.exists():
         return
     if any(path.exists() and target.samefile(path) for path in inputs):
-        raise BadInput(f"{target} is an input; give another HTML file with {option('out')}")
+        raise BadInput(
+            f"{target} is an input of this command; give another HTML file with {option('out')}"
+        )
     if not target.is_file() or not _is_page(target):
         raise BadInput(
             f"{target} exists and is not an HTML file, so it is not replaced; give another "
@@ -93,4 +96,4 @@ def refuse_missing_folder(target: Path) -> None:
 def _is_page(path: Path) -> bool:
     with open_regular(path) as file:
         start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
-    return start[: len(_PAGE)].lower() == _PAGE
+    return start[: len(_PAGE_START)].lower() == _PAGE_START

@@ -1,4 +1,4 @@
-"""Pictures of a generative federation: images that a client's model generates, and its samples."""
+"""Images of a federation that trains a diffusion model: generated images and likely members."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import NOISE_STEPS, Denoising, signal_share
+from fedaudit.core.tasks import NOISE_STEPS, Denoising, signal_fraction
 from fedaudit.core.values import Model, Sees
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 
 _FILE = "drawn.safetensors"
 _STEPS = 50
-_MOST_CONCEPTS = 10
+"""Number of denoising steps for a generated image."""
+_MAX_CONCEPTS = 10
 _SCALE, _GAP = 3, 4
-"""Pixels for each pixel of an image, and pixels between images."""
-_JUDGE = "fedmia-2"
+"""Factor by which images are enlarged, and number of pixels between images."""
+_RANKING_ATTACK = "fedmia-2"
+"""Attack whose scores choose the members that are shown."""
 
 
 def store_pictures(run: Setup, round: Round) -> None:
-    """Store what the first target's model generates for each concept, if models generate images."""
+    """Store an image for each concept that the first target's model generates, if it can."""
     target = run.study.audit.targets[0]
-    # In other views the target's model is the model of all clients.
-    is_own_model = Sees.UPLOADS in run.view.offers and target not in run.study.audit.merge
+    # In other views, the adversary sees only models of several clients.
+    sees_target_model = Sees.UPLOADS in run.view.offers and target not in run.study.audit.merge
     exposed = round.exposed.get(target)
-    if not is_own_model or exposed is None or exposed.local is None:
+    if not sees_target_model or exposed is None or exposed.local is None:
         return
     if not _generates_images(exposed.local):
         return
-    count = min(run.dataset.classes, _MOST_CONCEPTS)
-    low, high = _range(run)
+    count = min(run.dataset.classes, _MAX_CONCEPTS)
+    low, high = _pixel_range(run)
     pictures = generate(
         exposed.local, torch.arange(count), low=low, high=high, rng=seeded(run.seed, "pictures")
     )
@@ -47,12 +49,13 @@ def store_pictures(run: Setup, round: Round) -> None:
 
 
 def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
-    """Write an image: the target's likeliest members above, and what its model generates below.
+    """Write an image of the target's most likely members, above images that its model generates.
 
-    Each column is a concept. Nothing is written if no pictures were stored. The image shows
-    personal data, so that no evidence pack contains it.
+    Each column is a concept. Nothing is written if no images were stored. The image shows personal
+    data, so that no evidence pack contains it.
 
-    Source: FedMIA section 4.2: generated images next to those that FedMIA-II calls members.
+    Source: FedMIA section 4.2: generated images next to images that FedMIA-II classifies as
+        members.
     """
     if not (run.folder / _FILE).is_file() or not findings.scores:
         return
@@ -69,26 +72,26 @@ def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
     }
     if not by_attack:
         return
-    scores = by_attack.get(_JUDGE, next(iter(by_attack.values())))
+    scores = by_attack.get(_RANKING_ATTACK, next(iter(by_attack.values())))
     truth = target_truth(run, target)
     if truth.subject is not None:
         return
-    columns, originals = [], []
+    concepts, member_ids = [], []
     for concept in range(len(pictures)):
         members = np.flatnonzero(truth.is_member & (truth.labels == concept))
         if len(members):
-            columns.append(concept)
-            originals.append(int(truth.ids[members[scores[members].argmax()]]))
-    if not columns:
+            concepts.append(concept)
+            member_ids.append(int(truth.ids[members[scores[members].argmax()]]))
+    if not concepts:
         return
-    samples = run.dataset.samples(torch.tensor(originals))
+    samples = run.dataset.samples(torch.tensor(member_ids))
     assert samples.inputs is not None
-    members_row = samples.inputs.unpacked(samples.features)["sample"]
-    low, high = _range(run)
-    rows = [_row(images, low, high) for images in (members_row, pictures[columns])]
+    member_images = samples.inputs.unpacked(samples.features)["sample"]
+    low, high = _pixel_range(run)
+    rows = [_row(images, low, high) for images in (member_images, pictures[concepts])]
     gap = np.full((_GAP, *rows[0].shape[1:]), 255, dtype=np.uint8)
     try:
-        # Personal data must not be readable by other users of this machine.
+        # Other users of this machine must not be able to read personal data.
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)
         Image.fromarray(np.concatenate([rows[0], gap, rows[1]])).save(path)
@@ -97,13 +100,13 @@ def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
 
 
 def _read(run: Setup) -> Tensor:
-    """Read the pictures of :func:`store_pictures`."""
+    """Read the images that :func:`store_pictures` stored."""
     path = run.folder / _FILE
     pictures = read_tensors(path)[0].get("pictures", torch.zeros(0))
     inputs = run.dataset.train.inputs
     fields = () if inputs is None else inputs.fields
     shape = next((field.shape for field in fields if field.name == "sample"), None)
-    limit = min(run.dataset.classes, _MOST_CONCEPTS)
+    limit = min(run.dataset.classes, _MAX_CONCEPTS)
     if (
         pictures.shape[1:] != shape
         or not 0 < len(pictures) <= limit
@@ -111,7 +114,7 @@ def _read(run: Setup) -> Tensor:
         or not bool(pictures.isfinite().all())
     ):
         raise Damaged(
-            f"{path} holds no pictures of this run; delete it for a report without pictures"
+            f"{path} has no valid images of this run; delete it for a report without images"
         )
     return pictures
 
@@ -124,31 +127,32 @@ def generate(
     high: float,
     rng: torch.Generator,
 ) -> Float[Tensor, "pictures channels height width"]:
-    """Generate one picture per concept from noise with a denoising model.
+    """Generate one image per concept from noise with a diffusion model.
 
     Args:
         model: Model of the task ``denoising``.
-        concepts: Conditions of the model.
-        low: Smallest value of a sample.
-        high: Largest value of a sample.
+        concepts: Concept of each image, on which the model is conditioned.
+        low: Smallest pixel value of a sample.
+        high: Largest pixel value of a sample.
         rng: Generator of the noise.
 
     Source: Song et al. 2021 (DDIM), Eq. (12) with sigma 0.
-    Differs: The estimate of the clean picture is clipped to the range of samples at every step.
+    Differs: The estimate of the clean image is clipped to the range of samples at every step.
     """
     task = model.architecture.task
     assert task.inputs is not None
     module = loaded(model, "evaluation").eval()
     steps = torch.linspace(NOISE_STEPS - 1, 0, _STEPS).long()
-    signal_shares = torch.cat([signal_share()[steps], torch.ones(1)]).float()
+    # After the last step, an image has no noise.
+    fractions = torch.cat([signal_fraction()[steps], torch.ones(1)]).float()
     pictures = torch.randn(len(concepts), *task.inputs.shape, generator=rng)
     with torch.no_grad():
         for index, step in enumerate(steps):
             times = step.expand(len(concepts), 1)
             noise = task.extract_outputs(module(pictures[:, None], times, concept=concepts))[:, 0]
-            now, after = signal_shares[index], signal_shares[index + 1]
-            clean = ((pictures - (1 - now).sqrt() * noise) / now.sqrt()).clamp(low, high)
-            pictures = after.sqrt() * clean + (1 - after).sqrt() * noise
+            current, following = fractions[index], fractions[index + 1]
+            clean = ((pictures - (1 - current).sqrt() * noise) / current.sqrt()).clamp(low, high)
+            pictures = following.sqrt() * clean + (1 - following).sqrt() * noise
     return pictures
 
 
@@ -159,7 +163,7 @@ def _generates_images(model: Model) -> bool:
     return len(shape) == 3 and shape[0] in (1, 3) and names == ["sample", "concept"]
 
 
-def _range(run: Setup) -> tuple[float, float]:
+def _pixel_range(run: Setup) -> tuple[float, float]:
     """Return the smallest and largest value of a pixel."""
     inputs = run.dataset.train.inputs
     assert inputs is not None
@@ -168,7 +172,7 @@ def _range(run: Setup) -> tuple[float, float]:
 
 
 def _row(images: Float[Tensor, "n c h w"], low: float, high: float) -> np.ndarray:
-    """Return images in a row, with 8 bits and three channels."""
+    """Concatenate images to a row, with 8 bits and three channels."""
     pixels = ((images - low) / (high - low)).clamp(0, 1).mul(255).byte()
     pixels = pixels.expand(-1, 3, -1, -1).permute(0, 2, 3, 1)
     large = pixels.repeat_interleave(_SCALE, 1).repeat_interleave(_SCALE, 2).numpy()

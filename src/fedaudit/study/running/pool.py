@@ -1,7 +1,7 @@
-"""The pool of measured runs, by which studies with the same settings train only once.
+"""Pool of measured runs, so that studies with the same settings share a run that is trained once.
 
-A pool holds a folder for each run, named by a digest of the run's identity. The folder of a study
-then holds only the record, the report, and the paths of its runs in ``runs.json``::
+A pool has a folder for each run, whose name is a digest of the run's identity. The folder of a
+study then has only the record, the report, and the paths of its runs in ``runs.json``::
 
     runs/pool/3f2a9c41d0b7e865/    run.json, checkpoint, audit set, measured rounds
     runs/my-study/                 study.json, runs.json, record.json, report.html
@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import Lock, own_folder, own_place, read_object, write_object
+from fedaudit.core.files import Lock, create_subfolder, read_object, unlinked_path, write_object
 from fedaudit.core.modules import frozen_digest
 from fedaudit.core.objects import canonical_repr, class_source_digest
 from fedaudit.core.values import Samples
@@ -41,9 +41,9 @@ class Identity:
 
     Attributes:
         run: Digest of settings, seed and kind of device.
-        data: Digest of all training, audited and test samples, and of frozen pretrained weights. A
-            changed data file gives another run.
-        signals: Measured signals, each with its settings.
+        data: Digest of all training, audited and test samples, and of frozen pretrained weights. If
+            a data file changes, the run is another run.
+        signals: Maps the name of each measured signal to its settings.
         fedaudit: Version of fedaudit.
     """
 
@@ -61,7 +61,7 @@ class Identity:
         return hashlib.sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
 
     def is_same_run(self, other: "Identity") -> bool:
-        """Return whether two runs are the same, with any signals."""
+        """Return whether two runs are the same, whatever signals were measured."""
         return (self.run, self.data, self.fedaudit) == (other.run, other.data, other.fedaudit)
 
     def covers(self, other: "Identity") -> bool:
@@ -75,13 +75,13 @@ _IDENTITY = TypeAdapter(Identity)
 def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
     """Return a run with its folder, in the study's folder or in a pool.
 
-    A finished run is reused if it has all signals of this run, or if it kept its updates, on which
-    the missing signals can be measured. An unfinished run is resumed only if its identity is
+    A finished run is reused if it has all signals of this run, or if it stored its updates, on
+    which missing signals can be measured. An unfinished run is resumed only if its identity is
     exactly the same.
 
     Args:
         run: The run.
-        out: Folder of the study. Runs that it already holds stay there.
+        out: Folder of the study. If it already contains the run, the run stays there.
         pool: Folder of runs that studies share; None for the study's folder.
         kind: Kind of device.
     """
@@ -100,12 +100,12 @@ def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
                 continue
             if not any(extension.missing_signals(candidate) for extension in run.extensions):
                 return candidate
-    _write(own_folder(pool, identity.name) / RUN_FILE, asdict(identity))
+    _write(create_subfolder(pool, identity.name) / RUN_FILE, asdict(identity))
     return exact
 
 
 def is_measured(run: Setup) -> bool:
-    """Return whether the folder of a run holds every round that the run measures."""
+    """Return whether the folder of a run has all rounds that the run measures."""
     folder = run.folder / "measured"
     files = (folder / f"round-{index:06d}.safetensors" for index in run.measured_rounds)
     return all(file.is_file() for file in files)
@@ -129,39 +129,39 @@ def run_folder(out: Path, seed: int) -> Path:
         BadInput: The pool has been moved, or the run's folder is a link.
         Damaged: The study's list of runs cannot be read.
     """
-    in_study, runs_file = own_place(out, f"seed-{seed}"), out / RUNS_FILE
+    in_study, runs_file = unlinked_path(out, f"seed-{seed}"), out / RUNS_FILE
     if in_study.is_dir() or not runs_file.is_file():
         return in_study
     relative = read_object(runs_file).get(str(seed))
     if not isinstance(relative, str):
         raise Damaged(f"{runs_file} has no path for seed {seed}; restore it from a copy")
     try:
-        place = own_place((out / relative).parent, Path(relative).name)
-        exists = place.is_dir()
+        folder = unlinked_path((out / relative).parent, Path(relative).name)
+        exists = folder.is_dir()
     except (OSError, ValueError) as error:
         raise Damaged(
-            f"{runs_file} has a path for seed {seed} that no folder can have ({relative[:80]!a}); "
-            "restore it from a copy"
+            f"{runs_file} has an invalid path for seed {seed} ({relative[:80]!a}); restore it from "
+            "a copy"
         ) from error
     if not exists:
         raise BadInput(
-            f"the run of seed {seed} was stored in {place}, which does not exist; copy that folder "
-            "back, or run the study again"
+            f"the run of seed {seed} was stored in {folder}, which does not exist; copy that "
+            "folder back, or run the study again"
         )
-    return place
+    return folder
 
 
 @contextmanager
-def locked(place: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Lock a run's folder for this process, after waiting for another process that uses it.
+def locked(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
+    """Lock a run's folder within the context, after waiting for any other process that uses it.
 
     The operating system releases the lock of a process that ends or is killed.
     """
-    own_folder(place.parent, place.name)
-    with closing(Lock(place)) as lock:
-        if not lock.taken():
-            log(f"waiting for another study that is training the run in {place}")
-            lock.taken(wait=True)
+    create_subfolder(folder.parent, folder.name)
+    with closing(Lock(folder)) as lock:
+        if not lock.acquire():
+            log(f"waiting for another study that is training the run in {folder}")
+            lock.acquire(wait=True)
         yield
 
 
@@ -187,10 +187,10 @@ def _data_digest(run: Setup) -> str:
     return digest.hexdigest()
 
 
-def _identity_in(place: Path) -> Identity | None:
+def _identity_in(folder: Path) -> Identity | None:
     """Return the identity of the run in a folder; None if it cannot be read."""
     try:
-        return _IDENTITY.validate_python(read_object(place / RUN_FILE))
+        return _IDENTITY.validate_python(read_object(folder / RUN_FILE))
     except (Damaged, ValidationError):
         return None
 

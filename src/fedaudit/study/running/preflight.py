@@ -1,9 +1,10 @@
-"""Checks before training: what a study needs, and the smallest leak that it can detect.
+"""Checks before training: trials of single steps, and the smallest leak that a study can detect.
 
-:func:`fedaudit.study.build.setup` has already refused unknown names, missing and wrong settings,
-too few samples, attacks that the view does not allow, and parts that do not fit each other.
-``CHECKS`` then tries what training and the record need, on every run and on the federations that
-the adversary trains. Nothing is trained: steps are taken on copies, and no random stream advances.
+:func:`fedaudit.study.build.setup` has already raised errors for unknown names, missing and wrong
+settings, too few samples, attacks that the view does not allow, and parts that cannot be combined.
+``CHECKS`` then tries single steps of training and measurement, for every run and for the
+federations that the adversary trains. They use copies of models and defenses, and restore the
+random generators, so that results do not change.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ import torch
 
 from fedaudit.core.devices import CPU, fork_generators, refuse_several_workers, samples_on
 from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
-from fedaudit.core.importing import line_of
+from fedaudit.core.importing import location_of
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.modules import CHUNK, in_model_dtype, outputs_of
 from fedaudit.core.objects import canonical_repr
@@ -35,19 +36,20 @@ from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
 from fedaudit.metrics.table import CONTRASTS
-from fedaudit.plan.dealing import prepared_to_train
+from fedaudit.plan.dealing import prepare_training
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import refuse_misfits
 
 POWER = 0.8
+"""Power for which the smallest detectable leak is stated."""
 
 
-class _Compared(NamedTuple):
-    """Numbers of members and non-members that a figure of each attack compares.
+class _Comparison(NamedTuple):
+    """Numbers of members and non-members in a comparison that every attack makes.
 
     Attributes:
-        label: The client, or all audited clients.
+        label: Name of the client, or of all audited clients.
         contrast: Kind of non-members.
         strata: Number of members and of non-members of each client.
     """
@@ -61,31 +63,32 @@ def detectable_leaks(run: Setup) -> list[str]:
     """Return sentences on the smallest leak that is detected with a power of 80 %.
 
     Args:
-        run: First run of the study; its other runs have nearly the same size.
+        run: First run of the study. The other runs have almost the same numbers of samples.
     """
     if not run.on_membership:
         return []
     study = run.study
     audited = [target_truth(run, target).units for target in study.audit.targets]
     comparisons = [*_single_clients(run, audited), *_all_clients(run, audited)]
-    tests = len(run.on_membership) * sum(
-        _count_tests(compared, study.figures.fprs) for compared in comparisons
+    n_tests = len(run.on_membership) * sum(
+        _count_tests(comparison, study.figures.fprs) for comparison in comparisons
     )
-    smallest = dict[str, tuple[float, _Compared]]()
-    for compared in comparisons:
+    smallest = dict[str, tuple[float, _Comparison]]()
+    for comparison in comparisons:
         auc = smallest_auc(
-            compared.strata,
-            tests=tests,
+            comparison.strata,
+            tests=n_tests,
             rng=seeded_numpy(study.seeds[0], "smallest leak"),
             runs=len(study.seeds),
             alpha=study.figures.alpha,
             power=POWER,
         )
-        if auc is not None and auc < smallest.get(compared.label, (2.0, compared))[0]:
-            smallest[compared.label] = auc, compared
+        # An AUC is at most 1, so that 2 stands for no detectable leak so far.
+        if auc is not None and auc < smallest.get(comparison.label, (2.0, comparison))[0]:
+            smallest[comparison.label] = auc, comparison
     seeds = "1 seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
     size = (
-        f"{len(run.on_membership)} attacks on {seeds}, {tests} tests that share an error of "
+        f"{len(run.on_membership)} attacks on {seeds}, {n_tests} tests that share an error of "
         f"{study.figures.alpha:.0%} (Holm)"
     )
     if not smallest:
@@ -94,26 +97,27 @@ def detectable_leaks(run: Setup) -> list[str]:
             f"({setting('audit.samples')}) or seeds"
         ]
     ranked = sorted(smallest.values(), key=lambda entry: entry[0])
-    undetected = len({compared.label for compared in comparisons}) - len(smallest)
-    ends = dict.fromkeys(
-        f"{auc:.3f} ({_describe(compared)})" for auc, compared in (ranked[0], ranked[-1])
+    n_undetectable = len({comparison.label for comparison in comparisons}) - len(smallest)
+    range_texts = dict.fromkeys(
+        f"{auc:.3f} ({_describe(comparison)})" for auc, comparison in (ranked[0], ranked[-1])
     )
-    return [
-        f"smallest leak that is detected with 80 % power: an AUC of {' to '.join(ends)}; {size}"
-        + (f"; {undetected} of the audited clients have no detectable leak" if undetected else "")
-    ]
+    text = f"smallest leak that is detected with 80 % power: an AUC of {' to '.join(range_texts)}"
+    text += f"; {size}"
+    if n_undetectable:
+        text += f"; no leak of {n_undetectable} of the audited clients can be detected"
+    return [text]
 
 
-def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
+def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Comparison]:
     for truth in audited:
-        for contrast, comparison in truth.comparisons.items():
-            is_member = truth.is_member[comparison.chosen]
+        for contrast, samples in truth.comparisons.items():
+            is_member = truth.is_member[samples.chosen]
             counts = int(is_member.sum()), int((~is_member).sum())
             if all(counts) and not repeats(contrast, truth):
-                yield _Compared(run.client_name(truth.target), contrast, (counts,))
+                yield _Comparison(run.client_name(truth.target), contrast, (counts,))
 
 
-def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
+def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Comparison]:
     origins = [truth.origin[truth.fair] for truth in pooled(run, audited)]
     present = set(np.concatenate(origins).tolist()) if len(origins) > 1 else set()
     for contrast, non_members in CONTRASTS.items():
@@ -122,39 +126,38 @@ def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared
                 (int((origin == Origin.MEMBER).sum()), int(np.isin(origin, non_members).sum()))
                 for origin in origins
             )
-            yield _Compared("all audited clients together", contrast, strata)
+            yield _Comparison("all audited clients together", contrast, strata)
 
 
-def _count_tests(compared: _Compared, fprs: Sequence[float]) -> int:
-    """Count an attack's tests: its AUC, and each rate with enough non-members."""
-    non_members = sum(count for _, count in compared.strata)
+def _count_tests(comparison: _Comparison, fprs: Sequence[float]) -> int:
+    """Count an attack's tests: of its AUC, and of each rate for which non-members suffice."""
+    non_members = sum(count for _, count in comparison.strata)
     return 1 + sum(not inconclusive(fpr, non_members) for fpr in fprs)
 
 
-def _describe(compared: _Compared) -> str:
-    members, others = (sum(counts) for counts in zip(*compared.strata, strict=True))
+def _describe(comparison: _Comparison) -> str:
+    members, nonmembers = (sum(counts) for counts in zip(*comparison.strata, strict=True))
     kinds = {"other_client": "other clients'", "unseen": "unseen", "mixed": "other"}
-    return (
-        f"{compared.label}, {members} members against {others} {kinds[compared.contrast]} samples"
-    )
+    kind = kinds[comparison.contrast]
+    return f"{comparison.label}, {members} members against {nonmembers} {kind} samples"
 
 
-_LARGEST_SUGGESTED = 2
-"""Largest suggested batch size, as a multiple of the study's batch size."""
+_MAX_SUGGESTED = 2
+"""Maximum suggested batch size, as a multiple of the study's batch size."""
 
-_MOST_DRAWN = 2 * 10**9
-"""Largest number of bytes of features that defenses draw in these checks: a few seconds.
+_MAX_DRAWN_BYTES = 2 * 10**9
+"""Maximum size of the features that defenses draw in these checks; it takes a few seconds.
 
-If all rounds need more, only some rounds are checked. In the other rounds,
-:func:`fedaudit.fl.training.local.train` raises.
+If drawing in all rounds would need more, only some rounds are checked. In other rounds, an
+unusable batch then stops training; see :func:`fedaudit.fl.training.local.train`.
 """
 
-_LEAST_DRAWN = 2**18
-"""Bytes whose copy takes as long as the other work of a draw."""
+_MIN_DRAW_BYTES = 2**18
+"""Bytes that can be copied in the time that a draw takes in addition to copying."""
 
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
-    """Raise if this installation cannot calculate the guarantee of a defense for the record."""
+    """Raise if the formal guarantee of a defense cannot be computed with the installed packages."""
     if run.is_shadow:
         return
     for defense, clients in _clients_by_defense(run).items():
@@ -170,14 +173,14 @@ def refuse_failing_hooks(run: Setup, device: torch.device) -> None:
     """Raise if a hook of a custom defense fails, or returns a value of another type."""
     for clients in _clients_by_defense(run).values():
         for part in custom_parts(run.defenses.get(clients[0], UNDEFENDED)):
-            with custom_code(partial(_failing, part)):
+            with custom_code(partial(_hook_error, part)):
                 _try_hooks(run, clients[0], deepcopy(part), device)
 
 
-def _failing(defense: Defense, error: Exception, described: str) -> BadInput:
+def _hook_error(defense: Defense, error: Exception, described: str) -> BadInput:
     return BadInput(
         f"the defense {type(defense).__name__} fails on the first batch of a client "
-        f"({described}, {line_of(error)}); correct its hooks"
+        f"({described}, {location_of(error)}); correct its hooks"
     )
 
 
@@ -196,52 +199,52 @@ def _try_hooks(run: Setup, client: ClientId, defense: Defense, device: torch.dev
 
 
 def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
-    """Raise if a network cannot take a training step on the batches of the clients.
+    """Raise if a network cannot take a training step on the clients' batches.
 
-    One step is taken on the smallest and on the largest batch of all clients with the same defense.
+    Steps are tried on the smallest and on the largest batch of all clients with the same defense.
     Batch normalisation, for example, cannot be trained on a last batch of one sample.
     """
-    data, defenses = prepared_to_train(run.deal.clients, run.holdout)
+    data, defenses = prepare_training(run.deal.clients, run.holdout)
     for clients in _clients_by_defense(run).values():
         for index, net in enumerate(run.algorithm.nets):
             batches = [
-                planned
+                batch
                 for client in clients
-                for planned in _batches(
+                for batch in _batches(
                     run, client, defenses.get(client, UNDEFENDED), data[client], net, device
                 )
             ]
             for extreme in (min, max):
                 batch = extreme(batches, key=lambda batch: batch.size, default=None)
-                # A client trains one of several networks only, so one shows the largest.
+                # The largest batch is tried only with the first network, to save time.
                 if batch is None or (index and extreme is max):
                     continue
-                with custom_code(partial(_untrainable, run, net, batch, batches, data, device)):
+                with custom_code(partial(_batch_error, run, net, batch, batches, data, device)):
                     _try_batch(run, net, batch, device)
 
 
 def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
-    """Raise if a network cannot be run on the numbers of samples that are measured together.
+    """Raise if a network cannot be run on the batches of audited and test samples.
 
-    Audited and test samples go through a model in parts of one size, the last of which may be a
-    single sample.
+    Samples are measured in batches of the same size, except the last one, which may have a single
+    sample.
     """
     tried = set[int]()
     for samples in (run.deal.audit.samples, run.dataset.test):
         for size in {min(len(samples), CHUNK), len(samples) % CHUNK} - {0} - tried:
             tried.add(size)
             for net in run.algorithm.nets:
-                with custom_code(partial(_unmeasurable, run, net, size)):
+                with custom_code(partial(_measurement_error, run, net, size)):
                     outputs_of(net.initial(0), samples.features[:size], device)
 
 
-def _unmeasurable(
+def _measurement_error(
     run: Setup, net: Architecture, size: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.display_name}: audited and test samples go through a model in parts of up to "
-        f"{CHUNK}, and the model {net.name!r} cannot be run on {size} samples in evaluation mode "
-        f"({described}, {line_of(error)}); change the model so that it takes any number of "
+        f"{run.display_name}: audited and test samples are measured in batches of up to {CHUNK}, "
+        f"but the model {net.name!r} cannot be run on {size} samples in evaluation mode "
+        f"({described}, {location_of(error)}); change the model so that it accepts any number of "
         "samples, or use another model"
     )
 
@@ -260,7 +263,7 @@ CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
     refuse_unmeasurable_batches,
     refuse_untrainable_extensions,
 )
-"""Checks of every run, and of the federations that the adversary trains."""
+"""Checks for every run, and for the federations that the adversary trains."""
 
 
 def check_run(run: Setup, device: torch.device = CPU) -> None:
@@ -277,22 +280,22 @@ def check_grid(
     device: torch.device = CPU,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Raise if any of several studies cannot run; report the leaks that they can detect."""
-    first: dict[str, Setup] = {}
+    """Raise if any of several studies cannot run, and log the smallest detectable leaks."""
+    first_runs: dict[str, Setup] = {}
 
     def check(run: Setup) -> None:
         check_run(run, device)
-        first.setdefault(run.study.name, run)
+        first_runs.setdefault(run.study.name, run)
 
     refuse_misfits(studies, data_dir, check)
-    for name, run in first.items():
+    for name, run in first_runs.items():
         for line in detectable_leaks(run):
             log(f"{name}: {line}")
 
 
 @contextmanager
 def _restored_generators() -> Iterator[None]:
-    """Restore the global random generators of torch and numpy afterwards."""
+    """Restore the global random generators of torch and numpy at the end of the context."""
     state = np.random.get_state()  # noqa: NPY002
     try:
         with fork_generators(CPU):
@@ -301,7 +304,7 @@ def _restored_generators() -> Iterator[None]:
         np.random.set_state(state)  # noqa: NPY002
 
 
-def refuse_place(device: torch.device, workers: int, engine: Counted | None) -> None:
+def refuse_unsupported_device(device: torch.device, workers: int, engine: Counted | None) -> None:
     """Raise if a device, a number of workers and an engine cannot be combined."""
     refuse_several_workers(device, workers)
     if engine is not None and device.type != "cpu":
@@ -311,14 +314,15 @@ def refuse_place(device: torch.device, workers: int, engine: Counted | None) -> 
         )
 
 
-class _Planned(NamedTuple):
-    """A batch that a client will train on.
+class _PlannedBatch(NamedTuple):
+    """Batch on which a client will train.
 
     Attributes:
         client: The client.
         size: Number of samples.
         round: Round of the batch.
-        samples: The client's samples; the first samples form the batch.
+        samples: The client's samples. The first of them form the batch, unless the defense chooses
+            batches.
         defense: Copy of the client's defense, after it has chosen the batch.
         batch: Batch that the defense chose; None if it does not choose batches.
     """
@@ -332,7 +336,7 @@ class _Planned(NamedTuple):
 
 
 def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
-    """Return the clients of each defense by its settings as text; "" for no defense."""
+    """Return the clients of each defense, by the text of its settings; "" for no defense."""
     groups = dict[str, list[ClientId]]()
     for client in sorted(run.deal.clients):
         defense = run.defenses.get(client)
@@ -347,45 +351,46 @@ def _batches(
     data: Samples,
     net: Architecture,
     device: torch.device,
-) -> Iterator[_Planned]:
+) -> Iterator[_PlannedBatch]:
     """Yield the smallest and the largest batch of a client over all rounds."""
-    planned = dict[int, _Planned]()
+    by_size = dict[int, _PlannedBatch]()
     batch_size = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
     if not _chooses_batches(defense):
         for size in {min(batch_size, len(data)), len(data) % batch_size or batch_size} - {0}:
-            yield _Planned(client, min(size, len(data)), 1, data, deepcopy(defense))
+            yield _PlannedBatch(client, min(size, len(data)), 1, data, deepcopy(defense))
         return
     defense, data = deepcopy(defense), samples_on(data, device)
-    for round in _planned_rounds(run, data):
+    for round in _checked_rounds(run, data):
         if client not in run.cohort(round):
             continue
         context = _training_context(run, client, net, round, device)
-        chosen = defense.select(data, context)
+        selected = defense.select(data, context)
         for _ in range(run.study.training.epochs):
-            drawn = [batch for batch in defense.batches(chosen, batch_size, context) if len(batch)]
-            for batch in (min(drawn, key=len), max(drawn, key=len)) if drawn else ():
-                # The defense is copied now, because its state within the round belongs to the
-                # batch.
-                if not planned or not min(planned) <= len(batch) <= max(planned):
-                    planned[len(batch)] = _Planned(
+            batches = [b for b in defense.batches(selected, batch_size, context) if len(b)]
+            for batch in (min(batches, key=len), max(batches, key=len)) if batches else ():
+                # The defense is copied here, because a training step on the batch needs the state
+                # that the defense has in this round.
+                if not by_size or not min(by_size) <= len(batch) <= max(by_size):
+                    by_size[len(batch)] = _PlannedBatch(
                         client, len(batch), round, data, deepcopy(defense), batch
                     )
-    for size in {min(planned), max(planned)} if planned else ():
-        yield planned[size]
+    for size in {min(by_size), max(by_size)} if by_size else ():
+        yield by_size[size]
 
 
-def _planned_rounds(run: Setup, data: Samples) -> list[int]:
-    """Return all rounds if drawing is cheap, else some of them with the first and the last."""
+def _checked_rounds(run: Setup, data: Samples) -> list[int]:
+    """Return all rounds, or some of them including the first and the last if drawing is slow."""
     rounds, epochs = run.study.training.rounds, run.study.training.epochs
     draws = epochs * len(run.deal.clients) * len(run.algorithm.nets)
-    count = max(2, min(rounds, _MOST_DRAWN // (draws * max(_LEAST_DRAWN, data.features.nbytes))))
+    draw_bytes = max(_MIN_DRAW_BYTES, data.features.nbytes)
+    count = max(2, min(rounds, _MAX_DRAWN_BYTES // (draws * draw_bytes)))
     return sorted({int(index) for index in np.linspace(1, rounds, count).round()})
 
 
 def _training_context(
     run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
 ) -> TrainingContext:
-    """Return the state of a client that trains an untrained model in a round."""
+    """Return the context of a client that trains an untrained model in a round."""
     cohort = run.cohort(round)
     if client not in cohort:
         cohort = tuple(sorted(run.deal.clients))
@@ -401,7 +406,7 @@ def _training_context(
     return client_context.at(net.initial(0))
 
 
-def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.device) -> None:
+def _try_batch(run: Setup, net: Architecture, planned: _PlannedBatch, device: torch.device) -> None:
     context = _training_context(run, planned.client, net, planned.round, device)
     batch = planned.batch
     if batch is None:
@@ -412,24 +417,24 @@ def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.d
     try_step(context.received, batch, training, planned.defense, context)
 
 
-def _untrainable(
+def _batch_error(
     run: Setup,
     net: Architecture,
-    failed: _Planned,
-    batches: Sequence[_Planned],
+    failed: _PlannedBatch,
+    batches: Sequence[_PlannedBatch],
     data: dict[ClientId, Samples],
     device: torch.device,
     error: Exception,
     described: str,
 ) -> BadInput:
-    """Return the error for a network that cannot be trained on batches of a size."""
+    """Return the error for a network that cannot be trained on a batch of this size."""
     custom = [type(part).__name__ for part in custom_parts(failed.defense)]
     if custom:
         with suppress(Exception):
             _try_batch(run, net, failed._replace(defense=UNDEFENDED, batch=None), device)
             return BadInput(
                 f"the defense {' and '.join(custom)} fails in a training step ({described}, "
-                f"{line_of(error)}), which succeeds without the defense; correct its hooks"
+                f"{location_of(error)}), which succeeds without the defense; correct its hooks"
             )
     size = failed.size
     clients = sorted({batch.client for batch in batches if batch.size == size})
@@ -439,15 +444,15 @@ def _untrainable(
     samples = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     batch_size = run.study.training.batch_size
     better = None
-    # Defenses that choose samples have other batches in every round.
+    # No batch size can be suggested if defenses choose batches, since their sizes differ by round.
     if not any(_chooses_batches(defense) for defense in run.defenses.values()):
         better = _better_batch_size([len(part) for part in data.values()], batch_size, size)
     option = setting("training.batch_size")
     remedy = f"{option} = {better}" if better else f"another {option}"
-    when = f" of round {failed.round}" if failed.batch is not None else ""
+    in_round = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
         f"{run.display_name}, {names}{others}: with {samples} samples in batches of "
-        f"{batch_size}, one batch{when} has {size}, and the model {net.name!r} cannot take a "
+        f"{batch_size}, one batch{in_round} has {size}, and the model {net.name!r} cannot take a "
         f"training step on it ({described}); set {remedy}, give clients other numbers of samples "
         f"({setting('partition.samples_per_client')}), or use another model (batch normalisation "
         "needs several samples)"
@@ -458,15 +463,15 @@ def _chooses_batches(defense: Defense) -> bool:
     return defense.acts_in("select") or defense.acts_in("batches")
 
 
-def _better_batch_size(sizes: Sequence[int], batch_size: int, failing: int) -> int | None:
-    """Return the nearest batch size whose last batches are all larger than one that failed."""
+def _better_batch_size(sizes: Sequence[int], batch_size: int, failed_size: int) -> int | None:
+    """Return the nearest batch size with which all last batches are larger than one that failed."""
     candidates = sorted(
-        {*range(2, _LARGEST_SUGGESTED * batch_size + 1)} - {batch_size},
+        {*range(2, _MAX_SUGGESTED * batch_size + 1)} - {batch_size},
         key=lambda candidate: abs(candidate - batch_size),
     )
-    fitting = (
+    usable = (
         candidate
         for candidate in candidates
-        if all(size % candidate == 0 or size % candidate > failing for size in sizes)
+        if all(size % candidate == 0 or size % candidate > failed_size for size in sizes)
     )
-    return next(fitting, None) if failing < batch_size else None
+    return next(usable, None) if failed_size < batch_size else None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedaudit.core.devices import CPU, computing_on, fork_generators
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock, parsed_json
-from fedaudit.core.modules import refuse_unfit
+from fedaudit.core.modules import refuse_unusable_model
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seed_globally, seeded
@@ -29,11 +29,11 @@ from fedaudit.study.build import dataset_of
 _WARM_UP = 100
 """Number of steps in which the learning rate rises."""
 _CHECKPOINT_EVERY = 200
-"""Number of steps between checkpoints, from which a stopped training resumes."""
+"""Number of steps between checkpoints, from which a stopped pretraining resumes."""
 _SETTINGS = "settings"
 
 
-def pretrained_for(
+def pretrain(
     parts: Parts,
     data_dir: Path | None = None,
     *,
@@ -41,28 +41,31 @@ def pretrained_for(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Pretrain the frozen network of a study, unless a study with the same settings already did.
+    """Pretrain the frozen network of a study, unless it is stored from an earlier study.
 
     A stopped pretraining resumes from its last checkpoint.
 
     Args:
-        parts: Parts of the study. Nothing is done without a table ``[pretraining]``.
-        data_dir: Folder of data sets; by default that of the variable ``FEDAUDIT_DATA``.
-        device: Device that trains.
+        parts: Parts of the study. Without a table ``[pretraining]``, nothing is done.
+        data_dir: Folder of data sets; by default, the folder in the environment variable
+            ``FEDAUDIT_DATA``.
+        device: Device that trains the network.
         progress: Called with (phase, done, total) during training.
         log: Called with lines of text for the user.
 
     Raises:
-        FedauditError: The data do not exist, or the folder cannot be written.
+        FedauditError: The data cannot be loaded, or the folder cannot be written.
     """
     study, section = parts.study, parts.study.pretraining
     if section is None:
         return
     file = pretrained_file(study.pretrained_name)
     if file.exists() and not file.is_file():
-        raise BadInput(f"{file} is not a file, but the path of the pretrained network; remove it")
+        raise BadInput(
+            f"{file} is not a regular file, but the pretrained network is stored there; remove it"
+        )
     if file.is_file():
-        _refuse_other(file, study)
+        _refuse_other_pretraining(file, study)
         log(f"pretrained network: {file}")
         return
     folder = file.with_suffix("")
@@ -74,26 +77,26 @@ def pretrained_for(
             "pretrained networks"
         ) from error
     with closing(Lock(folder)) as lock:
-        if not lock.taken():
+        if not lock.acquire():
             log(f"another process pretrains {file}; waiting for it")
-            lock.taken(wait=True)
+            lock.acquire(wait=True)
         if file.is_file():
             return
-        log(f"pretraining once, for {file}; if stopped, it resumes")
+        log(f"pretraining {file}; this is done once, and can be stopped and resumed")
         net, samples = _network_and_data(study, parts.task, section, data_dir)
         checkpoint = folder / "training.safetensors"
         params = _train(net, samples, section, checkpoint, device, progress)
         if not all(bool(value.isfinite().all()) for value in params.values()):
             checkpoint.unlink(missing_ok=True)
             raise BadInput(
-                "the pretraining ended in values that are infinite or not a number; lower "
+                "parameters are infinite or not a number after the pretraining; lower "
                 "pretraining.lr"
             )
         write_tensors(params, file, {_SETTINGS: json.dumps(study.pretrained_settings)})
         checkpoint.unlink(missing_ok=True)
 
 
-def _refuse_other(file: Path, study: Study) -> None:
+def _refuse_other_pretraining(file: Path, study: Study) -> None:
     """Raise if a file is not the result of this study's pretraining."""
     notes = read_tensors(file)[1]
     try:
@@ -103,7 +106,7 @@ def _refuse_other(file: Path, study: Study) -> None:
     if settings != json.loads(json.dumps(study.pretrained_settings)):
         raise BadInput(
             f"{file} was not written by the [pretraining] of {study.name!r}; delete it to pretrain "
-            "again, or name it in model.options.weights, without a [pretraining]"
+            "again, or leave out [pretraining] and name the file in model.options.weights"
         )
 
 
@@ -116,8 +119,8 @@ def _network_and_data(
     private = dataset_of(study.data, task, study.seeds[0], data_dir).train
     if private.features.shape[1:] != train.features.shape[1:] or private.inputs != train.inputs:
         raise BadInput(
-            f"a sample of {section.data.name!r}, on which the network is pretrained, has another "
-            f"shape than one of {study.data.name!r}; give public data of the same shape"
+            f"samples of {section.data.name!r}, on which the network is pretrained, have another "
+            f"shape than samples of {study.data.name!r}; give public data of the same shape"
         )
     net = architecture(
         study.model.name,
@@ -127,7 +130,7 @@ def _network_and_data(
         weights="",
         **study.model.options,
     )
-    refuse_unfit(net.initial(section.seed), train)
+    refuse_unusable_model(net.initial(section.seed), train)
     return net, train
 
 
@@ -142,19 +145,20 @@ def _train(
     """Train a network and return all of its parameters."""
     module = net.built(section.seed).to(device).train().requires_grad_(True)
     optimizer = torch.optim.Adam(module.parameters(), lr=section.lr)
-    size = min(section.batch_size, len(samples))
-    steps = len(samples) // size
-    total = section.epochs * steps
+    batch_size = min(section.batch_size, len(samples))
+    steps_per_epoch = len(samples) // batch_size
+    total = section.epochs * steps_per_epoch
     done = _resume(checkpoint, module, optimizer) if checkpoint.is_file() else 0
     order, epoch = torch.empty(0), -1
     with one_thread(), computing_on(device), fork_generators(device):
         for step in range(done, total):
             progress("pretraining", step, total)
-            if step // steps != epoch:
-                epoch = step // steps
+            if step // steps_per_epoch != epoch:
+                epoch = step // steps_per_epoch
                 order = torch.randperm(len(samples), generator=seeded(section.seed, "epoch", epoch))
-            first = step % steps * size
-            batch = samples.take(order[first : first + size])
+            first = step % steps_per_epoch * batch_size
+            batch = samples.take(order[first : first + batch_size])
+            # Seeded in every step, so that a resumed pretraining gives the same network.
             seed_globally(seed_for(section.seed, "step", step))
             x = batch.features
             x = x.float() if x.is_floating_point() else x
@@ -162,8 +166,9 @@ def _train(
             loss = net.loss(outputs, batch.targets.to(device)).mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            warm = min(1.0, (step + 1) / _WARM_UP)
-            optimizer.param_groups[0]["lr"] = section.lr * warm * 0.5 * (1 + cos(pi * step / total))
+            warm_up = min(1.0, (step + 1) / _WARM_UP)
+            decay = 0.5 * (1 + cos(pi * step / total))
+            optimizer.param_groups[0]["lr"] = section.lr * warm_up * decay
             optimizer.step()
             if (step + 1) % _CHECKPOINT_EVERY == 0:
                 loss_value = float(loss.detach())

@@ -1,4 +1,4 @@
-"""Further attacks on the measurements of a study, and new measurements of kept updates."""
+"""Further attacks on the measurements of a study, and new measurements on its stored updates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ import torch
 from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
-from fedaudit.core.files import delete_partial_files, own_place
+from fedaudit.core.files import delete_partial_files, unlinked_path
 from fedaudit.core.importing import code_named_in, imported, is_custom, refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import (
@@ -43,11 +43,12 @@ from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW
 
-_LARGEST_RMS, _LARGEST_DIFFERENCE = 0.02, 0.1
-"""Limits of the differences between two measurements, in standard deviations over the samples.
+_MAX_RMS, _MAX_DIFFERENCE = 0.02, 0.1
+"""Allowed differences between two measurements, in standard deviations over the samples.
 
-Updates are stored with 16 bits, which changes signals of a small network by 1e-4 on average and by
-at most 5e-4. A change that affects an AUC is larger.
+They are stated for the root mean square over the samples, and for a single sample. Updates are
+stored with 16 bits, which changes signals of a small network by 1e-4 on average and by at most
+5e-4. A change that affects an AUC is larger.
 """
 
 
@@ -55,28 +56,31 @@ def unmeasurable(recording: Path) -> str:
     """Return the reason why a study's signals cannot be measured again; empty if they can."""
     study = recorded_study(recording)
     if study.audit.keep != "full":
-        return 'the run did not keep its updates (audit.keep = "full")'
+        return 'the run did not store its updates (audit.keep = "full")'
     devices = {
         measuring_device(stored)
         for seed in study.seeds
         if (stored := measured_rounds_in(run_folder(recording, seed)))
     }
-    # On large networks, signals differ between kinds of devices by more than rounding.
-    others = sorted(devices - {CPU.type})
-    return f"they were measured on {others[0]}, and are measured again on the CPU" if others else ""
+    # For large networks, signals differ between kinds of devices by more than rounding errors.
+    other_devices = sorted(devices - {CPU.type})
+    if not other_devices:
+        return ""
+    return f"they were measured on {other_devices[0]}, and are measured again on the CPU"
 
 
 def contradicting_signals(
     recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> list[str]:
-    """Remeasure a study's signals on kept updates, and return the signals that differ.
+    """Measure a study's signals again on its stored updates, and describe signals that differ.
 
     Returns:
-        A sentence for each run and round with such signals. Empty if :func:`unmeasurable`.
+        A sentence for each run and round with such signals. Empty if the signals cannot be measured
+        again; see :func:`unmeasurable`.
 
     Raises:
         BadInput: There is no study in the folder, or it names code that is not trusted.
-        Damaged: The recording is incomplete or altered.
+        Damaged: The recording is incomplete or was changed.
     """
     if unmeasurable(recording):
         return []
@@ -92,8 +96,8 @@ def contradicting_signals(
             for old, new in zip(stored, measured, strict=True):
                 if names := sorted(_differing_signals(old.measured, new)):
                     contradictions.append(
-                        f"round {new.index} of seed {seed} has other signals than its kept "
-                        f"updates give: {', '.join(names)}"
+                        f"round {new.index} of seed {seed} has signals that differ from those of "
+                        f"its stored updates: {', '.join(names)}"
                     )
     return contradictions
 
@@ -103,10 +107,10 @@ def _differing_signals(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
     for name, values in new.signals.items():
         difference = (old.signals[name] - values).double()
         std = values.double().std(1, correction=0)
-        # Allow for rounding if a signal has the same value for all samples.
-        std = std + 1e-5 * values.double().abs().amax(1)
+        # The second term allows for rounding errors if a signal has equal values for all samples.
+        scale = std + 1e-5 * values.double().abs().amax(1)
         rms, largest = difference.square().mean(1).sqrt(), difference.abs().amax(1)
-        differs = (rms > _LARGEST_RMS * std) | (largest > _LARGEST_DIFFERENCE * std)
+        differs = (rms > _MAX_RMS * scale) | (largest > _MAX_DIFFERENCE * scale)
         if bool(differs.any()):
             yield name
     same_base = [round.bases[:, None] == round.bases[None, :] for round in (old, new)]
@@ -127,28 +131,30 @@ def reattack(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """Run attacks on the measurements of a study. New signals need kept updates.
+    """Run attacks on the measurements of a study, without training.
+
+    If an attack needs signals that were not measured, the study must have stored its updates.
 
     Args:
         recording: Folder of the study.
         names: Attacks to run; empty for all attacks that the recording allows.
         out: Folder of the record; the recording is not changed. A record of the same study with
-            other attacks is replaced, and tests are corrected over the attacks named now. A record
-            of other settings is not replaced.
+            other attacks is replaced, and tests are corrected over the attacks of this call. A
+            record with other settings is not replaced.
         data_dir: Folder of data sets.
-        figures: Settings of the study's ``figures`` to change, by dotted name. Other settings need
-            a new run.
+        figures: Settings of the study's ``figures`` to change, by dotted name. To change other
+            settings, run the study again.
         device: Device that measures new signals and controls.
-        trust: Whether to import custom code that the study names, such as a filter. It is refused
-            by default, because the folder may come from another person.
+        trust: Whether to import custom code that the study names, such as a filter. By default, an
+            error is raised instead, because the folder may come from another person.
         progress: Called with (phase, done, total).
         log: Called with lines of text for the user.
 
     Raises:
-        BadInput: There is no study in the folder, a setting is not one of figures, an attack needs
-            signals that can no longer be measured, the folder for the record holds a study or
+        BadInput: There is no study in the folder, a setting is not a setting of figures, an attack
+            needs signals that can no longer be measured, the folder for the record has a study or
             another record, or custom code is not trusted.
-        Damaged: The recording is incomplete or altered.
+        Damaged: The recording is incomplete or was changed.
 
     Examples:
         >>> from pathlib import Path
@@ -161,11 +167,11 @@ def reattack(
     """
     work = Work(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
-        _refuse_distrusted(recording, names, trusted=trust)
+        _refuse_untrusted(recording, names, trusted=trust)
         clock = Clock()
         study = recorded_study(recording)
         parts = resolve(_changed_study(study, names, figures or {}))
-        _refuse_taken(out, parts.study)
+        _refuse_overwriting(out, parts.study)
         delete_partial_files(out, before=clock.start_time)
         measured, notes = list[MeasuredRun](), list[str]()
         for seed in study.seeds:
@@ -173,11 +179,11 @@ def reattack(
             refuse_other_data(run)
             rounds = with_all_signals(run, stored_rounds(run), work, notes.append)
             warn_of_unhashed(run.folder, log)
-            run = _possible(run, rounds, named=bool(names))
-            run = _with_fitted_attacks(run, recording, work, log, named=bool(names))
+            run = _drop_unmeasured_attacks(run, rounds, is_required=bool(names))
+            run = _fit_attacks(run, recording, work, log, is_required=bool(names))
             measured.append(MeasuredRun(run, rounds))
-        # An attack that is refused in one run is dropped in all: a mean over the other runs would
-        # be read as a mean over all.
+        # An attack that is refused in one run is dropped in all runs. Otherwise, a mean over some
+        # runs could be misread as a mean over all runs.
         refused = {name: reason for run, _ in measured for name, reason in run.refused.items()}
         measured = [
             MeasuredRun(
@@ -185,24 +191,27 @@ def reattack(
             )
             for run, rounds in measured
         ]
-        check = partial(_refuse_taken, out, parts.study)
+        check = partial(_refuse_overwriting, out, parts.study)
         return conclude(measured, out, work, clock, log, notes=notes, check=check)
 
 
-def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
-    """Raise if the caller names custom attacks without trust; the error then names the caller."""
+def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
+    """Raise if the caller names custom attacks without trust.
+
+    The error states that the caller names them, and not the study file.
+    """
     custom = [name for name in names if is_custom(name)]
     if not custom or trusted:
         return
-    recorded = recorded_study(recording).attacks
+    named_in_study = recorded_study(recording).attacks
     with code_named_in(_for_caller("the command line", "the call"), trusted=False):
         for name in custom:
-            if name not in recorded:
+            if name not in named_in_study:
                 imported(name, "attack")
 
 
-def _refuse_taken(out: Path, study: Study) -> str:
-    """Raise if the folder holds a study or another record; describe the record that is replaced."""
+def _refuse_overwriting(out: Path, study: Study) -> str:
+    """Raise if a folder has a study or another record, and describe attacks that are replaced."""
     if (out / STUDY_FILE).exists():
         raise BadInput(
             f"{out} is the folder of a study, whose record is not replaced; choose another folder "
@@ -216,12 +225,12 @@ def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of figures without their prefix.
 
     Raises:
-        BadInput: A setting is not one of figures.
+        BadInput: A setting is not a setting of figures.
     """
     others = [name for name in settings if not name.startswith("figures.")]
     if others and others[0].partition(".")[0] == "attacks":
         raise BadInput(
-            "attacks on a recording are named one after another and keep their settings: "
+            "settings of attacks cannot be changed on a recording; give only the names of attacks: "
             + _for_caller("fedaudit attack FOLDER fedmia-2 sia", 'names=["fedmia-2", "sia"]')
         )
     if others:
@@ -249,12 +258,12 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
 
 
 def refuse_other_data(run: Setup) -> None:
-    """Raise if the stored audited samples differ from the samples by settings and data set."""
+    """Raise if the stored audited samples differ from those by the settings and the data set."""
     stored, _ = read_tensors(run.folder / "audit.safetensors")
-    dealt = run.deal.tensors()
-    is_same = stored.keys() == dealt.keys() and all(
+    expected = run.deal.tensors()
+    is_same = stored.keys() == expected.keys() and all(
         stored[name].shape == values.shape and bool((stored[name] == values).all())
-        for name, values in dealt.items()
+        for name, values in expected.items()
     )
     if not is_same:
         raise Damaged(
@@ -263,34 +272,39 @@ def refuse_other_data(run: Setup) -> None:
         )
 
 
-def _with_fitted_attacks(
-    run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, named: bool
+def _fit_attacks(
+    run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, is_required: bool
 ) -> Setup:
-    """Fit the attacks that learn from the adversary's federations, or compare with their models."""
+    """Fit attacks that use federations of the adversary.
+
+    Attacks that cannot be fitted are dropped, or raise an error if they are required.
+    """
     for extension in run.extensions:
-        means = FitContext(partial(_measured_federation, recording, extension.table), work.progress)
-        needing = [name for name, attack in run.attacks.items() if extension.is_needed_by(attack)]
+        context = FitContext(
+            partial(_measured_federation, recording, extension.table), work.progress
+        )
+        dependent = [name for name, attack in run.attacks.items() if extension.is_needed_by(attack)]
         try:
-            run = extension.fit(run, means)
-        except FedauditError as refusal:
-            if named or not needing or isinstance(refusal, Damaged):
+            run = extension.fit(run, context)
+        except FedauditError as error:
+            if is_required or not dependent or isinstance(error, Damaged):
                 raise
-            log(f"not run: {', '.join(needing)} ({refusal})")
-            run = run.without_attacks(dict.fromkeys(needing, str(refusal)))
+            log(f"not run: {', '.join(dependent)} ({error})")
+            run = run.without_attacks(dict.fromkeys(dependent, str(error)))
     return run
 
 
 def _measured_federation(
-    recording: Path, section: str, run: Setup, what: str, begun: object
+    recording: Path, section: str, run: Setup, description: str, construct: object
 ) -> list[Stored]:
     """Return the measured rounds of a federation of the adversary; raise if it was not trained."""
     in_pool = run_folder(recording, run.seed)
-    place = in_pool if in_pool.is_dir() else own_place(recording, SHADOW, f"seed-{run.seed}")
-    run = replace(run, folder=place)
+    folder = in_pool if in_pool.is_dir() else unlinked_path(recording, SHADOW, f"seed-{run.seed}")
+    run = replace(run, folder=folder)
     if not is_measured(run):
-        if place.is_dir():
+        if folder.is_dir():
             raise BadInput(
-                f"{place} lacks rounds of a federation that the adversary trains; let the study "
+                f"{folder} lacks rounds of a federation that the adversary trains; let the study "
                 "finish if it is running, or delete that folder and run it again"
             )
         raise BadInput(
@@ -300,19 +314,19 @@ def _measured_federation(
     return stored_rounds(run)
 
 
-def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:
-    """Drop attacks whose signals were not measured; raise if they are named."""
+def _drop_unmeasured_attacks(run: Setup, stored: Sequence[Stored], *, is_required: bool) -> Setup:
+    """Drop attacks whose signals were not measured, or raise if they are required."""
     measured = stored[0].measured.signals
     missing: Mapping[str, list[str]] = {
         name: [signal.name for signal in attack.signals if signal.name not in measured]
         for name, attack in run.attacks.items()
     }
     refused = {
-        name: f"the signals {', '.join(signals)} were not measured and no updates were kept"
+        name: f"the signals {', '.join(signals)} were not measured and no updates were stored"
         for name, signals in missing.items()
         if signals
     }
-    if named and refused:
+    if is_required and refused:
         name, reason = next(iter(refused.items()))
         raise BadInput(
             f"{name!r} cannot be run on this recording: {reason}; run the study again with this "

@@ -13,9 +13,9 @@ import torch
 from fedaudit.core.arguments import Condition, checked
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import delete_partial_files, own_folder
+from fedaudit.core.files import create_subfolder, delete_partial_files
 from fedaudit.core.importing import refusing_exits
-from fedaudit.core.progress import Progress, quiet, size_of
+from fedaudit.core.progress import Progress, format_bytes, quiet
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
@@ -29,9 +29,9 @@ from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
     additions_note,
     additions_or_raise,
-    as_begun,
-    claim,
-    claim_record,
+    mark_recorded,
+    store_study,
+    with_recorded_source_count,
 )
 from fedaudit.study.running.observing import (
     disk_needed,
@@ -42,23 +42,25 @@ from fedaudit.study.running.observing import (
     with_all_signals,
 )
 from fedaudit.study.running.pool import assign_folder, is_measured, locked, write_run_folders
-from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
+from fedaudit.study.running.preflight import (
+    check_run,
+    detectable_leaks,
+    refuse_unsupported_device,
+)
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
 
-_LISTED = 20
-"""Largest number of clients whose sizes are listed one by one."""
+_MAX_LISTED = 20
+"""Maximum number of clients whose sizes are listed individually."""
 
 SHADOW = "shadow"
-"""Folder, within a study's folder, of shadow and reference federations outside a pool."""
+"""Folder in a study's folder for shadow and reference federations, if the study uses no pool."""
 
 
 _StudyObject = Annotated[
     Study,
-    Condition(
-        "a study, as fedaudit.read_study(path) returns it", lambda study: isinstance(study, Study)
-    ),
+    Condition("a study such as fedaudit.read_study(path)", lambda study: isinstance(study, Study)),
 ]
 
 
@@ -78,21 +80,23 @@ def run_study(
 ) -> "Record":
     """Run a study and write its record.
 
-    Unusable settings and data are refused before training. A stopped study resumes if it is run
+    Unusable settings and data raise errors before training. A stopped study resumes if it is run
     again with the same folder, and ends with the same content hash. If seeds, attacks or figures
-    were added since, only these are trained and computed; see
+    were added meanwhile, only these are trained and computed; see
     :mod:`fedaudit.study.running.folder`.
 
     Args:
-        study: The study; :func:`fedaudit.read_study` reads one from a file.
-        out: Folder of the record, and of the runs without a pool.
+        study: The study; :func:`fedaudit.read_study` reads a study from a file.
+        out: Folder of the record, and of the runs if there is no pool.
         pool: Folder of runs that several studies share; each run is trained once.
-        data_dir: Folder of data sets; by default that of the variable ``FEDAUDIT_DATA``.
-        workers: Number of training processes; 0 for one per core, or for one with a GPU. Results do
-            not depend on it.
+        data_dir: Folder of data sets; by default, the folder in the environment variable
+            ``FEDAUDIT_DATA``.
+        workers: Number of training processes. With 0, one per core, or one if the device is a GPU.
+            Results do not depend on it.
         device: Device that trains clients and computes signals. A study must be finished on the
-            kind of device on which it was started, because last digits differ between kinds.
-        engine: Engine that trains clients, in place of local processes.
+            kind of device on which it was started, because the last digits of results differ
+            between kinds.
+        engine: Engine that trains clients, instead of local processes.
         progress: Called with (phase, done, total) during training, figures and controls.
         log: Called with lines of text for the user.
 
@@ -111,13 +115,13 @@ def run_study(
     refuse_import_by_worker()
     out = Path(out)
     clock = Clock()
-    refuse_place(device, workers, engine)
-    parts = resolve(as_begun(study, out))
+    refuse_unsupported_device(device, workers, engine)
+    parts = resolve(with_recorded_source_count(study, out))
     study = parts.study
     if study.pretraining is not None:
-        from fedaudit.study.running.pretraining import pretrained_for
+        from fedaudit.study.running.pretraining import pretrain
 
-        pretrained_for(parts, data_dir, device=device, progress=progress, log=log)
+        pretrain(parts, data_dir, device=device, progress=progress, log=log)
     runs = [run_of(parts, seed, data_dir) for seed in study.seeds]
     for run in runs:
         check_run(run, device)
@@ -125,30 +129,31 @@ def run_study(
     additions_or_raise(out, study)
     shadows = [federation for run in runs for federation in run.additional_federations]
     runs = [assign_folder(run, out, pool, device.type) for run in runs]
-    folder = own_folder(out, SHADOW) if shadows else out / SHADOW
+    folder = create_subfolder(out, SHADOW) if shadows else out / SHADOW
     shadows = [assign_folder(shadow, folder, pool, device.type) for shadow in shadows]
     all_runs = [*runs, *shadows]
     refuse_unmeasured(all_runs)
-    notes = additions_note(claim(out, study))
-    _announce(all_runs, out, log)
+    notes = additions_note(store_study(out, study))
+    _log_plan(all_runs, out, log)
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
     measured = [
         MeasuredRun(run, _observe_and_measure(run, work, log, notes.append)) for run in runs
     ]
-    # Each extension is finished for all runs before the next, so that progress shows one at a time.
+    # Each kind of extension is fitted in all runs before the next kind, so that the progress of one
+    # kind is shown at a time.
     kinds = dict.fromkeys(type(extension) for run in runs for extension in run.extensions)
     folders = {shadow.seed: shadow.folder for shadow in shadows}
     for kind in kinds:
         measured = [
-            done._replace(run=_fit_extension(done.run, kind, folders, work, log))
-            for done in measured
+            measured_run._replace(run=_fit_extension(measured_run.run, kind, folders, work, log))
+            for measured_run in measured
         ]
-    # Imported only now, so that training starts without waiting for the modules of figures.
+    # Imported here, so that training starts before the modules of the evaluation are loaded.
     from fedaudit.study.running.record import conclude
 
-    check = partial(claim_record, out, study)
+    check = partial(mark_recorded, out, study)
     return conclude(measured, out, work, clock, log, notes=notes, check=check)
 
 
@@ -170,7 +175,7 @@ def _observe_and_measure(
 ) -> list[Stored]:
     with locked(run.folder, log):
         if is_measured(run) and run.folder.name != f"seed-{run.seed}":
-            log(f"seed {run.seed}: trained and measured before, in {run.folder}")
+            log(f"seed {run.seed}: already trained and measured in {run.folder}")
             stored = stored_rounds(run)
         else:
             write_tensors(run.deal.tensors(), run.folder / "audit.safetensors", private=True)
@@ -185,7 +190,7 @@ def _fit_extension(
     work: Work,
     log: Callable[[str], None],
 ) -> Setup:
-    """Fit an extension of a run on the federations that it trains."""
+    """Fit an extension of a run, for which its additional federations are trained."""
 
     def measure(
         federation: Setup, phase: str, construct: Callable[[], Setup] | None
@@ -201,15 +206,16 @@ def _fit_extension(
     return extension.fit(run, FitContext(measure, work.progress))
 
 
-def _announce(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
+def _log_plan(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
+    """Log data, adversary, power and cost of a study, and raise if the disk is too small."""
     first = runs[0]
     sizes = _describe_sizes(first)
-    place = first.folder.parent
-    missing = [run for run in runs if not is_measured(run)]
-    need = sum(disk_needed(run) for run in missing)
-    results = results_needed([run for run in runs if not run.is_shadow])
-    folder = place if place.is_dir() else out
-    free = shutil.disk_usage(folder).free
+    runs_folder = first.folder.parent
+    unmeasured = [run for run in runs if not is_measured(run)]
+    run_bytes = sum(disk_needed(run) for run in unmeasured)
+    result_bytes = results_needed([run for run in runs if not run.is_shadow])
+    folder = runs_folder if runs_folder.is_dir() else out
+    free_bytes = shutil.disk_usage(folder).free
     for line in first.dataset.statement:
         # Names in a table may contain control characters.
         log(plain(line))
@@ -217,41 +223,41 @@ def _announce(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> N
     log(f"adversary: {first.view.description}")
     for line in detectable_leaks(first):
         log(line)
-    log(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
-    log(f"results: about {size_of(results)} in {out}")
+    log(f"disk: about {format_bytes(run_bytes)} in {runs_folder}, {format_bytes(free_bytes)} free")
+    log(f"results: about {format_bytes(result_bytes)} in {out}")
     for cost in (shadow_cost(first), *(extension.cost() for extension in first.extensions)):
-        if cost and missing:
+        if cost and unmeasured:
             log(cost)
     if first.ignores_people:
         log(
-            "several audited samples are of one person, and intervals will treat them as "
+            "several audited samples belong to the same person, but intervals will treat them as "
             'independent; audit people instead with audit.unit = "person"'
         )
     for name, reason in first.refused.items():
         log(f"not possible in this view: {name} ({reason})")
-    _refuse_full_disk(folder, need, out, results)
+    _refuse_full_disk(folder, run_bytes, out, result_bytes)
 
 
-def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
-    """Raise if the stored runs or the results of a study do not fit on their disks."""
-    if place.stat().st_dev == out.stat().st_dev:
-        need, results = need + results, 0
-    for folder, bytes_, remedy in (
-        (place, need, 'choose another folder, or audit.keep = "signals"'),
-        (out, results, "choose another folder for the results, or free some space"),
+def _refuse_full_disk(runs_folder: Path, run_bytes: int, out: Path, result_bytes: int) -> None:
+    """Raise if the disks have too little space for the runs or the results of a study."""
+    if runs_folder.stat().st_dev == out.stat().st_dev:
+        run_bytes, result_bytes = run_bytes + result_bytes, 0
+    for folder, needed, remedy in (
+        (runs_folder, run_bytes, 'choose another folder, or audit.keep = "signals"'),
+        (out, result_bytes, "choose another folder for the results, or free some space"),
     ):
         free = shutil.disk_usage(folder).free
-        if bytes_ > free:
+        if needed > free:
             raise BadInput(
-                f"this study needs about {size_of(bytes_)} and {folder} has {size_of(free)} free; "
-                f"{remedy}"
+                f"this study needs about {format_bytes(needed)}, but {folder} has only "
+                f"{format_bytes(free)} free; {remedy}"
             )
 
 
 def _describe_sizes(run: Setup) -> str:
     """Return the numbers of samples of all clients, or their range for many clients."""
     sizes, names = run.deal.sizes, run.names
-    if len(sizes) > _LISTED:
+    if len(sizes) > _MAX_LISTED:
         return f"{min(sizes.values())} to {max(sizes.values())} samples, {len(sizes)} clients"
     return ", ".join(
         f"{plain(names.get(client, str(client)))}: {size}" for client, size in sizes.items()
