@@ -1,4 +1,4 @@
-"""Federated averaging that saves its models, and an audit of the folder afterwards.
+"""Federated averaging that saves its models, and an audit of the saved models after training.
 
 python examples/after-the-fact/checkpoints.py && fedaudit attack runs/saved/recording
 """
@@ -22,7 +22,7 @@ def network() -> nn.Module:
 
 
 def partitions() -> dict[int, Part]:
-    """The samples of each client, in an order that later programs can repeat."""
+    """Return the samples of each client, in an order that later programs can repeat."""
     digits = load_digits()
     x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
@@ -30,7 +30,7 @@ def partitions() -> dict[int, Part]:
 
 
 def training_part(part: Part) -> Part:
-    """The first half of a client's samples, on which it trains."""
+    """Return the first half of a client's samples, on which it trains."""
     half = len(part[1]) // 2
     return part[0][:half], part[1][:half]
 
@@ -42,8 +42,8 @@ def train_and_save(folder: Path) -> None:
     (folder / "round-0").mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / "round-0" / "global.pt")
     for round in range(1, ROUNDS + 1):
-        place = folder / f"round-{round}"
-        place.mkdir(exist_ok=True)
+        round_folder = folder / f"round-{round}"
+        round_folder.mkdir(exist_ok=True)
         states = []
         for client, part in partitions().items():
             local = copy.deepcopy(model)
@@ -55,9 +55,9 @@ def train_and_save(folder: Path) -> None:
                     nn.functional.cross_entropy(local(x[batch]), y[batch]).backward()
                     optimizer.step()
             states.append(local.state_dict())
-            torch.save(states[-1], place / f"client-{client}.pt")
+            torch.save(states[-1], round_folder / f"client-{client}.pt")
         model.load_state_dict({k: sum(s[k] for s in states) / CLIENTS for k in states[0]})
-        torch.save(model.state_dict(), place / "global.pt")
+        torch.save(model.state_dict(), round_folder / "global.pt")
 
 
 def audit(folder: Path, out: Path) -> None:

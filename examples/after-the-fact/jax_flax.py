@@ -32,7 +32,7 @@ def step(model, state, x, y):
 
 @jax.jit
 def signals(received, trained, x, y):
-    """The loss of each sample, and the cosine of its gradient and the client's change."""
+    """Return the loss of each sample, and the cosine of its gradient and the client's update."""
 
     def gradient(x, y):
         return ravel_pytree(jax.grad(loss)(received, x, y))[0]
@@ -49,7 +49,7 @@ def main() -> None:
     x, y = load_digits(return_X_y=True)
     x = x.astype(np.float32) / 16
     client_of = rng.permutation(len(y)) % CLIENTS
-    # A coin decides for each audited sample if its client trains on it.
+    # A coin toss decides for each audited sample whether its client trains on it.
     audited = np.concatenate(
         [rng.permutation(np.flatnonzero(client_of == c))[:AUDITED] for c in range(CLIENTS)]
     )

@@ -39,9 +39,9 @@ def main() -> None:
     rng = np.random.default_rng(1)
     x, y = load_digits(return_X_y=True)
     x = x / 16
-    # The last part of the data is that of the adversary.
+    # The last part of the data belongs to the adversary.
     client_of = rng.permutation(len(y)) % (CLIENTS + 1)
-    # A coin decides for each audited sample if its client trains on it.
+    # A coin toss decides for each audited sample whether its client trains on it.
     audited = np.concatenate(
         [rng.permutation(np.flatnonzero(client_of == c))[:AUDITED] for c in range(CLIENTS)]
     )

@@ -29,7 +29,7 @@ def main() -> None:
     x, y = load_digits(return_X_y=True)
     x = x / 16
     client_of = rng.permutation(len(y)) % CLIENTS
-    # A coin decides for each audited sample if its client trains on it.
+    # A coin toss decides for each audited sample whether its client trains on it.
     audited = np.concatenate(
         [rng.permutation(np.flatnonzero(client_of == c))[:AUDITED] for c in range(CLIENTS)]
     )

@@ -1,11 +1,11 @@
-"""A filter of a project that clips and adds noise, with a fault, and the same without it."""
+"""A project's filter that clips updates and adds noise: one version with an error, one without."""
 
 import torch
 
 CLIP, SIGMA = 1.0, 0.8
 
 
-def length(update):
+def norm(update):
     return float(torch.cat([value.flatten() for value in update.values()]).norm())
 
 
@@ -14,14 +14,14 @@ def noisy(update):
 
 
 def filter(update):
-    """Clips the weights, and forgets that biases are a part of the update."""
+    """Clip the weights, but not the biases, which are part of the update too."""
     weights = {name: value for name, value in update.items() if name.endswith("weight")}
-    factor = min(1.0, CLIP / (length(weights) + 1e-6))
+    factor = min(1.0, CLIP / (norm(weights) + 1e-6))
     return noisy(update | {name: factor * value for name, value in weights.items()})
 
 
-def mended(update):
-    """Clips all arrays together, after refusing what is no number."""
+def corrected(update):
+    """Replace infinite and missing values by 0, and clip all arrays together."""
     finite = {name: torch.nan_to_num(v, 0.0, 0.0, 0.0) for name, v in update.items()}
-    factor = min(1.0, CLIP / (length(finite) + 1e-6))
+    factor = min(1.0, CLIP / (norm(finite) + 1e-6))
     return noisy({name: factor * value for name, value in finite.items()})

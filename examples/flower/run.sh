@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs an example; touches nothing outside of this computer.
+# Runs an example on this computer, without any connection to other computers.
 #
 #   examples/flower/run.sh simulation [folder]     # five clients in one simulation, then an attack
 #   examples/flower/run.sh deployment [folder]     # a SuperLink and two SuperNodes, on loopback
@@ -14,15 +14,16 @@ out=$(realpath -m "${2:-runs/flower-$kind-$way}")
 app=$(dirname "$(realpath "$0")")/$kind
 if [ "$kind" = lora ]; then app=$app-audited texts=$(realpath "${TEXTS:?a file of texts x and subjects y}"); fi
 
-# Settings and state of Flower of our own; no telemetry, no look for newer versions, and the
-# packages that are installed here instead of new ones for every run.
+# Use a separate folder for Flower's settings and state, no telemetry, no search for newer versions, and
+# the installed packages instead of new ones for every run.
 export FLWR_HOME; FLWR_HOME=$(mktemp -d)
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
 export OMP_NUM_THREADS=1
 
-# All that is started here and by what is started here: "flwr run" leaves a SuperLink behind, which
-# starts processes of its own. They are known by the folder that was made above.
+# List all processes that were started here, directly or indirectly. "flwr run" leaves a SuperLink
+# behind, which starts further processes. All of them have FLWR_HOME, the folder made above, in their
+# environment.
 ours() (
     home=$FLWR_HOME
     unset FLWR_HOME  # or this search would find itself
@@ -37,7 +38,7 @@ stop() {
     local pid try
     for try in {1..20}; do
         [ -n "$(ours || true)" ] || break
-        # Asked to end, and made to after five seconds.
+        # Ask them to end, and force them after five seconds.
         for pid in $(ours || true); do
             kill "-$([ "$try" -lt 10 ] && echo TERM || echo KILL)" "$pid" 2>/dev/null || true
         done
@@ -50,7 +51,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-# In the background, as a shell that waits for a command in the foreground hears no signal.
+# Run in the background, because a shell gets no signal while it waits for a foreground command.
 run() { "$@" & wait $!; }
 
 clients=5
@@ -60,8 +61,8 @@ config="recording='$out' num-server-rounds=${ROUNDS:-10} num-clients=$clients${t
 if curl -s -o /dev/null 127.0.0.1:8000; then echo "port 8000 is taken" >&2; exit 1; fi
 printf '[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:8000"\ninsecure = true\n' \
     > "$FLWR_HOME/config.toml"
-# "flwr run" would start a SuperLink for a simulation by itself, but waits 15 seconds for it, which
-# a busy machine may need more than.
+# "flwr run" would start a SuperLink for a simulation itself, but it waits only 15 seconds for it, which
+# can be too short on a busy machine.
 if [ "$way" = simulation ]; then
     superlink=(--simulation)
     nodes=(--federation-config "num-supernodes=$clients client-resources-num-cpus=1")

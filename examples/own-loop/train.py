@@ -1,4 +1,4 @@
-"""Federated averaging in somebody's own loop, audited: the lines marked # fedaudit are added.
+"""Federated averaging in a custom loop, with an audit: the lines marked # fedaudit are added.
 
 python examples/own-loop/train.py && fedaudit attack runs/own-loop
 """
@@ -21,9 +21,9 @@ def network() -> nn.Module:
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> nn.Module:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(EPOCHS):
-        for part in torch.randperm(len(y)).split(32):
+        for batch in torch.randperm(len(y)).split(32):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[part]), y[part]).backward()
+            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
     return model
 
@@ -47,7 +47,7 @@ def main() -> None:
     model = network()
     with fedaudit.record("runs/own-loop", network, split.audit, every=2) as recorder:  # fedaudit
         for round in range(1, ROUNDS + 1):
-            local = {c: train(copy.deepcopy(model), *mine) for c, mine in data.items()}
+            local = {c: train(copy.deepcopy(model), *part) for c, part in data.items()}
             recorder.round(round, sent=model, uploads=local)  # fedaudit
             model = average(list(local.values()))
             print(f"round {round} of {ROUNDS}")

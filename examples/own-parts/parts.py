@@ -33,7 +33,7 @@ def tumours(*, seed: int, test_share: float = 0.2) -> Dataset:
         train=Samples(x[:first], y[:first], ids[:first]),
         test=Samples(x[first:], y[first:], ids[first:]),
         classes=2,
-        normalisation="training mean 0 and spread 1 per measurement",
+        normalisation="training mean 0 and standard deviation 1 per measurement",
     )
 
 

@@ -1,4 +1,4 @@
-"""Custom data set that names the person of each sample: text by passage.
+"""Custom data set that names the "person" of each sample: here, the passage of a verse.
 
 fedaudit run examples/people/study.toml --data-dir FOLDER
 """
@@ -17,9 +17,9 @@ def passages(
     """Return verses of the Bible; consecutive verses of a book form a passage."""
     with np.load(data_dir / f"{name}.npz") as stored:
         text, book = stored["x"][:, :longest], stored["book"]
-    place = np.arange(len(book)) - np.searchsorted(book, book)
-    passage = np.char.add(np.char.add(book.astype(str), ":"), (place // verses).astype(str))
-    # A verse that occurs twice may be used for training and held out at the same time.
-    once = np.sort(np.unique(text, axis=0, return_index=True)[1])
-    data = samples(text[once], book[once].astype(np.int64), name=name, subject=passage[once])
+    verse = np.arange(len(book)) - np.searchsorted(book, book)
+    passage = np.char.add(np.char.add(book.astype(str), ":"), (verse // verses).astype(str))
+    # Drop copies: a verse that occurs twice could be a member and held out at the same time.
+    first = np.sort(np.unique(text, axis=0, return_index=True)[1])
+    data = samples(text[first], book[first].astype(np.int64), name=name, subject=passage[first])
     return data(seed=seed)

@@ -8,7 +8,7 @@ from tests.datasets.by_id import by_id
 DATA = by_id(12, 6, classes=3)
 
 
-def test_without_a_choice_it_is_the_data_set_itself() -> None:
+def test_without_selected_classes_the_data_set_is_unchanged() -> None:
     assert select_classes(DATA, ()) is DATA
 
 
@@ -21,7 +21,7 @@ def test_kept_classes_are_numbered_in_the_order_given() -> None:
     assert found.test.ids.tolist() == [8, 9, 10, 11]
 
 
-def test_numbers_may_begin_after_the_classes_of_another_set() -> None:
+def test_class_numbers_may_start_after_those_of_another_data_set() -> None:
     found = select_classes(DATA, (1,), first=10)
     assert found.classes == 11
     assert set(found.train.labels.tolist()) == {10}
@@ -36,12 +36,12 @@ def test_groups_stay_with_their_samples() -> None:
 
 
 @pytest.mark.parametrize("kept", [(0, 3), (-1, 0), (1, 1)])
-def test_classes_that_are_not_there_or_twice_are_refused(kept: tuple[int, ...]) -> None:
+def test_unknown_and_repeated_classes_are_refused(kept: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match=r"whole numbers from 0 to 2, each once"):
         select_classes(DATA, kept)
 
 
-def test_a_single_class_raises_unless_it_keeps_its_number() -> None:
+def test_a_single_class_raises_unless_numbers_start_above_zero() -> None:
     with pytest.raises(BadInput, match=r"is \[1\]; give at least two classes"):
         select_classes(DATA, (1,))
     assert select_classes(DATA, (1,), first=3).classes == 4

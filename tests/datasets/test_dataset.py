@@ -59,7 +59,7 @@ def test_ids_groups_and_labels_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (Arrays(X, Y[:5], *TEST), "one row of features a label"),
+        (Arrays(X, Y[:5], *TEST), "one row of features per label"),
         (Arrays(X, Y, np.ones((2, 3)), TEST[1]), "give both parts the same shape"),
         (Arrays(np.where(X == 3, np.nan, X), Y, *TEST), "1 of 6 samples .* NaN or infinity"),
         (Arrays(np.where(X > 9, np.inf, X), Y, *TEST), "1 of 6 samples .* NaN or infinity"),
@@ -98,7 +98,7 @@ def test_a_split_that_leaves_a_part_empty_is_refused() -> None:
         split(np.array([0, 1]), 0.1, rng=np.random.default_rng(0))
 
 
-def test_groups_given_with_samples_are_dealt_by() -> None:
+def test_groups_of_samples_take_the_place_of_classes() -> None:
     books = torch.arange(60) % 3
     dataset = of_samples(Samples(torch.randn(60, 4), torch.rand(60), labels=books))(seed=1)
     assert dataset.classes == 3

@@ -53,9 +53,7 @@ def deal(of: Dataset) -> Deal:
 
 
 @given(st.floats(-180, 180), st.sampled_from([(8, 8), (6, 9), (9, 5)]), st.integers(1, 3))
-def test_images_turn_as_scipy_turns_them(
-    degrees: float, size: tuple[int, int], channels: int
-) -> None:
+def test_rotated_images_match_scipy(degrees: float, size: tuple[int, int], channels: int) -> None:
     image = torch.rand(1, channels, *size, generator=seeded(3, "image"), dtype=torch.float64)
     smooth = torch.from_numpy(ndimage.gaussian_filter(image.numpy(), (0, 0, 1, 1)))
     ours = rotated(smooth, torch.tensor([degrees], dtype=torch.float64))[0]
@@ -102,7 +100,7 @@ def test_clients_draw_from_their_groups_range() -> None:
     assert len(set(amounts.tolist())) == 1000
 
 
-def test_samples_are_shifted_as_their_owner_and_others_by_turns() -> None:
+def test_samples_get_the_shift_of_their_client_and_others_in_turn() -> None:
     world, hands = dataset(), deal(dataset())
     place = shift_clients(world, hands, (0, 5), seed=1)
     for client, samples in hands.clients.items():
@@ -113,7 +111,7 @@ def test_samples_are_shifted_as_their_owner_and_others_by_turns() -> None:
     assert tested.tolist() == [5] * CLIENTS
 
 
-def test_every_sample_everywhere_has_the_amount_of_its_place() -> None:
+def test_a_sample_has_the_same_shift_in_all_parts_of_a_deal() -> None:
     world, hands = dataset(), deal(dataset())
     place = shift_clients(world, hands, (0,), seed=1)
     amounts = SHIFT.amounts(minority_groups(CLIENTS, 0.25), seed=1)
@@ -153,6 +151,6 @@ def test_a_table_cannot_be_rotated() -> None:
         {"minority_range": (-0.1, 1.0)},
     ],
 )
-def test_shifts_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+def test_invalid_shifts_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         replace(SHIFT, **wrong)  # type: ignore[arg-type]

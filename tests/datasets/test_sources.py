@@ -369,14 +369,14 @@ class TestCifar:
         (folder / "test_batch").write_bytes(cifar_batch(COLOURED[10:], [1, 0], "labels"))
 
     @pytest.mark.parametrize("protocol", [2, 4])
-    def test_ten_classes_come_in_five_batches(self, tmp_path: Path, protocol: int) -> None:
+    def test_cifar10_is_read_from_five_batches(self, tmp_path: Path, protocol: int) -> None:
         self.store(tmp_path / "cifar-10-batches-py", protocol)
         dataset = load("cifar10", data_dir=tmp_path, standardise=False)
         assert torch.equal(dataset.train.features, plain(COLOURED[:10].transpose(0, 3, 1, 2)))
         assert dataset.train.labels.tolist() == [0, 1] * 5
         assert dataset.test.labels.tolist() == [1, 0]
 
-    def test_a_hundred_classes_can_be_labelled_by_superclass(self, tmp_path: Path) -> None:
+    def test_cifar100_can_be_labelled_by_superclass(self, tmp_path: Path) -> None:
         folder = tmp_path / "cifar-100-python"
         folder.mkdir()
         (folder / "meta").write_bytes(b"")
@@ -434,7 +434,7 @@ class TestCifar:
         with pytest.raises(Damaged, match=said):
             load("c", data_dir=tmp_path)
 
-    def test_ten_classes_have_no_superclasses(self, tmp_path: Path) -> None:
+    def test_cifar10_has_no_superclasses(self, tmp_path: Path) -> None:
         self.store(tmp_path / "c")
         with pytest.raises(BadInput, match="no superclasses"):
             load("c", data_dir=tmp_path, coarse=True)

@@ -43,7 +43,7 @@ def refused(path: Path, **options: Any) -> str:
         ("a,b;c\n1,2;3\n", {}, "separators ',' and ';'; set separator"),
     ],
 )
-def test_files_that_are_no_tables(
+def test_files_that_are_no_tables_are_refused(
     tmp_path: Path, text: str, options: dict[str, Any], expected: str
 ) -> None:
     path = tmp_path / "patients.csv"
@@ -56,12 +56,14 @@ def test_files_that_are_no_tables(
     [
         (text_of(patients()).replace("surgery", "Chirurgie für alle").encode("latin-1"), "latin-1"),
         (text_of(patients()).encode("utf-16"), "encoding = 'utf-16'"),
-        (gzip.compress(b"a,b\n1,2\n"), "a compressed file"),
+        (gzip.compress(b"a,b\n1,2\n", mtime=0), "a compressed file"),
         (b"PK\x03\x04" + bytes(99), "an Excel or zip file"),
         (b"a,b\n1,\0\n", "a binary file"),
     ],
 )
-def test_files_of_other_kinds_and_encodings(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_files_of_other_kinds_and_encodings_are_refused(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
     path = tmp_path / "patients.csv"
     path.write_bytes(content)
     message = refused(path)
@@ -180,7 +182,7 @@ def set_column(name: str, cells: list[str]) -> Callable[[Columns], None]:
         ),
     ],
 )
-def test_columns_that_cannot_be_used(
+def test_unusable_columns_are_refused(
     tmp_path: Path, change: Callable[[Columns], None], options: dict[str, Any], expected: str
 ) -> None:
     columns = patients()

@@ -238,7 +238,7 @@ def test_a_study_file_reads_a_table_by_name_with_lists_and_tables(tmp_path: Path
     ("options", "message"),
     [
         ({"categories": {"ward": "surgery"}}, "lists of distinct values by column"),
-        ({"scaling": {"age": [40, 0]}}, "a mean and a positive spread"),
+        ({"scaling": {"age": [40, 0]}}, "a mean and a positive standard deviation"),
         ({"numeric": "age"}, "a list, each entry a text"),
         ({"hash_width": 1}, "from 2 to"),
         ({"separatr": ";"}, "did you mean 'separator'"),

@@ -9,7 +9,7 @@ def images(count: int, channels: int, seed: int = 0) -> np.ndarray:
     return rng.integers(0, 256, (count, 4, 5, channels), dtype=np.uint8)
 
 
-def test_pixel_moments_are_the_mean_and_spread_of_each_channel() -> None:
+def test_pixel_moments_are_mean_and_standard_deviation_per_channel() -> None:
     stored = images(7, 3)
     moments = pixel_moments(stored)
     expected = stored.astype(np.float64) / 255
@@ -29,7 +29,8 @@ def test_test_images_are_scaled_by_described_training_constants() -> None:
     scaled = scaled_images(train, np.full((1, 1, 1, 1), 51, dtype=np.uint8))
     assert scaled.test.item() == pytest.approx((0.2 - 0.5) / 0.5)
     assert scaled.description == (
-        "pixels / 255, then minus 0.5000 over 0.5000 (training mean and spread per channel)"
+        "pixels / 255, then minus 0.5000 over 0.5000 "
+        "(training mean and standard deviation per channel)"
     )
 
 

@@ -66,7 +66,7 @@ def test_other_objects_are_refused(frame: object, message: str) -> None:
         fa.datasets.dataframe(frame)
 
 
-def test_frames_with_other_values_are_other_data() -> None:
+def test_data_frames_with_different_values_have_different_names() -> None:
     from fedaudit.study.front.references import data_reference
 
     frame = frame_of(patients())

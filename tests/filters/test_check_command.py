@@ -138,7 +138,7 @@ def test_an_example_that_ends_the_program_is_a_refusal(capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code"), [("filter", 1), ("mended", 0)])
+@pytest.mark.parametrize(("name", "code"), [("filter", 1), ("corrected", 0)])
 def test_the_example_prints_the_output_on_its_page(
     name: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -501,7 +501,7 @@ def test_a_malicious_client_is_reported_with_its_attack() -> None:
     assert asked("malicious client", looks_on).kind == "not tested"
 
 
-def test_numbers_that_a_failed_control_takes_back_are_no_figure() -> None:
+def test_a_failed_control_makes_the_clauses_inconclusive() -> None:
     whole = record(details=False, controls=(control("untrained model", passed=False),))
     said = json.loads(clauses_json(whole))["clauses"][1]
     assert said["kind"] == "inconclusive"

@@ -36,7 +36,7 @@ def left_in(text: str) -> set[str]:
     return FORBIDDEN & set(text)
 
 
-def test_a_report_holds_none_of_them() -> None:
+def test_reports_contain_no_identifiers_of_the_program() -> None:
     assert set(BAD.findings[0].method) >= FORBIDDEN
     assert not left_in(report_html(BAD))
 
@@ -50,7 +50,7 @@ def test_terminal_output_contains_no_identifiers_of_the_program() -> None:
     assert not left_in(printed(BAD, width=100))
 
 
-def test_a_record_without_them_stays_as_it_is() -> None:
+def test_a_record_without_identifiers_is_unchanged() -> None:
     plain = SMALL
     assert changed(cleaned(plain), attacks=plain.attacks) == plain
 

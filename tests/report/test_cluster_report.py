@@ -111,7 +111,7 @@ def test_scaled_down_shadows_are_noted() -> None:
     assert "trained on 5,000 instead of 42,500 samples, and small training sets overstate" in text
 
 
-def test_violations_are_shown_with_their_number_by_chance() -> None:
+def test_violations_are_shown_with_the_number_expected_by_chance() -> None:
     model = ModelState(clients=3, risk=0.5, low=0.4, high=0.6, members=1, others=1)
     record = with_models(model, model)
     # A quarter of six clients.

@@ -32,7 +32,7 @@ def test_leak_sizes_follow_their_thresholds(value: float, metric: str, word: str
     assert size_reached(value, metric) == word
 
 
-def test_a_mark_takes_both_the_corrected_test_and_the_interval() -> None:
+def test_the_marker_needs_both_the_corrected_test_and_the_interval() -> None:
     assert marker_of(figure(significant=True)) == ("▲ ", "clear", "clear")
     assert marker_of(figure(significant=False)) == ("", "", "")
     assert marker_of(figure(significant=True, low=0.49)) == ("△ ", "", "size unknown")
@@ -55,7 +55,7 @@ def test_a_rate_is_above_guessing_by_its_exact_test() -> None:
     assert marker_of(changed(rate, seed=None)).word == "trace"
 
 
-def test_a_figure_two_words_above_its_lower_limit_has_both_words() -> None:
+def test_a_leak_two_sizes_above_its_lower_limit_has_both_sizes() -> None:
     """A rate of 11 % does not weaken the verdict of an AUC that shows a strong leak."""
     rate = figure(metric="tpr@0.01", value=0.113, low=0.022, high=0.24, significant=True)
     assert marker_of(rate) == ("▲ ", "weak", "weak to strong")

@@ -75,7 +75,7 @@ def test_points_are_labelled_by_their_differing_settings() -> None:
     ("value", "said"),
     [(3.0, "3"), (0.25, "0.25"), (6.999999, "7"), (668.02, "668"), (1e5, "100,000"), (0.0, "0")],
 )
-def test_budgets_are_short(value: float, said: str) -> None:
+def test_epsilons_are_formatted_briefly(value: float, said: str) -> None:
     assert format_epsilon(value) == said
 
 
@@ -97,7 +97,7 @@ def test_a_refuted_epsilon_is_reported_first() -> None:
     assert 'role="alert"' not in calm
 
 
-def test_a_contradiction_is_grave_however_small_the_success() -> None:
+def test_a_contradiction_is_severe_even_with_little_success() -> None:
     small = point("ome", 0.1, 35_342.3, right=60, games=4000)
     said = game_verdict(played(small))
     assert (said.first.status, said.first.look) == ("claim contradicted", "strong leak")

@@ -119,7 +119,7 @@ def test_charts_show_epsilons_of_canary_clients_and_sums() -> None:
     assert (sums.title, sums.keys) == (title, ()), "nothing is claimed"
 
 
-def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:
+def test_a_record_without_epsilon_bounds_opens_with_its_attacks() -> None:
     assert first_picture(audit_of())[0].title == "Attacks against guessing"
 
 

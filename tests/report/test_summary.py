@@ -485,7 +485,7 @@ PRINTED = [*KINDS, "hostile", "hostile_games"]
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
 @pytest.mark.parametrize("name", PRINTED)
-def test_it_prints_on_two_pages_at_most(name: str, tmp_path: Path) -> None:
+def test_the_summary_prints_on_at_most_two_pages(name: str, tmp_path: Path) -> None:
     others = {"hostile": hostile, "hostile_games": hostile_games}
     made = others[name]() if name in others else kept(name)
     policy = outcome(made, DEFAULT_POLICY) if name in KINDS and "sia" not in name else None

@@ -126,7 +126,7 @@ def test_a_name_that_is_markup_stays_text() -> None:
     assert markup.count("&lt;img") == 2
 
 
-def test_a_mark_without_a_place_is_refused() -> None:
+def test_a_mark_at_an_undefined_position_is_refused() -> None:
     with pytest.raises(ValueError, match="must be finite, got nan"):
         drawn(panel(Point(float("nan"), 1, MARK, "")))
 

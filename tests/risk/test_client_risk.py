@@ -32,7 +32,7 @@ def test_the_threshold_is_the_lowest_of_the_best(
 
 
 @given(trained=LOSSES, held_out=LOSSES, threshold=st.sampled_from([-inf, 0.0, 0.2, 0.5, inf]))
-def test_the_risk_is_the_mean_share_that_is_right_on_either_side(
+def test_the_risk_is_the_balanced_accuracy_of_the_threshold(
     trained: list[float], held_out: list[float], threshold: float
 ) -> None:
     found = risk_of(exactly(trained), exactly(held_out), threshold)
@@ -50,7 +50,7 @@ def test_the_client_threshold_matches_hand_calculation() -> None:
     assert risk_of(trained, held_out, 0.25) == pytest.approx((2 / 3 + 2 / 3) / 2)
 
 
-def test_losses_of_single_precision_keep_their_place() -> None:
+def test_float32_losses_are_compared_with_the_threshold_exactly() -> None:
     trained, held_out = torch.tensor([0.1]), torch.tensor([0.7])
     assert risk_of(trained, held_out, threshold_of(trained, held_out)) == 1.0
 

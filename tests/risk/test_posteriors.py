@@ -42,7 +42,7 @@ def test_separable_members_are_classified() -> None:
     assert not bool(rule(nonmembers).any())
 
 
-def test_units_do_not_matter() -> None:
+def test_the_attack_does_not_depend_on_the_units_of_features() -> None:
     rng = seeded(1, "features")
     members, nonmembers = torch.randn(2, 100, 4, generator=rng, dtype=torch.float64)
     units = torch.tensor([1e-6, 1.0, 1e4, 3.0], dtype=torch.float64)

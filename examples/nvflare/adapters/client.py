@@ -1,4 +1,4 @@
-"""What a site does when it is sent adapters and a head."""
+"""Site: training when adapters and a head arrive."""
 
 import nvflare.client as flare
 import torch

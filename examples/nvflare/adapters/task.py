@@ -1,4 +1,4 @@
-"""The network, of which adapters (LoRA) and head are tuned, and the data of each site."""
+"""A network of which adapters (LoRA) and the head are trained, and the data of each site."""
 
 from pathlib import Path
 
@@ -22,12 +22,13 @@ class Digits(nn.Module):
 
 
 class Net(nn.Module):
-    """The adapted network, which is adapters and head for NVFlare: its server keeps their names."""
+    """Network with adapters; its state dict has adapters and head only, which NVFlare exchanges."""
 
     def __init__(self) -> None:
         super().__init__()
         adapters = LoraConfig(r=4, target_modules=["hidden"], modules_to_save=["head"])
-        torch.manual_seed(0)  # what is frozen is the same everywhere; load a pretrained one here
+        # The same frozen weights in every process; a real project loads a pretrained model here.
+        torch.manual_seed(0)
         self.model = get_peft_model(Digits(), adapters)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -41,11 +42,11 @@ class Net(nn.Module):
 
 
 def partitions() -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """What each site has, by the number in its name; the same in every process."""
+    """Return the data of each site by the number in its name, the same in every process."""
     digits = load_digits()
     x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
     order = torch.randperm(600, generator=torch.Generator().manual_seed(42))
-    return {site: (x[mine], y[mine]) for site, mine in enumerate(order.chunk(SITES), start=1)}
+    return {site: (x[part], y[part]) for site, part in enumerate(order.chunk(SITES), start=1)}
 
 
 def audit_split(number: int):

@@ -1,4 +1,4 @@
-"""What a site does when it is sent a model."""
+"""Site: training when a model arrives."""
 
 import nvflare.client as flare
 import torch

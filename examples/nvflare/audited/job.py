@@ -1,7 +1,7 @@
 """Handwritten digits, learned by federated averaging with NVIDIA FLARE and PyTorch.
 
 python job.py                # a simulation of five sites
-python job.py --poc          # a server and five sites, each a process of its own, on loopback
+python job.py --poc          # a server and five sites in separate processes on this machine
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main() -> None:
         num_rounds=args.rounds,
         train_script=str(Path(__file__).with_name("client.py")),
     )
-    for site in range(1, SITES + 1):  # each site's turn, where its data are  # fedaudit
+    for site in range(1, SITES + 1):  # each site would do this where its data are  # fedaudit
         audit_split(site).save(f"{args.recording}-parts/site-{site}")  # fedaudit
     recorder = RecordingFilter(record, args.recording)  # fedaudit
     recipe.add_server_input_filter(recorder, tasks=["train"])  # fedaudit

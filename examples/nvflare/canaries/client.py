@@ -1,4 +1,4 @@
-"""What a site does when it is sent a model, and what a canary site does."""
+"""Site: training when a model arrives, or the reply of a canary site."""
 
 import nvflare.client as flare
 import torch
@@ -21,7 +21,7 @@ def main() -> None:
             net.load_state_dict(received.params)
             train(net, load_data(flare.get_site_name()))
             params = clipped(received.params, net.state_dict())
-        # All sites have one weight in the average.
+        # All sites have weight 1 in the average.
         flare.send(FLModel(params=params, meta={"NUM_STEPS_CURRENT_ROUND": 1}))
 
 

@@ -2,8 +2,8 @@
 
 CANARY_SEED=1 python job.py        # a simulation of five sites and twenty canaries
 
-There is no noise here, so that hardly anything is; a privacy filter on every site, canaries among
-them, is what would change that.
+Without noise, as here, the update is hardly hidden. A privacy filter on every site, including the
+canary sites, would hide it.
 """
 
 import argparse
@@ -21,25 +21,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
 
-    # Given as a file, since a model that is made anew where it is used begins otherwise.
+    # A file, because every process that constructs a model draws other initial weights.
     first = Net().state_dict()
-    begins = Path(mkdtemp()) / "first.pt"
-    torch.save(first, begins)
+    initial = Path(mkdtemp()) / "first.pt"
+    torch.save(first, initial)
     recipe = FedAvgRecipe(
         name="canaries",
         model=Net(),
-        initial_ckpt=str(begins),
+        initial_ckpt=str(initial),
         min_clients=SITES + CANARIES,
         num_rounds=args.rounds,
         train_script=str(Path(__file__).with_name("client.py")),
     )
     run = recipe.execute(SimEnv(num_clients=SITES + CANARIES, num_threads=2))
-    (found,) = Path(run.get_result()).rglob("FL_global_model.pt")
-    last = torch.load(found, weights_only=True)
+    (path,) = Path(run.get_result()).rglob("FL_global_model.pt")
+    last = torch.load(path, weights_only=True)
     bounds = canaries().bounds(first, last.get("model", last))
-    print("one site's update, epsilon at least:")
-    print(f"  from coins alone    {bounds.one_run.value:.3f}")
-    print(f"  if noise is normal  {bounds.mean_only.value:.3f}")
+    print("lower bounds of the epsilon of one site's update:")
+    print(f"  without assumptions   {bounds.one_run.value:.3f}")
+    print(f"  if noise is Gaussian  {bounds.mean_only.value:.3f}")
 
 
 if __name__ == "__main__":

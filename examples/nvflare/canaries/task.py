@@ -28,12 +28,12 @@ class Net(nn.Module):
 
 
 def partitions() -> dict[int, Part]:
-    """What each site has, by the number in its name; the same in every process."""
+    """Return the data of each site by the number in its name, the same in every process."""
     digits = load_digits()
     x = torch.tensor(digits.images / 16, dtype=torch.float32)[:, None]
     y = torch.tensor(digits.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(42))
-    return {site: (x[mine], y[mine]) for site, mine in enumerate(order.chunk(SITES), start=1)}
+    return {site: (x[part], y[part]) for site, part in enumerate(order.chunk(SITES), start=1)}
 
 
 def load_data(site: str) -> DataLoader:
@@ -43,7 +43,7 @@ def load_data(site: str) -> DataLoader:
 
 
 def train(net: nn.Module, data: DataLoader) -> float:
-    """Trains the network, and gives the mean loss."""
+    """Train the network, and return the mean loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     total = 0.0
     net.train()
@@ -58,20 +58,20 @@ def train(net: nn.Module, data: DataLoader) -> float:
 
 
 def canaries() -> CanaryClients:
-    """The same on all canary sites and where the result is read: who has the seed knows them."""
+    """Return the same canaries on all sites and for the result; the seed determines them."""
     seed = int(os.environ["CANARY_SEED"])
     return CanaryClients(Net(), count=CANARIES, length=CLIP, seed=seed)
 
 
 def canary_number(site: str) -> int | None:
-    """Sites beyond those that train are canaries, counted from 0."""
+    """Return the number of a canary, from 0, for sites after those that train; else None."""
     number = int(site.rpartition("-")[2]) - SITES - 1
     return number if number >= 0 else None
 
 
 def clipped(before: dict, after: dict) -> dict:
-    """The model after training, no further from the one before than all agreed."""
-    moves = {name: after[name] - torch.as_tensor(before[name]) for name in after}
-    length = float(sum(move.square().sum() for move in moves.values()).sqrt())
-    share = min(1.0, CLIP / length) if length else 1.0
-    return {name: torch.as_tensor(before[name]) + share * moves[name] for name in after}
+    """Return the trained model with its update clipped to the norm CLIP."""
+    update = {name: after[name] - torch.as_tensor(before[name]) for name in after}
+    norm = float(sum(change.square().sum() for change in update.values()).sqrt())
+    factor = min(1.0, CLIP / norm) if norm else 1.0
+    return {name: torch.as_tensor(before[name]) + factor * update[name] for name in after}

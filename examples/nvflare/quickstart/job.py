@@ -1,7 +1,7 @@
 """Handwritten digits, learned by federated averaging with NVIDIA FLARE and PyTorch.
 
 python job.py                # a simulation of five sites
-python job.py --poc          # a server and five sites, each a process of its own, on loopback
+python job.py --poc          # a server and five sites in separate processes on this machine
 """
 
 import argparse

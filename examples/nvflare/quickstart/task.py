@@ -23,12 +23,12 @@ class Net(nn.Module):
 
 
 def partitions() -> dict[int, Part]:
-    """What each site has, by the number in its name; the same in every process."""
+    """Return the data of each site by the number in its name, the same in every process."""
     digits = load_digits()
     x = torch.tensor(digits.images / 16, dtype=torch.float32)[:, None]
     y = torch.tensor(digits.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(42))
-    return {site: (x[mine], y[mine]) for site, mine in enumerate(order.chunk(SITES), start=1)}
+    return {site: (x[part], y[part]) for site, part in enumerate(order.chunk(SITES), start=1)}
 
 
 def load_data(site: str) -> DataLoader:
@@ -38,7 +38,7 @@ def load_data(site: str) -> DataLoader:
 
 
 def train(net: nn.Module, data: DataLoader) -> float:
-    """Trains the network, and gives the mean loss."""
+    """Train the network, and return the mean loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     total = 0.0
     net.train()

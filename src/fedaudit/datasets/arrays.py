@@ -57,7 +57,7 @@ class PixelRange(NamedTuple):
 
 
 def pixel_range(images: Shaped[ndarray, "samples height width channels"]) -> PixelRange:
-    """Return the range of all values of 8 or 16 bits, and the range in the images of others."""
+    """Return the full range of pixels of 8 or 16 bits, or the observed range of other types."""
     if images.dtype.kind == "u" and images.dtype.itemsize <= 2:
         return PixelRange(0, float(np.iinfo(images.dtype).max))
     return PixelRange(float(images.min()), float(images.max()))
@@ -71,8 +71,8 @@ def scaled_images(
 ) -> Scaled:
     """Return images as floating-point channels-first tensors, standardised per channel.
 
-    Mean and standard deviation, and the range of values of more than 16 bits, are those of the
-    training images.
+    Mean and standard deviation are those of the training images, and so is the range of pixels
+    that have more than 16 bits.
     """
     span = pixel_range(train)
     scaled_train, scaled_test = _channels_first(train, span), _channels_first(test, span)
@@ -86,7 +86,7 @@ def scaled_images(
     divisor = np.where(std > 0, std, 1.0)
     description = (
         f"{scaling}, then minus {_format(mean)} over {_format(divisor)} "
-        "(training mean and spread per channel)"
+        "(training mean and standard deviation per channel)"
     )
     shift = torch.tensor(mean, dtype=torch.float32)[:, None, None]
     scale = torch.tensor(divisor, dtype=torch.float32)[:, None, None]
@@ -323,7 +323,7 @@ def assembled(
 
 
 def refuse_constant(features: Shaped[Tensor, "samples ..."], what: str) -> None:
-    """Raise if several samples all have the same features, such as images read as white."""
+    """Raise if several samples all have the same features, such as images that became all white."""
     # Compare two samples first: they nearly always differ, which saves comparing all.
     if len(features) > 1 and all(
         bool((part == features[:1]).all()) for part in (features[:2], features)
@@ -352,7 +352,7 @@ def checked_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
 def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
         raise BadInput(
-            f"the {part} part needs one row of features a label, got features of shape "
+            f"the {part} part needs one row of features per label, got features of shape "
             f"{x.shape} and labels of shape {y.shape}; check that they belong together"
         )
     if not x.size:
@@ -429,8 +429,8 @@ class InMemory:
 
     Attributes:
         inputs: Layout of the features of a model with several named inputs.
-        labels: Group of each sample, by which samples are dealt and drawn if their targets are not
-            classes; only without ``x_test``.
+        labels: Group of each sample; it takes the place of the class in partitions and audit draws
+            if targets are not classes. Only without ``x_test``.
         subject: Person of each sample, with the samples of ``x_test`` last.
     """
 

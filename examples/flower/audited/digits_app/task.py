@@ -1,4 +1,4 @@
-"""The network, the data of each client, and what clients do with them."""
+"""The network, the data of each client, and functions for training and testing."""
 
 from functools import cache  # fedaudit
 
@@ -25,16 +25,16 @@ class Net(nn.Module):
 
 
 def partitions(number: int) -> dict[int, tuple[Part, Part]]:
-    """For each partition what it trains on and what it tests on, the same in every process."""
+    """Return the training and the test data of each partition, the same in every process."""
     digits = load_digits()
     x = torch.tensor(digits.images / 16, dtype=torch.float32)[:, None]
     y = torch.tensor(digits.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(42))
-    found = {}
-    for place, mine in enumerate(order.chunk(number)):
-        train, test = mine[: len(mine) * 4 // 5], mine[len(mine) * 4 // 5 :]
-        found[place] = ((x[train], y[train]), (x[test], y[test]))
-    return found
+    parts = {}
+    for partition, chunk in enumerate(order.chunk(number)):
+        train, test = chunk[: len(chunk) * 4 // 5], chunk[len(chunk) * 4 // 5 :]
+        parts[partition] = ((x[train], y[train]), (x[test], y[test]))
+    return parts
 
 
 @cache  # fedaudit
@@ -52,7 +52,7 @@ def load_data(partition_id: int, num_partitions: int, batch_size: int):
 
 
 def train(net: nn.Module, trainloader: DataLoader, epochs: int, lr: float) -> float:
-    """Trains the network, and gives the mean loss."""
+    """Train the network, and return the mean loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
     total = 0.0
     net.train()
@@ -67,7 +67,7 @@ def train(net: nn.Module, trainloader: DataLoader, epochs: int, lr: float) -> fl
 
 
 def test(net: nn.Module, testloader: DataLoader) -> tuple[float, float]:
-    """Mean loss and accuracy on the test part."""
+    """Return the mean loss and the accuracy on the test part."""
     net.eval()
     loss, correct = 0.0, 0
     with torch.no_grad():

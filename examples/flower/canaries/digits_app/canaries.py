@@ -1,4 +1,4 @@
-"""Canary nodes: how well the released model hides what one client has sent."""
+"""Canary nodes, which bound from below the epsilon of one client's update."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
@@ -7,7 +7,7 @@ from fedaudit import CanaryClients
 
 
 def canaries(context: Context) -> CanaryClients:
-    """The same canaries on all nodes and the server: who has the seed knows what each sends."""
+    """Return the same canaries on all nodes and the server; the seed determines their updates."""
     config = context.run_config
     return CanaryClients(
         Net(), count=config["canaries"], length=config["clip"], seed=config["canary-seed"]
@@ -15,19 +15,19 @@ def canaries(context: Context) -> CanaryClients:
 
 
 def canary_number(context: Context) -> int | None:
-    """The last nodes are canaries, counted from 0; None for a node that trains."""
+    """Return the number of a canary, from 0, for the last nodes, and None for a training node."""
     node = context.node_config
     number = node["partition-id"] - clients(context, node["num-partitions"])
     return number if number >= 0 else None
 
 
 def clients(context: Context, nodes: int) -> int:
-    """Nodes that train."""
+    """Return the number of nodes that train."""
     return nodes - context.run_config["canaries"]
 
 
 def answered(msg: Message, context: Context, number: int) -> Message:
-    """What a canary sends in the place of what training gives; it counts like any other client."""
+    """Reply with a canary's update instead of a trained one; it has the weight of a client."""
     sent = msg.content["arrays"].to_torch_state_dict()
     arrays = ArrayRecord(canaries(context).upload(number, sent))
     metrics = MetricRecord({"train_loss": 0.0, "num-examples": 1})

@@ -1,4 +1,4 @@
-"""What a client does when it is sent a message, and what a canary does."""
+"""Client: training and evaluation when a message arrives, and the replies of a canary."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -19,7 +19,7 @@ def train(msg: Message, context: Context) -> Message:
     net = received(msg)
     trainloader, _ = loaders(context)
     epochs, lr = context.run_config["local-epochs"], msg.content["config"]["lr"]
-    # All clients have one weight in the average, or noise would hide some less than others.
+    # All clients have weight 1 in the average. Otherwise noise would hide some less than others.
     metrics = {"train_loss": train_fn(net, trainloader, epochs, lr), "num-examples": 1}
     content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=msg)

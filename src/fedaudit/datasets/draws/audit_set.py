@@ -205,7 +205,7 @@ def build_deal(
     *,
     seed: int,
 ) -> Deal:
-    """Return the deal of samples by id, in random orders that reveal no owner.
+    """Return the deal of samples that are given by id; random orders hide their owners.
 
     Raises:
         BadInput: A client has no samples.

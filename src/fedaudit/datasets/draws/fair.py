@@ -46,7 +46,8 @@ def with_canaries(
 ) -> Deal:
     """Turn the audited samples of a deal into canaries, and draw a fair coin for each.
 
-    No client of the deal may train on an audited sample. All targets have equally many coins.
+    No client of the deal may train on an audited sample. The canaries are divided equally among
+    the targets.
 
     Raises:
         BadInput: The kind does not exist.
@@ -237,8 +238,9 @@ def canaries(
         seed: Root seed of all choices.
         targets: Audited clients.
         count: Canaries per target; about half of them are trained on.
-        kind: "mislabelled" for samples of the data set; "noise" for normal numbers about 0, as
-            large as features, which resemble no other sample and barely each other.
+        kind: "mislabelled" for samples of the data set; "noise" for random normal features with
+            mean 0 and the size of real features, which resemble neither other samples nor each
+            other.
 
     Raises:
         BadInput: The kind does not exist, a target or number is out of range, or there are too few

@@ -136,7 +136,7 @@ def sia(
     per_client: int = 100,
     n_unseen: int = 0,
 ) -> Deal:
-    """Audit equally many samples of every client: guessing succeeds with chance 1 / clients.
+    """Audit equally many samples of every client, so guessing has an accuracy of 1 / clients.
 
     Args:
         targets: Clients that are the targets of membership inference.

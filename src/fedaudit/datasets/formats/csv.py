@@ -170,8 +170,8 @@ def _recognised_separator(path: Path, sample: str, is_whole: bool) -> str:
         )
     if fitting:
         return fitting[0]
-    # If none fits, read with the separator of most columns: the error then states where rows
-    # differ.
+    # If none fits, read with the separator that gives the most columns: the error then states
+    # where rows differ.
     return max(widths, key=lambda separator: widths[separator][:1] or [0])
 
 

@@ -119,7 +119,7 @@ def _pixels(
 
 def _deep_type(picture: "Image.Image") -> type[np.generic] | None:
     """Return the type of grey values of more than 8 bits, which a conversion would clip."""
-    # A 16-bit PGM opens as I, and so does a 16-bit PNG in earlier versions of Pillow.
+    # Pillow opens a 16-bit PGM in mode I, and earlier versions a 16-bit PNG too.
     if picture.mode.startswith("I;16") or (
         picture.mode == "I" and picture.format in ("PNG", "PPM")
     ):
@@ -128,7 +128,7 @@ def _deep_type(picture: "Image.Image") -> type[np.generic] | None:
 
 
 def _refuse_mode(name: str, picture: "Image.Image") -> None:
-    """Raise if a mode is not known, so that its conversion could clip values."""
+    """Raise if a picture has an unknown mode, since its conversion could clip values."""
     if _deep_type(picture) is None and picture.mode not in _MODES:
         raise BadInput(
             f"{name} has the mode {picture.mode}, which is not read; convert it to one of "
@@ -143,18 +143,18 @@ def picture_statement(name: str, *parts: Pictures) -> str:
     low = min(part.values.min() for part in parts)
     high = max(part.values.max() for part in parts)
     shortened = sum(part.shortened for part in parts)
-    cut = f"; {shortened:,} have 16 bits per colour, of which 8 are read" if shortened else ""
+    note = f"; {shortened:,} have 16 bits per colour, of which 8 are read" if shortened else ""
     return (
         f"data {name}: {count:,} pictures of {width} x {height} pixels, "
         f"{'grey' if channels == 1 else 'colour'}, {_DEPTHS[parts[0].values.dtype.name]} per "
-        f"value, values from {low:g} to {high:g}{cut}"
+        f"value, values from {low:g} to {high:g}{note}"
     )
 
 
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "La", "RGBa")
 """Modes of 8 bits per channel, whose conversion to grey or colour keeps the range."""
 _DEEP_COLOUR = (";16L", ";16B", ";16N")
-"""Ends of Pillow's names of colours of 16 bits, of which it reads 8."""
+"""Endings of Pillow's names of storage with 16 bits per colour, of which Pillow reads 8."""
 PICTURE_SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif"),
     *(".pgm", ".ppm", ".tif", ".tiff", ".webp"),
@@ -408,7 +408,7 @@ class Decoded(NamedTuple):
     Attributes:
         name: Its name, for messages.
         picture: The picture.
-        is_shortened: Whether its file has more bits per colour.
+        is_shortened: Whether the file has more bits per colour than the picture.
     """
 
     name: str

@@ -42,7 +42,7 @@ from fedaudit.datasets.dataset import DataFile, Dataset, person_setting, with_su
 _MAX_EMPTY_ROWS = 2**24
 _MAX_ARRAYS = 1000
 _NPY = b"\x93NUMPY"
-_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 _HEADERS = {
     (1, 0): ("<H", npy.read_array_header_1_0),
     (2, 0): ("<I", npy.read_array_header_2_0),
@@ -183,8 +183,8 @@ class npz(DataFile):
         positions: Int[ndarray, " samples"] | None,
     ) -> Shaped[ndarray, " samples"]:
         """Return the person of each sample of both parts."""
-        has_no_parts = positions is not None
-        names = [person] if has_no_parts else [f"{person}_train", f"{person}_test"]
+        is_unsplit = positions is not None
+        names = [person] if is_unsplit else [f"{person}_train", f"{person}_test"]
         missing = [name for name in names if name not in stored]
         if missing:
             raise unknown_name("array of people", missing[0], stored)
@@ -312,7 +312,7 @@ def _refuse_unusual_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> N
     for name, count in Counter(entry.filename for entry in entries).items():
         if count > 1:
             raise BadInput(f"{path.name} contains two arrays named {name!r}; store each once")
-    if any(entry.compress_type not in _PACKINGS for entry in entries):
+    if any(entry.compress_type not in _COMPRESSIONS for entry in entries):
         raise Damaged(
             f"{path.name} cannot be read as .npz (an entry has an unknown compression method); "
             "save it with numpy.savez_compressed"

@@ -109,8 +109,8 @@ def _from_picture(path: Path, shape: tuple[int, ...]) -> SingleSample:
     images = stacked(pictures, 1, size=size, grey=shape[0] == 1, on_disk=regular_size(path))
     if images.values.dtype.kind != "u":
         raise BadInput(
-            f"{path} has values that a data set scales by the range of its pictures; ask by the "
-            "row in the scores"
+            f"{path} has more than 16 bits per value, and such values are scaled by the range of "
+            "the data set's training pictures; ask by the sample's row in the scores instead"
         )
     return SingleSample(images.values[0])
 

@@ -67,7 +67,8 @@ def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, 
 def bundled_file(name: str) -> Path | None:
     """Return the path of a data file in scikit-learn, or None if this version has no such file.
 
-    scikit-learn is not imported: this takes half of the time to a small study's first round.
+    scikit-learn is not imported, because the import takes half of the time until the first round
+    of a small study.
     """
     package = find_spec("sklearn")
     path = Path(package.origin if package and package.origin else "").parent

@@ -89,8 +89,8 @@ class hf(TableSource, DataSource):
     Attributes:
         name: Name on the hub, such as "ylecun/mnist".
         config: Name of the data set's configuration; empty for the only one.
-        features: Column of pictures or of rows of numbers, or a list of a table's columns. If it is
-            empty, ``image`` or ``img``, else all columns of a table that have no other role.
+        features: Column of pictures or of rows of numbers, or a list of a table's columns. If
+            empty, ``image`` or ``img``; without these, all columns that have no other role.
         label: Column of class indices; in a table also of texts, or of numbers to predict.
         size: Side in pixels that pictures are resized to; 0 if all have one size.
         grey: Whether only brightness is kept.

@@ -67,8 +67,8 @@ KINDS = (*SHIFTS, ATTRIBUTE)
 class Shift:
     """Minority of clients whose images differ from the majority's.
 
-    Every client draws its amount uniformly from its group's range, and all its images have that
-    amount.
+    Every client draws an angle or a factor, its amount, uniformly from the range of its group. The
+    amount applies to all images of the client.
 
     Attributes:
         kind: "rotation" (degrees) or "brightness" (a factor).

@@ -29,7 +29,7 @@ size."""
 
 
 def unpacked_sizes(path: Path) -> Iterator[int]:
-    """Yield the bytes that a Parquet file unpacks to, a part at a time."""
+    """Yield the sizes in bytes of the parts that a Parquet file unpacks to."""
     from pyarrow import parquet
 
     with open_regular(path) as opened, parquet.ParquetFile(opened) as file:
@@ -38,7 +38,7 @@ def unpacked_sizes(path: Path) -> Iterator[int]:
             next(file.iter_batches(batch_size=1, row_groups=[index]), None)
             group = file.metadata.row_group(index)
             # A single value can be as large as its whole stored column.
-            columns = [group.column(place) for place in range(group.num_columns)]
+            columns = [group.column(number) for number in range(group.num_columns)]
             largest = max((column.total_uncompressed_size for column in columns), default=1)
             rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(largest, 1)))
             for batch in file.iter_batches(batch_size=rows, row_groups=[index]):
@@ -74,7 +74,7 @@ def column_of(table: str, name: str, values: "pyarrow.ChunkedArray") -> Column:
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         coded = values.cast(pyarrow.large_string()).combine_chunks().dictionary_encode()
         codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy()
-        return text_column(codes, [word.strip() for word in coded.dictionary.to_pylist()])
+        return text_column(codes, [text.strip() for text in coded.dictionary.to_pylist()])
     raise BadInput(
         f"column {name!r} of {table!r} has the type {kind}, but only numbers, texts, and true "
         f"and false are read; convert it, or set ignore = ['{name}']"
@@ -90,7 +90,7 @@ class ArrowColumn:
         name: Name of the column.
         values: Chunks of values.
         on_disk: Size in bytes of the table's files.
-        texts: Texts that the values are codes of; None if they are no codes.
+        texts: Texts that the values stand for, if the values are codes; else None.
     """
 
     table: str

@@ -183,7 +183,7 @@ def parsed_number(word: str, decimal: Decimal) -> float | None:
 
 
 def is_code(word: str) -> bool:
-    """Return whether digits have leading zeros, as in 007, and are no number."""
+    """Return True for digits with leading zeros, such as 007, which are a code and no number."""
     return _LEADING_ZERO.match(word) is not None
 
 

@@ -79,8 +79,8 @@ def _table(source: dataframe, frame: object) -> Table:
     if not len(frame) or not names:
         raise BadInput(f"{source.name!r} has no rows or no columns; give a table with both")
     columns = {
-        name: _column(source.name, name, frame.iloc[:, place])
-        for place, name in enumerate(names)
+        name: _column(source.name, name, frame.iloc[:, index])
+        for index, name in enumerate(names)
         if source.reads(name)
     }
     return Table(

@@ -1,4 +1,4 @@
-"""Texts of a table that are probably not what they are read as."""
+"""Checks for texts of a table that would probably be read with the wrong meaning."""
 
 import re
 import unicodedata
@@ -26,8 +26,8 @@ _THOUSANDS = {
 }
 _BELOW_THOUSAND = re.compile(r"[+-]?[0-9]{1,3}")
 _DAY_NUMBER = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
-_FEWEST = 3
-"""Fewest distinct numbers that are taken for dates or thousands."""
+_MIN_DISTINCT = 3
+"""Minimum number of distinct numbers that are taken for dates or thousands."""
 _MISSING_CLASSES = frozenset({"?", "na", "n/a", "#n/a", "nan", "null"})
 """Texts of missing labels, in lower case; other markers such as "none" are often classes."""
 
@@ -72,11 +72,13 @@ def refuse_misread_numbers(table: Table, name: str, column: TextColumn) -> None:
     """Raise if the texts of a column of numbers seem to be dates, or to have marks of thousands.
 
     Raises:
-        BadInput: All texts are such as 20240131; or as 950 and 1.234, with three digits after each
-            mark and none below 1,000 that has one.
+        BadInput: All texts look like 20240131, a date; or like 950 and 1.234, where each mark is
+            followed by three digits and numbers below 1,000 have no mark.
     """
     where = f"column {name!r} of {table.name!r} has"
-    if len(column.texts) >= _FEWEST and all(_DAY_NUMBER.fullmatch(word) for word in column.texts):
+    if len(column.texts) >= _MIN_DISTINCT and all(
+        _DAY_NUMBER.fullmatch(word) for word in column.texts
+    ):
         raise BadInput(
             f"{where} numbers that may be dates; write years, days or other numbers that can be "
             f"compared, set numeric = ['{name}'] if they are no dates, or ignore = ['{name}']"
@@ -84,7 +86,7 @@ def refuse_misread_numbers(table: Table, name: str, column: TextColumn) -> None:
     has_mark = np.array([table.decimal in word for word in column.texts], dtype=bool)
     marked, others = (list(compress(column.texts, mask)) for mask in (has_mark, ~has_mark))
     if (
-        len(marked) >= _FEWEST
+        len(marked) >= _MIN_DISTINCT
         and others
         and all(_THOUSANDS[table.decimal].fullmatch(word) for word in marked)
         and all(_BELOW_THOUSAND.fullmatch(word) for word in others)

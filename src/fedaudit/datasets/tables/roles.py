@@ -49,7 +49,7 @@ def targets_of(
             )
         refuse_infinite(table, name, numbers)
         if np.ptp(numbers.values) == 0:
-            raise _constant(table, f"label {name!r}", "name another label")
+            raise _constant_error(table, f"label {name!r}", "name another label")
         return numbers.values.astype(np.float32), ()
     texts = as_texts(column)
     parsed = [parsed_number(word, table.decimal) for word in texts.texts]
@@ -63,7 +63,7 @@ def targets_of(
         )
     count = len(texts.texts)
     if count < 2:
-        raise _constant(table, f"label {name!r}", "a classifier needs two classes")
+        raise _constant_error(table, f"label {name!r}", "a classifier needs two classes")
     if count > min(_MAX_CLASSES, table.rows // 2):
         raise BadInput(
             f"label {name!r} of {table.name!r} has {count} distinct values in {table.rows} rows, "
@@ -76,7 +76,7 @@ def targets_of(
     return number[texts.codes], tuple(texts.texts[index] for index in order)
 
 
-def _constant(table: Table, what: str, remedy: str) -> BadInput:
+def _constant_error(table: Table, what: str, remedy: str) -> BadInput:
     return BadInput(
         f"{what} of {table.name!r} has the same value in all {table.rows} rows; {remedy}"
     )
@@ -86,7 +86,7 @@ def clients_of(table: Table, name: str) -> TextColumn:
     """Return the client of each row."""
     column = as_texts(_complete_column(table, name, "client"))
     if len(column.texts) < 2:
-        raise _constant(table, f"client {name!r}", "leave client out, or give two clients")
+        raise _constant_error(table, f"client {name!r}", "leave client out, or give two clients")
     refuse_similar_names(table, f"client {name!r}", column.texts)
     counts = column.counts
     if counts.min() < _MIN_ROWS:
@@ -188,7 +188,7 @@ def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> No
         )
     # A constant column with gaps is useful, because the indicator of a gap is a feature.
     if not len(present) or (np.ptp(present) == 0 and len(present) == table.rows):
-        raise _constant(table, f"column {name!r}", f"set ignore = ['{name}']")
+        raise _constant_error(table, f"column {name!r}", f"set ignore = ['{name}']")
     if table.rows > 2 and bool((np.diff(np.sort(column.values)) == 1).all()):
         raise BadInput(
             f"column {name!r} of {table.name!r} numbers the rows, and would identify each row; set "
@@ -199,7 +199,7 @@ def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> No
 def _refuse_useless_texts(table: Table, name: str, column: TextColumn) -> None:
     n_present, n_texts = int(column.counts.sum()), len(column.texts)
     if n_texts + bool(column.missing.any()) < 2:
-        raise _constant(table, f"column {name!r}", f"set ignore = ['{name}']")
+        raise _constant_error(table, f"column {name!r}", f"set ignore = ['{name}']")
     if n_texts == n_present > 2:
         raise BadInput(
             f"column {name!r} of {table.name!r} has a different text in each of its {n_texts} "

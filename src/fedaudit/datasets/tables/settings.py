@@ -37,7 +37,9 @@ Categories: TypeAlias = Annotated[
 ]
 Scalings: TypeAlias = Annotated[
     Mapping[str, Sequence[float]],
-    Condition('a mean and a positive spread by column, such as {"age": [40, 12]}', _are_pairs),
+    Condition(
+        'a mean and a positive standard deviation by column, such as {"age": [40, 12]}', _are_pairs
+    ),
 ]
 Width: TypeAlias = Annotated[int, Range(ge=2, le=2**16)]
 

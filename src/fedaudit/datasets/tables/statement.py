@@ -10,7 +10,7 @@ from fedaudit.datasets.tables.settings import TableSettings
 
 _ROLES = ("label", "client", "person", "group")
 _LISTED = 40
-"""Most columns, classes or clients that are listed."""
+"""Maximum number of columns, classes or clients that are listed."""
 
 
 def statement_of(

@@ -148,7 +148,7 @@ def rows_with(stored: StoredTable, cells: Mapping[str, object]) -> Bool[ndarray,
 
     Args:
         stored: The table.
-        cells: A value for each column of features, and for further columns if they are to agree. A
+        cells: A value for each column of features, and for any other columns that must match. A
             missing value is None, NaN, an empty text, or a text of the setting ``missing``.
 
     Raises:
