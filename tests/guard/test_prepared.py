@@ -68,8 +68,8 @@ def test_a_prepared_guard_has_bit_identical_signals_and_equal_decisions(
     assert prepared == plain
     assert here
     assert not any(names & GRADIENTS for names in here), "they are measured in the second process"
-    plain, prepared = (measured_rounds_in(tmp_path / name) for name in ("plain", "prepared"))
-    for left, right in zip(plain, prepared, strict=True):
+    rounds = [measured_rounds_in(tmp_path / name) for name in ("plain", "prepared")]
+    for left, right in zip(*rounds, strict=True):
         assert [*left.measured.signals] == [*right.measured.signals]
         assert left.notes == {**right.notes, "run": left.notes["run"]}
         for name, values in left.measured.signals.items():
