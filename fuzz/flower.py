@@ -1,6 +1,7 @@
 """Replies of Flower's nodes, as the bytes that come over the network; needs Flower."""
 
 from functools import cache
+from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
@@ -10,6 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.integrations.flower.ledger import FlowerLedger
 from fedaudit.live.recorder import Recorder
+from fedaudit.live.recording import Recording, new_recording
 from fuzz import nodes
 
 # What Flower's own processes say of themselves when they start; messages ask for it.
@@ -21,6 +23,11 @@ class Listening(Recorder):
 
     def __init__(self) -> None:
         self.refusal: FedauditError | None = None
+
+    @property
+    def recording(self) -> Recording:
+        settings = {"view": "uploads", "every": 1, "keep": "signals", "attacks": (), "classes": 2}
+        return new_recording(Path("fuzzed"), "", targets=(1,), **settings)
 
     @property
     def sees_uploads(self) -> bool:

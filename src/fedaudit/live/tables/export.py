@@ -1,4 +1,4 @@
-"""Table of signals of a recording, which a site can send without its samples."""
+"""Conversion of a recording to a table of signals, which a site can send without its samples."""
 
 import csv
 import io
@@ -20,18 +20,18 @@ from fedaudit.observe.measurements import MeasuredRound, read_measured
 def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarray]:
     """Return the signals of a recording, or of a guard's folder, as a table without samples.
 
-    :func:`from_signals` records the tables of several sites together. A table states for each
-    audited sample whether the client trains on it, and has no features and no labels. Samples are
-    numbered, and have the client's name in theirs.
+    :func:`from_signals` records the tables of several sites together. The table states for each
+    audited sample whether the client trains on it, but has neither features nor labels. The name
+    of a sample is the client's name and a number.
 
     Args:
         recording: Folder of a recording of the view "uploads", or of a guard.
         client: Name of the client in the table, for a recording of a single client; by default
-            that of the recording. Clients of two tables need different names.
+            its name in the recording. Clients of different tables need different names.
 
     Raises:
-        BadInput: The folder has no recording of uploads, no measured round, no signal that a table
-            can have, or several clients to name.
+        BadInput: The folder has no recording of uploads, no measured round, or no signal that a
+            table can have; or ``client`` is invalid or names one of several clients.
         Damaged: A file is missing or cannot be read.
 
     Examples:
@@ -63,10 +63,10 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
     if client:
         if len(numbers) > 1:
             raise BadInput(
-                f"{folder} has {len(numbers)} clients, and {option('client')} names one; leave it "
-                "out"
+                f"{folder} has {len(numbers)} clients, and {option('client')} names one; omit this "
+                "option"
             )
-        names = {numbers[0]: _name(client)}
+        names = {numbers[0]: _valid_name(client)}
     columns = [
         name for name, column in SIGNAL_COLUMNS.items() if column.signal in rounds[0].signals
     ]
@@ -77,9 +77,9 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
         )
     prefix = names[numbers[0]] if len(numbers) == 1 else settings.name
     sample = np.array([f"{prefix}-{number}" for number in range(len(audit))], dtype=object)
-    per_sample = {"sample": sample, "owner": _texts(names, audit.owner)}
+    per_sample = {"sample": sample, "owner": _names_of(names, audit.owner)}
     if (audit.panel != NOBODY).all():
-        per_sample["drawn_for"] = _texts(names, audit.panel)
+        per_sample["drawn_for"] = _names_of(names, audit.panel)
     parts = [
         {
             "round": np.full(len(audit), round.index),
@@ -97,14 +97,15 @@ def _clients(rounds: list[MeasuredRound]) -> set[int]:
     return {client for round in rounds for client in round.clients}
 
 
-def _name(client: str) -> str:
+def _valid_name(client: str) -> str:
     name = plain_name(client)
     if not name or len(name) > 200:
         raise BadInput(f"{option('client')} is {client[:80]!r}; give a name of 1 to 200 letters")
     return name
 
 
-def _texts(names: Mapping[int, str], numbers: ndarray) -> ndarray:
+def _names_of(names: Mapping[int, str], numbers: ndarray) -> ndarray:
+    """Return the name of each client number; empty for held-out samples."""
     return np.array([names.get(number, "") for number in numbers.tolist()], dtype=object)
 
 
@@ -114,7 +115,7 @@ def _column(name: str, round: MeasuredRound, row: int) -> ndarray:
 
 
 def csv_of(table: Mapping[str, ndarray]) -> str:
-    """Return a table as text; numbers are written in full."""
+    """Return a table as CSV; numbers are written with all digits."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
