@@ -68,8 +68,8 @@ def test_a_prepared_guard_decides_by_the_same_bits(
     assert prepared == plain
     assert here
     assert not any(names & GRADIENTS for names in here), "they are measured in the second process"
-    plain, prepared = (measured_rounds_in(tmp_path / name) for name in ("plain", "prepared"))
-    for left, right in zip(plain, prepared, strict=True):
+    stored = (measured_rounds_in(tmp_path / name) for name in ("plain", "prepared"))
+    for left, right in zip(*stored, strict=True):
         assert [*left.measured.signals] == [*right.measured.signals]
         assert left.notes == {**right.notes, "run": left.notes["run"]}
         for name, values in left.measured.signals.items():
