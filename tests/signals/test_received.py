@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedaudit.core.values import Model, Samples
 from fedaudit.models import architecture
@@ -13,9 +15,10 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals import gradients
 from fedaudit.signals.base import Signal
 from fedaudit.signals.gradients import gradient_products, keep_chunks
-from fedaudit.signals.kernels import FormedGradients, plan
+from fedaudit.signals.kernels import FormedGradients, LayerProducts
 from fedaudit.signals.kernels.capture import Uncapturable
 from fedaudit.signals.kernels.kept import KeptChunks
+from fedaudit.signals.kernels.plan import measure_chunk
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.received import Prepares, Received
 from fedaudit.signals.updates import (
@@ -74,11 +77,10 @@ def cnn(count: int = 150) -> tuple[Model, Samples]:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of samples of each chunk that is passed through the model with the update."""
     passed = list[int]()
-    measure = plan.measure_chunk
 
-    def watch(capture, kernels, x, y, clients):  # type: ignore[no-untyped-def]
+    def watch(capture: Any, kernels: Any, x: Tensor, y: Tensor, clients: int) -> LayerProducts:
         passed.append(len(x))
-        return measure(capture, kernels, x, y, clients)
+        return measure_chunk(capture, kernels, x, y, clients)
 
     monkeypatch.setattr(gradients, "measure_chunk", watch)
     return passed
