@@ -57,7 +57,7 @@ class Algorithm(Protocol):
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Type of upload, which defenses must accept: Update, Gradient or Logits."""
+        """Type of the clients' uploads (Update, Gradient or Logits), which defenses must accept."""
         ...
 
     def start(self, seed: int) -> Params:
