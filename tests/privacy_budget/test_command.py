@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedaudit as fa
+from fedaudit.gate.policy import DEFAULT_POLICY
 from tests.privacy_budget.setups import client
 from tests.programs import exit_code
 
@@ -80,3 +81,16 @@ def test_wrong_options_are_refused(
 ) -> None:
     assert exit_code("budget", path, *words) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_files_of_another_kind_are_named(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(DEFAULT_POLICY)
+    assert exit_code("budget", policy) == 2
+    assert "policy.toml is a policy and not a privacy set-up" in capsys.readouterr().err
+    assert exit_code("run", path) == 2
+    assert "is a privacy set-up and not a study; `fedaudit budget` takes it" in (
+        capsys.readouterr().err
+    )

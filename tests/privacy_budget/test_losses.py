@@ -1,6 +1,8 @@
 """Epsilon of compositions with known answers."""
 
 import math
+from collections import Counter
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import scipy as sp
 from fedaudit.defenses.ldp.additive import epsilon_of_gaussian
 from fedaudit.plan.values import settings_from
 from fedaudit.privacy_budget.losses import Losses, Release, _curve, release_of
-from fedaudit.privacy_budget.setup import PrivacySetup, Unit
+from fedaudit.privacy_budget.setup import PrivacySetup, Unit, _tree_releases
 from tests.privacy_budget.setups import client, sample, setup
 
 
@@ -185,3 +187,55 @@ def test_a_person_may_be_in_the_batches_of_several_clients() -> None:
     resolved = settings_from(setup(phase, **several), PrivacySetup)
     assert release_of(resolved, resolved.phase[0], "person").distance == 16
     assert release_of(resolved, resolved.phase[0], "client").distance == 8
+
+
+def test_a_tree_that_a_client_enters_once_has_its_height_as_releases() -> None:
+    tree = client(tree_aggregation=True, participations=1, noise_multiplier=5.0)
+    for rounds, height in ((1, 1), (7, 3), (8, 4), (1000, 10)):
+        alike = setup(client(noise_multiplier=5.0, rounds=height))
+        assert epsilon(setup(tree | {"rounds": rounds})) == pytest.approx(epsilon(alike))
+
+
+def test_a_tree_agrees_with_dp_accounting() -> None:
+    rdp = pytest.importorskip("dp_accounting.rdp")
+    import dp_accounting
+
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    theirs, alike = rdp.RdpAccountant(neighboring_relation=relation), rdp.RdpAccountant()
+    theirs.compose(dp_accounting.SingleEpochTreeAggregationDpEvent(5.0, 1000))
+    alike.compose(dp_accounting.GaussianDpEvent(5.0), _tree_releases(1000, 1, 1))
+    assert theirs.get_epsilon(1e-6) == pytest.approx(alike.get_epsilon(1e-6))
+
+
+def largest_sum_of_squares(rounds: int, participations: int, separation: int) -> int:
+    """Try all positions of a client's rounds."""
+    best = 0
+    for positions in combinations(range(rounds), participations):
+        if any(b - a < separation for a, b in pairwise(positions)):
+            continue
+        total, width = 0, 1
+        while width <= rounds:
+            nodes = Counter(position // width for position in positions)
+            total += sum(n**2 for node, n in nodes.items() if (node + 1) * width <= rounds)
+            width *= 2
+        best = max(best, total)
+    return best
+
+
+@pytest.mark.parametrize("rounds", [1, 5, 8, 13, 16])
+@pytest.mark.parametrize("participations", [1, 2, 3])
+@pytest.mark.parametrize("separation", [1, 3, 5])
+def test_the_bound_of_a_tree_is_at_most_a_third_above_the_worst_positions(
+    rounds: int, participations: int, separation: int
+) -> None:
+    exact = max(
+        largest_sum_of_squares(rounds, count, separation) for count in range(1, participations + 1)
+    )
+    assert exact <= _tree_releases(rounds, participations, separation) <= 4 / 3 * exact
+
+
+def test_a_longer_tree_with_more_participations_costs_more() -> None:
+    tree = client(tree_aggregation=True, participations=4, least_separation=20)
+    values = [epsilon(setup(tree), rounds=rounds) for rounds in (1, 20, 50, 100, 101, 120)]
+    assert values == sorted(values)
+    assert values[-1] > values[-2] > values[-3]

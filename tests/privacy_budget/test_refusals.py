@@ -61,6 +61,14 @@ REFUSED = {
     "DP-SGD clips each sample's gradient": sample(order=["clip", "noise", "sum"]),
     "secure_aggregation is for updates": sample(secure_aggregation=True),
     "local steps over all rounds": sample(rounds=10**6, epochs=None, steps=10**6),
+    "tree_aggregation needs participations": client(tree_aggregation=True),
+    "tree_aggregation is noise of the server": client(
+        tree_aggregation=True, participations=2, sampling="poisson", rate=0.1, amplification=False
+    ),
+    "least_separation has an effect only": client(least_separation=3),
+    "not accounted for with tree_aggregation": client(
+        tree_aggregation=True, participations=2, adaptive_clipping=True, clipped_count_stddev=5.0
+    ),
     "rounds": client(rounds=0),
     "noise_multiplier": client(noise_multiplier=float("nan")),
     "clip": client(clip=-1.0),

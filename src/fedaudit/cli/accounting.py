@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import DataDir, app, log
+from fedaudit.cli.application import (
+    HAVE_RECORDS,
+    PRIVACY_SETUP,
+    STUDY,
+    DataDir,
+    app,
+    expecting,
+    log,
+)
 
 
 @app.command
@@ -48,15 +56,16 @@ def budget(
     from fedaudit.privacy_budget.budget import EXIT_CODES
     from fedaudit.privacy_budget.budget import budget as compute_budget
 
-    result = compute_budget(
-        setup,
-        target=target,
-        unit=unit,
-        delta=delta,
-        every=every,
-        record=record,
-        data_dir=data_dir,
-    )
+    with expecting(setup, PRIVACY_SETUP, STUDY, *HAVE_RECORDS):
+        result = compute_budget(
+            setup,
+            target=target,
+            unit=unit,
+            delta=delta,
+            every=every,
+            record=record,
+            data_dir=data_dir,
+        )
     if json:
         print(result.to_json())
     else:

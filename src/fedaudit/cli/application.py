@@ -334,6 +334,7 @@ class Kind(NamedTuple):
 
 STUDY = Kind("a study", "`fedaudit run` runs it")
 POLICY = Kind("a policy", "`fedaudit gate`, `summary` and `pack` take it as --policy")
+PRIVACY_SETUP = Kind("a privacy set-up", "`fedaudit budget` takes it")
 RECORD = Kind(
     "the record of a run", "`fedaudit report`, `summary`, `compare`, `gate` and `pack` take it"
 )
@@ -391,7 +392,12 @@ def _kind_of_file(path: Path) -> Kind | None:
 
 
 def _kind_of_tables(tables: dict[str, object]) -> Kind | None:
-    """Return whether tables are rather those of a study or of a policy; None if undecided."""
+    """Return the kind with more of the tables, a study or a policy; None if neither has.
+
+    A privacy set-up is recognised by its phases.
+    """
+    if "phase" in tables:
+        return PRIVACY_SETUP
     from fedaudit.gate.policy import Policy
     from fedaudit.plan.games import GameStudy
     from fedaudit.plan.sections import Study

@@ -142,7 +142,9 @@ class Losses:
             within = min(rounds, phase.rounds)
             counts.append(self._setup.releases(phase, within))
             rounds -= within
-        counts[-1] += rounds * self._setup.releases(self._setup.phase[-1], 1)
+        if rounds:
+            last = self._setup.phase[-1]
+            counts[-1] = self._setup.releases(last, last.rounds, further=rounds)
         return counts
 
 

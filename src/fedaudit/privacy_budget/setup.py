@@ -65,6 +65,11 @@ class Phase(_Table):
         participations: Largest number of rounds of this phase in which one client takes part; all
             rounds by default. With random sampling of clients, it counts only without
             ``amplification``.
+        least_separation: Smallest number of rounds from one round in which a client takes part to
+            its next one, for ``tree_aggregation``; 1 by default.
+        tree_aggregation: Whether the noise is that of DP-FTRL: the sums of all rounds are the
+            leaves of a binary tree, and each node with all of its leaves is released with noise.
+            The noise multiplier is that of a node.
         amplification: Whether random sampling counts. It must not if an adversary learns who takes
             part in a round.
         adaptive_clipping: Whether the clip follows a quantile of the norms.
@@ -93,6 +98,8 @@ class Phase(_Table):
     steps: _Rounds | None = None
     epochs: _Rounds | None = None
     participations: _Rounds | None = None
+    least_separation: _Rounds | None = None
+    tree_aggregation: bool = False
     amplification: bool = True
     adaptive_clipping: bool = False
     clipped_count_stddev: _AboveZero | None = None
@@ -120,7 +127,14 @@ class Phase(_Table):
     @model_validator(mode="after")
     def _is_mechanism(self) -> "Phase":
         """Raise if the steps give no differential privacy, or a setting has no effect."""
-        for check in (_check_noise, _check_order, _check_sampling, _check_clients, _check_work):
+        for check in (
+            _check_noise,
+            _check_order,
+            _check_sampling,
+            _check_clients,
+            _check_work,
+            _check_tree,
+        ):
             check(self)
         return self
 
@@ -279,6 +293,48 @@ def _check_work(phase: Phase) -> None:
         )
 
 
+def _check_tree(phase: Phase) -> None:
+    if not phase.tree_aggregation:
+        if phase.least_separation is not None:
+            raise BadInput("least_separation has an effect only with tree_aggregation = true")
+        return
+    if phase.participations is None:
+        raise BadInput(
+            "tree_aggregation needs participations, the largest number of rounds of the phase in "
+            "which one client takes part"
+        )
+    if (phase.protects, phase.sampling, phase.order) != ("client", "all", ("clip", "sum", "noise")):
+        raise BadInput(
+            "tree_aggregation is noise of the server on sums of clipped updates; give protects = "
+            "'client', and leave out sampling and order"
+        )
+    if phase.adaptive_clipping:
+        raise BadInput(
+            "the noisy count of adaptive clipping is not accounted for with tree_aggregation; give "
+            "the total noise multiplier and leave out adaptive_clipping"
+        )
+
+
+def _tree_releases(rounds: int, participations: int, separation: int) -> int:
+    """Return the largest sum of squares of a client's contributions to all nodes of a tree.
+
+    The nodes are one Gaussian release, whose sensitivity is the root of this sum. The bound allows
+    the worst positions of a client's rounds for each level of the tree separately.
+
+    Source: Kairouz et al. 2021 ("Practical and private (deep) learning without sampling or
+        shuffling"), appendix D, which maximises over one choice of positions for all levels.
+    """
+    participations = min(participations, -(-rounds // separation))
+    total, width = 0, 1
+    while width <= rounds:
+        most = min(participations, -(-width // separation))
+        full, rest = divmod(participations, most)
+        nodes = rounds // width
+        total += most**2 * min(full, nodes) + (rest**2 if full < nodes else 0)
+        width *= 2
+    return total
+
+
 class PrivacySetup(_Table):
     """Privacy set-up of a federation.
 
@@ -408,9 +464,21 @@ class PrivacySetup(_Table):
         samples = self.samples or 1
         return sampling_rate(phase.batch_size or samples, samples)
 
-    def releases(self, phase: Phase, rounds: int) -> int:
-        """Return in how many releases of the first rounds of a phase a unit may take part."""
-        rounds = min(rounds, phase.participations or rounds)
+    def releases(self, phase: Phase, rounds: int, further: int = 0) -> int:
+        """Return in how many releases of the first rounds of a phase a unit may take part.
+
+        Releases of a tree are counted by the number of independent releases that reveal as much.
+
+        Args:
+            phase: The phase.
+            rounds: Number of its first rounds.
+            further: Number of rounds after the phase in which the unit takes part.
+        """
+        if phase.tree_aggregation:
+            separation = phase.least_separation or 1
+            participations = (phase.participations or rounds) + further
+            return _tree_releases(rounds + further * separation, participations, separation)
+        rounds = min(rounds, phase.participations or rounds) + further
         if phase.protects == "client":
             return rounds
         if phase.sampling == "shuffle":
