@@ -260,8 +260,8 @@ def attack(
         from fedaudit.live.recording import is_recording
         from fedaudit.study.running.reattack import changed_figures, reattack
 
-    record_saved(recording, saved, device)
     first = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
+    record_saved(recording, saved, names[:first], device)
     folder = out or own_place(recording, ATTACKED)
     if is_recording(recording):
         changed = changed_figures(settings_from(names[first:]))
