@@ -24,7 +24,7 @@ from tests.programs import exit_code
 
 SITES = ("ward a", "ward-b", "C")
 AUDITED = 160
-ATTACKS = ("loss-series", "avg-cosine")
+ATTACKS = ("loss-series", "avg-cosine", "avg-projres")
 
 
 def network() -> nn.Module:
@@ -83,12 +83,14 @@ def test_the_joint_audit_has_the_figures_of_each_site(
 ) -> None:
     joint = tmp_path / "joint"
     words = ("--signals", tables, "--fair", "--sizes", "ward a=160,ward-b=170,C=180")
-    assert exit_code("attack", joint, *words) == 0
+    assert exit_code("attack", joint, *ATTACKS, *words) == 0
     assert "3 clients and 480 samples" in " ".join(capsys.readouterr().out.split())
     recording, record = read_recording(joint), read_record(joint / "attacked" / "record.json")
     assert sorted(recording.names.values()) == sorted(SITES)
     assert recording.table == "separate"
-    assert "compares all clients at each sample" in recording.refused["fedmia-1"]
+    by_default = fa.from_signals(sorted(tables.glob("*.csv")), out=tmp_path / "default", fair=True)
+    refused = read_recording(by_default).refused
+    assert "compares all clients at each sample" in refused["fedmia-1"]
     assert read_audit(joint).samples.features.numel() == 0
     number_of = {name: number for number, name in recording.names.items()}
     found = figures(record)
@@ -108,7 +110,8 @@ def test_a_table_has_signals_and_membership_and_no_samples(guards: Path, tables:
     audit = read_audit(guards / SITES[0])
     with (tables / f"{SITES[0]}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert set(rows[0]) == {"round", "client", "sample", "owner", "drawn_for", "loss", "cosine"}
+    signals = {"loss", "cosine", "projection_residual"}
+    assert set(rows[0]) == {"round", "client", "sample", "owner", "drawn_for", *signals}
     assert len(rows) == 2 * AUDITED
     assert [row["owner"] for row in rows[:AUDITED]] == [
         SITES[0] if owner >= 0 else "" for owner in audit.owner.tolist()
@@ -134,7 +137,7 @@ def test_tables_that_do_not_fit_are_refused_in_one_sentence(
     assert exit_code("signals", guards / SITES[1], "--out", same_client, "--client", "ward a") == 0
     cases = {
         "client ward a is in the tables 1 and 2": same_client.read_text(),
-        "the column 'cosine' is in only one of": "\n".join(
+        "the column 'projection_residual' is in only one of": "\n".join(
             line.rpartition(",")[0] for line in text.splitlines()
         ),
         "there is no row of sample ward-b-7": "\n".join([header, *lines[:7], *lines[8:]]),
@@ -143,8 +146,10 @@ def test_tables_that_do_not_fit_are_refused_in_one_sentence(
         if ",ward-b-0,ward-b," in text
         else text.replace("ward-b,ward-b-0,,", "ward-b,ward-b-0,ward-b,", 1),
         "is not a finite number": re.sub(r"^(1,ward-b,.*),[^,]*$", r"\1,nan", text, flags=re.M),
-        "cosine has values from": re.sub(r"^(1,ward-b,.*),[^,]*$", r"\1,7", text, flags=re.M),
-        "values in line 3 and 7 columns": "\n".join([header, lines[0], lines[1] + ",1"]),
+        "projection_residual has values from": re.sub(
+            r"^(1,ward-b,.*),[^,]*$", r"\1,7", text, flags=re.M
+        ),
+        "values in line 3 and 8 columns": "\n".join([header, lines[0], lines[1] + ",1"]),
         "no column of table 2": text.replace("cosine", "cosin", 1),
         "is not a CSV file|cannot be read|single column": "\0\1",
     }

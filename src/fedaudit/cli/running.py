@@ -262,9 +262,9 @@ def attack(
         from fedaudit.live.recording import is_recording
         from fedaudit.study.running.reattack import changed_figures, reattack
 
-    record_saved(recording, saved, device)
     n_attacks = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     attacks, settings = names[:n_attacks], settings_from(names[n_attacks:])
+    record_saved(recording, saved, attacks, device)
     folder = out or unlinked_path(recording, ATTACKED)
     if is_recording(recording):
         with bars() as progress:

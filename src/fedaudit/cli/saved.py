@@ -1,7 +1,7 @@
 """Options of ``fedaudit attack`` for saved models and for tables of signals."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -70,7 +70,9 @@ _OF_SIGNALS = ("signals", "references", "fair")
 _OF_BOTH = ("sizes", "view")
 
 
-def record_saved(recording: Path, options: SavedOptions, device: str) -> None:
+def record_saved(
+    recording: Path, options: SavedOptions, attacks: Sequence[str], device: str
+) -> None:
     """Write a recording from saved models or tables of signals, if the options name any.
 
     Raises:
@@ -80,11 +82,11 @@ def record_saved(recording: Path, options: SavedOptions, device: str) -> None:
     changed = [name for name, value in vars(options).items() if value != defaults[name]]
     if options.checkpoints is not None:
         _refuse_options(changed, _OF_SIGNALS, "--signals, and not to --checkpoints")
-        _record_checkpoints(recording, options.checkpoints, options, device)
+        _record_checkpoints(recording, options.checkpoints, options, attacks, device)
     elif options.signals:
         of_models = [name for name in changed if name not in (*_OF_SIGNALS, *_OF_BOTH)]
         _refuse_options(changed, of_models, "--checkpoints, and not to --signals")
-        _record_signals(recording, options)
+        _record_signals(recording, options, attacks)
     else:
         _refuse_options(changed, _OF_SIGNALS, "--signals FILE")
         _refuse_options(changed, _OF_BOTH, "--checkpoints FOLDER or --signals FILE")
@@ -102,7 +104,19 @@ def _refuse_options(
         )
 
 
-def _record_checkpoints(recording: Path, folder: Path, options: SavedOptions, device: str) -> None:
+def _recorded_for(attacks: Sequence[str]) -> Sequence[str]:
+    """Return the attacks to record for; empty for all of the default set that are possible.
+
+    Attacks of the default set can then be run later, without recording again.
+    """
+    from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET
+
+    return () if {*attacks} <= {*ATTACK_SETS[DEFAULT_SET]} else attacks
+
+
+def _record_checkpoints(
+    recording: Path, folder: Path, options: SavedOptions, attacks: Sequence[str], device: str
+) -> None:
     if not options.network or not options.samples:
         missing = "network" if not options.network else "samples"
         raise BadInput(
@@ -136,12 +150,13 @@ def _record_checkpoints(recording: Path, folder: Path, options: SavedOptions, de
         sizes=sizes,
         gaps=options.gaps,
         view=options.view,
+        attacks=_recorded_for(attacks),
         device=device,
         log=log,
     )
 
 
-def _record_signals(recording: Path, options: SavedOptions) -> None:
+def _record_signals(recording: Path, options: SavedOptions, attacks: Sequence[str]) -> None:
     from fedaudit.live.tables.record import from_signals
 
     from_signals(
@@ -150,6 +165,7 @@ def _record_signals(recording: Path, options: SavedOptions) -> None:
         fair=options.fair,
         sizes=_sizes(options),
         references=options.references,
+        attacks=_recorded_for(attacks),
         view=options.view or "uploads",
         log=log,
     )

@@ -56,6 +56,8 @@ def from_signals(
     - ``cosine``: the cosine between the gradient of the sample's loss at the model that was sent,
       and the sent model minus the client's model; it is larger for members;
     - ``gradient_norm``: the norm of this gradient;
+    - ``projection_residual``: the share of what the sample feeds into a linear layer that lies
+      outside the row space of the layer's update;
     - ``global_loss``, ``global_confidence``: the loss and the confidence under the global model
       after the round.
 

@@ -27,7 +27,7 @@ from fedaudit.signals.outputs import (
     PosteriorSpread,
     ScaledLogit,
 )
-from fedaudit.signals.updates import GradientCosine, GradientNorm
+from fedaudit.signals.updates import GradientCosine, GradientNorm, ProjectionResidual
 
 _LARGEST = 1e100
 _LARGEST_NORM = 1e50
@@ -57,6 +57,9 @@ SIGNAL_COLUMNS: Mapping[str, SignalColumn] = {
         lambda v: np.sqrt(np.maximum(-v, 0)),
         0.0,
         _LARGEST_NORM,
+    ),
+    "projection_residual": SignalColumn(
+        ProjectionResidual().name, np.negative, np.negative, 0.0, 1.0
     ),
     "global_loss": SignalColumn(Loss("global").name, np.negative, np.negative, -_LARGEST, _LARGEST),
     "global_confidence": SignalColumn(
