@@ -144,7 +144,7 @@ def test_training_waits_only_if_the_queue_is_full(
             assert len(waiting(tmp_path)) <= 2
     assert len(read_round_log(tmp_path)) == ROUNDS
     (told,) = [text for text in said if " waits " in text]
-    assert told.startswith("round 3 waits until one of 2 earlier ones is measured"), "too early"
+    assert told.startswith("round 3 waits until one of 2 other rounds is measured"), "too early"
 
 
 def test_a_round_file_that_cannot_be_deleted_is_measured_once(

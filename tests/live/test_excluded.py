@@ -40,7 +40,7 @@ def test_an_excluded_client_is_listed_as_untested(tmp_path: Path) -> None:
         for live in later:
             made.round(live.number, sent=live.sent, uploads=live.uploads, after=live.after)
     found = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
-    assert f"What client 1 sent in round 1: {WHY}" in found.untested
+    assert f"The upload of client 1 in round 1: {WHY}" in found.untested
 
 
 def test_uploads_of_unknown_clients_are_noted_and_the_round_is_measured(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_controls_without_inputs_are_run_and_other_controls_are_listed(
     assert all(control.passed for control in record.controls)
     missing = " ".join(record.untested)
     assert "neither accuracy nor untrained models" in missing
-    assert "Whether inputs alone distinguish members" in missing
+    assert "Whether features distinguish members" in missing
     assert not [e for e in record.estimates if e.topic == "utility"]
 
 

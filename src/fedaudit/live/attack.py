@@ -336,14 +336,13 @@ def _untested(
     if recording.view == "uploads" and len({c for m in contents.measured for c in m.clients}) == 1:
         yield (
             "Attacks that compare clients, such as FedMIA: the uploads of one client are recorded. "
-            "A server that sees the uploads of all clients can find more, so that the figures are "
-            "a lower bound on what it can find."
+            "A server that sees the uploads of all clients may find more leakage than this report."
         )
     if recording.not_uploaded:
         listed = plain(", ".join(recording.not_uploaded[:_MAX_LISTED]))
         yield (
-            f"What stays at the clients ({listed}): if uploads lack it, the values that were sent "
-            "to the clients were measured instead of the clients' own."
+            f"The parameters that stay at the clients ({listed}): if uploads lack them, the values "
+            "that were sent to the clients were measured instead."
         )
     if estimated := [entry for entry in contents.stored if ESTIMATED in entry.notes]:
         rounds = _rounds([entry.measured.index for entry in estimated])
@@ -358,18 +357,18 @@ def _untested(
         yield f"Uploads of clients that did not reply, in {_rounds(partial)}."
     if incomplete := [entry for entry in contents.log if entry.note]:
         rounds = _rounds([entry.round for entry in incomplete])
-        yield f"What was not recorded of {rounds}: {plain(incomplete[0].note)}"
+        yield f"Data of {rounds} that could not be recorded: {plain(incomplete[0].note)}"
     for client in sorted({client for entry in contents.log for client in entry.excluded}):
         entries = [entry for entry in contents.log if client in entry.excluded]
         why = plain(entries[0].excluded[client])
-        yield f"What client {client} sent in {_rounds([entry.round for entry in entries])}: {why}"
+        yield f"The upload of client {client} in {_rounds([e.round for e in entries])}: {why}"
     logged = {entry.round for entry in contents.log}
     if unmeasured := sorted({*contents.waiting} - logged):
-        yield f"What happened in {_rounds(unmeasured)}, still to be measured."
+        yield f"{_rounds(unmeasured).capitalize()}: still to be measured."
     if unknown := sorted({*range(1, max(logged, default=0) + 1)} - logged - {*contents.waiting}):
-        yield f"What happened in {_rounds(unknown)}, which the recorder did not receive."
+        yield f"{_rounds(unknown).capitalize()}: not received by the recorder."
     if not has_features:
-        yield "Whether inputs alone distinguish members: the recording keeps no samples."
+        yield "Whether features distinguish members without a model: no samples are stored."
 
 
 def _rounds(numbers: Sequence[int]) -> str:

@@ -313,7 +313,7 @@ class Measuring:
             )
         elif len(waiting(self._folder)) >= MOST_WAITING:
             self._log_once(
-                f"round {entry.round} waits until one of {MOST_WAITING} earlier ones is measured; "
+                f"round {entry.round} waits until one of {MOST_WAITING} other rounds is measured; "
                 "measuring takes longer than training, see every= and measure='after'"
             )
             began = monotonic()

@@ -253,7 +253,7 @@ class _SharedTensors:
         return {name: value.clone() for name, value in self._tensors.items()}
 
     def holds(self, tensors: Params) -> bool:
-        """Return True if the stored tensors equal the given ones."""
+        """Return True if the stored tensors equal these tensors."""
         return self._have_same_form(tensors) and all(
             torch.equal(value, self._tensors[name]) for name, value in tensors.items()
         )

@@ -392,7 +392,7 @@ class Shape:
             )
 
     def change_of(self, weights: Weights, *, whose: str) -> Params:
-        """Return an update or gradient of trainable parameters; unsent ones are zero."""
+        """Return an update or gradient of trainable parameters; unsent parameters have zeros."""
         named = self._named(weights, whose)
         self._refuse_unsent(named, whose)
         return {

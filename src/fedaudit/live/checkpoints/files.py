@@ -86,7 +86,7 @@ def read_checkpoint(path: Path, *, within: Path | None = None) -> StoredWeights:
         within: Folder that must contain the file after all links are followed; None for any.
 
     Returns:
-        Arrays by parameter name, or a list of arrays if an ``.npz`` file has only numbered ones.
+        Arrays by parameter name, or a list of arrays if an ``.npz`` file has only numbered arrays.
 
     Raises:
         BadInput: The file runs code when it is unpickled, or has no weights or several models.

@@ -22,7 +22,7 @@ _LARGEST_ID = 2**62
 
 
 class Layout(NamedTuple):
-    """Rounds, clients and samples of a table, and the ones to which each row belongs.
+    """Rounds, clients and samples of a table, and the round, client and sample of each row.
 
     Attributes:
         rounds: Round numbers, ascending.
@@ -78,20 +78,17 @@ def layout_of(columns: Columns, kind: str = "client") -> Layout:
             f"round {rounds[round_of[row]]}, {kind} {clients[client_of[row]]} and sample "
             f"{samples[sample_of[row]]} have two rows; give one"
         )
-    # A client that took part in a round needs all samples on which it was ever measured.
+    # If no sample is shared, clients need their own samples in every round, otherwise all samples.
+    is_needed = has if bool((has.sum(0) == 1).all()) else np.ones_like(has)
     present = np.unique(pair)
-    n_expected = has.sum(1)[present % n_clients]
+    n_expected = is_needed.sum(1)[present % n_clients]
     n_rows = np.bincount(pair)[present]
     if bool((n_rows < n_expected).any()):
         incomplete = int(present[np.argmax(n_rows < n_expected)])
         round, client = divmod(incomplete, n_clients)
-        is_absent = has[client].copy()
+        is_absent = is_needed[client].copy()
         is_absent[sample_of[pair == incomplete]] = False
         raise _missing_row(rounds[round], f"{kind} {clients[client]}", samples[is_absent.argmax()])
-    if not has.all() and bool((has.sum(0) > 1).any()):
-        client, sample = (int(indices[0]) for indices in np.nonzero(~has))
-        round = int(present[present % n_clients == client][0]) // n_clients
-        raise _missing_row(rounds[round], f"{kind} {clients[client]}", samples[sample])
     order = seeded_numpy(0, "signal table").permutation(n_samples)
     names = clients.tolist(), samples.tolist()
     return Layout(rounds, *names, round_of, client_of, sample_of, has, order)
