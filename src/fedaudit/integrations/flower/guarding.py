@@ -1,8 +1,7 @@
 """Guard of a Flower node: a client mod that withholds replies that leak."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +56,11 @@ def guard_mod(message: Message, context: Context, call_next: ClientAppCallable) 
     try:
         # Copy the model before training, which may change the arrays in place.
         request, path = _request(message), _policy_path(context)
-        with _opened(request, path, context) as guard:
+        # A message without a model needs no guard.
+        opening: AbstractContextManager[Guard | None] = nullcontext()
+        if request is not None:
+            opening = site_guard(path, f"run-{context.run_id}")
+        with opening as guard:
             if guard is not None and request is not None and read_site_policy(path).prepare:
                 guard.prepare(sent=request.model)
             reply = call_next(message, context)
@@ -82,16 +85,6 @@ def _request(message: Message) -> _Request | None:
     if record is None or number is None:
         return None
     return _Request(number, copied(arrays_of(record), "the model sent"))
-
-
-@contextmanager
-def _opened(request: _Request | None, path: str, context: Context) -> Iterator[Guard | None]:
-    """Open the guard of a run; yield None for a message without a model."""
-    if request is None:
-        yield None
-        return
-    with site_guard(path, f"run-{context.run_id}") as guard:
-        yield guard
 
 
 def _checked_content(
