@@ -69,18 +69,15 @@ results/*
 
 
 class Study(NamedTuple):
-    """Folder of records.
+    """Folder of records."""
 
-    Attributes:
-        name: Name of the folder.
-        command: Command that makes the records; D is the folder with data sets.
-        note: Remark, or empty.
-        records: Records by variant; the study itself comes first.
-    """
-
+    # Name of the folder.
     name: str
+    # Command that makes the records; D is the folder with data sets.
     command: str
+    # Remark, or empty.
     note: str
+    # Records by variant; the study itself comes first.
     records: Mapping[str, Record]
 
 

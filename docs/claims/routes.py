@@ -41,30 +41,24 @@ STATES: dict[str, str] = {
 
 
 class Step(NamedTuple):
-    """Additional runs or samples of a regime that would give a verdict in it.
+    """Additional runs or samples of a regime that would give a verdict in it."""
 
-    Attributes:
-        regime: Name of the regime.
-        part: Comparison that needs most; None if nothing is needed.
-        times: Factor of the existing runs or samples.
-        hours: Additional core hours.
-    """
-
+    # Name of the regime.
     regime: str
+    # Comparison that needs most; None if nothing is needed.
     part: PartResult | None
+    # Factor of the existing runs or samples.
     times: float
+    # Additional core hours.
     hours: float
 
 
 class Route(NamedTuple):
-    """Steps to a verdict if all figures stay the same.
+    """Steps to a verdict if all figures stay the same."""
 
-    Attributes:
-        verdict: Verdict of the claim.
-        steps: Step in each regime that takes part.
-    """
-
+    # Verdict of the claim.
     verdict: Verdict
+    # Step in each regime that takes part.
     steps: Sequence[Step]
 
     @property
