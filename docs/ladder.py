@@ -138,7 +138,6 @@ class Rung(NamedTuple):
 
 
 def rungs(studies: Sequence[str]) -> list[Rung]:
-    """Return all records of some studies, from the smallest gap to the largest."""
     ladder = [
         _rung(study, path, read_record(path))
         for study in studies
@@ -279,7 +278,6 @@ def rule(axis: Axis, made_from: Sequence[Rung], measure: Measure) -> ProbitLine:
 
 
 def inside(line: ProbitLine, axis: Axis, ladder: Sequence[Rung], measure: Measure) -> list[bool]:
-    """Return which rungs lie within the spread of a rule."""
     return [abs(measure(rung) - _predicted(line, axis, rung)) <= line.spread for rung in ladder]
 
 
@@ -350,7 +348,6 @@ def _marks(
 
 
 def settings(rung: Rung) -> dict[str, float | str]:
-    """Return the settings in which rungs of a study differ."""
     model, defense = rung.record.config["model"], rung.record.config.get("defense")
     assert isinstance(model, dict)
     named = defense.get("name", "none") if isinstance(defense, dict) else "none"

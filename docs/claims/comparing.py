@@ -65,7 +65,6 @@ def figure_of(regime: Regime, test: Test, term: Term) -> Figure | None:
 
 
 def _is_over_targets(regime: Regime, test: Test, term: Term) -> bool:
-    """Return whether limits of a figure of games hold for further targets."""
     if (term.figure or test.figure) in OVER_TARGETS:
         return True
     figures = rows(term.study or regime.study, "") or {}

@@ -88,7 +88,6 @@ def rows(study: str, variant: str) -> Mapping[FigureName, Values] | None:
 
 @cache
 def has_older_levels(study: str, variant: str) -> bool:
-    """Return whether a record has the label-distribution level of an earlier version."""
     path = path_of(study, variant)
     sources = read_record(path).on_sources if path.is_file() else ()
     return any(source.against == LABELS and has_older_level(source) for source in sources)

@@ -111,7 +111,6 @@ class ClaimResult(NamedTuple):
 
 
 def compare(name: str, test: Test, other: Term) -> PartResult:
-    """Judge a comparison in a regime by its interval."""
     regime = regimes()[name]
     first, against = figure_of(regime, test, test.one), figure_of(regime, test, other)
     for term, figure in ((test.one, first), (other, against)):
@@ -353,7 +352,6 @@ def against_in(result: ClaimResult) -> list[str]:
 
 
 def measured_scale(name: str) -> Scale:
-    """Return the scale of a regime with the test accuracy of its base."""
     regime: Regime = regimes()[name]
     figures = rows(regime.study, regime.base) or {}
     accuracy = figures.get(FigureName("test_accuracy"))

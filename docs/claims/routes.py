@@ -112,7 +112,6 @@ def _cheapest_of(counted: Sequence[RegimeResult], verdict: Verdict, p_value: flo
 
 
 def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | None:
-    """Return the step to a verdict in a regime; None if no number of runs leads to it."""
     parts = [part for part in result.parts if part.gap is not None]
     if verdict == "contradicted":
         # One comparison refutes a claim; choosing it among several shares the error.
@@ -321,12 +320,10 @@ def _not_run(result: RegimeResult) -> str:
 
 
 def is_level(part: PartResult, times: float) -> bool:
-    """Return whether a figure is too close to its margin for any feasible number of runs."""
     return times * (seeds_of(part) if _rests_on(part) == "seeds" else 1) > MANY
 
 
 def more_of(part: PartResult, times: float) -> str:
-    """Describe the additional runs or samples that a comparison needs."""
     assert part.gap is not None
     name, seeds = f"`{part.regime}`", seeds_of(part)
     if part.gap.low is None:
