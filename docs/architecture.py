@@ -13,23 +13,20 @@ PICTURE = Path(__file__).parent / "architecture.svg"
 
 
 class Box(NamedTuple):
-    """Packages in one box of the diagram.
+    """Packages in one box of the diagram."""
 
-    Attributes:
-        name: Folders below ``src/fedaudit``.
-        lines: Description of the packages.
-        column: Column in which the box begins: 0 for the federation, 1 for the adversary, 2 for
-            metrics and reports.
-        n_columns: Number of columns that the box covers.
-        n_layers: Number of layers that the box covers, from its own one down.
-        step: Number of the box in the data flow; 0 if it is not part of it.
-    """
-
+    # Folders below ``src/fedaudit``.
     name: str
+    # Description of the packages.
     lines: tuple[str, ...]
+    # Column in which the box begins: 0 for the federation, 1 for the adversary, 2 for metrics and
+    # reports.
     column: int
+    # Number of columns that the box covers.
     n_columns: int = 1
+    # Number of layers that the box covers, from its own one down.
     n_layers: int = 1
+    # Number of the box in the data flow; 0 if it is not part of it.
     step: int = 0
 
 

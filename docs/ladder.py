@@ -77,30 +77,27 @@ KINDS = {
 
 
 class Rung(NamedTuple):
-    """Federation with what it can measure itself and what attacks found.
+    """Federation with what it can measure itself and what attacks found."""
 
-    Attributes:
-        study: Folder of its record.
-        variant: Variant of the study; empty for the study itself.
-        record: Record.
-        loss_gap: Loss gap of the uploads in standard deviations: the axis.
-        gap: Accuracy gap of the last global model.
-        upload_gap: Accuracy gap of the uploads in the last round.
-        nats: Loss gap of the uploads.
-        samples: Samples of an audited client.
-        best: Strongest attack on uploads, against mixed non-members.
-        final: Attack on the final model, against held-out samples.
-    """
-
+    # Folder of its record.
     study: str
+    # Variant of the study; empty for the study itself.
     variant: str
+    # Record.
     record: Record
+    # Loss gap of the uploads in standard deviations: the axis.
     loss_gap: float
+    # Accuracy gap of the last global model.
     gap: float
+    # Accuracy gap of the uploads in the last round.
     upload_gap: float
+    # Loss gap of the uploads.
     nats: float
+    # Samples of an audited client.
     samples: float
+    # Strongest attack on uploads, against mixed non-members.
     best: Auc
+    # Attack on the final model, against held-out samples.
     final: Auc
 
     @property
@@ -141,7 +138,6 @@ class Rung(NamedTuple):
 
 
 def rungs(studies: Sequence[str]) -> list[Rung]:
-    """Return all records of some studies, from the smallest gap to the largest."""
     ladder = [
         _rung(study, path, read_record(path))
         for study in studies
@@ -186,14 +182,11 @@ def _nats(record: Record) -> float:
 
 
 class Axis(NamedTuple):
-    """Quantity that a federation can measure itself, to predict the success of attacks.
+    """Quantity that a federation can measure itself, to predict the success of attacks."""
 
-    Attributes:
-        name: Description.
-        of: Function that returns its values; an empty tuple for the constant axis.
-    """
-
+    # Description.
     name: str
+    # Function that returns its values; an empty tuple for the constant axis.
     of: Callable[[Rung], tuple[float, ...]]
 
 
@@ -285,7 +278,6 @@ def rule(axis: Axis, made_from: Sequence[Rung], measure: Measure) -> ProbitLine:
 
 
 def inside(line: ProbitLine, axis: Axis, ladder: Sequence[Rung], measure: Measure) -> list[bool]:
-    """Return which rungs lie within the spread of a rule."""
     return [abs(measure(rung) - _predicted(line, axis, rung)) <= line.spread for rung in ladder]
 
 
@@ -356,7 +348,6 @@ def _marks(
 
 
 def settings(rung: Rung) -> dict[str, float | str]:
-    """Return the settings in which rungs of a study differ."""
     model, defense = rung.record.config["model"], rung.record.config.get("defense")
     assert isinstance(model, dict)
     named = defense.get("name", "none") if isinstance(defense, dict) else "none"

@@ -55,7 +55,6 @@ LIMITS = {
 
 
 def settings_page() -> str:
-    """Return the page of settings: its written part, and a table for each section of each file."""
     written, _, _ = (DOCS / "settings.md").read_text("utf-8").partition(MARK)
     files: dict[str, type[BaseModel]] = {
         "a study": Study,

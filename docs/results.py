@@ -69,18 +69,15 @@ results/*
 
 
 class Study(NamedTuple):
-    """Folder of records.
+    """Folder of records."""
 
-    Attributes:
-        name: Name of the folder.
-        command: Command that makes the records; D is the folder with data sets.
-        note: Remark, or empty.
-        records: Records by variant; the study itself comes first.
-    """
-
+    # Name of the folder.
     name: str
+    # Command that makes the records; D is the folder with data sets.
     command: str
+    # Remark, or empty.
     note: str
+    # Records by variant; the study itself comes first.
     records: Mapping[str, Record]
 
 
@@ -178,7 +175,6 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
 
 
 def _learned(record: Record) -> str:
-    """Return the utility of the study itself, which shows whether anything can leak."""
     accuracies = [
         record.where(topic="utility", metric=metric) for metric in (TRAIN_ACCURACY, TEST_ACCURACY)
     ]
@@ -260,7 +256,6 @@ def _controls(study: Study) -> str:
 
 
 def _unknown_commits(study: Study) -> str:
-    """Count the records without a commit, or with uncommitted changes."""
     commits = [record.environment.commit for record in study.records.values()]
     unknown = sum(not commit for commit in commits)
     changed = sum(commit.endswith("+") for commit in commits)
@@ -271,7 +266,6 @@ def _unknown_commits(study: Study) -> str:
 
 
 def _near_guessing(study: Study) -> str:
-    """Name the rows whose models allow no conclusion about attacks or defenses."""
     rows = [
         f"{name} ({100 * row.train_accuracy:.1f}%, chance level {100 * row.guess:.1f}%)"
         for name, record in study.records.items()

@@ -22,20 +22,17 @@ STUDIES = ROOT / "studies"
 
 
 class Unit(NamedTuple):
-    """Record to repeat.
+    """Record to repeat."""
 
-    Attributes:
-        name: Name of the record.
-        command: Command that makes it.
-        made: Path of the new record.
-        committed: Path of the committed record.
-        games: Whether it is of security games.
-    """
-
+    # Name of the record.
     name: str
+    # Command that makes it.
     command: Sequence[str]
+    # Path of the new record.
     made: Path
+    # Path of the committed record.
     committed: Path
+    # Whether it is of security games.
     games: bool = False
 
 

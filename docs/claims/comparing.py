@@ -34,23 +34,20 @@ OVER_TARGETS = ("epochs", "uncertified", "held_out", "detector_auc")
 
 
 class Figure(NamedTuple):
-    """Figure, or difference of two, with its intervals for these runs and for further runs.
+    """Figure, or difference of two, with its intervals for these runs and for further runs."""
 
-    Attributes:
-        value: Value.
-        low: Lower limit for these runs, if known.
-        high: Upper limit for these runs, if known.
-        method: Method of these limits.
-        seeds: Number of runs; 0 for a constant.
-        further: Limits for further runs by Student's t, from five seeds on; for games those for
-            further targets. None if unknown.
-    """
-
+    # Value.
     value: float
+    # Lower limit for these runs, if known.
     low: float | None
+    # Upper limit for these runs, if known.
     high: float | None
+    # Method of these limits.
     method: str
+    # Number of runs; 0 for a constant.
     seeds: int
+    # Limits for further runs by Student's t, from five seeds on; for games those for further
+    # targets. None if unknown.
     further: tuple[float, float] | None = None
 
 
@@ -68,7 +65,6 @@ def figure_of(regime: Regime, test: Test, term: Term) -> Figure | None:
 
 
 def _is_over_targets(regime: Regime, test: Test, term: Term) -> bool:
-    """Return whether limits of a figure of games hold for further targets."""
     if (term.figure or test.figure) in OVER_TARGETS:
         return True
     figures = rows(term.study or regime.study, "") or {}

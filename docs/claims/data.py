@@ -23,22 +23,19 @@ class Part(BaseModel):
 
 
 class Scale(Part):
-    """Sizes by which a regime is compared with a paper; None if not applicable.
-
-    Attributes:
-        samples: Samples of each client.
-        records: Samples of all clients together.
-        copies: In games, noisy copies of the target on which the server trains.
-        others: In games, other records on which the server trains.
-        test_accuracy: Accuracy of the undefended model, in [0, 1]; shown, not compared.
-    """
+    """Sizes by which a regime is compared with a paper; None if not applicable."""
 
     clients: int | None = None
+    # Samples of each client.
     samples: int | None = None
     rounds: int | None = None
+    # Samples of all clients together.
     records: int | None = None
+    # In games, noisy copies of the target on which the server trains.
     copies: int | None = None
+    # In games, other records on which the server trains.
     others: int | None = None
+    # Accuracy of the undefended model, in [0, 1]; shown, not compared.
     test_accuracy: float | None = None
 
     def smaller_than(self, other: "Scale") -> bool:
@@ -71,104 +68,92 @@ SIZES = {
 
 
 class Regime(Part):
-    """Data set, network and training in which claims are tested.
+    """Data set, network and training in which claims are tested."""
 
-    Attributes:
-        study: Folder of records.
-        title: Title for the table; :mod:`docs.claims.titles` fills in the names in braces.
-        kind: Topic of the regime, which determines when it leaks.
-        leak: Undefended attack, chosen in advance, that decides whether the regime leaks.
-        against: Non-members for this attack.
-        base: Undefended variant; empty for the study itself.
-        hours: Planned hours for all records of the study; None if an earlier regime of the same
-            study states them.
-        contrast: Whether the regime serves as an example without a leak.
-        called: Names of variants in this study, by their names in the claims.
-    """
-
+    # Folder of records.
     study: str
+    # Title for the table; :mod:`docs.claims.titles` fills in the names in braces.
     title: str
+    # Topic of the regime, which determines when it leaks.
     kind: Literal["membership", "sources", "clusters", "games"] = "membership"
+    # Undefended attack, chosen in advance, that decides whether the regime leaks.
     leak: str = ""
+    # Non-members for this attack.
     against: Literal["mixed", "unseen", "other_client"] = "mixed"
+    # Undefended variant; empty for the study itself.
     base: str = ""
+    # Planned hours for all records of the study; None if an earlier regime of the same study states
+    # them.
     hours: float | None = None
+    # Whether the regime serves as an example without a leak.
     contrast: bool = False
+    # Names of variants in this study, by their names in the claims.
     called: dict[str, str] = {}
 
 
 class Term(Part):
-    """Side of a comparison: a figure of a variant, or a number.
+    """Side of a comparison: a figure of a variant, or a number."""
 
-    Attributes:
-        study: Folder of records; the regime's study if empty.
-        variant: Variant of the study; None for the base; for hypervolumes, a defense.
-        attack: Attack; for games, the label of a point or an indicator of the detector.
-        attacks: Attacks whose mean is used, instead of a single one.
-        target: Audited client; the first of the study by default.
-        group: Group of clients for clustered learning; for a detector, the server.
-        figure: Figure; that of the test if empty.
-        value: Number instead of a figure.
-    """
-
+    # Folder of records; the regime's study if empty.
     study: str = ""
+    # Variant of the study; None for the base; for hypervolumes, a defense.
     variant: str | None = None
+    # Attack; for games, the label of a point or an indicator of the detector.
     attack: str = ""
+    # Attacks whose mean is used, instead of a single one.
     attacks: list[str] = []
+    # Audited client; the first of the study by default.
     target: int | None = None
+    # Group of clients for clustered learning; for a detector, the server.
     group: str = "everybody"
+    # Figure; that of the test if empty.
     figure: str = ""
+    # Number instead of a figure.
     value: float | None = None
 
 
 class Test(Part):
-    """Comparison: the difference of two terms, compared with a margin.
+    """Comparison: the difference of two terms, compared with a margin."""
 
-    Attributes:
-        figure: Figure of a record, as in :class:`docs.claims.figures.FigureName`.
-        contrast: Contrast of membership figures.
-        one: Term that the claim is about.
-        others: Terms with which ``one`` is compared, separately.
-        direction: Claimed position of ``one`` relative to the others.
-        margin: Smallest claimed difference; for "near", the largest.
-    """
-
+    # Figure of a record, as in :class:`docs.claims.figures.FigureName`.
     figure: str = "auc"
+    # Contrast of membership figures.
     contrast: str = "mixed"
+    # Term that the claim is about.
     one: Term
+    # Terms with which ``one`` is compared, separately.
     others: list[Term]
+    # Claimed position of ``one`` relative to the others.
     direction: Literal["above", "below", "near"] = "above"
+    # Smallest claimed difference; for "near", the largest.
     margin: float = 0.0
 
 
 class Claim(Part):
-    """Claim of a paper and its tests.
+    """Claim of a paper and its tests."""
 
-    Attributes:
-        id: Name for links and commands.
-        says: The claim in our words.
-        where: Table, figure or section of the paper.
-        theirs: Figures of the paper.
-        tests: Comparisons that must all hold.
-        leaks: Whether the claim needs a regime that leaks: claims about attacks or defenses, not
-            about accuracy, cost or convergence.
-        tier: 1 if the claim needs two regimes, 2 if it needs one: ablations, and claims about one
-            data set or one form of a method.
-        not_run: Reason why the claim has no test.
-        scale: Scale of the paper for this claim; empty if the claim does not depend on scale, None
-            if it has the scale of the main tables.
-    """
-
+    # Name for links and commands.
     id: str
+    # The claim in our words.
     says: str
+    # Table, figure or section of the paper.
     where: str
+    # Figures of the paper.
     theirs: str
     regimes: list[str] = []
+    # Comparisons that must all hold.
     tests: list[Test] = []
+    # Whether the claim needs a regime that leaks: claims about attacks or defenses, not about
+    # accuracy, cost or convergence.
     leaks: bool = True
+    # 1 if the claim needs two regimes, 2 if it needs one: ablations, and claims about one data set
+    # or one form of a method.
     tier: Literal[1, 2] = 1
+    # Reason why the claim has no test.
     not_run: str = ""
     note: str = ""
+    # Scale of the paper for this claim; empty if the claim does not depend on scale, None if it has
+    # the scale of the main tables.
     scale: Scale | None = None
 
 

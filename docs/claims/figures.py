@@ -49,28 +49,24 @@ SHARES = "Clopper-Pearson 95%"
 
 
 class FigureName(NamedTuple):
-    """Name of a figure of a record.
+    """Name of a figure of a record."""
 
-    Attributes:
-        figure: Metric of an estimate, or one of these: "loss_gap@0.6", the mean loss of
-            non-members minus that of members after this fraction of the rounds; "seconds_ratio"
-            and "uses_ratio", training time and uses of the median sample of clients with a
-            defense, relative to the other clients of the run; "named_after_membership", the
-            fraction of samples that an adversary calls members at 10 % false positives and whose
-            owner it then names; "last change of accuracy" of a group's model; "uncertified", the
-            fraction of targets whose certificate fails with a probability above 1e-8;
-            "hypervolume" of several records; and the figures that :func:`rows_at` derives from
-            games and source attacks.
-        attack: Attack of the catalogue; a point of games, or an indicator of the detector.
-        contrast: Contrast of membership figures.
-        target: Audited client of membership figures.
-        group: Group of clients; for a detector, the server.
-    """
-
+    # Metric of an estimate, or one of these: "loss_gap@0.6", the mean loss of non-members minus
+    # that of members after this fraction of the rounds; "seconds_ratio" and "uses_ratio", training
+    # time and uses of the median sample of clients with a defense, relative to the other clients of
+    # the run; "named_after_membership", the fraction of samples that an adversary calls members at
+    # 10 % false positives and whose owner it then names; "last change of accuracy" of a group's
+    # model; "uncertified", the fraction of targets whose certificate fails with a probability above
+    # 1e-8; "hypervolume" of several records; and the figures that :func:`rows_at` derives from
+    # games and source attacks.
     figure: str
+    # Attack of the catalogue; a point of games, or an indicator of the detector.
     attack: str = ""
+    # Contrast of membership figures.
     contrast: str = ""
+    # Audited client of membership figures.
     target: int | None = None
+    # Group of clients; for a detector, the server.
     group: str = "everybody"
 
 
@@ -92,7 +88,6 @@ def rows(study: str, variant: str) -> Mapping[FigureName, Values] | None:
 
 @cache
 def has_older_levels(study: str, variant: str) -> bool:
-    """Return whether a record has the label-distribution level of an earlier version."""
     path = path_of(study, variant)
     sources = read_record(path).on_sources if path.is_file() else ()
     return any(source.against == LABELS and has_older_level(source) for source in sources)

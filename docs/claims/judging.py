@@ -73,39 +73,33 @@ class PartResult(NamedTuple):
 
 
 class RegimeResult(NamedTuple):
-    """Result of a claim in one regime, over all its comparisons.
-
-    Attributes:
-        counts: Whether the regime was run with enough seeds, and leaks if the claim needs that.
-        p_value: The p-value of its verdict; 1 if it is open.
-        wanting: Reason why it does not count, if it was run.
-    """
+    """Result of a claim in one regime, over all its comparisons."""
 
     regime: str
     verdict: Verdict
     parts: Sequence[PartResult]
+    # Whether the regime was run with enough seeds, and leaks if the claim needs that.
     counts: bool
+    # The p-value of its verdict; 1 if it is open.
     p_value: float = 1.0
+    # Reason why it does not count, if it was run.
     wanting: Literal["", "leak", "seeds"] = ""
 
 
 class ClaimResult(NamedTuple):
-    """Result of a claim over its regimes.
+    """Result of a claim over its regimes."""
 
-    Attributes:
-        claim: The claim.
-        verdict: Verdict after correction over the claims of its paper.
-        held: The claim in each of its regimes.
-        p_value: The p-value before correction; None if it was not tested.
-        by_itself: The verdict before correction.
-        further: The claim judged by intervals for further runs.
-    """
-
+    # The claim.
     claim: Claim
+    # Verdict after correction over the claims of its paper.
     verdict: Verdict
+    # The claim in each of its regimes.
     held: Sequence[RegimeResult]
+    # The p-value before correction; None if it was not tested.
     p_value: float | None = None
+    # The verdict before correction.
     by_itself: Verdict = "open"
+    # The claim judged by intervals for further runs.
     further: "ClaimResult | None" = None
 
     @property
@@ -117,7 +111,6 @@ class ClaimResult(NamedTuple):
 
 
 def compare(name: str, test: Test, other: Term) -> PartResult:
-    """Judge a comparison in a regime by its interval."""
     regime = regimes()[name]
     first, against = figure_of(regime, test, test.one), figure_of(regime, test, other)
     for term, figure in ((test.one, first), (other, against)):
@@ -359,7 +352,6 @@ def against_in(result: ClaimResult) -> list[str]:
 
 
 def measured_scale(name: str) -> Scale:
-    """Return the scale of a regime with the test accuracy of its base."""
     regime: Regime = regimes()[name]
     figures = rows(regime.study, regime.base) or {}
     accuracy = figures.get(FigureName("test_accuracy"))

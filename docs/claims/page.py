@@ -140,7 +140,6 @@ def _tally(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
 
 
 def _readings(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
-    """Count the decided claims that hold for further runs, and the reasons of the others."""
     claims = [
         result
         for _, claims in judged_papers
@@ -173,7 +172,6 @@ def reading_of(result: ClaimResult) -> str:
 
 
 def _prices(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
-    """Count the open claims that more runs would decide."""
     claims = [
         (result, share_of_error(all_))
         for _, all_ in judged_papers

@@ -67,7 +67,6 @@ def sides(regime: Regime, left: Term, other: Term) -> list[tuple[Side, Side]]:
 
 
 def wanted_pairs(study: str) -> list[tuple[Side, Side, str, int | None]]:
-    """Return the differences of AUCs that claims need from a study."""
     wanted = {}
     for paper in papers():
         for claim in paper.claim:

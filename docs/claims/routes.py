@@ -41,30 +41,24 @@ STATES: dict[str, str] = {
 
 
 class Step(NamedTuple):
-    """Additional runs or samples of a regime that would give a verdict in it.
+    """Additional runs or samples of a regime that would give a verdict in it."""
 
-    Attributes:
-        regime: Name of the regime.
-        part: Comparison that needs most; None if nothing is needed.
-        times: Factor of the existing runs or samples.
-        hours: Additional core hours.
-    """
-
+    # Name of the regime.
     regime: str
+    # Comparison that needs most; None if nothing is needed.
     part: PartResult | None
+    # Factor of the existing runs or samples.
     times: float
+    # Additional core hours.
     hours: float
 
 
 class Route(NamedTuple):
-    """Steps to a verdict if all figures stay the same.
+    """Steps to a verdict if all figures stay the same."""
 
-    Attributes:
-        verdict: Verdict of the claim.
-        steps: Step in each regime that takes part.
-    """
-
+    # Verdict of the claim.
     verdict: Verdict
+    # Step in each regime that takes part.
     steps: Sequence[Step]
 
     @property
@@ -118,7 +112,6 @@ def _cheapest_of(counted: Sequence[RegimeResult], verdict: Verdict, p_value: flo
 
 
 def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | None:
-    """Return the step to a verdict in a regime; None if no number of runs leads to it."""
     parts = [part for part in result.parts if part.gap is not None]
     if verdict == "contradicted":
         # One comparison refutes a claim; choosing it among several shares the error.
@@ -327,12 +320,10 @@ def _not_run(result: RegimeResult) -> str:
 
 
 def is_level(part: PartResult, times: float) -> bool:
-    """Return whether a figure is too close to its margin for any feasible number of runs."""
     return times * (seeds_of(part) if _rests_on(part) == "seeds" else 1) > MANY
 
 
 def more_of(part: PartResult, times: float) -> str:
-    """Describe the additional runs or samples that a comparison needs."""
     assert part.gap is not None
     name, seeds = f"`{part.regime}`", seeds_of(part)
     if part.gap.low is None:

@@ -40,7 +40,6 @@ _PLACE = re.compile(r"\{([^}]*)\}")
 
 
 def title_of(name: str) -> str:
-    """Return a regime's title with the sizes of its record or study."""
     regime = regimes()[name]
     if not _PLACE.search(regime.title):
         return regime.title
@@ -85,7 +84,6 @@ def scale_of(name: str) -> Scale:
 
 
 def _smallest_client(regime: Regime) -> int | None:
-    """Return the samples of the smallest client where all data are dealt; None if not run."""
     path = path_of(regime.study, regime.base)
     if not path.is_file():
         return None
@@ -94,7 +92,6 @@ def _smallest_client(regime: Regime) -> int | None:
 
 
 def _separated_groups(regime: Regime) -> str:
-    """Count the seeds in which each group of clients ends with a separate model."""
     runs = read_record(path_of(regime.study, regime.base)).clusters
     n_separated = sum(_is_separated(run) for run in runs)
     return f"groups separated in {n_separated} of {plural(len(runs), 'seed')}"
