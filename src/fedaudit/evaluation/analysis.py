@@ -157,9 +157,9 @@ def _scores(
         reason = str(refusal).replace(f"client {truth.target}", client)
         reasons = findings.failed
         if isinstance(refusal, TooFewRounds):
-            reasons = findings.uncovered
+            reasons = findings.too_few_rounds
         elif isinstance(refusal, TooFewPeers):
-            reasons = findings.alone
+            reasons = findings.too_few_peers
         reasons.setdefault(name, {})[where] = f"{where}: {reason}"
         return None
 

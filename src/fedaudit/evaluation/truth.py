@@ -201,10 +201,10 @@ class Findings:
         limits: Limits of rates at any confidence, by index in ``estimates``. Limits at one
             confidence are not enough to bound a mean over runs.
         failed: Reasons of failed attacks, by attack and target of a run.
-        uncovered: Reasons why attacks do not apply to targets that participated in too few rounds,
-            by attack and target of a run.
-        alone: Reasons why attacks do not apply to targets that participated with too few other
-            clients, by attack and target of a run.
+        too_few_rounds: Reasons why attacks do not apply to targets that participated in too few
+            rounds, by attack and target of a run.
+        too_few_peers: Reasons why attacks do not apply to targets that participated with too few
+            other clients, by attack and target of a run.
     """
 
     estimates: list[Estimate] = field(default_factory=list)
@@ -218,8 +218,8 @@ class Findings:
         default_factory=dict
     )
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
-    uncovered: dict[str, dict[str, str]] = field(default_factory=dict)
-    alone: dict[str, dict[str, str]] = field(default_factory=dict)
+    too_few_rounds: dict[str, dict[str, str]] = field(default_factory=dict)
+    too_few_peers: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
