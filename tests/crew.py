@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Crew:
-    """They hear with each item what to do with it."""
+    """An engine on a running session, in which each item contains its work."""
 
     run: Callable[[Iterable[object]], Iterator[object]]
 
@@ -36,6 +36,6 @@ def _as_told(nothing: None, item: Any) -> object:
 
 @contextmanager
 def started(count: int = 2) -> Iterator[Engine]:
-    """An engine of as many worker processes for any number of sessions."""
+    """Yield an engine with this number of worker processes for any number of sessions."""
     with Workers(count).session(_as_told, None) as run:
         yield cast(Engine, _Crew(run))

@@ -12,15 +12,15 @@ from fedaudit.core.values import ClientId
 from fedaudit.observe.measurements import Measurements
 
 nan = float("nan")
-few = settings(max_examples=40)
+fewer_examples = settings(max_examples=40)
 NOT_A_FILTER = 1e6
 
-# Thousandths: spread apart enough that no square of a difference is rounded to nothing.
+# Multiples of 0.001, so that no square of a difference is rounded to zero.
 signals = st.integers(-2_000, 2_000).map(lambda thousandths: thousandths / 1000)
 
 
-def cube(values: object) -> Measurements:
-    """Measurements from (rounds, clients, samples); all clients were sent the same model."""
+def measurements_of(values: object) -> Measurements:
+    """Return measurements of shape (rounds, clients, samples); all clients received one model."""
     tensor = torch.as_tensor(values, dtype=torch.float64)
     rounds, clients, _ = tensor.shape
     bases = torch.zeros(rounds, clients, dtype=torch.int64)
@@ -28,21 +28,23 @@ def cube(values: object) -> Measurements:
 
 
 def one_sample(*clients: float) -> Measurements:
-    """One round and one sample; the first client is the target."""
-    return cube(np.array(clients).reshape(1, -1, 1))
+    """Return measurements of one round and one sample; the first client is the target."""
+    return measurements_of(np.array(clients).reshape(1, -1, 1))
 
 
 def score(m: Measurements, rule: OneSidedLikelihood | None = None, target: ClientId = 0) -> float:
     return float((rule or OneSidedLikelihood())(m, target=target)[0])
 
 
-def cubes(clients: st.SearchStrategy[int], samples: int = 3) -> st.SearchStrategy[np.ndarray]:
+def value_arrays(
+    clients: st.SearchStrategy[int], samples: int = 3
+) -> st.SearchStrategy[np.ndarray]:
     shapes = st.tuples(st.integers(1, 4), clients, st.just(samples))
     return shapes.flatmap(lambda shape: hnp.arrays(np.float64, shape, elements=signals))
 
 
-def published(values: np.ndarray, floor: float = 0.0) -> np.ndarray:
-    """Eqs. (5) and (9)-(12) word for word, for the first client and without a filter."""
+def published_scores(values: np.ndarray, floor: float = 0.0) -> np.ndarray:
+    """Return scores by Eqs. (5) and (9)-(12) for the first client, without an outlier filter."""
     scores = []
     for sample in range(values.shape[2]):
         rounds = []
@@ -56,40 +58,42 @@ def published(values: np.ndarray, floor: float = 0.0) -> np.ndarray:
 
 
 def test_score_of_one_standard_deviation_is_minus_the_upper_tail() -> None:
-    # The others have mean 2 and (population) spread 1.
+    # The others have mean 2 and standard deviation 1.
     assert score(one_sample(3.0, 1.0, 3.0)) == pytest.approx(-(1 - 0.8413), abs=1e-4)
 
 
-@few
-@given(cubes(st.integers(3, 8)))
+@fewer_examples
+@given(value_arrays(st.integers(3, 8)))
 def test_scores_equal_the_papers_mean_cdf_minus_one(values: np.ndarray) -> None:
     spreads = values[:, 1:].std(axis=1)
-    values[:, 1] += np.where(spreads == 0, 0.5, 0.0)  # the paper has no answer without a spread
-    ours = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)(cube(values), target=0).numpy()
-    np.testing.assert_allclose(ours + 1, published(values), atol=1e-9)
+    values[:, 1] += np.where(spreads == 0, 0.5, 0.0)  # the paper divides by this deviation
+    ours = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)(
+        measurements_of(values), target=0
+    ).numpy()
+    np.testing.assert_allclose(ours + 1, published_scores(values), atol=1e-9)
 
 
 def test_variance_floor_reproduces_the_published_constant() -> None:
     values = np.random.default_rng(0).normal(scale=1e-4, size=(3, 6, 50))
-    ours = OneSidedLikelihood(variance_floor=1e-8)(cube(values), target=0).numpy()
-    np.testing.assert_allclose(ours + 1, published(values, floor=1e-8), atol=1e-9)
-    # A spread of 1e-4 is doubled in variance: z falls from 1 to 1 / sqrt(2).
+    ours = OneSidedLikelihood(variance_floor=1e-8)(measurements_of(values), target=0).numpy()
+    np.testing.assert_allclose(ours + 1, published_scores(values, floor=1e-8), atol=1e-9)
+    # The floor equals the variance, which doubles: z falls from 1 to 1 / sqrt(2).
     m = one_sample(1e-4, -1e-4, 1e-4)
     assert score(m) == pytest.approx(-norm.sf(1.0), abs=1e-9)
     floored = score(m, OneSidedLikelihood(variance_floor=1e-8))
     assert floored == pytest.approx(-norm.sf(2**-0.5), abs=1e-9)
 
 
-@few
-@given(cubes(st.integers(3, 11)))
+@fewer_examples
+@given(value_arrays(st.integers(3, 11)))
 def test_the_published_filter_never_acts_with_ten_others(values: np.ndarray) -> None:
-    m = cube(values)
+    m = measurements_of(values)
     unfiltered = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)
     assert torch.equal(OneSidedLikelihood()(m, target=0), unfiltered(m, target=0))
 
 
 def test_the_published_filter_acts_with_eleven_others() -> None:
-    # Ten others around 0 with spread 0.1, and one that holds the sample itself.
+    # Ten others have mean 0 and standard deviation 0.1; the last one trained on the sample.
     m = one_sample(0.1, *[-0.1, 0.1] * 5, 10.0)
     assert score(m) == pytest.approx(-norm.sf(1.0), abs=1e-9)
     assert score(m, OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)) < -0.5
@@ -101,7 +105,7 @@ def test_the_filter_removes_only_high_outliers() -> None:
 
 
 def test_leave_one_out_filters_with_three_others() -> None:
-    # 10 lies far above 0 and 0.1 (mean and spread 0.05), which stay: z = 1 for the target.
+    # The value 10 is removed. The other two have mean and standard deviation 0.05, so z = 1.
     m = one_sample(0.1, 0.0, 0.1, 10.0)
     assert score(m, OneSidedLikelihood(leave_one_out=True)) == pytest.approx(-norm.sf(1.0))
     assert score(m) < -0.5
@@ -112,13 +116,13 @@ def test_leave_one_out_changes_nothing_with_two_others() -> None:
     assert score(m, OneSidedLikelihood(leave_one_out=True)) == score(m)
 
 
-@few
-@given(cubes(st.integers(3, 14)), st.floats(0.01, 5), st.booleans())
+@fewer_examples
+@given(value_arrays(st.integers(3, 14)), st.floats(0.01, 5), st.booleans())
 def test_scores_are_between_minus_one_and_zero(
     values: np.ndarray, sigmas: float, leave_one_out: bool
 ) -> None:
     rule = OneSidedLikelihood(outlier_sigmas=sigmas, leave_one_out=leave_one_out)
-    scores = rule(cube(values), target=0)
+    scores = rule(measurements_of(values), target=0)
     assert bool(((scores >= -1) & (scores <= 0)).all())
 
 
@@ -139,24 +143,24 @@ def test_scores_distinguish_nine_and_twelve_standard_deviations() -> None:
     assert nine < twelve < 0.0
 
 
-@few
-@given(cubes(st.integers(3, 12)))
+@fewer_examples
+@given(value_arrays(st.integers(3, 12)))
 def test_a_mean_above_a_threshold_implies_a_round_above_it(values: np.ndarray) -> None:
-    """Theorem 1."""
+    # This is Theorem 1.
     rule = OneSidedLikelihood()
-    single = [rule(cube(values[row : row + 1]), target=0) for row in range(len(values))]
+    single = [rule(measurements_of(values[row : row + 1]), target=0) for row in range(len(values))]
     highest = torch.stack(single).max(0).values
-    assert bool((rule(cube(values), target=0) <= highest + 1e-12).all())
+    assert bool((rule(measurements_of(values), target=0) <= highest + 1e-12).all())
 
 
 def test_rounds_without_the_target_are_excluded() -> None:
     there, missing = [[3.0], [1.0], [3.0]], [[nan], [5.0], [6.0]]
-    assert score(cube([there, missing])) == score(cube([there]))
+    assert score(measurements_of([there, missing])) == score(measurements_of([there]))
 
 
 def test_rounds_with_fewer_than_two_others_are_excluded() -> None:
-    there, few = [[3.0], [1.0], [3.0]], [[3.0], [nan], [6.0]]
-    assert score(cube([few, there])) == score(cube([there]))
+    there, fewer_examples = [[3.0], [1.0], [3.0]], [[3.0], [nan], [6.0]]
+    assert score(measurements_of([fewer_examples, there])) == score(measurements_of([there]))
 
 
 def test_unmeasured_others_are_excluded_from_a_round() -> None:

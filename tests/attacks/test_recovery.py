@@ -15,7 +15,7 @@ PLAIN = Recovery(first=3, every=2, floor=1e-12)
 
 
 def test_a_loss_halved_after_every_poison_scores_log_two() -> None:
-    # Measured in rounds 2 to 6: poisoned are 3 and 5.
+    # Rounds 2 to 6 are measured, and rounds 3 and 5 are poisoned.
     m = over_rounds(-torch.tensor([[9.0], [4.0], [2.0], [6.0], [3.0]]), (2, 3, 4, 5, 6))
     assert PLAIN(m, target=0).item() == pytest.approx(math.log(2))
 

@@ -25,8 +25,8 @@ few = settings(max_examples=40)
 SAMPLES = 12
 
 
-def cube(values: np.ndarray, rounds: tuple[int, ...] = ()) -> Measurements:
-    """One client's signal, from (rounds, samples)."""
+def measurements_of(values: np.ndarray, rounds: tuple[int, ...] = ()) -> Measurements:
+    """Return measurements of one client, of shape (rounds, samples)."""
     tensor = torch.as_tensor(values, dtype=torch.float64)[:, None]
     bases = torch.zeros(len(tensor), 1, dtype=torch.int64)
     return Measurements(tensor, rounds or tuple(range(1, len(tensor) + 1)), (0,), bases)
@@ -38,18 +38,18 @@ def scores(
     others: np.ndarray,
     trained_on: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Of one target, from (rounds, samples), and references, (references, rounds, samples)."""
+    """Return scores for a target (rounds, samples) and references (references, rounds, samples)."""
     masks = np.zeros((len(others), own.shape[1]), dtype=bool) if trained_on is None else trained_on
     given = [
-        Reference((cube(other),), 0, torch.from_numpy(mask))
+        Reference((measurements_of(other),), 0, torch.from_numpy(mask))
         for other, mask in zip(others, masks, strict=True)
     ]
-    found: np.ndarray = rule.with_references(given)(cube(own), target=0).numpy()
+    found: np.ndarray = rule.with_references(given)(measurements_of(own), target=0).numpy()
     return found
 
 
 def losses(seed: int, references: int, rounds: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Minus losses of a target and of references: hard samples are hard to all."""
+    """Return negative losses of a target and of references; hard samples are hard for all."""
     rng = np.random.default_rng(seed)
     hard = rng.exponential(size=SAMPLES)
     own = -hard * rng.uniform(0.2, 1.2, (rounds, SAMPLES))
@@ -71,7 +71,7 @@ def rmia(
     gamma: float,
     a: float = 0.3,
 ) -> list[float]:
-    """The share of population samples z with LR(x, z) at least gamma, one pair at a time."""
+    """Return the fraction of population samples z with LR(x, z) of at least gamma."""
 
     def ratio(p: float, outs: list[float], ins: list[float]) -> float:
         if not ins:
@@ -126,7 +126,7 @@ def test_rmia_matches_hand_calculation() -> None:
     np.testing.assert_allclose(found, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
     found = scores(RelativeLikelihood(offline=0.0), own, others)
     np.testing.assert_allclose(found, np.log([0.8 / 0.7, 0.4 / 0.7]))
-    # The first model was trained on the first sample, the second on the second.
+    # Each model was trained on one of the two samples.
     found = scores(RelativeLikelihood(), own, others, np.eye(2, dtype=bool))
     np.testing.assert_allclose(found, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
 
@@ -171,18 +171,18 @@ def test_lira_online_is_the_published_ratio_of_densities(
     np.testing.assert_allclose(ours, with_it - without, rtol=1e-9, atol=1e-9)
 
 
-def tuned(
+def tuned_rmia(
     signals: list[list[float]], owners: list[list[int]], alike: dict[int, int] | None = None
 ) -> RelativeLikelihood:
-    """RMIA with references measured on samples of which it is known who trained on them."""
+    """Return RMIA tuned on references; ``owners`` states which client trained on each sample."""
     never = torch.zeros(1, dtype=torch.bool)
     references = [
         Reference(
-            (cube(np.zeros((1, 1))),),
+            (measurements_of(np.zeros((1, 1))),),
             0,
             never,
             alike or {},
-            Tuning((cube(np.log([probabilities])),), torch.tensor(owner)),
+            Tuning((measurements_of(np.log([probabilities])),), torch.tensor(owner)),
         )
         for probabilities, owner in zip(signals, owners, strict=True)
     ]
@@ -190,7 +190,7 @@ def tuned(
 
 
 def auc_by_hand(signals: np.ndarray, owners: np.ndarray, at: int, slope: float) -> float:
-    """The AUC of an attack on one reference by all others, for a slope."""
+    """Return the AUC of an attack on one reference that uses all others, for a slope."""
     found = list[tuple[float, bool]]()
     for x in range(signals.shape[1]):
         others = [o for o in range(len(signals)) if o != at]
@@ -205,9 +205,9 @@ def auc_by_hand(signals: np.ndarray, owners: np.ndarray, at: int, slope: float) 
 @pytest.mark.parametrize(
     ("member", "hard", "easy", "slope"),
     [
-        # log(.5 / 1) above log(.9 / .9) if the mean over both kinds falls with the references' .1.
+        # Only with a slope above 0, the ratio of the member exceeds that of an easy non-member.
         (0.5, 0.1, (0.9, 0.9), 0.1),
-        # An easy member that all know well, and a hard sample that the target knows a little.
+        # Only with a small slope, the ratio of an easy member exceeds that of a hard non-member.
         (0.9, 0.85, (0.2, 0.1), 0.0),
     ],
 )
@@ -216,9 +216,9 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
 ) -> None:
     # Sample 0 is a member of reference 0, sample 1 of reference 1, and sample 2 of none.
     signals = [[member, hard, easy[0]], [hard, member, easy[1]]]
-    rule = tuned(signals, [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
+    rule = tuned_rmia(signals, [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
     if easy[0] != easy[1]:
-        rule = tuned([signals[0], [hard, 0.5, easy[1]]], [[0, NOBODY, NOBODY], [NOBODY] * 3])
+        rule = tuned_rmia([signals[0], [hard, 0.5, easy[1]]], [[0, NOBODY, NOBODY], [NOBODY] * 3])
     assert rule.chosen_slope(0) == slope
 
     def in_order(a: float) -> bool:
@@ -227,7 +227,7 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
 
     assert [in_order(a) for a in SLOPES].index(True) == SLOPES.index(slope)
     fixed = RelativeLikelihood(offline=slope, references=rule.references)
-    own = cube(np.log([[0.3]]))
+    own = measurements_of(np.log([[0.3]]))
     assert torch.equal(rule(own, target=0), fixed(own, target=0))
 
 
@@ -241,7 +241,7 @@ def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int
         owners[at, 8 * at : 8 * at + 12] = 0
     hard = rng.uniform(0.05, 0.95, 40)
     signals = np.where(owners == 0, hard ** rng.uniform(0.1, 1, 40), hard)
-    rule = tuned(signals.tolist(), owners.tolist())
+    rule = tuned_rmia(signals.tolist(), owners.tolist())
 
     areas = [
         np.mean([auc_by_hand(signals, owners, at, slope) for at in range(3)]) for slope in SLOPES
@@ -251,7 +251,7 @@ def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int
 
 
 def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
-    # Client 0's member asks for a slope above 0, client 1's for the slope 0.
+    # The best slope is above 0 for client 0, and 0 for client 1.
     signals = [[0.5, 0.9, 0.9], [0.1, 0.2, 0.9]]
     owners = [[0, 1, NOBODY], [NOBODY] * 3]
 
@@ -275,8 +275,8 @@ def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
 
 
 def test_without_reference_members_the_default_slope_is_used() -> None:
-    assert tuned([[0.5, 0.9]], [[0, NOBODY]]).chosen_slope(0) == 0.3
-    assert tuned([[0.5, 0.9]] * 2, [[NOBODY] * 2] * 2).chosen_slope(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]], [[0, NOBODY]]).chosen_slope(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]] * 2, [[NOBODY] * 2] * 2).chosen_slope(0) == 0.3
     own, others = losses(5, 4)
     usual = scores(RelativeLikelihood(offline=0.3), own, others)
     np.testing.assert_array_equal(scores(RelativeLikelihood(), own, others), usual)
@@ -289,10 +289,10 @@ def test_only_four_references_are_used_for_tuning() -> None:
         owners[at, 10 * at : 10 * at + 10] = 0
     hard = rng.uniform(0.05, 0.95, 40)
     signals = np.where(owners == 0, hard**0.3, hard)
-    # The fifth was trained on one sample alone, which it shares with another by chance.
+    # The fifth reference was trained on a single sample, which another one has by chance, too.
     signals[4] = np.minimum(2 * hard, 0.97)
     owners[4, hard.argmax()], signals[4, hard.argmax()] = 0, 0.99
-    rule = tuned(signals.tolist(), owners.tolist())
+    rule = tuned_rmia(signals.tolist(), owners.tolist())
 
     def best(attacked: int) -> float:
         areas = [[auc_by_hand(signals, owners, at, a) for at in range(attacked)] for a in SLOPES]
@@ -303,7 +303,9 @@ def test_only_four_references_are_used_for_tuning() -> None:
 
 
 def test_the_slope_does_not_depend_on_the_attacked_samples() -> None:
-    rule = tuned([[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
+    rule = tuned_rmia(
+        [[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]]
+    )
     assert rule.on_samples(torch.tensor([0])).chosen_slope(0) == rule.chosen_slope(0)
 
 
@@ -325,8 +327,8 @@ def test_rounds_are_compared_with_equal_rounds_and_averaged() -> None:
 def test_missing_reference_rounds_use_the_last_one() -> None:
     rule = LikelihoodRatio(rounds="mean")
     own, others = np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]])
-    reference = Reference((cube(others, (1, 9)),), 0, torch.zeros(1, dtype=torch.bool))
-    found = rule.with_references([reference])(cube(own, (1, 2)), target=0)
+    reference = Reference((measurements_of(others, (1, 9)),), 0, torch.zeros(1, dtype=torch.bool))
+    found = rule.with_references([reference])(measurements_of(own, (1, 2)), target=0)
     assert float(found) == ((1 - 10) + (2 - 20)) / 2
 
 

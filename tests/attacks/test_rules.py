@@ -8,7 +8,7 @@ from fedaudit.observe.measurements import Measurements
 
 nan = float("nan")
 
-# Three rounds, two clients, two samples; client 1 sat the last round out.
+# Three rounds, two clients, two samples; client 1 did not participate in the last round.
 VALUES = torch.tensor(
     [
         [[1.0, 2.0], [5.0, 6.0]],

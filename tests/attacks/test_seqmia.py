@@ -31,8 +31,8 @@ ROUNDS, TARGET, SAMPLES = 8, 1, 400
 MEMBERS = torch.arange(SAMPLES) % 2 == 0
 
 
-def cubes(purpose: str, members: Bool[Tensor, " samples"]) -> dict[str, Measurements]:
-    """Noise, with a wave over the rounds on the target's members that leaves the mean alone."""
+def draw_measurements(purpose: str, members: Bool[Tensor, " samples"]) -> dict[str, Measurements]:
+    """Return noise; the target's members have a wave over the rounds with mean zero."""
     wave = torch.linspace(0, 6.28, ROUNDS).sin()[:, None]
     rounds = tuple(range(1, ROUNDS + 1))
     found = {}
@@ -48,21 +48,21 @@ def cubes(purpose: str, members: Bool[Tensor, " samples"]) -> dict[str, Measurem
 def fitted(seed: int = 3, *, shuffled: bool = False) -> Attack:
     order = torch.randperm(SAMPLES, generator=seeded(1, "labels"))
     labels = MEMBERS[order] if shuffled else MEMBERS
-    return ATTACK.fitted(cubes("shadow", MEMBERS), labels, TARGET, seed)
+    return ATTACK.fitted(draw_measurements("shadow", MEMBERS), labels, TARGET, seed)
 
 
 def area(attack: Attack) -> float:
-    scores = attack.scores(cubes("fresh", MEMBERS), TARGET).numpy()
+    scores = attack.scores(draw_measurements("fresh", MEMBERS), TARGET).numpy()
     return auc_interval(scores, MEMBERS.numpy()).value
 
 
 FEW = torch.arange(200) % 2 == 0
 
 
-def weak(purpose: str) -> dict[str, Measurements]:
-    """Each sample has a level of its own in all signals and rounds; members' is a bit higher."""
+def draw_weak_leak(purpose: str) -> dict[str, Measurements]:
+    """Return noise around a level per sample, which is slightly higher for members."""
     level = torch.randn(len(FEW), generator=seeded(0, purpose, "level")) + 0.7 * FEW
-    noise = cubes(purpose, torch.zeros_like(FEW))
+    noise = draw_measurements(purpose, torch.zeros_like(FEW))
     return {
         name: Measurements(0.3 * m.values + level, m.rounds, m.clients, m.bases)
         for name, m in noise.items()
@@ -83,8 +83,8 @@ def test_scores_are_invariant_to_affine_signal_changes() -> None:
     def moved(m: Measurements) -> Measurements:
         return Measurements(64 * m.values + 32, m.rounds, m.clients, m.bases)
 
-    shadow = {name: moved(m) for name, m in cubes("shadow", MEMBERS).items()}
-    fresh = cubes("fresh", MEMBERS)
+    shadow = {name: moved(m) for name, m in draw_measurements("shadow", MEMBERS).items()}
+    fresh = draw_measurements("fresh", MEMBERS)
     plain = fitted().scores(fresh, TARGET)
     scores = ATTACK.fitted(shadow, MEMBERS, TARGET, 3).scores(
         {name: moved(m) for name, m in fresh.items()}, TARGET
@@ -93,7 +93,7 @@ def test_scores_are_invariant_to_affine_signal_changes() -> None:
 
 
 def test_a_round_without_the_target_is_left_out() -> None:
-    fresh = cubes("fresh", MEMBERS)
+    fresh = draw_measurements("fresh", MEMBERS)
     for m in fresh.values():
         m.values[4, 1] = torch.nan
     assert bool(fitted().scores(fresh, TARGET).isfinite().all())
@@ -101,16 +101,16 @@ def test_a_round_without_the_target_is_left_out() -> None:
 
 @pytest.mark.slow
 def test_constant_signals_give_finite_scores() -> None:
-    flat = cubes("shadow", MEMBERS)
+    flat = draw_measurements("shadow", MEMBERS)
     flat["loss"].values[:] = 1.0
     attack = ATTACK.fitted(flat, MEMBERS, TARGET, 3)
-    assert bool(attack.scores(cubes("fresh", MEMBERS), TARGET).isfinite().all())
+    assert bool(attack.scores(draw_measurements("fresh", MEMBERS), TARGET).isfinite().all())
 
 
 def test_the_network_agrees_with_a_slow_reimplementation() -> None:
     rule = fitted().rule
     assert isinstance(rule, FittedReader)
-    fresh = cubes("fresh", MEMBERS)
+    fresh = draw_measurements("fresh", MEMBERS)
     sequence = torch.stack([m.values[:, 1, 0] for m in fresh.values()], 1)
     x = (sequence - rule.scaling.mean) / rule.scaling.deviation
     (w,) = rule.weights
@@ -142,7 +142,7 @@ def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, fl
 def test_training_equals_adam_with_schedule_and_weight_decay() -> None:
     settings = {"epochs": 25, "batch_size": SAMPLES, "weight_decay": 0.1, "hidden": 4}
     attack = attack_named("seqmia").with_settings(settings)
-    shadow = cubes("shadow", MEMBERS)
+    shadow = draw_measurements("shadow", MEMBERS)
     ours = attack.fitted(shadow, MEMBERS, TARGET, seed=3).rule
     assert isinstance(ours, FittedReader)
 
@@ -180,7 +180,7 @@ def found_in(attack: Attack, measured: dict[str, Measurements]) -> float:
 @pytest.mark.slow
 def test_early_stopping_detects_a_weak_leak_better() -> None:
     published = CHOSEN.with_settings({"epochs": PUBLISHED_EPOCHS})
-    shadow, fresh = weak("shadow"), weak("fresh")
+    shadow, fresh = draw_weak_leak("shadow"), draw_weak_leak("fresh")
     by_heart = published.fitted(shadow, FEW, TARGET, 3)
     chosen = CHOSEN.fitted(shadow, FEW, TARGET, 3)
     assert found_in(by_heart, shadow) > 0.97
@@ -189,7 +189,7 @@ def test_early_stopping_detects_a_weak_leak_better() -> None:
 
 @pytest.mark.slow
 def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
-    shadow = weak("shadow")
+    shadow = draw_weak_leak("shadow")
     rule = CHOSEN.fitted(shadow, FEW, TARGET, 3).rule
     assert isinstance(rule, FittedReader)
     assert len(rule.weights) == PARTS
@@ -222,4 +222,4 @@ def test_held_back_parts_keep_the_share_of_members() -> None:
 def test_one_member_is_too_few_to_hold_some_back() -> None:
     alone = torch.arange(SAMPLES) == 5
     with pytest.raises(BadInput, match="got 1 and 399; give more, or set its epochs"):
-        CHOSEN.fitted(cubes("shadow", MEMBERS), alone, TARGET, 3)
+        CHOSEN.fitted(draw_measurements("shadow", MEMBERS), alone, TARGET, 3)

@@ -16,7 +16,7 @@ from fedaudit.signals.outputs import OutputSignal
 
 
 def over_rounds(values: torch.Tensor, rounds: tuple[int, ...]) -> Measurements:
-    """Values of one client, a row a round."""
+    """Return measurements of one client, of shape (rounds, samples)."""
     bases = torch.zeros((len(rounds), 1), dtype=torch.int64)
     return Measurements(values[:, None].double(), rounds, (0,), bases)
 
@@ -48,7 +48,7 @@ def test_faster_learned_samples_score_higher(name: str) -> None:
     (signal,) = attack.signals
     assert isinstance(signal, OutputSignal)
     model = Model(Architecture("net", Identity), {}, {})
-    # Certainty about class 0 grows by the round, twice as fast for the first sample.
+    # The logit of class 0 grows with the rounds, twice as fast for the first sample.
     rounds = [
         signal.of(model, torch.tensor([[2.0 * t, 0.0], [1.0 * t, 0.0]]), torch.tensor([0, 0]))
         for t in (0, 1)

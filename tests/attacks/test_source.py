@@ -88,14 +88,14 @@ def test_posteriors_without_any_measurement_raise(rule: SourceRule) -> None:
 
 
 def test_a_single_round_follows_bayes_rule() -> None:
-    # Losses log 2 and log 4 are likelihoods 1/2 and 1/4: the chances are 2/3 and 1/3.
+    # Losses log 2 and log 4 are likelihoods 1/2 and 1/4, so the posterior is 2/3 and 1/3.
     m = measured(torch.tensor([[[-math.log(2)], [-math.log(4)]]], dtype=torch.float64))
     found = SourceAtLast().posterior(m, sizes={0: 1, 1: 2})
     assert found[:, 0].tolist() == pytest.approx([2 / 3, 1 / 3])
-    # Twice the data make up for half the likelihood.
+    # Twice as much data compensates for half the likelihood.
     by_size = SourceAtLast(prior="size").posterior(m, sizes={0: 1, 1: 2})
     assert by_size[:, 0].tolist() == pytest.approx([1 / 2, 1 / 2])
-    # Twice as sure: likelihoods squared.
+    # Temperature 0.5 squares the likelihoods.
     surer = SourceAtLast(temperature=0.5).posterior(m, sizes={0: 1, 1: 2})
     assert surer[:, 0].tolist() == pytest.approx([4 / 5, 1 / 5])
 
@@ -115,7 +115,7 @@ def test_the_posterior_is_the_sigmoid_of_the_paper(
     rule = SourceAtLast(temperature=temperature, prior=prior)
     found = rule.posterior(m, sizes=sizes(count))[:, 0].tolist()
     for client in range(count):
-        # Eq. (15), a mean over the models that were not trained on the sample; Eq. (17); Eq. (14).
+        # Eq. (15) with a mean over models not trained on the sample, then Eqs. (17) and (14).
         others = sum(
             shares[other] / (1 - shares[client]) * math.exp(-losses[other] / temperature)
             for other in range(count)
@@ -141,7 +141,7 @@ def test_mean_and_product_agree_with_full_participation() -> None:
 
 
 def test_the_product_rule_corrects_for_early_participation() -> None:
-    # Client 0 was asked when losses were high, and was the best there; client 1 only later.
+    # Client 0 has the smallest loss of an early round, in which all losses are high.
     values = torch.tensor([[[-5.0], [NAN], [-9.0]], [[NAN], [-2.0], [-2.0]]])
     m = measured(values)
     assert SourceByProduct().posterior(m, sizes=sizes(3)).argmax(0).item() == 0
@@ -149,7 +149,7 @@ def test_the_product_rule_corrects_for_early_participation() -> None:
 
 
 def test_the_product_rule_does_not_depend_on_participation_counts() -> None:
-    # All losses alike: three clients in the first round, two in the second, one in the third.
+    # All losses are equal. Three, two and one clients participate in the three rounds.
     values = torch.full((3, 3, 1), -1.0)
     values[1, 2] = values[2, 1] = values[2, 2] = NAN
     found = SourceByProduct().posterior(measured(values), sizes=sizes(3))

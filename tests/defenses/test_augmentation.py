@@ -16,7 +16,7 @@ OFF = Augmentation(
 
 
 def images(channels: int = 1, samples: int = 5, dtype: torch.dtype = torch.float32) -> Samples:
-    """Standardised pictures: pixels between 0 and 1, minus a mean and over a spread."""
+    """Return images with pixels from 0 to 1 that were standardised."""
     rng = seeded(3, "images", channels)
     pixels = torch.rand(samples, channels, 6, 8, generator=rng, dtype=dtype)
     pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0.0, 1.0
@@ -98,7 +98,7 @@ def test_rotation_keeps_the_centre_and_blackens_corners() -> None:
 
 
 def test_every_image_is_rotated_by_an_independent_angle() -> None:
-    # A bright dot straight right of the centre shows by which angle its image was turned.
+    # A bright dot to the right of the centre shows the angle of a rotation.
     pictures = torch.zeros(400, 1, 41, 41)
     pictures[:, 0, 20, 38:41] = 1.0
     data = Samples(pictures, torch.zeros(400, dtype=torch.int64), torch.arange(400))
@@ -113,7 +113,7 @@ def test_every_image_is_rotated_by_an_independent_angle() -> None:
     assert len(set(angles.tolist())) == 400
     assert -31 < float(angles.min()) < -29
     assert 29 < float(angles.max()) < 31
-    # Drawn evenly: as many within half of the largest angle as beyond, give or take four sigmas.
+    # Half of the uniform angles are below half of the maximum, up to four standard deviations.
     assert abs(int((angles.abs() < 15).sum()) - 200) < 40
 
 

@@ -60,8 +60,8 @@ def uploads(rounds: Iterator[Round]) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Written(Defense):
-    """Writes down which hooks were called, under its name."""
+class RecordingDefense(Defense):
+    """A defense that records which of its hooks are called."""
 
     name: str
     calls: list[str]
@@ -88,7 +88,7 @@ class Written(Defense):
 
 @dataclass(frozen=True)
 class Doubled(Defense):
-    """Its own loss and its own gradient."""
+    """A defense that overrides the loss and the gradient."""
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return 2 * super().loss(outputs, batch, context)
@@ -102,7 +102,7 @@ class Reversed(Defense):
 
 @dataclass
 class Counting(Defense):
-    """Adds to each upload how many rounds it has seen."""
+    """A defense that adds its number of rounds to each upload."""
 
     step: float = 1.0
     seen: Tensor = field(default_factory=lambda: torch.zeros(()), compare=False)
@@ -121,7 +121,7 @@ class Counting(Defense):
 
 
 class Plain(Defense):
-    """No dataclass: has no words of its own for its settings."""
+    """A defense that is no dataclass."""
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
@@ -129,7 +129,7 @@ class Plain(Defense):
 
 def test_each_hook_is_called_on_every_part_in_order() -> None:
     calls: list[str] = []
-    chain = Chain((Written("a", calls), Written("b", calls)))
+    chain = Chain((RecordingDefense("a", calls), RecordingDefense("b", calls)))
     model, at = Model(FEDAVG.architecture, {}), context()
     chain.prepare(DATA[0], at)
     chain.select(DATA[0], at)
@@ -159,7 +159,7 @@ def test_parts_that_replace_different_things_work_together() -> None:
     parts = (Doubled(), Reversed(), DataSampling(0.5), GradientNoise(0.0))
     (ours,) = uploads(run(Chain(parts), rounds=1))
     (half,) = uploads(run(DataSampling(0.5), rounds=1))
-    # One step on half of the data, twice as far and backwards.
+    # The gradient of the step is doubled, and its sign is reversed.
     torch.testing.assert_close(ours, -2 * half)
 
 
@@ -242,7 +242,7 @@ def test_a_stateful_chain_resumes_after_interruption(tmp_path: Path) -> None:
     rest = uploads(run(chain, rounds=3, path=path))
     assert len(rest) == 2
     assert all(torch.equal(a, b) for a, b in zip(rest, whole[1:], strict=True))
-    # In round 3 both have seen 3, so that 33 was added to every entry.
+    # In round 3, the two defenses add 3 and 30 to every entry.
     assert float(whole[2].mean()) == pytest.approx(33, abs=1)
 
 
@@ -290,15 +290,17 @@ def test_a_chain_keeps_the_intersection_of_allowed_classes() -> None:
 
 
 @dataclass(frozen=True)
-class Cut(Defense):
-    """Returns fewer values than it received, which would be broadcast in the average."""
+class Shortening(Defense):
+    """A defense that shortens tensors, which would be broadcast in the average."""
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         return replace(upload, values={name: value[:1] for name, value in upload.values.items()})
 
 
-@pytest.mark.parametrize("defense", [Cut(), Chain((GradientQuantization(4), Cut()))])
+@pytest.mark.parametrize("defense", [Shortening(), Chain((GradientQuantization(4), Shortening()))])
 def test_an_upload_of_other_shapes_is_refused(defense: Defense) -> None:
     upload = Update({"weight": torch.ones(3, 2)})
-    with pytest.raises(BadInput, match=r"Cut returned \(1, 2\) for 'weight' instead of \(3, 2\)"):
+    with pytest.raises(
+        BadInput, match=r"Shortening returned \(1, 2\) for 'weight' instead of \(3, 2\)"
+    ):
         apply_upload_hook(defense, upload, context())

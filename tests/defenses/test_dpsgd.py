@@ -33,7 +33,7 @@ def objective(module: nn.Module) -> Objective:
 
 
 def stepped(defense: DPSGD, data: Samples, batch_size: int, at: TrainingContext) -> list[Params]:
-    """The gradient of every step of an epoch, all at the model received."""
+    """Return the gradient of every step of an epoch, all at the received model."""
     goal = objective(at.received.module().train())
     return [
         defense.gradient(goal, defense.batch(batch, at), at)
@@ -53,7 +53,7 @@ def test_a_step_draws_every_sample_independently() -> None:
     steps = len(sizes)
     assert steps == 400 * 5
     drawn = torch.tensor(sizes)
-    # The size is binomial: mean 10 and variance 8; five standard errors.
+    # The size is binomial with mean 10 and variance 8. Five standard errors are allowed.
     assert float(drawn.mean()) == pytest.approx(10, abs=5 * (8 / steps) ** 0.5)
     assert float(drawn.var()) == pytest.approx(8, rel=5 * (2 / steps) ** 0.5)
     spread = (steps * rate * (1 - rate)) ** 0.5
@@ -203,7 +203,7 @@ def test_every_augmented_copy_is_a_crop_or_flipped_crop() -> None:
         ]
         assert len(places) == 1
         found |= set(places)
-    assert len(found) > 30  # of 50
+    assert len(found) > 30  # There are 50 places.
 
 
 def test_without_padding_and_flip_augmentation_is_the_identity() -> None:
@@ -245,7 +245,7 @@ def test_epsilon_matches_opacus_and_is_at_least_the_prv_epsilon(
 
 
 def test_epsilon_reproduces_a_published_value() -> None:
-    # Abadi et al. 2016, section 3.2: q = 0.01, sigma = 4, 10,000 steps, delta 1e-5 give 1.26.
+    # Abadi et al. 2016, section 3.2, state 1.26.
     assert gaussian_mechanism_epsilon(4.0, 10_000, rate=0.01, delta=1e-5) < 1.26
     assert gaussian_mechanism_epsilon(4.0, 10_000, rate=0.01, delta=1e-5) == pytest.approx(
         1.26, rel=0.25

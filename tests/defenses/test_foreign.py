@@ -56,7 +56,7 @@ def test_filters_draw_from_the_run_generator() -> None:
 def test_the_cosine_of_raw_and_filtered_update_is_recorded() -> None:
     at = context()
     Filter(swapped).upload(Update(dict(RAW)), at)
-    # (3, 0, 4) and (0, 0, 8): 32 over 5 times 8.
+    # The cosine of (3, 0, 4) and (0, 0, 8) is 32 / (5 * 8).
     assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8])
     Filter(lambda update: scaled(update, -2.0)).upload(Update(dict(RAW)), at)
     assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8, -1.0])

@@ -17,7 +17,7 @@ def example(classes: int, samples: int = 6) -> tuple[Tensor, Batch]:
 
 
 def by_loops(outputs: Tensor, batch: Batch, own: float, weight: float) -> Tensor:
-    """The published loss entry by entry: KL over samples times classes, minus mean entropy."""
+    """Return the published loss: KL divided by samples times classes, minus mean entropy."""
     samples, classes = outputs.shape
     divergence, doubt = outputs.new_zeros(()), outputs.new_zeros(())
     for sample in range(samples):

@@ -13,7 +13,7 @@ SHAPE = (9,)
 
 
 def batch(samples: int = 6) -> Batch:
-    """Sample i has a one at feature i, so that a blend tells its parts; its label is i mod 3."""
+    """Return a batch of unit vectors, so that a mixture shows its parts; labels are i mod 3."""
     ids = torch.arange(samples)
     return Batch(torch.eye(9)[:samples], ids % 3, ids + 50)
 
@@ -36,7 +36,7 @@ def test_inputs_and_labels_are_mixed_with_one_partner_and_share(
     ours = mixed(MixUp(alpha), given)
     assert torch.equal(ours.ids, given.ids)
     shares = ours.x[:, :6]
-    # A row that met itself is whole; every other has the larger share in itself.
+    # A sample that is its own partner is unchanged. All others have the same larger weight.
     (share,) = {round(float(value), 6) for value in shares.diagonal() if value < 1}
     assert 0.5 <= share < 1
     torch.testing.assert_close(shares.sum(dim=0), torch.ones(6))
@@ -53,19 +53,19 @@ def test_each_batch_draws_its_own_share_and_permutation() -> None:
 
 
 def shares(defense: MixUp, draws: int = 1000) -> torch.Tensor:
-    """The share of the sample itself in each draw that mixed a pair."""
+    """Return the weight of the sample itself in each draw that mixes a pair."""
     at, pair = context(shape=SHAPE), batch(2)
     own = torch.stack([defense.batch(pair, at).x[0, 0] for _ in range(draws)])
     return own[own < 1]
 
 
 def test_shares_have_the_beta_distribution_folded_at_one_half() -> None:
-    # Half of the shufflings of two leave both in place. Folded uniform: mean 3/4.
+    # Half of all permutations of two are the identity. The folded uniform mean is 3/4.
     uniform = shares(MixUp(1.0))
     assert 400 < len(uniform) < 600
     assert float(uniform.mean()) == pytest.approx(3 / 4, abs=0.03)
     assert float(shares(MixUp(1e5), 50).max()) < 0.51
-    # Folded Beta(2, 2): the mean is 11/16.
+    # The mean of a folded Beta(2, 2) is 11/16.
     assert float(shares(MixUp(2.0)).mean()) == pytest.approx(11 / 16, abs=0.03)
 
 
@@ -85,7 +85,7 @@ def test_legacy_mixing_often_loses_the_label() -> None:
         given = batch(3)
         ours = mixed(MixUp(1e-5, "legacy_label_only"), given, seed)
         lost += int((ours.y.argmax(dim=1) != given.y).sum())
-    # Share 0 in half of the batches, another partner in two of three: a third of all labels.
+    # The weight is 0 in half of the batches, and 2 of 3 partners are others: 1/3 of all labels.
     assert lost / 300 == pytest.approx(1 / 3, abs=0.1)
 
 
@@ -105,7 +105,7 @@ def test_mixing_keeps_the_sum_shapes_and_dtypes_of_a_batch(samples: int, alpha: 
     given_batch = batch(samples)
     ours = mixed(MixUp(alpha), given_batch)
     assert (ours.x.shape, ours.x.dtype) == (given_batch.x.shape, given_batch.x.dtype)
-    # A number that is not finite would show in the sums.
+    # The sums would show numbers that are not finite.
     torch.testing.assert_close(ours.x.sum(dim=0), given_batch.x.sum(dim=0))
     if samples > 2:
         torch.testing.assert_close(ours.y.sum(dim=1), torch.ones(samples))

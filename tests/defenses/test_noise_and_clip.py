@@ -46,7 +46,7 @@ def test_noise_is_normal_with_mean_zero_and_standard_deviation_sigma(sigma: floa
     count = len(noise)
     assert abs(float(noise.mean())) < 4 / count**0.5
     assert float(noise.std()) == pytest.approx(1.0, abs=4 / (2 * count) ** 0.5)
-    # Kolmogorov and Smirnov's distance, below its 0.1% point.
+    # The Kolmogorov-Smirnov distance is below its 0.1% critical value.
     ranks = torch.arange(1, count + 1, dtype=torch.float64) / count
     distance = (torch.special.ndtr(noise.double().sort().values) - ranks).abs().max()
     assert float(distance) < 1.95 / count**0.5
@@ -86,7 +86,7 @@ def test_the_norm_of_a_clipped_upload_is_at_most_the_clipping_norm(
 
 
 def test_the_whole_upload_is_clipped_and_not_each_layer() -> None:
-    # A length of 5 becomes 1: every entry is a fifth.
+    # The norm 5 is clipped to 1.
     sent = clip_norm({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
     assert float(sent["w"]) == pytest.approx(0.6)
     assert float(sent["b"]) == pytest.approx(0.8)
@@ -100,7 +100,7 @@ def test_client_level_noise_has_the_standard_deviation_clip_times_multiplier() -
 
 
 def analytic_epsilon(sigma: float, delta: float) -> float:
-    """The exact epsilon of one Gaussian release. Source: Balle and Wang 2018, Theorem 8."""
+    """Return the exact epsilon of one Gaussian release (Balle and Wang 2018, Theorem 8)."""
 
     def excess(epsilon: float) -> float:
         lost = normal.cdf(0.5 / sigma - epsilon * sigma)
@@ -111,14 +111,14 @@ def analytic_epsilon(sigma: float, delta: float) -> float:
 
 def test_epsilon_of_one_release_with_noise_multiplier_one() -> None:
     assert analytic_epsilon(1.0, 1e-5) == pytest.approx(4.377, abs=0.001)
-    # Renyi accounting is a little above the exact value, never below.
+    # The Renyi accountant gives an upper bound slightly above the exact value.
     assert 4.377 < gaussian_mechanism_epsilon(1.0, 1, delta=1e-5) < 4.9
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 5.0, 20.0])
 @pytest.mark.parametrize("rounds", [1, 10, 300])
 def test_epsilon_is_a_tight_upper_bound_on_the_exact_one(sigma: float, rounds: int) -> None:
-    # Several releases of one upload are one release with less noise.
+    # Several releases of one upload are equivalent to one release with less noise.
     exact = analytic_epsilon(sigma / rounds**0.5, 1e-5) if sigma / rounds**0.5 > 0.1 else None
     ours = gaussian_mechanism_epsilon(sigma, rounds, delta=1e-5)
     if exact is not None:

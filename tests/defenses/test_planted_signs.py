@@ -26,7 +26,7 @@ POINTS = own([1.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-1.0, -1.0])
 
 
 def model(first: list[list[float]], second: list[list[float]], **biases: list[float]) -> Model:
-    """Two hidden layers and one output."""
+    """Return a model with two hidden layers and one output."""
     sizes = len(first), len(second)
     net = Architecture(
         "net",
@@ -51,59 +51,64 @@ def model(first: list[list[float]], second: list[list[float]], **biases: list[fl
     return Model(net, values)
 
 
-def look(name: str, now: Model, before: Model | None = None, samples: Samples = POINTS) -> float:
+def sign_value(
+    name: str, now: Model, before: Model | None = None, samples: Samples = POINTS
+) -> float:
     return SIGNS[name](now, before, samples)
 
 
 PLAIN = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]])
-"""On the points the first layer is (1, 0), (0, 1), (3, 0) and (-1, -1), the second, from what is
-above 0 of it, (1, 1), (1, -1), (3, 3) and (0, 0)."""
+"""For the four points, the first layer has the values (1, 0), (0, 1), (3, 0) and (-1, -1). After
+ReLU, the second layer has the values (1, 1), (1, -1), (3, 3) and (0, 0)."""
 
 
 def test_units_that_fire_for_at_most_one_sample_are_counted() -> None:
-    assert look("lone-units", PLAIN) == 0.0
+    assert sign_value("lone-units", PLAIN) == 0.0
     shy = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]], second_bias=[-2.0, 0.0])
-    assert look("lone-units", shy) == 0.5
+    assert sign_value("lone-units", shy) == 0.5
     never = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]], second_bias=[-9.0, -2.0])
-    assert look("lone-units", never) == 1.0
+    assert sign_value("lone-units", never) == 1.0
 
 
 def test_one_stands_out_is_measured_in_standard_deviations() -> None:
-    # Unit one: 3 before 1, 1, 0, which spread by sqrt(2) / 3; unit two: 3 before 1, 0, -1.
-    assert look("one-stands-out", PLAIN) == pytest.approx(2 / (math.sqrt(2) / 3))
+    # The first unit has 3 after 1, 1 and 0, whose standard deviation is sqrt(2) / 3.
+    assert sign_value("one-stands-out", PLAIN) == pytest.approx(2 / (math.sqrt(2) / 3))
     same = model([[0.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, -1.0]])
-    assert look("one-stands-out", same) == 0.0
+    assert sign_value("one-stands-out", same) == 0.0
 
 
 def test_units_that_never_fire_are_dead() -> None:
-    assert look("dead-units", PLAIN) == 0.0
-    # Of the first layer one unit never reaches 0, of the second neither does the one that is
-    # minus what the other of the first is.
+    assert sign_value("dead-units", PLAIN) == 0.0
+    # One unit of the first layer and one unit of the second layer never fire.
     dead = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [-1.0, 0.0]], first_bias=[0.0, -1.0])
-    assert look("dead-units", dead) == 0.5
+    assert sign_value("dead-units", dead) == 0.5
 
 
 def test_weight_lengths_are_relative_to_the_median_of_the_layer() -> None:
     rows = [[3.0, 4.0], [1.0, 0.0], [0.0, 1.0]]
-    assert look("norm-ratio", model(rows, [[1.0, 0.0, 0.0]] * 3)) == pytest.approx(math.log(5))
+    assert sign_value("norm-ratio", model(rows, [[1.0, 0.0, 0.0]] * 3)) == pytest.approx(
+        math.log(5)
+    )
     rows = [[0.1, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    assert look("norm-ratio", model(rows, [[1.0, 0.0, 0.0]] * 3)) == pytest.approx(math.log(10))
+    assert sign_value("norm-ratio", model(rows, [[1.0, 0.0, 0.0]] * 3)) == pytest.approx(
+        math.log(10)
+    )
     without = model([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0, 0.0]] * 3)
-    assert 60 < look("norm-ratio", without) < math.inf
+    assert 60 < sign_value("norm-ratio", without) < math.inf
 
 
 def test_the_largest_bias_is_relative_to_the_median_of_the_layer() -> None:
     biases = {"first_bias": [0.5, -8.0, 2.0], "second_bias": [1.0, 1.0, -1.0]}
     one = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3, **biases)
-    assert look("bias-ratio", one) == pytest.approx(math.log(4))
-    assert look("bias-ratio", PLAIN) == 0.0
+    assert sign_value("bias-ratio", one) == pytest.approx(math.log(4))
+    assert sign_value("bias-ratio", PLAIN) == 0.0
 
 
 def test_a_row_of_other_weights_is_found_by_its_distribution() -> None:
-    # All of the last row lies above all others; of the second layer all rows are alike.
+    # All weights of the last row are larger than all others. In the second layer, rows are equal.
     odd = model([[1.0, 2.0], [1.5, 2.5], [7.0, 8.0]], [[1.0, 2.0, 3.0]] * 2)
-    assert look("odd-row", odd) == 1.0
-    assert look("odd-row", model([[1.0, 2.0]] * 3, [[1.0, 2.0, 3.0]] * 2)) == 0.0
+    assert sign_value("odd-row", odd) == 1.0
+    assert sign_value("odd-row", model([[1.0, 2.0]] * 3, [[1.0, 2.0, 3.0]] * 2)) == 0.0
 
 
 @pytest.mark.slow
@@ -121,30 +126,30 @@ def test_distances_agree_with_scipy(seed: int, rows: int, each: int, ties: bool)
 
 
 def test_twins_are_parallel_units_of_any_norm() -> None:
-    assert look("twins", PLAIN) == pytest.approx(0.0, abs=1e-12)
+    assert sign_value("twins", PLAIN) == pytest.approx(0.0, abs=1e-12)
     scaled = model([[1.0, 2.0], [10.0, 20.0]], [[1.0, 1.0], [1.0, -1.0]])
-    assert look("twins", scaled) == pytest.approx(1.0)
+    assert sign_value("twins", scaled) == pytest.approx(1.0)
     empty = model([[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]])
-    assert look("twins", empty) == pytest.approx(-1.0)
+    assert sign_value("twins", empty) == pytest.approx(-1.0)
 
 
 def test_the_layer_with_most_zeros_counts() -> None:
-    assert look("zero-weights", PLAIN) == 0.5
+    assert sign_value("zero-weights", PLAIN) == 0.5
     none = model([[1.0, 2.0], [3.0, 4.0]], [[1.0, 0.0], [1.0, -1.0]])
-    assert look("zero-weights", none) == 0.25
+    assert sign_value("zero-weights", none) == 0.25
 
 
 def test_signs_of_movement_find_the_row_that_was_replaced() -> None:
     before = model([[3.0, 4.0], [1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0, 0.0]] * 3)
     now = model([[3.0, 6.0], [1.0, 0.1], [0.1, 1.0]], [[1.0, 0.0, 0.0]] * 3)
-    # Moved by 2, 0.1 and 0.1; lengths were 5, 1 and 1.
-    assert look("moved-row", now, before) == pytest.approx(math.log(20), abs=1e-5)
-    assert look("rewritten-row", now, before) == pytest.approx(math.log(2 / 5), abs=1e-5)
-    # All six weights lay at 0, 1, 3 or 4; one of six moved from 4 to 6, the share up to 0 by two.
-    assert look("moved-weights", now, before) == pytest.approx(2 / 6)
-    assert look("moved-row", now, now) == 0.0
-    assert look("moved-weights", now, now) == 0.0
-    assert look("rewritten-row", now, now) < -10
+    # Rows of norms 5, 1 and 1 change by 2, 0.1 and 0.1.
+    assert sign_value("moved-row", now, before) == pytest.approx(math.log(20), abs=1e-5)
+    assert sign_value("rewritten-row", now, before) == pytest.approx(math.log(2 / 5), abs=1e-5)
+    # The largest difference of the distributions is that two of six weights are no longer 0.
+    assert sign_value("moved-weights", now, before) == pytest.approx(2 / 6)
+    assert sign_value("moved-row", now, now) == 0.0
+    assert sign_value("moved-weights", now, now) == 0.0
+    assert sign_value("rewritten-row", now, now) < -10
 
 
 @pytest.mark.parametrize("name", SIGNS)
@@ -153,7 +158,7 @@ def test_non_finite_weights_are_most_suspicious(name: str, bad: float) -> None:
     params = dict(PLAIN.params)
     first = next(iter(params))
     params[first] = torch.full_like(params[first], bad)
-    found = look(name, Model(PLAIN.architecture, params), PLAIN)
+    found = sign_value(name, Model(PLAIN.architecture, params), PLAIN)
     assert found == math.inf or (bad == 3e38 and math.isfinite(found))
 
 
@@ -161,28 +166,28 @@ def test_non_finite_weights_are_most_suspicious(name: str, bad: float) -> None:
 def test_models_without_hidden_dense_layers_are_refused(name: str) -> None:
     net = Architecture("bare", partial(nn.Linear, 2, 3))
     with pytest.raises(Unsupported, match="'bare' has none"):
-        look(name, net.initial(0), net.initial(1))
+        sign_value(name, net.initial(0), net.initial(1))
 
 
 @pytest.mark.parametrize("name", SIGNS)
 def test_a_sign_does_not_change_model_or_samples(name: str) -> None:
     before = {key: value.clone() for key, value in PLAIN.params.items()}
-    assert look(name, PLAIN, PLAIN) == look(name, PLAIN, PLAIN)
+    assert sign_value(name, PLAIN, PLAIN) == sign_value(name, PLAIN, PLAIN)
     assert all(torch.equal(PLAIN.params[key], value) for key, value in before.items())
 
 
 @pytest.mark.parametrize("name", ["moved-row", "rewritten-row", "moved-weights"])
 def test_change_needs_the_round_before(name: str) -> None:
     with pytest.raises(Unsupported, match="use other signs in the first round"):
-        look(name, PLAIN)
+        sign_value(name, PLAIN)
     other = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3)
     with pytest.raises(Unsupported, match="other layers"):
-        look(name, PLAIN, other)
+        sign_value(name, PLAIN, other)
 
 
 def test_signs_of_activations_need_at_least_three_samples() -> None:
     with pytest.raises(BadInput, match=r"at least three of the client.s samples, got 2"):
-        look("lone-units", PLAIN, samples=own([1.0, 0.0], [0.0, 1.0]))
+        sign_value("lone-units", PLAIN, samples=own([1.0, 0.0], [0.0, 1.0]))
 
 
 def test_units_are_seen_before_their_relu() -> None:

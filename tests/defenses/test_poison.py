@@ -22,13 +22,13 @@ LR = 0.1
 ONE_STEP = LocalTraining(epochs=1, batch_size=100, lr=LR)
 
 
-def drawn(name: str, count: int = 12, first: int = 0) -> Samples:
+def draw_samples(name: str, count: int = 12, first: int = 0) -> Samples:
     rng = seeded(0, name)
     labels = torch.randint(3, (count,), generator=rng)
     return Samples(torch.randn(count, 4, generator=rng), labels, torch.arange(first, first + count))
 
 
-OWN, PROBES = drawn("own"), drawn("probes", first=100)
+OWN, PROBES = draw_samples("own"), draw_samples("probes", first=100)
 MODEL = NET.initial(0)
 
 
@@ -65,7 +65,7 @@ def test_in_other_rounds_the_client_is_honest_bit_for_bit() -> None:
         honest = sent_by(UNDEFENDED, 2, training)
         if not ascends_to:
             assert torch.equal(flat(sent_by(poison, 2, training)), flat(honest))
-        # A loss of its own goes through autograd, which differs in the last digits.
+        # A defense with its own loss uses autograd, which differs in the last digits.
         torch.testing.assert_close(flat(sent_by(poison, 2, training)), flat(honest))
 
 

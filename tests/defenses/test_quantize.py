@@ -11,47 +11,46 @@ from tests.defenses.turns import context
 bits_of = st.integers(1, 10)
 
 
-def drawn(values: torch.Tensor, bits: int, seed: int = 0) -> torch.Tensor:
+def round_at_random(values: torch.Tensor, bits: int, seed: int = 0) -> torch.Tensor:
     return round_stochastically(values, bits, seeded(seed, "rounding"))
 
 
-def some(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.0) -> torch.Tensor:
+def random_values(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.0) -> torch.Tensor:
     return shift + scale * torch.randn(size, generator=seeded(seed, "values"))
 
 
 def test_floor_rounding_matches_hand_calculation() -> None:
-    # Range 0 to 8 in 2 bits: steps of 2, levels 0, 2, 4, 6 and 8.
+    # With 2 bits, the range 0 to 8 has the levels 0, 2, 4, 6 and 8.
     given = torch.tensor([[0.0, 1.9, 2.0], [3.9, 7.9, 8.0]])
     assert floor_to_level(given, 2).tolist() == [[0.0, 0.0, 2.0], [2.0, 6.0, 8.0]]
     assert floor_to_level(given - 4, 1).tolist() == [[-4.0, -4.0, -4.0], [-4.0, 0.0, 4.0]]
 
 
 def test_stochastic_rounding_uses_the_adjacent_levels() -> None:
-    # Range 0 to 6 in 2 bits: levels 0, 2, 4 and 6.
+    # With 2 bits, the range 0 to 6 has the levels 0, 2, 4 and 6.
     given = torch.tensor([0.0, 2.0, 3.0, 4.5, 6.0])
-    found = torch.stack([drawn(given, 2, seed) for seed in range(60)])
+    found = torch.stack([round_at_random(given, 2, seed) for seed in range(60)])
     levels = [sorted(set(column.tolist())) for column in found.T]
     assert levels == [[0.0], [2.0], [2.0, 4.0], [4.0, 6.0], [6.0]]
 
 
 @given(bits=bits_of, seed=st.integers(0, 10**6), shift=st.sampled_from([0.0, 3.0, -50.0]))
 def test_drawn_levels_have_the_entrys_mean(bits: int, seed: int, shift: float) -> None:
-    value, draws = some(4, seed, shift=shift), 2_000
+    value, draws = random_values(4, seed, shift=shift), 2_000
     many = value.repeat(draws, 1)
-    mean = drawn(many, bits, seed).double().mean(0)
+    mean = round_at_random(many, bits, seed).double().mean(0)
     step = float(value.max() - value.min()) / (2**bits - 1)
-    # A draw between neighbours spreads by half a step at most; Hoeffding's bound, 1e-9 a time,
-    # and the entries' own rounding.
+    # Hoeffding's bound with error 1e-9 for values within one step, and the rounding of entries.
     bound = step * (torch.log(torch.tensor(2e9)) / (2 * draws)).sqrt() + 1e-6 * (1 + abs(shift))
     assert float((mean - value.double()).abs().max()) <= bound
 
 
 @given(bits=bits_of, seed=st.integers(0, 10**6))
 def test_no_entry_moves_by_a_step_or_beyond_the_extremes(bits: int, seed: int) -> None:
-    value = some(30, seed)
+    value = random_values(30, seed)
     spread = float(value.max() - value.min())
     for sent, step in (
-        (drawn(value, bits, seed), spread / (2**bits - 1)),
+        (round_at_random(value, bits, seed), spread / (2**bits - 1)),
         (floor_to_level(value, bits), spread / 2**bits),
     ):
         assert float((sent - value).abs().max()) <= step + 1e-6
@@ -72,9 +71,11 @@ def test_quantisation_is_idempotent(
     bits: int, seed: int, scale: float, shift: float, floor: bool
 ) -> None:
     def moved(values: torch.Tensor, again: int) -> torch.Tensor:
-        return floor_to_level(values, bits) if floor else drawn(values, bits, seed + again)
+        return (
+            floor_to_level(values, bits) if floor else round_at_random(values, bits, seed + again)
+        )
 
-    once = moved(some(20, seed, scale=scale, shift=shift), 0)
+    once = moved(random_values(20, seed, scale=scale, shift=shift), 0)
     assert torch.equal(moved(once, 1), once)
 
 
@@ -92,13 +93,13 @@ def test_quantisation_is_idempotent(
 )
 def test_a_tensor_without_a_range_stays_as_it_is(value: torch.Tensor, bits: int) -> None:
     assert torch.equal(floor_to_level(value, bits), value)
-    assert torch.equal(drawn(value, bits), value)
+    assert torch.equal(round_at_random(value, bits), value)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_each_tensor_keeps_its_precision(kind: torch.dtype) -> None:
-    value = some(50, 0).to(kind)
-    assert drawn(value, 3).dtype == floor_to_level(value, 3).dtype == kind
+    value = random_values(50, 0).to(kind)
+    assert round_at_random(value, 3).dtype == floor_to_level(value, 3).dtype == kind
 
 
 def test_each_tensor_is_quantised_within_its_range() -> None:
@@ -114,7 +115,7 @@ def test_each_tensor_is_quantised_within_its_range() -> None:
 
 
 def test_stochastic_rounding_differs_between_rounds() -> None:
-    upload = Update({"w": some(200, 0)})
+    upload = Update({"w": random_values(200, 0)})
     first, again, later = (
         GradientQuantization(1).upload(upload, at).values["w"]
         for at in (context(1), context(1), context(2))

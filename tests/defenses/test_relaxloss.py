@@ -11,14 +11,14 @@ from fedaudit.defenses.relaxloss import RelaxLoss
 from tests.defenses.turns import context
 
 TOWARDS_TARGET, IN_TURN = 1, 2
-"""A round of each kind."""
+"""Rounds of the two branches."""
 
 
 def example(scale: float = 1.0) -> tuple[Tensor, Batch]:
     rng = seeded(0, "relaxloss")
     outputs = scale * torch.randn(8, 5, generator=rng, dtype=torch.float64)
     labels = torch.randint(5, (8,), generator=rng)
-    # Half of the samples are classified well.
+    # Half of the samples are classified correctly.
     outputs[:4] += 3 * functional.one_hot(labels[:4], 5)
     return outputs.requires_grad_(), Batch(torch.zeros(8, 4), labels, torch.arange(8))
 
@@ -36,7 +36,7 @@ def plain(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 def flattened(
     outputs: Tensor, batch: Batch, upper: float, *, images: bool
 ) -> tuple[Tensor, Tensor]:
-    """The flattening branch sample by sample, with the graph kept through the soft label."""
+    """Return loss and gradient of the flattening branch, computed sample by sample."""
     total = outputs.new_zeros(())
     for row, label in zip(outputs, batch.y.tolist(), strict=True):
         predicted = row.exp() / row.exp().sum()
@@ -56,7 +56,7 @@ def test_odd_rounds_move_the_mean_loss_towards_the_target(sign: int) -> None:
     target = float(usual) + sign * 0.3
     loss, gradient = step(RelaxLoss(target), TOWARDS_TARGET, outputs, batch)
     assert float(loss) == pytest.approx(0.3)
-    # Below the target the way is up, above it is down.
+    # The loss increases below the target, and decreases above it.
     torch.testing.assert_close(gradient, -sign * usual_gradient)
 
 
@@ -79,7 +79,7 @@ def test_relaxloss_flattens_posteriors_in_even_rounds(form: str, upper: float) -
 
 
 def test_the_loss_of_a_misclassified_sample_matches_hand_calculation() -> None:
-    # Probabilities 1/4 (its own), 1/2 and 1/4: soft label 1/4, 3/8, 3/8.
+    # Probabilities 1/4 (true class), 1/2 and 1/4 give the soft label 1/4, 3/8 and 3/8.
     outputs = torch.log(torch.tensor([[0.25, 0.5, 0.25]]))
     batch = Batch(torch.zeros(1, 4), torch.tensor([0]), torch.arange(1))
     soft = 0.25 * log(4) + 0.375 * log(2) + 0.375 * log(4)

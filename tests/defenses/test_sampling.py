@@ -20,7 +20,7 @@ def samples(count: int) -> Samples:
 def epoch(
     defense: DataSampling, count: int, batch_size: int, *, epochs: int = 1
 ) -> list[list[int]]:
-    """The ids of each batch of the last of some epochs."""
+    """Return the ids in each batch of the last epoch."""
     at = context()
     chosen = defense.select(samples(count), at)
     for _ in range(epochs):

@@ -80,7 +80,7 @@ def test_the_probability_of_a_soft_target_keeps_its_graph() -> None:
     torch.testing.assert_close(own, outputs.softmax(dim=1)[:, 1])
     target = soft_target(own, torch.tensor([1]), classes=3)
     (gradient,) = torch.autograd.grad(target[0, 0], outputs)
-    # The share of another class is (1 - p) / 2, and dp/d(own output) = p (1 - p).
+    # Another class has (1 - p) / 2, and dp / d(true output) = p (1 - p).
     probability = float(own.detach())
     assert float(gradient[0, 1]) == pytest.approx(-probability * (1 - probability) / 2)
 
@@ -129,7 +129,7 @@ def test_mixed_labels_raise_if_classes_are_needed(name: str) -> None:
 def test_losses_and_gradients_are_finite_for_any_outputs(
     scale: float, round: int, make: Callable[[], Defense]
 ) -> None:
-    # Not made by a strategy: checks of types draw at random, which strategies may not.
+    # The defense is created here, since type checks draw random numbers, as strategies must not.
     defense = make()
     rng = seeded(0, "outputs")
     outputs = (scale * torch.randn(6, 5, generator=rng)).requires_grad_()

@@ -28,7 +28,7 @@ def two_tensors(numbers: list[int]) -> Params:
 def test_the_number_of_kept_entries_rounds_half_to_even(
     total: int, ratio: float, kept: int
 ) -> None:
-    # Kept would be 1.5, 0.5, 4.5, 1.5 and 0.5.
+    # The numbers before rounding are 1.5, 0.5, 4.5, 1.5 and 0.5.
     sparse = sparse_globally({"w": torch.arange(1.0, total + 1)}, ratio)
     assert int((sparse["w"] != 0).sum()) == kept
 

@@ -18,7 +18,7 @@ def context(
     shape: tuple[int, ...] = (4,),
     classes: int = 3,
 ) -> TrainingContext:
-    """With shares of the average as given; of a model as given, or a dense one of a few classes."""
+    """Return a context with the given weights and model, by default a small dense network."""
     shares = {client: 1.0} if weights is None else weights
     client_context = ClientContext(
         round=round, rounds=10, client=client, cohort=tuple(shares), weights=shares, seed=seed

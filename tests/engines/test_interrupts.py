@@ -14,7 +14,7 @@ BOTH = {signal.SIGINT, signal.SIGTERM}
 
 
 class Stopped(Exception):
-    """What the program does at a signal."""
+    """Error that the program raises at a signal."""
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -23,7 +23,7 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 @pytest.fixture(params=sorted(BOTH), ids=str)
 def handled(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    """A signal at which the program stops, and another thread that hears it as well."""
+    """A signal at which the program stops, while another thread can receive it, too."""
     number: signal.Signals = request.param
     before = signal.signal(number, stop)
     ended = threading.Event()
@@ -48,7 +48,7 @@ def test_a_deferred_signal_is_handled_afterwards(handled: signal.Signals) -> Non
 def send_and_go_on(number: signal.Signals, done: list[int]) -> None:
     with deferring_signals():
         os.kill(os.getpid(), number)
-        time.sleep(0.1)  # until the other thread has heard it
+        time.sleep(0.1)  # The other thread may receive the signal.
         done.append(number)
 
 

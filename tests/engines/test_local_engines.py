@@ -42,7 +42,7 @@ def test_one_thread_is_used_in_the_context_and_the_previous_count_restored() -> 
 def workers() -> Iterator[Engine]:
     with started() as engine:
         with engine.session(contract.product, 3) as run:
-            # One of them starts with this; the other is told the same job later.
+            # Only one worker is started here; the other one gets its job later.
             assert list(run([2])) == [6]
         yield engine
 
@@ -119,12 +119,12 @@ def test_items_without_a_request_are_neither_processed_nor_kept(
             kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # All would be 24; how many are begun before the first is looked at is a matter of load.
+    # Without discarding, 24 items would be processed. The actual number depends on the load.
     assert len(list(tmp_path.iterdir())) < 20
     assert kept < 500_000
 
 
-class Odd(Exception):
+class TwoArgumentError(Exception):
     """An error that cannot be reconstructed from its arguments."""
 
     def __init__(self, one: int, other: int) -> None:
@@ -135,7 +135,9 @@ def fails(shared: type[Exception], item: int) -> None:
     raise shared(item, item)
 
 
-@pytest.mark.parametrize(("kind", "raised"), [(ValueError, ValueError), (Odd, RuntimeError)])
+@pytest.mark.parametrize(
+    ("kind", "raised"), [(ValueError, ValueError), (TwoArgumentError, RuntimeError)]
+)
 def test_errors_of_workers_keep_their_traceback(
     kind: type[Exception], raised: type[Exception], workers: Engine
 ) -> None:
@@ -147,7 +149,7 @@ def test_errors_of_workers_keep_their_traceback(
 
 
 class Unreadable:
-    """Can be sent, but not received."""
+    """An object that can be pickled, but not unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[], NoReturn], tuple[()]]:
         return refuse, ()

@@ -32,7 +32,7 @@ Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Four blocks of samples, so that several workers measure.
+# The samples are four blocks, so that several workers measure.
 STUDY = small_study(
     training={"rounds": 2, "epochs": 1},
     audit={"fair": 450, "background": 450, "every": 1},
@@ -41,7 +41,7 @@ STUDY = small_study(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    """One start of Ray for all tests, with two workers, since each takes seconds to begin."""
+    """A cluster with two workers for all tests, since starting Ray takes seconds."""
     engine = RayCluster(workers=2)
     with engine.session(contract.product, 1) as run:
         list(run([1]))
@@ -51,7 +51,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The hash of the study as it comes from this process alone."""
+    """The hash of the study without workers."""
     return hashed(tmp_path_factory.mktemp("here"), None)
 
 
@@ -128,7 +128,7 @@ def test_another_version_on_the_cluster_is_refused(
 ) -> None:
     from fedaudit.engines import ray_tasks
 
-    # The workers import what is really installed.
+    # Workers use the real version.
     monkeypatch.setattr(ray_tasks, "VERSIONS", ray_tasks.VERSIONS._replace(torch="1.0"))
     with (
         cluster.session(contract.product, 1) as run,
@@ -186,16 +186,16 @@ def test_a_failed_connection_explains_the_token_of_clusters(
     assert str(error).split(". ")[0] in str(said.value), "an address is not cut at its first point"
 
 
-# Last, since workers that were killed take seconds to be replaced.
+# These tests are the last, since it takes seconds to replace killed workers.
 
 
 @dataclass(frozen=True)
-class Fatal:
+class KillingEngine:
     """An engine whose workers are killed, once while training and once while measuring.
 
     Attributes:
-        engine: Whose.
-        folder: Where it is written down who was killed.
+        engine: The engine.
+        folder: Folder for marks of killed workers.
     """
 
     engine: RayCluster
@@ -236,7 +236,7 @@ def test_killed_workers_do_not_change_the_hash_of_a_study(
     died = tmp_path / "died"
     died.mkdir()
     with caplog.at_level(logging.WARNING, "fedaudit"):
-        found = hashed(tmp_path / "study", Fatal(RayCluster(workers=2), died))
+        found = hashed(tmp_path / "study", KillingEngine(RayCluster(workers=2), died))
     assert sorted(one.name for one in died.iterdir()) == ["_measure_block", "run_client"]
     assert caplog.text.count("a Ray worker was lost") >= 2
     assert found == here

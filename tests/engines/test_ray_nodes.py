@@ -35,14 +35,14 @@ class Given(NamedTuple):
 
 
 def killing_its_machine_in_round_2(given: Given, item: object) -> object:
-    """The work; in round 2 no result comes before the second machine is gone."""
+    """Do the work; in round 2, kill the second machine before there is a result."""
     import ray
 
     client_context = getattr(item, "client_context", None)
     if client_context is not None and client_context.round == 2:
         if ray.get_runtime_context().get_node_id() != given.head:
             given.marker.touch()
-            # Ray's process for the machine, which is every worker's parent, and this worker.
+            # The parent of the workers is Ray's process for the machine.
             os.kill(os.getppid(), 9)
             os.kill(os.getpid(), 9)
         deadline = time.monotonic() + PATIENCE
@@ -52,7 +52,7 @@ def killing_its_machine_in_round_2(given: Given, item: object) -> object:
 
 
 def noting_its_machine(given: Given, item: object) -> object:
-    """The work; a file says on which machine it was done."""
+    """Do the work, and write a file with the name of the machine."""
     import ray
 
     (given.marker / ray.get_runtime_context().get_node_id()).touch()
@@ -60,8 +60,8 @@ def noting_its_machine(given: Given, item: object) -> object:
 
 
 @dataclass(frozen=True)
-class Watched:
-    """Ray, where each piece of work is done by a function that is given it."""
+class WrappedEngine:
+    """A Ray engine in which a given function does the work for each item."""
 
     engine: RayCluster
     done_by: Callable[[Given, object], object]
@@ -77,7 +77,7 @@ class Watched:
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
         import ray
 
-        assert self.count == 2  # connects
+        assert self.count == 2  # This connects to Ray.
         head = ray.get_runtime_context().get_node_id()
         given = Given(cast(Work, work), shared, head, self.marker)
         with self.engine.session(self.done_by, given) as run:
@@ -86,7 +86,7 @@ class Watched:
 
 @pytest.fixture
 def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
-    """Two machines of one core each, and a head that soon notices when one is lost."""
+    """Two machines of one core each, whose loss is noticed within seconds."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     from ray.cluster_utils import Cluster
@@ -97,7 +97,7 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
         "health_check_timeout_ms": 1000,
         "health_check_failure_threshold": 3,
     }
-    # Each of its nodes puts a handler there that ends the program.
+    # Starting a node replaces the handler.
     before = signal.getsignal(signal.SIGTERM)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": soon})
     cluster.add_node(num_cpus=1)
@@ -116,7 +116,7 @@ def test_a_study_on_two_machines_has_the_hash_that_it_has_on_one(
     here = run_study(study, tmp_path / "here")
     machines = tmp_path / "machines"
     machines.mkdir()
-    engine = Watched(two_machines, noting_its_machine, machines)
+    engine = WrappedEngine(two_machines, noting_its_machine, machines)
     assert run_study(study, tmp_path / "there", engine=engine).content_hash == here.content_hash
     assert len(list(machines.iterdir())) == 2, "both have worked"
 
@@ -127,7 +127,7 @@ def test_a_lost_machine_does_not_change_the_hash_of_a_study(
     study = quick_study(training={"rounds": 3})
     here = run_study(study, tmp_path / "here")
     marker = tmp_path / "lost"
-    engine = Watched(two_machines, killing_its_machine_in_round_2, marker)
+    engine = WrappedEngine(two_machines, killing_its_machine_in_round_2, marker)
     found = run_study(study, tmp_path / "there", engine=engine)
     assert marker.exists()
     assert found.content_hash == here.content_hash

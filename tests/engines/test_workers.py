@@ -62,32 +62,32 @@ def test_shared_values_are_sent_once_and_a_killed_worker_is_reported() -> None:
     assert most > len(shared) > 10 * kept
 
 
-def little_or_much(told: Path, size: int) -> object:
+def small_or_large_result(pid_file: Path, size: int) -> object:
     if size == 1:
         return 1
-    part = told.with_suffix(".part")
+    part = pid_file.with_suffix(".part")
     part.write_text(str(os.getpid()))
-    part.rename(told)
+    part.rename(pid_file)
     return b"x" * size
 
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_writes_is_reported(tmp_path: Path) -> None:
-    told = tmp_path / "worker"
-    with Workers(1).session(little_or_much, told) as run:
+    pid_file = tmp_path / "worker"
+    with Workers(1).session(small_or_large_result, pid_file) as run:
         results = run([1, 50_000_000])
         assert next(results) == 1
         deadline = time.monotonic() + 60
-        while not told.exists():
+        while not pid_file.exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        time.sleep(0.5)  # it is in the midst of writing what nobody reads yet
-        os.kill(int(told.read_text()), signal.SIGKILL)
+        time.sleep(0.5)  # The worker is writing to a pipe that nobody reads.
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
         with pytest.raises(MemoryError, match="worker process was killed"):
             next(results)
 
 
-def hunger(shared: object, item: bytes) -> None:
+def limit_memory(shared: object, item: bytes) -> None:
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + 50_000_000,) * 2)
 
@@ -96,7 +96,7 @@ def hunger(shared: object, item: bytes) -> None:
 def test_a_worker_without_memory_for_a_message_is_reported(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with Workers(1).session(hunger, 0) as run:
+    with Workers(1).session(limit_memory, 0) as run:
         list(run([b""]))
         with pytest.raises(Unsupported, match=r"exit code 1.*see its error output"):
             list(run([bytes(200_000_000)]))
@@ -137,21 +137,21 @@ def test_a_worker_with_an_unknown_pid_ends_with_its_pipe() -> None:
     theirs.close()
 
 
-class Begun:
-    """Yield started workers and their process ids."""
+class StartedPool:
+    """A pool whose workers have started."""
 
     def __init__(self, count: int = 1) -> None:
-        self.crew = _WorkerPool(pickled((contract.product, 1)), count)
-        self.crew.submit([pickled(1)] * count)
-        self.pids = [worker.process.pid or 0 for worker in self.crew._workers]
+        self.pool = _WorkerPool(pickled((contract.product, 1)), count)
+        self.pool.submit([pickled(1)] * count)
+        self.pids = [worker.process.pid or 0 for worker in self.pool._workers]
 
     def more(self) -> object:
-        """What one more item comes to."""
-        return self.crew.result(self.crew.submit([pickled(2)])[0])
+        """Return the result of one more item."""
+        return self.pool.result(self.pool.submit([pickled(2)])[0])
 
 
 def once(interrupted: Callable[..., object]) -> Callable[..., object]:
-    """As it was, but for an interrupt that comes the first time."""
+    """Return a function that is interrupted at its first call, and then works as before."""
     came = list[bool]()
 
     def sometimes(*given: object) -> object:
@@ -170,14 +170,14 @@ def test_workers_end_with_the_program_when_their_end_was_interrupted(
     for_the_end = list[Callable[[], None]]()
     monkeypatch.setattr(atexit, "register", for_the_end.append)
     monkeypatch.setattr(atexit, "unregister", for_the_end.remove)
-    begun = Begun(2)
+    started = StartedPool(2)
     monkeypatch.setattr(SpawnProcess, moment, once(getattr(SpawnProcess, moment)))
     with pytest.raises(KeyboardInterrupt):
-        begun.crew.close()
-    assert alive(begun.pids)
+        started.pool.close()
+    assert alive(started.pids)
     (end,) = for_the_end
     end()
-    assert not alive(begun.pids)
+    assert not alive(started.pids)
     assert not for_the_end
 
 
@@ -186,28 +186,28 @@ def test_workers_end_with_the_program_when_their_end_was_interrupted(
 def test_a_session_that_was_interrupted_during_a_message_is_closed(
     owner: object, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = Begun()
+    started = StartedPool()
     monkeypatch.setattr(owner, moment, once(getattr(owner, moment)))
     with pytest.raises(KeyboardInterrupt):
-        begun.more()
-    assert not alive(begun.pids)
+        started.more()
+    assert not alive(started.pids)
     with pytest.raises(RuntimeError, match="is closed"):
-        begun.more()
+        started.more()
 
 
 def test_sessions_leave_no_file_descriptors_open() -> None:
-    Begun().crew.close()  # Python opens some of its own with the first
+    StartedPool().pool.close()  # With its first process, Python opens descriptors of its own.
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
-        Begun(2).crew.close()
+        StartedPool(2).pool.close()
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_session_ends_if_the_system_reaps_processes() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        begun = Begun()
-        begun.crew.close()
+        begun = StartedPool()
+        begun.pool.close()
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert not alive(begun.pids)
@@ -218,7 +218,7 @@ import os, sys, time
 from fedaudit.engines.local import Workers
 
 def tell(shared, item):
-    os.write(1, f"{os.getpid()}\n".encode())  # in one piece: another worker does the same
+    os.write(1, f"{os.getpid()}\n".encode())  # One write, since another worker writes, too.
     time.sleep(60 * (item == "sleep"))
     return item * 10_000_000
 
@@ -257,8 +257,8 @@ def test_workers_end_at_once_with_the_program(
         status = Path(f"/proc/{worker}/status").read_text()
         blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
         assert all(blocked >> (each - 1) & 1 for each in (signal.SIGINT, signal.SIGTERM))
-    time.sleep(0.3)  # until one writes what nobody reads, or all is read
-    # Ctrl-C reaches every process of the terminal, kill -9 only the one that it names.
+    time.sleep(0.3)  # A worker is writing, or all is read.
+    # Ctrl-C reaches all processes of a terminal, and kill -9 only one.
     (os.kill if sent is signal.SIGKILL else os.killpg)(program.pid, sent)
     said = program.communicate(timeout=30)[1]
     deadline = time.monotonic() + 30

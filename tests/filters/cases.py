@@ -29,13 +29,13 @@ def noisy(update: Update, std: float = SIGMA * CLIP) -> Update:
 
 
 def with_noise(update: Update, draw: Callable[[torch.Size], object]) -> Update:
-    """Clipped, and with what is drawn for each array of this shape added to it."""
+    """Return the clipped update with a draw of noise for each array."""
     return {
         name: value + torch.as_tensor(draw(value.shape)) for name, value in clipped(update).items()
     }
 
 
-# Sound ones.
+# Correct filters.
 
 
 def plain(update: Update) -> Update:
@@ -57,7 +57,7 @@ def by_numpy(update: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def by_entropy(update: Update) -> Update:
-    """A generator that begins with the operating system's random bytes in every call."""
+    """Noise from a generator that the operating system seeds in every call."""
     rng = np.random.default_rng()
     return with_noise(update, lambda shape: rng.normal(0, SIGMA, shape))
 
@@ -78,12 +78,12 @@ _rng = np.random.default_rng(5)
 
 
 def by_module(update: Update) -> Update:
-    """A module-level generator, which continues between calls."""
+    """Noise from a generator of the module, which continues between calls."""
     return with_noise(update, lambda shape: _rng.normal(0, SIGMA, shape))
 
 
 class Own:
-    """A generator of its own."""
+    """Noise from a generator of the object."""
 
     def __init__(self) -> None:
         self.rng = seeded(3, "noise")
@@ -102,24 +102,24 @@ def closure() -> Callable[[Update], Update]:
 
 
 def laplace(update: Update) -> Update:
-    """Clips the sum of absolute values; standard deviation 2."""
+    """Clipping of the L1 norm to 1, and Laplace noise with standard deviation 2."""
     total = sum(float(value.double().abs().sum()) for value in update.values())
     factor = min(1.0, 1.0 / (total + 1e-9))
     noise = torch.distributions.Laplace(0.0, 2 / math.sqrt(2))
     return {name: value * factor + noise.sample(value.shape) for name, value in update.items()}
 
 
-# Broken ones.
+# Faulty filters.
 
 
 def one_layer_unclipped(update: Update) -> Update:
-    """The biases are forgotten: they are added to what was clipped."""
+    """Only weights are clipped, and not biases."""
     weights = clipped({name: value for name, value in update.items() if value.dim() > 1})
     return noisy(update | weights)
 
 
 def noise_by_batch(update: Update) -> Update:
-    """One number for a whole array."""
+    """All entries of an array have the same noise."""
     return with_noise(update, lambda shape: SIGMA * torch.randn(1))
 
 
@@ -128,7 +128,7 @@ def noise_before_clipping(update: Update) -> Update:
 
 
 class StateBetweenRounds:
-    """What clipping has cut off is sent in the next round."""
+    """The part of an update that is clipped is sent in the next round."""
 
     def __init__(self) -> None:
         self.left: Update = {}
@@ -141,7 +141,7 @@ class StateBetweenRounds:
 
 
 def wrong_scale(update: Update) -> Update:
-    """The variance in the place of the standard deviation."""
+    """The noise has the variance as its standard deviation."""
     return noisy(clipped(update), std=SIGMA**2 * CLIP)
 
 
@@ -149,18 +149,18 @@ _median: list[float] = []
 
 
 def clip_of_the_module(update: Update) -> Update:
-    """Clips to the median of earlier norms, which is not protected by noise."""
+    """The clipping norm is the median of earlier norms, which has no noise."""
     _median.append(length(update))
     return noisy(clipped(update, min(CLIP, float(np.median(_median)))))
 
 
 def each_layer(update: Update) -> Update:
-    """Every array is clipped by itself, so that all together are longer."""
+    """Every array is clipped separately, so the norm of the update is larger."""
     return noisy({name: clipped({name: value})[name] for name, value in update.items()})
 
 
 def late(update: Update) -> Update:
-    """Begins to clip at twice the length."""
+    """Only updates above twice the clipping norm are clipped."""
     return noisy(update if length(update) <= 2 * CLIP else clipped(update))
 
 
@@ -184,12 +184,12 @@ def same_in_each_layer(update: Update) -> Update:
 
 
 def row_by_row(update: Update) -> Update:
-    """One number a column, added to every row."""
+    """All rows of an array have the same noise."""
     return with_noise(update, lambda shape: SIGMA * torch.randn(shape[-1:]))
 
 
 def uniform(update: Update) -> Update:
-    """Of the right variance, and of no use."""
+    """The noise is uniform, with the declared variance."""
     width = SIGMA * math.sqrt(12)
     return with_noise(update, lambda shape: width * (torch.rand(shape) - 0.5))
 
@@ -200,7 +200,7 @@ def scaled_to_the_update(update: Update) -> Update:
 
 
 class Reused:
-    """Noise that is drawn once and used in every second round again."""
+    """Noise is drawn once and reused in every second round."""
 
     def __init__(self) -> None:
         self.kept: list[Update] = []
@@ -220,7 +220,7 @@ def with_the_length(update: Update) -> tuple[Update, dict[str, float]]:
 
 
 def counted(update: Update) -> Update:
-    """Adds noise to numbers alone: counters of batches go as they are."""
+    """Integers, such as counters of batches, have no noise."""
     whole = {name: value for name, value in update.items() if not value.is_floating_point()}
     rest = {name: value for name, value in update.items() if name not in whole}
     return plain(rest) | whole
@@ -230,7 +230,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Linear(12, 3))
 
 
-# None of either.
+# Filters that cannot be checked, and other special cases.
 
 
 def fails(update: Update) -> Update:
@@ -257,12 +257,12 @@ ends_when_copied = EndsWhenCopied()
 
 
 def passed_on(*given: Update) -> Update:
-    """As a decorator leaves it that does not say what it is around."""
+    """A filter whose decorator hides its arguments."""
     return plain(*given)
 
 
 def of_python() -> None:
-    """Makes a filter, it says."""
+    """A factory that ends the program."""
     raise SystemExit(0)
 
 
@@ -275,7 +275,7 @@ def thinned(update: Update) -> Update:
 
 
 def without_a_seed(update: Update) -> Update:
-    """A generator that cannot be seeded from outside."""
+    """Noise from a generator that cannot be seeded from outside."""
     rng = torch.Generator()
     rng.seed()
     return with_noise(update, lambda shape: SIGMA * torch.randn(shape, generator=rng))

@@ -33,7 +33,7 @@ def leaves(update: Update) -> Update:
 
 
 def prints_a_verdict(update: Update) -> Update:
-    """As if it were the program, by all ways that lead to a terminal."""
+    """Print a verdict to all streams of the process."""
     text = "SOUND: tests.filters.ending:prints_a_verdict does what is declared\n"
     for stream in (1, 2):
         os.write(stream, text.encode() * 10_000)

@@ -24,7 +24,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 class Own:
-    """fedaudit's DP-SGD at one model, step after step."""
+    """Steps of fedaudit's DP-SGD, all at one model."""
 
     def __init__(self) -> None:
         self.net = architecture("mlp", shape=(6,), classes=3, hidden="16")
@@ -35,7 +35,7 @@ class Own:
         self.round += 1
         at = context(self.round, seed=int(torch.randint(2**62, ())), net=self.net)
         everything = Samples(*batch(), ids=torch.arange(EXPECTED))
-        # It learns how many samples it draws on average.
+        # The defense stores the expected number of samples.
         next(iter(self.defense.batches(everything, EXPECTED, at)))
         goal = Objective(
             at.received.module().train(),
@@ -46,7 +46,7 @@ class Own:
 
 
 def opacus() -> Step:
-    """The gradient that Opacus's optimizer leaves behind, at one model."""
+    """Return a step with the gradient that Opacus's optimizer computes at one model."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -94,7 +94,7 @@ def _clipped_sum(x: Tensor, y: Tensor) -> tuple[list[str], list[Tensor]]:
 
 
 def noise_by_batch(x: Tensor, y: Tensor) -> Params:
-    """Divides sum and noise by the number of drawn samples, which is private."""
+    """Sum and noise are divided by the number of drawn samples, which is private."""
     names, total = _clipped_sum(x, y)
     return {
         name: (part + SIGMA * CLIP * torch.randn(part.shape)) / len(x)
@@ -103,7 +103,7 @@ def noise_by_batch(x: Tensor, y: Tensor) -> Params:
 
 
 def noise_of_a_mean(x: Tensor, y: Tensor) -> Params:
-    """Noise for a mean over a batch, on which it is divided by the batch once more."""
+    """The noise is divided twice by the batch size."""
     names, total = _clipped_sum(x, y)
     return {
         name: part / EXPECTED + SIGMA * CLIP / EXPECTED**2 * torch.randn(part.shape)
@@ -112,7 +112,7 @@ def noise_of_a_mean(x: Tensor, y: Tensor) -> Params:
 
 
 def clips_the_batch(x: Tensor, y: Tensor) -> Params:
-    """Clips the gradient of the whole batch, in which one sample may be everything."""
+    """The gradient of the batch is clipped, and not that of each sample."""
     model = _net()
     nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     length = nn.utils.clip_grad_norm_(model.parameters(), CLIP)

@@ -141,7 +141,7 @@ def test_faulty_steps_fail(step: steps.Step, found: str) -> None:
 def test_unclipped_arrays_are_listed() -> None:
     audit = checked(cases.one_layer_unclipped)
     (check,) = (check for check in audit.checks if check.name == MOVE)
-    assert "that is large in 'first.bias' or 'second.bias' alone changes" in check.why
+    assert "that is large only in 'first.bias' or 'second.bias' changes" in check.why
     assert names(audit, Result.FAILED) == {MOVE}
 
 
@@ -232,7 +232,7 @@ def test_rounding_errors_of_other_precisions_do_not_fail(dtype: torch.dtype) -> 
 
 
 def coarse(update: cases.Update) -> cases.Update:
-    """Rounds each array to 16 steps of its own, after the noise."""
+    """Round each array to 16 levels after the noise."""
     noisy = cases.plain(update)
     steps = {name: value.abs().max() / 8 for name, value in noisy.items()}
     return {name: (value / steps[name]).round() * steps[name] for name, value in noisy.items()}

@@ -57,7 +57,7 @@ def failing(found: Arrays, noise: str) -> set[str]:
 def test_the_noise_check_has_its_error_rate(draw: Draw, noise: str) -> None:
     rng, runs = seeded_numpy(0, "sound", noise), 300
     failed = sum(bool(failing(draws(draw, rng), noise)) for _ in range(runs))
-    # Binomial with mean 3 at most: 12 or more come once in ten thousand times.
+    # A binomial variable with mean 3 is 12 or more with probability 1e-4.
     assert failed < 12
 
 
@@ -77,7 +77,7 @@ def shared(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def opposite(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Every second call takes off what the one before it has added."""
+    """Every second call has the negative noise of the call before it."""
     half = normal(rng, (shape[0] // 2, *shape[1:]))
     return np.stack([half, -half], axis=1).reshape(shape)
 
@@ -111,7 +111,7 @@ def test_confidence_limits_of_a_standard_deviation_have_their_coverage() -> None
     rng, runs = seeded_numpy(0, "limits"), 300
     found = [estimate_std(draws(normal, rng), "gaussian", 0.1) for _ in range(runs)]
     outside = sum(not one.low <= 1.0 <= one.high for one in found)
-    # Binomial with mean 30 and standard deviation 5.2.
+    # The count is binomial with mean 30 and standard deviation 5.2.
     assert 8 < outside < 52
     assert all(one.low < one.value < one.high for one in found)
 

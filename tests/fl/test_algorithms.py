@@ -128,7 +128,7 @@ def test_fedsgd_batch_norm_uses_all_samples_at_once() -> None:
     architecture = Architecture("normalised", normalised)
     (round,) = simulate(FedSGD(architecture, LocalTraining(lr=0.3)), data, rounds=1, seed=3)
     close(round.uploads[0].values, gradient(base(round, 0), data[0]))
-    # torch weighs a batch's mean by 0.1 and the running mean, 0 at first, by 0.9.
+    # The weight of a batch's mean is 0.1 in torch, and the running mean starts at 0.
     hidden = base(round, 0).module()[0](data[0].features)  # type: ignore[index]
     mean = round.after["global"].buffers["1.running_mean"]
     torch.testing.assert_close(mean, 0.1 * hidden.mean(0), rtol=1e-4, atol=1e-6)
@@ -225,7 +225,7 @@ def test_fedembedding_averages_rows_over_clients_that_changed_them() -> None:
     weights = {0: 0.25, 1: 0.75}
     one = FedEmbedding(architecture, SGD)
     after = one.models(one.fold(start.tensors(), uploads, weights))["global"].params["weight"]
-    # Both clients changed the first row, only the second client the next, and none the last.
+    # Two, one and no clients changed the three rows.
     expected = torch.tensor([[2.5, 5.0], [5.0, 0.0], [0.0, 0.0]])
     torch.testing.assert_close(after - start.params["weight"], expected)
 
@@ -241,7 +241,7 @@ def test_fedmd_clients_keep_their_own_networks() -> None:
     first, second = simulate(FEDMD, DATA, rounds=2, seed=3)
     assert first.after == second.after == {}
     assert [list(round.uploads[0].values) for round in (first, second)] == [["outputs"]] * 2
-    # Two kinds of net, dealt in turn.
+    # Clients alternate between two kinds of networks.
     for round in (first, second):
         assert [len(round.kept[client].params["0.weight"]) for client in DATA] == [5, 7, 5]
     outputs = torch.stack([first.uploads[client].values["outputs"] for client in DATA])
@@ -260,7 +260,7 @@ def test_fedmd_clients_train_on_mean_outputs_instead_of_labels() -> None:
     )
     sent = Sent(extra={"outputs": said})
     upload, kept = learning.local(sent, DATA[0], memory, UNDEFENDED, client_context)
-    # It sends what the net says that it keeps.
+    # The upload is the outputs of the network that the client keeps.
     outputs = Model.from_tensors(tiny(40), kept).module()(FEDMD.public.features)
     torch.testing.assert_close(upload.values["outputs"], outputs.detach())
     assert (outputs - said).abs().mean() < 0.2 * said.abs().mean()

@@ -62,35 +62,35 @@ IMAGES = Samples(
 )
 
 
-class Soft(Defense):
-    """Shows class probabilities instead of classes."""
+class SoftLabels(Defense):
+    """A defense with soft labels."""
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         return Batch(batch.x, 0.9 * torch.eye(CLASSES)[batch.y].to(batch.x) + 0.025, batch.ids)
 
 
-class Margin(Defense):
-    """Another loss altogether."""
+class MarginLoss(Defense):
+    """A defense with a loss that is no cross-entropy."""
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return functional.multi_margin_loss(outputs, batch.y) + outputs.square().mean()
 
 
-class InPlace(Defense):
-    """Changes the outputs that it is given, as a loss of a network's outputs may."""
+class InPlaceLoss(Defense):
+    """A defense whose loss changes the outputs in place."""
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return functional.cross_entropy(outputs.div_(2.0), batch.y)
 
 
 class Penalised(Defense):
-    """Looks at the weights in two ways of its own: a second pass, and a penalty."""
+    """A defense whose loss has a second forward pass and a penalty on weights."""
 
     def __init__(self) -> None:
         self.module: nn.Module | None = None
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
-        self.module = loaded(context.received, "training")  # the very one that is being trained
+        self.module = loaded(context.received, "training")  # The module that is trained.
         return data
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
@@ -100,8 +100,8 @@ class Penalised(Defense):
         return super().loss(outputs, batch, context) + (again - outputs).square().mean() + penalty
 
 
-class Smooth(Defense):
-    """Holds down how fast outputs change with features, through a graph of its own."""
+class GradientPenalty(Defense):
+    """A defense with a penalty on the gradient of outputs with respect to features."""
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         return Batch(batch.x.clone().requires_grad_(), batch.y, batch.ids)
@@ -111,15 +111,15 @@ class Smooth(Defense):
         return super().loss(outputs, batch, context) + by_features.square().sum()
 
 
-class Nothing(Defense):
-    """Minimises what does not depend on the outputs."""
+class ConstantLoss(Defense):
+    """A defense with a constant loss."""
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return (outputs * 0).sum()
 
 
 class ThroughAutograd(Defense):
-    """Does nothing, but in a hook, so that training is autograd's."""
+    """A defense that changes nothing, but whose hook makes training use autograd."""
 
     def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         return super().gradient(objective, batch, context)
@@ -127,7 +127,7 @@ class ThroughAutograd(Defense):
 
 BACK = Compensation(members=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
 DEFENSES: Mapping[str, Defense] = {
-    "soft labels": Soft(),
+    "soft labels": SoftLabels(),
     "mixup": MixUp(alpha=1.0),
     "hamp": Hamp(entropy_threshold=0.5, entropy_weight=0.1),
     "hamp undivided": Hamp(entropy_threshold=0.9, entropy_weight=0.1, divide_by_classes=False),
@@ -136,14 +136,14 @@ DEFENSES: Mapping[str, Defense] = {
     "relaxloss tables": RelaxLoss(target_loss=9.0, form="tables", upper=0.7),
     "compensation": BACK,
     "in a chain": Chain((MixUp(alpha=0.0), BACK)),
-    "margin": Margin(),
-    "in place": InPlace(),
+    "margin": MarginLoss(),
+    "in place": InPlaceLoss(),
     "penalised": Penalised(),
-    "smooth": Smooth(),
+    "smooth": GradientPenalty(),
 }
 
 
-def learned(
+def train_model(
     network: Architecture,
     how: LocalTraining,
     *parts: Defense,
@@ -157,8 +157,8 @@ def learned(
     return train(start, data, how, Chain(parts or (UNDEFENDED,)), client_context.at(start))
 
 
-def apart(one: Model, other: Model, network: Architecture) -> float:
-    """Distance of two models in units of the way that training went."""
+def relative_distance(one: Model, other: Model, network: Architecture) -> float:
+    """Return the distance of two models, relative to the change by training."""
     way = norm(difference(other.params, network.initial(0).params))
     return norm(difference(one.params, other.params)) / way
 
@@ -177,22 +177,22 @@ every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENS
 def test_one_step_with_any_loss_equals_autograd_to_1e_6(
     defense: Defense, network: Architecture
 ) -> None:
-    # So long a step that what it adds outweighs what it is rounded into.
+    # The step is so large that the update is not lost in rounding.
     how = LocalTraining(batch_size=COUNT, lr=1000.0)
     for round in (2, 3):
-        by_hand = learned(network, how, defense, round=round)
-        by_autograd = learned(network, how, defense, ThroughAutograd(), round=round)
-        assert apart(by_hand, by_autograd, network) < 1e-6
+        by_hand = train_model(network, how, defense, round=round)
+        by_autograd = train_model(network, how, defense, ThroughAutograd(), round=round)
+        assert relative_distance(by_hand, by_autograd, network) < 1e-6
 
 
 def agree_in_double(defense: Defense, how: LocalTraining, network: Architecture) -> None:
     double = in_double(network)
     some = IMAGES.take(slice(0, 40))
     data = Samples(some.features.double(), some.labels, some.ids)
-    by_hand = learned(double, how, defense, data=data)
+    by_hand = train_model(double, how, defense, data=data)
     assert all(value.dtype == torch.float64 for value in by_hand.params.values())
-    by_autograd = learned(double, how, defense, ThroughAutograd(), data=data)
-    assert apart(by_hand, by_autograd, double) < 1e-12
+    by_autograd = train_model(double, how, defense, ThroughAutograd(), data=data)
+    assert relative_distance(by_hand, by_autograd, double) < 1e-12
 
 
 @pytest.mark.slow
@@ -211,20 +211,20 @@ def test_training_with_any_loss_equals_autograd(
 def test_training_with_cross_entropy_equals_autograd(
     network: Architecture, how: LocalTraining
 ) -> None:
-    by_hand, by_autograd = (learned(network, how, d) for d in (UNDEFENDED, ThroughAutograd()))
-    assert apart(by_hand, by_autograd, network) < 1e-5
+    by_hand, by_autograd = (train_model(network, how, d) for d in (UNDEFENDED, ThroughAutograd()))
+    assert relative_distance(by_hand, by_autograd, network) < 1e-5
     assert not torch.equal(flat(by_hand.params), flat(by_autograd.params)), "nothing by hand"
     agree_in_double(UNDEFENDED, how, network)
 
 
 @every_network
 def test_a_constant_loss_does_not_change_the_model(network: Architecture) -> None:
-    model = learned(network, OPTIMIZERS["sgd"], Nothing())
+    model = train_model(network, OPTIMIZERS["sgd"], ConstantLoss())
     assert torch.equal(flat(model.params), flat(network.initial(0).params))
 
 
 class Counting(Defense):
-    """The usual loss; counts how often it is asked, and what it is shown."""
+    """The usual loss, with a record of its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, bool]] = []
@@ -237,25 +237,25 @@ class Counting(Defense):
 @every_network
 def test_the_loss_is_called_once_a_step_with_differentiable_outputs(network: Architecture) -> None:
     counting = Counting()
-    learned(network, LocalTraining(batch_size=25), counting)
+    train_model(network, LocalTraining(batch_size=25), counting)
     assert counting.asked == [(25, True), (25, True), (10, True)]
 
 
 @every_network
 def test_the_usual_loss_in_a_hook_trains_as_without_one(network: Architecture) -> None:
-    ours, bare = (learned(network, OPTIMIZERS["sgd"], d) for d in (Counting(), Defense()))
-    assert apart(ours, bare, network) < 1e-5
+    ours, bare = (train_model(network, OPTIMIZERS["sgd"], d) for d in (Counting(), Defense()))
+    assert relative_distance(ours, bare, network) < 1e-5
 
 
-class Flipped(Hamp):
-    """Replaces a loss and says nothing of its slope."""
+class NegatedHamp(Hamp):
+    """A defense that overrides the loss but not its derivative."""
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return -super().loss(outputs, batch, context)
 
 
-class Sloped(Flipped):
-    """Says it."""
+class NegatedHampWithSlope(NegatedHamp):
+    """A defense that overrides the loss and its derivative."""
 
     def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
         slope = super().slope(outputs, batch, context)
@@ -264,16 +264,16 @@ class Sloped(Flipped):
 
 def test_the_gradient_of_an_overridden_loss_is_left_to_autograd() -> None:
     network, how = NETWORKS["dense"], OPTIMIZERS["sgd"]
-    flipped, sloped = (kind(0.5, 0.1) for kind in (Flipped, Sloped))
+    flipped, sloped = (kind(0.5, 0.1) for kind in (NegatedHamp, NegatedHampWithSlope))
     assert [d.knows_its_slope for d in (Defense(), Hamp(0.5, 0.1), flipped, sloped)] == [
         True,
         True,
         False,
         True,
     ]
-    expected = learned(network, how, flipped, ThroughAutograd())
+    expected = train_model(network, how, flipped, ThroughAutograd())
     for defense in (flipped, sloped):
-        assert apart(learned(network, how, defense), expected, network) < 1e-5
+        assert relative_distance(train_model(network, how, defense), expected, network) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -304,4 +304,9 @@ def test_the_loss_of_the_architecture_is_minimised() -> None:
     own = Architecture("own loss", dense.build, task=of_loss("own", own_loss))
     how = LocalTraining(batch_size=COUNT, lr=0.05)
     doubled = LocalTraining(batch_size=COUNT, lr=0.1)
-    assert apart(learned(own, how, Defense()), learned(dense, doubled, Defense()), dense) < 1e-5
+    assert (
+        relative_distance(
+            train_model(own, how, Defense()), train_model(dense, doubled, Defense()), dense
+        )
+        < 1e-5
+    )

@@ -29,14 +29,14 @@ def net(name: str) -> nn.Module:
         return CASES[name].build().double().train()
 
 
-def drawn(purpose: str | int, shape: tuple[int, ...], count: int = 7) -> Batch:
+def draw_batch(purpose: str | int, shape: tuple[int, ...], count: int = 7) -> Batch:
     rng = seeded(0, purpose)
     x = 2 * torch.randn(count, *shape, generator=rng, dtype=torch.float64)
     return Batch(x, torch.randint(CLASSES, (count,), generator=rng), torch.arange(count))
 
 
 def batch(name: str, count: int = 7) -> Batch:
-    given = drawn(name, CASES[name].shape, count)
+    given = draw_batch(name, CASES[name].shape, count)
     if CASES[name].tokens:
         tokens = torch.randint(9, (count, *CASES[name].shape), generator=seeded(1, name))
         return Batch(tokens, given.y, given.ids)
@@ -179,7 +179,7 @@ def test_images_with_channels_last_are_clipped_alike(copies: int) -> None:
 def test_residual_networks_are_clipped_over_copies_of_images(name: str, width: int) -> None:
     torch.manual_seed(0)
     build = architecture(name, shape=(3, 8, 8), classes=CLASSES, width=width).build
-    module, whole = in_fastest_layout(build().double().train()), drawn(name, (3, 8, 8), 4)
+    module, whole = in_fastest_layout(build().double().train()), draw_batch(name, (3, 8, 8), 4)
     found = clipped_sum(objective(module), whole, clip=0.2, copies=2)
     same(found, one_by_one(module, whole, 0.2, copies=2))
 
@@ -189,7 +189,7 @@ def test_one_network_clips_batches_of_alternating_shapes() -> None:
         nn.Conv2d(1, 3, 3, padding=1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, CLASSES)
     ).double()
     for side in (6, 14, 6):
-        whole = drawn(side, (1, side, side), 4)
+        whole = draw_batch(side, (1, side, side), 4)
         same(clipped_sum(objective(module), whole, clip=0.1), one_by_one(module, whole, 0.1))
 
 
@@ -198,7 +198,7 @@ def test_one_network_clips_batches_of_alternating_shapes() -> None:
 )
 def test_clipping_raises_for_layers_that_mix_samples(layer: nn.Module) -> None:
     module = nn.Sequential(nn.Conv2d(1, 3, 3), layer, nn.Flatten(), nn.Linear(300, CLASSES))
-    whole = drawn("images", (1, 12, 12))
+    whole = draw_batch("images", (1, 12, 12))
     with pytest.raises(Unsupported, match=r"mix the samples .* group normalisation"):
         clipped_sum(objective(module.double().train()), whole, clip=1.0)
 
@@ -227,7 +227,7 @@ def test_opacus_ghost_clipping_agrees(name: str) -> None:
     plain = net(name)
     for part in plain.modules():
         if isinstance(part, nn.ReLU):
-            part.inplace = False  # which opacus cannot take
+            part.inplace = False  # Opacus does not support it.
     whole, clip = batch(name), 0.4
     ours = clipped_sum(objective(plain), whole, clip=clip)
     with warnings.catch_warnings():
@@ -246,5 +246,5 @@ def test_opacus_ghost_clipping_agrees(name: str) -> None:
         loss(wrapped(whole.x), whole.y).backward()
     for key, param in plain.named_parameters():
         assert param.grad is not None
-        # opacus adds 1e-6 to each length before it divides by it.
+        # Opacus adds 1e-6 to each norm before dividing by it.
         torch.testing.assert_close(param.grad, ours[key], rtol=1e-4, atol=1e-6)

@@ -28,7 +28,7 @@ def convolutional() -> nn.Module:
 
 
 def counting_norm() -> nn.Module:
-    """Batch normalisation that weighs batches by how many there were before."""
+    """Return a network whose running statistics are means over all batches."""
     norm = nn.BatchNorm1d(12, momentum=None)
     return nn.Sequential(nn.Flatten(), norm, nn.Linear(12, 3))
 
@@ -55,14 +55,14 @@ def federated(
 
 
 def initial(net: str) -> Model:
-    """The model that clients are sent in the first round."""
+    """Return the model that clients receive in the first round."""
     algorithm = FedAvg(Architecture(net, partial(NETS[net])), LocalTraining())
     (first,) = simulate(algorithm, {0: samples(0)}, rounds=1, seed=SEED)
     return first.sent[0].model
 
 
-def plainly(net: str, data: Samples, how: LocalTraining) -> nn.Module:
-    """Training as in any tutorial, on the same shuffles; the optimizer is new each round."""
+def train_with_torch(net: str, data: Samples, how: LocalTraining) -> nn.Module:
+    """Train with torch on the same shuffled batches, with a new optimizer in each round."""
     module = initial(net).module().train()
     for round in range(1, ROUNDS + 1):
         if how.optimizer == "adam":
@@ -104,8 +104,8 @@ def test_one_client_with_all_data_trains_as_if_there_were_no_federation(
 ) -> None:
     data = samples(0)
     ours = federated(net, how, {0: data}, ROUNDS)[-1]
-    theirs = Model.of(ours.architecture, plainly(net, data, how))
-    # Adam divides by the gradient's own size: what rounding leaves of a small one counts in full.
+    theirs = Model.of(ours.architecture, train_with_torch(net, data, how))
+    # Adam divides by the size of the gradient, so rounding errors of small gradients grow.
     near = 1e-5 if how.optimizer == "adam" else 1e-6
     for name, value in (ours.params | ours.buffers).items():
         expected = (theirs.params | theirs.buffers)[name]

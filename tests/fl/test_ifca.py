@@ -43,7 +43,7 @@ TINY = Architecture("tiny", partial(net))
 
 
 def samples(client: int, flipped: bool = False, count: int = 30) -> Samples:
-    """Points whose class is the side of a line that they are on, or the other side."""
+    """Return points whose class is their side of a line, or the opposite side."""
     rng = seeded(2, "points", client)
     points = torch.randn(count, 2, generator=rng)
     side = (points.sum(1) > 0) ^ flipped
@@ -54,8 +54,8 @@ TWO_KINDS = {client: samples(client, flipped=client >= 4) for client in range(6)
 
 
 @dataclass(frozen=True)
-class Told:
-    """The same risks at every measurement."""
+class FixedRisks:
+    """A measurement that always returns the same risks."""
 
     risks: tuple[float, ...]
 
@@ -126,7 +126,12 @@ def test_a_model_is_the_weighted_mean_of_its_clients() -> None:
 def test_a_risk_weight_of_zero_equals_ifca_bit_for_bit() -> None:
     plain = run(Ifca(TINY, HOW, 2))
     mir = IfcaMir(
-        TINY, HOW, 2, risk=Told((0.9, 0.5)), every=1, preference=Preference("fixed", alpha=1.0)
+        TINY,
+        HOW,
+        2,
+        risk=FixedRisks((0.9, 0.5)),
+        every=1,
+        preference=Preference("fixed", alpha=1.0),
     )
     assert torch.equal(bits(plain), bits(run(mir)))
 
@@ -148,10 +153,15 @@ def client_context(client: int) -> ClientContext:
 
 def test_risk_averse_clients_leave_the_risky_model() -> None:
     mir = IfcaMir(
-        TINY, HOW, 2, risk=Told((0.9, 0.5)), every=2, preference=Preference("fixed", alpha=0.0)
+        TINY,
+        HOW,
+        2,
+        risk=FixedRisks((0.9, 0.5)),
+        every=2,
+        preference=Preference("fixed", alpha=0.0),
     )
     rounds = run(mir)
-    # With nothing measured yet both are alike, and the first is taken.
+    # Without measured risks both models are equal, and the first one is chosen.
     assert choices(rounds[0]) == choices(rounds[1]) == ["model-0"] * 6
     assert choices(rounds[2]) == ["model-1"] * 6
     assert rounds[2].sent[0].extra["risk"].tolist() == [0.9, CHANCE_LEVEL]
@@ -159,10 +169,15 @@ def test_risk_averse_clients_leave_the_risky_model() -> None:
 
 def test_an_untrained_model_keeps_its_last_risk() -> None:
     mir = IfcaMir(
-        TINY, HOW, 2, risk=Told((0.9, 0.2)), every=1, preference=Preference("fixed", alpha=0.0)
+        TINY,
+        HOW,
+        2,
+        risk=FixedRisks((0.9, 0.2)),
+        every=1,
+        preference=Preference("fixed", alpha=0.0),
     )
     rounds = run(mir, rounds=3)
-    # With risks 0.9 and chance, all clients move to the second model, which then has 0.2.
+    # With risks 0.9 and 0.5, all clients choose the second model, whose risk is then 0.2.
     told = [round.sent[0].extra["risk"].tolist() for round in rounds]
     assert told == [[0.5, 0.5], [0.9, 0.5], [0.9, 0.2]]
 
@@ -271,8 +286,8 @@ def test_initial_models_differ_and_the_first_equals_fedavg() -> None:
 
 
 @dataclass(frozen=True)
-class Halfway:
-    """Draws the line between the mean losses."""
+class MiddleThreshold:
+    """A threshold in the middle of the mean losses."""
 
     def threshold(self, trained: Tensor, held_out: Tensor) -> float:
         return float((trained.mean() + held_out.mean()) / 2)
@@ -282,7 +297,7 @@ class Halfway:
 
 
 def of_clients(**how: object) -> IfcaMirOfClients:
-    return IfcaMirOfClients(TINY, HOW, 2, own_risk=Halfway(), share=0.3, **how)  # type: ignore[arg-type]
+    return IfcaMirOfClients(TINY, HOW, 2, own_risk=MiddleThreshold(), share=0.3, **how)  # type: ignore[arg-type]
 
 
 def test_clients_never_train_on_their_held_out_samples() -> None:
@@ -302,8 +317,11 @@ def test_own_risks_use_the_clients_loss_threshold() -> None:
         apart = algorithm.held_out(data.ids, seed=5)
         own, risks = first.exposed[client].local, []
         assert own is not None
-        line = Halfway().threshold(*_sides(own, data, apart))
-        risks = [Halfway().risk(*_sides(m, data, apart), line) for m in second.sent[client].models]
+        line = MiddleThreshold().threshold(*_sides(own, data, apart))
+        risks = [
+            MiddleThreshold().risk(*_sides(m, data, apart), line)
+            for m in second.sent[client].models
+        ]
         upload = second.uploads[client]
         assert isinstance(upload, Update)
         assert upload.choice == risks.index(min(risks))
@@ -315,7 +333,7 @@ def test_client_losses_exclude_held_out_samples() -> None:
     sent = Sent(tuple(last.after.values()))
     for client, data in TWO_KINDS.items():
         apart = algorithm.held_out(data.ids, seed=1)
-        # Far away and of the wrong class: the model that fits the rest is worst on these.
+        # Held-out samples are outliers with wrong labels, which the best model fits worst.
         odd = Samples(
             torch.where(apart[:, None], 1000 * data.features, data.features),
             torch.where(apart, 1 - data.labels, data.labels),
@@ -351,7 +369,9 @@ def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
 )
 def test_impossible_checkpoints_raise(name: str, value: Tensor, says: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
-    mir = IfcaMir(TINY, HOW, 2, risk=Told((0.9, 0.5)), preference=Preference("fixed", alpha=0.3))
+    mir = IfcaMir(
+        TINY, HOW, 2, risk=FixedRisks((0.9, 0.5)), preference=Preference("fixed", alpha=0.3)
+    )
 
     def go_on() -> list[Round]:
         return run(mir, rounds=3, checkpoint=checkpoint, participation=0.5)

@@ -70,8 +70,8 @@ def test_dropout_with_probability_zero_draws_nothing() -> None:
     assert not uses_global_rng(mlp(0.0).initial(1))
 
 
-class Dropping(nn.Module):
-    """Drops without a layer that would say so."""
+class FunctionalDropout(nn.Module):
+    """A network with dropout, but without a dropout layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Dropping(nn.Module):
 @pytest.mark.parametrize(
     ("make", "draws"),
     [
-        (Dropping, True),
+        (FunctionalDropout, True),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.RReLU()), True),
         (lambda: nn.Sequential(nn.TransformerEncoderLayer(6, 2, 8), nn.Linear(6, 3)), True),
         (lambda: nn.Sequential(nn.MultiheadAttention(6, 2, dropout=0.1)), True),

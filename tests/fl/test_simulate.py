@@ -78,8 +78,8 @@ def test_rounds_are_generated_lazily() -> None:
 
 
 @dataclass
-class Noting(Defense):
-    """Records the contexts that it receives."""
+class RecordingDefense(Defense):
+    """A defense that records the contexts that it receives."""
 
     prepared: ClassVar[list[ClientContext]] = []
     turns: ClassVar[list[TrainingContext]] = []
@@ -96,12 +96,12 @@ class Noting(Defense):
 
 
 def test_a_defense_is_prepared_once_and_called_in_each_round() -> None:
-    Noting.prepared.clear()
-    Noting.turns.clear()
-    rounds = list(simulate(FEDAVG, DATA, rounds=2, seed=9, defenses={3: Noting()}))
-    (prepared,) = Noting.prepared
+    RecordingDefense.prepared.clear()
+    RecordingDefense.turns.clear()
+    rounds = list(simulate(FEDAVG, DATA, rounds=2, seed=9, defenses={3: RecordingDefense()}))
+    (prepared,) = RecordingDefense.prepared
     assert (prepared.round, prepared.client, prepared.cohort) == (0, 3, tuple(DATA))
-    for context, round in zip(Noting.turns, rounds, strict=True):
+    for context, round in zip(RecordingDefense.turns, rounds, strict=True):
         assert (context.round, context.rounds, context.client, context.seed) == (
             round.index,
             2,
@@ -212,7 +212,7 @@ def test_runs_with_functions_or_lists_as_settings_resume(tmp_path: Path) -> None
     def made() -> Callable[[float], float]:
         return lambda x: x
 
-    # Two functions of one name and source, as one function has in two processes.
+    # Two functions with equal names and sources, like one function in two processes.
     assert run(Scaled(factor=made())) == 2
     assert run(Scaled(factor=made())) == 0
 
@@ -282,7 +282,7 @@ def test_an_impossible_checkpoint_state_raises(
 
 @dataclass
 class Learning(Defense):
-    """Keeps a number and a list that grows with every round."""
+    """A defense whose state is a number, and a list that grows with every round."""
 
     level: torch.Tensor = field(default_factory=lambda: torch.zeros(2))
     seen: torch.Tensor = field(default_factory=lambda: torch.zeros(0))

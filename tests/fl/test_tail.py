@@ -20,8 +20,8 @@ from tests.fl.test_by_hand import (
     MORE_NETWORKS,
     OPTIMIZERS,
     ThroughAutograd,
-    apart,
-    learned,
+    relative_distance,
+    train_model,
 )
 
 
@@ -64,8 +64,8 @@ def normalised() -> nn.Module:
 def test_batch_norm_and_dropout_before_the_end_equal_autograd() -> None:
     network = Architecture("normalised", normalised)
     how = OPTIMIZERS["momentum"]
-    by_hand, by_autograd = learned(network, how), learned(network, how, ThroughAutograd())
-    assert apart(by_hand, by_autograd, network) < 1e-5
+    by_hand, by_autograd = train_model(network, how), train_model(network, how, ThroughAutograd())
+    assert relative_distance(by_hand, by_autograd, network) < 1e-5
     for name, value in by_autograd.buffers.items():
         torch.testing.assert_close(by_hand.buffers[name], value, rtol=1e-5, atol=1e-6)
 
@@ -89,9 +89,9 @@ def convolutional(*end: nn.Module) -> nn.Sequential:
 def test_a_layer_frozen_before_the_end_stays_as_it_was() -> None:
     network = Architecture("part frozen", part_frozen)
     how = OPTIMIZERS["sgd"]
-    by_hand, by_autograd = learned(network, how), learned(network, how, ThroughAutograd())
+    by_hand, by_autograd = train_model(network, how), train_model(network, how, ThroughAutograd())
     assert split(part_frozen()) is not None
-    assert apart(by_hand, by_autograd, network) < 1e-5
+    assert relative_distance(by_hand, by_autograd, network) < 1e-5
     assert not {"0.weight", "0.bias"} & {*by_hand.params, *by_hand.buffers}
 
 

@@ -88,7 +88,7 @@ def test_gradient_scale_converts_updates_to_summed_gradients() -> None:
 
 def test_gradient_scale_includes_momentum_and_is_unknown_for_adam() -> None:
     how = LocalTraining(batch_size=8, lr=0.1, momentum=0.9, epochs=2)
-    # 20 samples make 3 batches an epoch, so 6 steps of 0.1, each ten times as long by momentum.
+    # 20 samples are 3 batches per epoch, so 6 steps of 0.1, which momentum makes 10 times as long.
     assert how.gradient_scale(1, 10, samples=20) == pytest.approx(20 / (6 * 0.1 / 0.1))
     assert LocalTraining(optimizer="adam").gradient_scale(1, 10, samples=20) is None
 
@@ -114,7 +114,7 @@ def test_dropout_depends_on_seed_round_and_client() -> None:
 
 
 def test_training_twice_in_a_round_draws_new_dropout_masks() -> None:
-    """As clients of federated distillation do."""
+    """Clients of federated distillation train twice in a round."""
     start = DROPPING.initial(0)
     whole = LocalTraining(batch_size=10)
     context = client_context().at(start)
@@ -140,8 +140,8 @@ def test_training_does_not_modify_the_start_model_or_data() -> None:
     assert torch.equal(DATA.features, features)
 
 
-class Telling(Defense):
-    """Writes down which hook was called; does nothing else."""
+class RecordingDefense(Defense):
+    """A defense that only records which hooks are called."""
 
     def __init__(self) -> None:
         self.called: list[str] = []
@@ -171,15 +171,15 @@ class Telling(Defense):
 
 
 def test_hooks_are_called_in_the_order_of_a_round() -> None:
-    telling = Telling()
+    telling = RecordingDefense()
     trained(how=LocalTraining(epochs=2, batch_size=5), defense=telling)
     step = ["batch", "gradient", "loss"]
     epoch = ["batches", *step, *step]
     assert telling.called == ["select", *epoch, *epoch, "after"]
 
 
-class Soft(Defense):
-    """Shows class probabilities instead of classes."""
+class OneHotLabels(Defense):
+    """A defense with one-hot labels."""
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         return Batch(batch.x, torch.eye(3)[batch.y], batch.ids)
@@ -187,12 +187,12 @@ class Soft(Defense):
 
 def test_one_hot_soft_labels_equal_hard_labels() -> None:
     torch.testing.assert_close(
-        flat(trained(defense=Soft()).params), flat(trained().params), rtol=1e-5, atol=1e-7
+        flat(trained(defense=OneHotLabels()).params), flat(trained().params), rtol=1e-5, atol=1e-7
     )
 
 
-class Sparse(Defense):
-    """Yields an empty batch in every second step, which Poisson sampling can give."""
+class EmptyBatches(Defense):
+    """A defense with an empty batch in every second step, as with Poisson sampling."""
 
     def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         for batch in super().batches(data, batch_size, context):
@@ -201,7 +201,7 @@ class Sparse(Defense):
 
 
 def test_empty_batches_do_not_change_the_model() -> None:
-    assert torch.equal(flat(trained(defense=Sparse()).params), flat(trained().params))
+    assert torch.equal(flat(trained(defense=EmptyBatches()).params), flat(trained().params))
 
 
 def test_each_epoch_contains_every_sample_once() -> None:

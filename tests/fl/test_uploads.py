@@ -98,7 +98,7 @@ def filled(count: int, folder: Path | None = None) -> StoredUploads:
 
 
 def test_uploads_are_restored_from_memory_and_disk(tmp_path: Path) -> None:
-    with holding(150, 2):  # an upload is 60 bytes: two are held
+    with holding(150, 2):  # Two uploads of 60 bytes are held.
         store = filled(6, tmp_path)
     assert (list(store), len(store), store.is_in_memory) == ([0, 1, 2, 3, 4, 5], 6, False)
     assert [0 in store, 3 in store, 6 in store] == [True, True, False]
@@ -309,7 +309,7 @@ clients = dict.fromkeys(range(1000), some)
 (round,) = simulate(FedAvg(net, LocalTraining(lr=0.1)), clients, rounds=1, seed=1)
 found = measure_round(round, [Loss(), GradientCosine()], some)
 assert {values.shape for values in found.signals.values()} == {(1000, 10)}
-# Not ru_maxrss, which a program starts with at its parent's.
+# The initial ru_maxrss of a program is that of its parent.
 (peak,) = (line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(peak.split()[1])
 """
@@ -322,6 +322,6 @@ def test_memory_of_a_round_of_a_thousand_clients() -> None:
         [sys.executable, "-c", ROUND_OF_A_THOUSAND], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    # 1,000 updates of 178,110 numbers are 0.71 GB, and so were the models rebuilt from them.
+    # 1,000 updates of 178,110 numbers take 0.71 GB, and reconstructed models as much again.
     peak = int(done.stdout) * 1024
     assert peak < 0.95e9, f"{peak / 1e9:.2f} GB"

@@ -63,14 +63,14 @@ def test_flower_local_dp_holds_only_for_add_or_remove_adjacency() -> None:
 def test_flower_mods_do_not_protect_scalar_parameters() -> None:
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, shape_from=Scaled, calls=16)
     assert failed(audit) == {"largest change of the output", "outputs without noise"}
-    assert "large in 'temperature' alone" in str(audit)
+    assert "large only in 'temperature'" in str(audit)
 
 
 def test_flower_mods_do_not_protect_batch_norm_counters() -> None:
     normalised = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
     audit = check_dp(fixedclipping_mod, sensitivity=1.0, sigma=0.0, shape_from=normalised)
     assert failed(audit) == {"largest change of the output"}
-    assert "large in '1.num_batches_tracked' alone" in str(audit)
+    assert "large only in '1.num_batches_tracked'" in str(audit)
 
 
 def test_a_defense_of_fedaudit_as_a_mod_is_sound() -> None:

@@ -56,7 +56,7 @@ def test_the_wide_network_has_the_expected_parameter_count() -> None:
     assert stages == [121_600, 525_952, 2_100_480]
     found = [parameters(built("wide-resnet", (3, 32, 32), 100, norm=n)) for n in ("group", "batch")]
     assert found == [first + sum(stages) + last + linear] * 2 == [2_774_692] * 2
-    # Two of each stage's inputs, three of its outputs, and the last one.
+    # A stage has two norms of its inputs and three of its outputs; one norm follows all stages.
     scales = 2 * (2 * (16 + 64 + 128) + 3 * (64 + 128 + 256) + 256)
     assert parameters(built("wide-resnet", (3, 32, 32), 100, norm="none")) == 2_774_692 - scales
     assert parameters(built("wide-resnet", (3, 32, 32))) == 2_774_692 - 90 * 257
@@ -66,7 +66,7 @@ def test_the_wide_network_has_the_expected_parameter_count() -> None:
 def test_the_wide_network_matches_a_layerwise_computation(norm: str) -> None:
     torch.manual_seed(0)
     module = built("wide-resnet", (3, 12, 12), 5, depth=10, width=2, norm=norm).double()
-    for parameter in module.parameters():  # scales of one and shifts of zero would tell nothing
+    for parameter in module.parameters():  # Initial scales are 1 and shifts 0.
         nn.init.normal_(parameter, std=0.3)
     values = iter(module.parameters())
 

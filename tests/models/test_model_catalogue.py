@@ -117,7 +117,7 @@ def test_a_path_that_leads_to_no_model_is_refused(
 
 
 class _Operations(TorchFunctionMode):
-    """Note what torch is asked to calculate."""
+    """Record the names of torch's operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _Operations(TorchFunctionMode):
 def test_no_normal_values_are_drawn_for_a_model_that_is_only_counted(
     name: str, shape: tuple[int, ...]
 ) -> None:
-    """For these torch would import its compiler, which takes seconds."""
+    # torch would import its compiler to draw them, which takes seconds.
     with _Operations() as operations:
         architecture(name, shape=shape, classes=64)
     assert operations.names

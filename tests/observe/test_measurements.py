@@ -9,7 +9,7 @@ nan = float("nan")
 
 
 def measured(index: int, values: dict[int, float], **other: object) -> MeasuredRound:
-    """One sample; ``stands_for`` and ``bases`` as in a measured round."""
+    """Return a measured round with one sample."""
     groups = other.get("stands_for", {})
     bases = other.get("bases", [0] * len(values))
     assert isinstance(groups, dict)
@@ -18,13 +18,13 @@ def measured(index: int, values: dict[int, float], **other: object) -> MeasuredR
 
 
 def rows(values: torch.Tensor) -> list[object]:
-    """Values of the only sample, with None for NaN so that they compare."""
+    """Return values of the only sample, with None for NaN, so that they can be compared."""
     found: list[object] = values[..., 0].double().tolist()
     return [none_for_nan(row) for row in found]
 
 
 def peers(m: Measurements, target: int) -> list[list[float]]:
-    """Values of the only sample, round by round."""
+    """Return the peers' values of the only sample in each round."""
     return [values[:, 0].tolist() for values in m.peers(target)]
 
 

@@ -36,7 +36,7 @@ def exposed(base: Model, client: ClientId, size: float) -> Exposed:
 
 
 def made_round(index: int = 10, size: float = 1e-4) -> Round:
-    """Three clients asked, two answered; client 4 was sent another model than client 2."""
+    """Return a round with two uploads; clients 2 and 4 received different models."""
     one, other = NET.initial(0), NET.initial(1)
     shown = {2: exposed(one, 2, size), 4: exposed(other, 4, size)}
     return Round(
@@ -337,5 +337,5 @@ def test_the_estimated_disk_usage_matches_written_files(tmp_path: Path, keep: Ke
     estimate = estimated_bytes(
         keep=keep, rounds=1, clients=2, samples=500, signals=2, parameters=parameters
     )
-    # Headers, running statistics and the second base model come on top.
+    # The estimate excludes headers, running statistics and the second base model.
     assert 0.9 * (estimate - checkpoint) < written < estimate - checkpoint + 12_000

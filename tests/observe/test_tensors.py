@@ -248,7 +248,7 @@ class Shuffled:
 
 
 def shuffle_readers(patch: pytest.MonkeyPatch, seed: int) -> None:
-    """Make safetensors list names and notes in an order that the seed decides."""
+    """Make safetensors list names and notes in a random order."""
     random = Random(seed)
     patch.setattr(tensors, "safe_open", lambda *a, **k: Shuffled(safe_open(*a, **k), random))
 

@@ -67,12 +67,12 @@ def test_merged_clients_become_their_weighted_mean() -> None:
     assert round.stands_for == {1: 1, 2: 1}
     assert list(round.uploads) == [0]
     group = round.exposed[1]
-    # Shares 3/4 and 1/4 of the group: 0.75 * 0.1 - 0.25 * 0.3 = 0, and 0.75 * 2 + 0.25 * 6 = 3.
+    # The weights are 3/4 and 1/4: 0.75 * 0.1 - 0.25 * 0.3 = 0 and 0.75 * 2 + 0.25 * 6 = 3.
     assert weight(group.update) == pytest.approx(0.0, abs=1e-7)
     assert group.local is not None
     assert weight(group.local.params) == pytest.approx(1.0)
     assert float(group.local.buffers["mean"]) == pytest.approx(3.0)
-    # Both clients' scales are 2, but their shares differ: no number fits both.
+    # Both scales are 2, but the weights differ, so the group has no scale.
     assert group.gradient_scale is None
     assert round.exposed[0] is ROUND.exposed[0]
 

@@ -21,7 +21,7 @@ def samples(*ids: int) -> Samples:
 CLIENTS = {0: samples(7, 3, 9), 4: samples(2, 5)}
 
 
-def told(index: int) -> Round:
+def round_with_facts(index: int) -> Round:
     return Round(
         index=index,
         exposed={},
@@ -39,7 +39,7 @@ def told(index: int) -> Round:
 
 
 def test_sample_uses_are_counted_for_known_samples_only() -> None:
-    usage = add_round(empty_usage(CLIENTS), told(1))
+    usage = add_round(empty_usage(CLIENTS), round_with_facts(1))
     assert usage.ids[0].tolist() == [3, 7, 9]
     assert usage.used[0].tolist() == [0, 1, 2]
     assert usage.recycled[0].tolist() == [0, 0, 1]
@@ -50,21 +50,21 @@ def test_sample_uses_are_counted_for_known_samples_only() -> None:
 
 
 def test_usage_sums_rounds_and_ignores_repeated_ones() -> None:
-    usage = add_round(add_round(empty_usage(CLIENTS), told(1)), told(2))
+    usage = add_round(add_round(empty_usage(CLIENTS), round_with_facts(1)), round_with_facts(2))
     assert usage.used[0].tolist() == [0, 2, 4]
     assert usage.rounds == 2
-    assert add_round(usage, told(2)) is usage
+    assert add_round(usage, round_with_facts(2)) is usage
 
 
 def test_clients_that_do_not_participate_use_no_samples() -> None:
-    usage = add_round(empty_usage(CLIENTS), replace(told(1), facts={}, seconds={}))
+    usage = add_round(empty_usage(CLIENTS), replace(round_with_facts(1), facts={}, seconds={}))
     assert usage.used[0].tolist() == [0, 0, 0]
     assert usage.seconds.tolist() == [[0.0, 0.0]]
 
 
 def filtered(index: int, *cosines: float) -> Round:
     facts = {4: {"filter_cosine": torch.tensor(cosines)}} if cosines else {}
-    return replace(told(index), facts=facts)
+    return replace(round_with_facts(index), facts=facts)
 
 
 def test_filter_cosines_are_averaged_and_kept_by_round() -> None:
@@ -77,7 +77,7 @@ def test_filter_cosines_are_averaged_and_kept_by_round() -> None:
 
 
 def test_usage_files_without_cosines_are_read_and_continued(tmp_path: Path) -> None:
-    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([round_with_facts(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / USAGE_FILE)
     del tensors["filter_cosine"]
@@ -93,7 +93,7 @@ def test_usage_files_without_cosines_are_read_and_continued(tmp_path: Path) -> N
 def test_usage_files_with_tensors_per_client_are_read(
     tmp_path: Path,
 ) -> None:
-    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([round_with_facts(1)], CLIENTS, tmp_path, "ours"):
         pass
     now = read_usage(tmp_path, "ours")
     assert now is not None
@@ -117,7 +117,9 @@ def test_the_number_of_usage_tensors_does_not_depend_on_clients(
 ) -> None:
     monkeypatch.setattr("fedaudit.core.pretrained.MAX_TENSORS", 20)
     many = {client: samples(client, client + 1) for client in range(400)}
-    for _ in record_usage([replace(told(1), facts={}, seconds={})], many, tmp_path, "ours"):
+    for _ in record_usage(
+        [replace(round_with_facts(1), facts={}, seconds={})], many, tmp_path, "ours"
+    ):
         pass
     usage = read_usage(tmp_path, "ours")
     assert usage is not None
@@ -128,7 +130,7 @@ def test_the_number_of_usage_tensors_does_not_depend_on_clients(
 @pytest.mark.parametrize("name", ["acted", "risk_decided"])
 def test_effects_of_defenses_and_risks_are_kept_by_round(name: str, tmp_path: Path) -> None:
     rounds = [
-        replace(told(index), facts={4: {name: torch.tensor(steps)}} if steps else {})
+        replace(round_with_facts(index), facts={4: {name: torch.tensor(steps)}} if steps else {})
         for index, steps in ((1, [0, 1, 0]), (2, [0, 0]), (3, []))
     ]
     for _ in record_usage(rounds, CLIENTS, tmp_path, "ours"):
@@ -144,7 +146,7 @@ def test_effects_of_defenses_and_risks_are_kept_by_round(name: str, tmp_path: Pa
 def test_usage_files_without_counts_are_read_and_wrong_counts_raise(
     tmp_path: Path,
 ) -> None:
-    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([round_with_facts(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / USAGE_FILE)
     older = {name: value for name, value in tensors.items() if name != "acted"}
@@ -174,11 +176,14 @@ def test_a_usage_path_that_is_no_regular_file_raises(kind: str, tmp_path: Path) 
 
 def test_a_missing_round_is_refused() -> None:
     with pytest.raises(Damaged, match="the next round is 2"):
-        add_round(empty_usage(CLIENTS), told(2))
+        add_round(empty_usage(CLIENTS), round_with_facts(2))
 
 
 def test_usage_resumes_after_interruption_and_is_hidden_from_attacks(tmp_path: Path) -> None:
-    for rounds in ([told(1), told(2)], [told(2), told(3)]):
+    for rounds in (
+        [round_with_facts(1), round_with_facts(2)],
+        [round_with_facts(2), round_with_facts(3)],
+    ):
         for round in record_usage(rounds, CLIENTS, tmp_path, "ours"):
             assert round.facts == {}
             assert round.seconds == {}
@@ -192,7 +197,7 @@ def test_usage_resumes_after_interruption_and_is_hidden_from_attacks(tmp_path: P
 
 @pytest.mark.parametrize("part", ["distinct", "extra_bytes", "seconds", "used", "recycled"])
 def test_impossible_usage_counts_raise(tmp_path: Path, part: str) -> None:
-    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([round_with_facts(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / "usage.safetensors")
     write_tensors({**tensors, part: tensors[part] - 100}, tmp_path / "usage.safetensors", notes)

@@ -44,7 +44,7 @@ _number = itertools.count()
 
 
 def given(case: Case, clients: int = 2, count: int = 7) -> Given:
-    """A network under a name that none has had, since what is slow is said once of each."""
+    """Return inputs for a network with a new name, since warnings appear once per name."""
     labels = torch.randint(CLASSES, (count,), generator=rng(1))
     features = torch.randn(count, *case.shape, generator=rng(2))
     if case.tokens:
@@ -68,7 +68,7 @@ def truth_of(
     labels: Tensor,
     projected: Callable[[Tensor], Tensor] = lambda vector: vector,
 ) -> Truth:
-    """One backward pass a sample, in double precision; all vectors are written out."""
+    """Return products from one backward pass per sample in double precision."""
     module = model.module().double()
     params = [dict(module.named_parameters())[name] for name in model.params]
     targets = [
@@ -115,7 +115,7 @@ def assert_measured_exactly(these: Given) -> None:
 
 @pytest.mark.parametrize(
     ("name", "clients", "count"),
-    # Many clients take other routes to the same numbers.
+    # Kernels use other algorithms for many clients.
     [(name, *how) for name in FAST for how in ((0, 7), (1, 7), (3, 7), (40, 3))],
 )
 def test_fast_kernels_agree_with_float64_autograd(
@@ -147,7 +147,7 @@ def test_products_of_projected_vectors_equal_explicit_ones(
 
 
 def test_projected_products_match_hand_calculation() -> None:
-    # The output is its own loss: the gradient is (x, 1), here (3, 5, 1).
+    # The loss is the output, so the gradient is (x, 1), here (3, 5, 1).
     def output(outputs: Tensor, labels: Tensor) -> Tensor:
         return outputs[:, 0]
 
@@ -160,17 +160,17 @@ def test_projected_products_match_hand_calculation() -> None:
         torch.tensor([[3.0, 5.0]]),
         torch.tensor([0]),
     )
-    # The last two of three: (1, 4, 2) and (3, 5, 1) become (1, 1, -1) and (3, 2, -2).
+    # With a tail of two entries, (1, 4, 2) and (3, 5, 1) become (1, 1, -1) and (3, 2, -2).
     dots, squared, lengths = products_centred_in_tail(*these, tail=0.67)
     assert (float(dots), float(squared)) == pytest.approx((7, 17))
     assert float(lengths) == pytest.approx(3**0.5)
     dots, squared, lengths = products_without_tail(*these, tail=0.67)
     assert (float(dots), float(squared), float(lengths)) == pytest.approx((3, 9, 1))
-    # The last one only: its mean is itself.
+    # With a tail of one entry, the entry becomes 0.
     dots, squared, lengths = products_centred_in_tail(*these, tail=0.34)
     assert (float(dots), float(squared)) == pytest.approx((23, 34))
     assert float(lengths) == pytest.approx(17**0.5)
-    # Less than one entry: nothing is changed.
+    # With a tail of less than one entry, nothing is changed.
     for products_of in (products_centred_in_tail, products_without_tail):
         dots, squared, _ = products_of(*these, tail=0.2)
         assert (float(dots), float(squared)) == pytest.approx((25, 35))
@@ -349,7 +349,7 @@ def test_parameters_without_audit_or_effect_contribute_nothing(
 
 
 def test_the_inner_product_of_a_linear_model_matches_hand_calculation() -> None:
-    # Outputs are (0, 0): both probabilities 1/2, so the gradient is (p - y) (x) x.
+    # Outputs are (0, 0) and probabilities 1/2, so the gradient is the outer product of p - y and x.
     model = Architecture("by-hand", lambda: nn.Linear(2, 2, bias=False)).initial(0)
     model = Model(model.architecture, {"weight": torch.zeros(2, 2)})
     update = {"weight": torch.tensor([[1.0, 0.0], [0.0, 2.0]])}

@@ -43,17 +43,17 @@ def test_every_method_computes_the_gradients_of_autograd(
     generator = torch.Generator().manual_seed(0)
     module = module.double()
     inputs = torch.randn(shape, generator=generator, dtype=torch.float64)
-    layer, grads = seen_by(module, inputs, clients, generator)
+    layer, grads = layer_and_gradients(module, inputs, clients, generator)
     geometry = conv.geometry_of(module, layer.inputs, layer.outputs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv, "_ROW_ENTRIES", 5)  # both ways to gather windows
+        patch.setattr(conv, "_ROW_ENTRIES", 5)  # Windows are gathered in both ways.
         assert_as_autograd(ROUTES[route](layer, geometry), layer, inputs, grads)
 
 
-def seen_by(
+def layer_and_gradients(
     module: nn.Conv2d, inputs: Tensor, clients: int, generator: torch.Generator
 ) -> tuple[Layer, Tensor]:
-    """A layer with updates of so many clients, and gradients at what leaves it."""
+    """Return a layer with updates of some clients, and gradients at its outputs."""
     with torch.no_grad():
         grads = torch.randn(module(inputs).shape, generator=generator, dtype=torch.float64)
     weight = module.weight.detach()
@@ -95,9 +95,9 @@ def test_maps_of_two_by_two_pixels_need_nine_products_and_are_exact(
     generator = torch.Generator().manual_seed(0)
     module = nn.Conv2d(channels, outputs, kernel, padding=padding).double()
     inputs = torch.randn(samples, channels, 2, 2, generator=generator, dtype=torch.float64)
-    layer, grads = seen_by(module, inputs, clients, generator)
+    layer, grads = layer_and_gradients(module, inputs, clients, generator)
     geometry = conv.geometry_of(module, layer.inputs, layer.outputs)
-    # Other paddings than half the kernel give maps of another size.
+    # The maps keep their size only if the padding is half of the kernel.
     assert geometry.is_two_by_two() == (kernel == (2 * padding[0] + 1, 2 * padding[1] + 1))
     if geometry.is_two_by_two():
         assert_as_autograd(conv.two_by_two_kernel(layer, geometry), layer, inputs, grads)
@@ -120,7 +120,7 @@ def test_gradients_computed_in_blocks_equal_those_computed_at_once(
     u = torch.randn(clients, outputs, inner, generator=generator)
     whole = torch.einsum("nto,ntd->nod", b, a)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "BLOCK_BYTES", 1)  # the narrowest blocks
+        patch.setattr(kernels, "BLOCK_BYTES", 1)  # The smallest possible blocks.
         (blocks,) = kernels.update_blocks(u, (clients, outputs, inner), u)
         share = kernels.blockwise_products(a, b.transpose(1, 2), blocks, norms=True)
     expected = torch.einsum("nod,kod->nk", whole, u)

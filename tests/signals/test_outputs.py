@@ -25,23 +25,23 @@ ALL = (Loss, Confidence, MaxPosterior, PosteriorSpread, Entropy, ModifiedEntropy
 NET = Architecture("linear", partial(nn.Linear, 3, 3))
 
 
-def echo(scale: float) -> Model:
-    """A model whose outputs are its inputs, times a scale."""
+def scaling_model(scale: float) -> Model:
+    """Return a model whose outputs are its scaled inputs."""
     return Model(NET, {"weight": scale * torch.eye(3), "bias": torch.zeros(3)})
 
 
-def a_round(*scales: float, after: dict[str, Model] | None = None) -> Round:
-    shown = {c: Exposed(local=echo(scale)) for c, scale in enumerate(scales)}
+def make_round(*scales: float, after: dict[str, Model] | None = None) -> Round:
+    shown = {c: Exposed(local=scaling_model(scale)) for c, scale in enumerate(scales)}
     clients = tuple(shown)
     weights = dict.fromkeys(clients, 1 / len(clients))
     return Round(1, shown, {}, {}, weights, clients, clients, after or {})
 
 
 def of(signal: OutputSignal, probabilities: list[float], label: int) -> float:
-    """The signal of a sample to which the model gives these probabilities."""
+    """Return the signal of a sample for which the model has these probabilities."""
     p = torch.tensor([probabilities])
     samples = Samples(p.log(), torch.tensor([label]), torch.tensor([0]))
-    return measured(signal, a_round(1.0), samples).item()
+    return measured(signal, make_round(1.0), samples).item()
 
 
 def measured(signal: OutputSignal, round: Round, samples: Samples) -> Tensor:
@@ -53,10 +53,10 @@ def test_output_signals_match_hand_calculation() -> None:
     assert of(Loss(), p, 1) == pytest.approx(math.log(0.25), abs=1e-6)
     assert of(Confidence(), p, 1) == pytest.approx(0.25)
     assert of(MaxPosterior(), p, 1) == pytest.approx(0.5)
-    # Variance over the classes: 0.375 / 3 - (1 / 3) ** 2.
+    # The variance over the classes is 0.375 / 3 - (1 / 3) ** 2.
     assert of(PosteriorSpread(), p, 1) == pytest.approx(math.sqrt(0.125 - 1 / 9), abs=1e-6)
     assert of(Entropy(), p, 1) == pytest.approx(-1.5 * math.log(2), abs=1e-6)
-    # 0.75 log 0.25 for the true class, 0.5 log 0.5 and 0.25 log 0.75 for the others.
+    # The first term is that of the true class.
     modified = 0.75 * math.log(0.25) + 0.5 * math.log(0.5) + 0.25 * math.log(0.75)
     assert of(ModifiedEntropy(), p, 1) == pytest.approx(modified, abs=1e-6)
 
@@ -71,14 +71,14 @@ def test_only_modified_entropy_distinguishes_correct_predictions() -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_a_model_with_certain_predictions_gives_a_finite_signal(kind: type[OutputSignal]) -> None:
     sure = Samples(torch.tensor([[900.0, 0.0, 0.0]] * 2), torch.tensor([0, 1]), torch.arange(2))
-    values = measured(kind(), a_round(1.0), sure)
+    values = measured(kind(), make_round(1.0), sure)
     assert bool(values.isfinite().all())
     assert values[0, 0] >= values[0, 1]
 
 
 def test_modified_entropy_of_a_confident_error_is_clamped() -> None:
     wrong = Samples(torch.tensor([[900.0, 0.0, 0.0]]), torch.tensor([1]), torch.tensor([0]))
-    values = measured(ModifiedEntropy(), a_round(1.0), wrong)
+    values = measured(ModifiedEntropy(), make_round(1.0), wrong)
     assert values.item() == pytest.approx(2 * math.log(1e-30))
 
 
@@ -94,9 +94,9 @@ def test_every_client_gets_the_snapshot_of_the_global_model(
     samples = Samples(
         torch.linspace(-2, 2, 15).reshape(5, 3), torch.tensor([0, 1, 2, 0, 1]), torch.arange(5)
     )
-    round = a_round(0.5, 2.0, after={"global": echo(1.5)})
+    round = make_round(0.5, 2.0, after={"global": scaling_model(1.5)})
     values = measured(kind("global"), round, samples)
-    alone = measured(kind(), a_round(1.5), samples)
+    alone = measured(kind(), make_round(1.5), samples)
     assert torch.equal(values, alone.expand(2, -1))
     assert kind("global").name == f"global_{kind().name}"
 
@@ -105,6 +105,6 @@ def test_without_one_global_model_its_snapshot_is_refused() -> None:
     samples = Samples(
         torch.linspace(-2, 2, 15).reshape(5, 3), torch.tensor([0, 1, 2, 0, 1]), torch.arange(5)
     )
-    several = a_round(1.0, after={"one": echo(1.0), "two": echo(2.0)})
+    several = make_round(1.0, after={"one": scaling_model(1.0), "two": scaling_model(2.0)})
     with pytest.raises(NotVisible, match="single global model, but this round has 2"):
         measured(Loss("global"), several, samples)

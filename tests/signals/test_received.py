@@ -61,7 +61,7 @@ def test_kept_chunks_give_the_same_bits(name: str, workers: int) -> None:
 def test_a_model_without_fast_kernels_is_measured_with_the_update(name: str) -> None:
     these = given(CASES[name], 1)
     kept = None
-    # One of them seems to have fast kernels, until two samples are checked.
+    # For one of them, only the comparison with autograd shows that its fast kernels are wrong.
     with suppress(Uncapturable):
         kept = last(keep_chunks(these.model, these.features, these.labels, ENOUGH))
     products = gradient_products(*these, kept=kept)
@@ -74,8 +74,8 @@ def cnn(count: int = 150) -> tuple[Model, Samples]:
     return base, Samples(x, torch.arange(count) % 10)
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Number of samples of each chunk that is passed through the model with the update."""
+def record_measured_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the size of each chunk that is measured with the update."""
     passed = list[int]()
 
     def watch(capture: Any, kernels: Any, x: Tensor, y: Tensor, clients: int) -> LayerProducts:
@@ -95,7 +95,7 @@ def test_gradients_of_convolutions_are_written_before_the_update_is_known(
     assert [isinstance(layer, FormedGradients) for layer in layers.values()] == [True] * 2 + [
         False
     ] * 3
-    passed = watched(monkeypatch)
+    passed = record_measured_chunks(monkeypatch)
     gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
     assert not passed
 
@@ -106,10 +106,10 @@ def test_chunks_beyond_the_memory_limit_are_measured_with_the_update(
     base, samples = cnn()
     these = base, updates_for(base, 1), samples.features, samples.targets
     expected = gradient_products(*these)
-    # The same object grows.
+    # All steps yield one object, which grows.
     (first, *_) = [each.bytes for each in keep_chunks(base, *these[2:], ENOUGH)]
     kept = last(keep_chunks(base, *these[2:], first))
-    passed = watched(monkeypatch)
+    passed = record_measured_chunks(monkeypatch)
     products = gradient_products(*these, kept=kept)
     assert passed == [64, 22]
     assert torch.equal(products.dots, expected.dots)
@@ -122,7 +122,7 @@ def test_kept_gradients_and_inputs_of_another_model_are_ignored(
     base, samples = cnn()
     other = base.architecture.initial(1)
     kept = last(keep_chunks(other, samples.features, samples.targets, ENOUGH))
-    passed = watched(monkeypatch)
+    passed = record_measured_chunks(monkeypatch)
     gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
     assert sum(passed) == len(samples)
     received = Received(other, samples)

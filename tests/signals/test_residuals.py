@@ -21,14 +21,14 @@ from fedaudit.signals.measure import measure_round, measuring_on
 from fedaudit.signals.updates import ProjectionResidual
 from tests.rounding import RoundedByPlace
 from tests.samples import random_samples
-from tests.signals.test_signals import a_round
+from tests.signals.test_signals import make_round
 
 LINEAR = Architecture("linear", MLP(hidden="").for_samples((3,), 2))
 WIDE = Architecture("wide", MLP(hidden="30").for_samples((40,), 4))
 
 
-def changed(architecture: Architecture, updates: dict[str, Tensor]) -> Exposed:
-    """A client that changed some parameters and left the others."""
+def client_with_update(architecture: Architecture, updates: dict[str, Tensor]) -> Exposed:
+    """Return a client whose update changes only the given parameters."""
     base = architecture.initial(0)
     return Exposed(
         base, base, {n: updates.get(n, torch.zeros_like(v)) for n, v in base.params.items()}
@@ -36,21 +36,23 @@ def changed(architecture: Architecture, updates: dict[str, Tensor]) -> Exposed:
 
 
 def residuals(seen: Exposed, samples: Samples, signal: ProjectionResidual) -> Tensor:
-    """What one client's update leaves outside, as a share of each sample."""
-    return -measure_round(a_round({0: seen}), [signal], samples).signals[signal.name][0]
+    """Return the residual of each sample for one client's update."""
+    return -measure_round(make_round({0: seen}), [signal], samples).signals[signal.name][0]
 
 
 def test_residuals_of_parallel_and_orthogonal_gradients() -> None:
-    seen = changed(LINEAR, {"1.weight": torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])})
+    seen = client_with_update(LINEAR, {"1.weight": torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])})
     given = Samples(torch.tensor([[2.0, 0, 0], [0, 3, 0], [3, 0, 4], [0, 0, 0]]), [0, 1, 0, 1])
     found = residuals(seen, given, ProjectionResidual(ridge=1e-3))
-    # Over its length the update has one singular value, 1: of it 1e-6 / (1 + 1e-6) is left.
+    # The scaled update has the singular value 1, so the residual is 1e-6 / (1 + 1e-6).
     expected = torch.tensor([1e-6 / (1 + 1e-6), 1.0, 0.8, 1.0]).double()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_an_update_of_zeros_leaves_the_whole_residual() -> None:
-    found = residuals(changed(LINEAR, {}), random_samples(seeded(0, "x"), 5, 3, classes=2), SIGNAL)
+    found = residuals(
+        client_with_update(LINEAR, {}), random_samples(seeded(0, "x"), 5, 3, classes=2), SIGNAL
+    )
     torch.testing.assert_close(found, torch.ones(5).double())
 
 
@@ -63,7 +65,9 @@ def test_the_residual_matches_weighted_singular_vectors(outputs: int, inputs: in
     rng = seeded(1, "singular", outputs)
     update = torch.randn(outputs, inputs, generator=rng) * 10.0 ** -torch.arange(inputs)
     samples = random_samples(rng, 7, inputs, classes=outputs)
-    found = residuals(changed(net, {"1.weight": update}), samples, ProjectionResidual(ridge=0.01))
+    found = residuals(
+        client_with_update(net, {"1.weight": update}), samples, ProjectionResidual(ridge=0.01)
+    )
     rows = update.double()
     _, strengths, directions = torch.linalg.svd(rows / rows.norm(), full_matrices=True)
     kept = torch.zeros(inputs).double()
@@ -79,14 +83,14 @@ def test_the_residual_is_stable_under_rounding() -> None:
     update[:, :3] += 1e-3 * torch.randn(6, 3, generator=rng)
     net = Architecture("one", MLP(hidden="").for_samples((20,), 6))
     samples = random_samples(rng, 9, 20, classes=6)
-    plain = residuals(changed(net, {"1.weight": update}), samples, SIGNAL)
+    plain = residuals(client_with_update(net, {"1.weight": update}), samples, SIGNAL)
     with RoundedByPlace():
-        other = residuals(changed(net, {"1.weight": update}), samples, SIGNAL)
+        other = residuals(client_with_update(net, {"1.weight": update}), samples, SIGNAL)
     torch.testing.assert_close(other, plain, rtol=1e-6, atol=1e-9)
 
 
-def trained(architecture: Architecture, own: int, *, steps: int = 1) -> tuple[Round, Samples]:
-    """A round in which a client trained on the first of some samples."""
+def trained_round(architecture: Architecture, own: int, *, steps: int = 1) -> tuple[Round, Samples]:
+    """Return a round in which a client trained on the first half of the samples."""
     samples = random_samples(seeded(3, "trained"), 2 * own, 40, classes=4)
     clients = {0: samples.take(slice(0, own)), 1: random_samples(seeded(4), own, 40, classes=4)}
     local = LocalTraining(epochs=steps, batch_size=8, lr=0.1)
@@ -96,7 +100,7 @@ def trained(architecture: Architecture, own: int, *, steps: int = 1) -> tuple[Ro
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_members_are_in_the_span_if_fewer_than_outputs(steps: int) -> None:
-    round, samples = trained(WIDE, 15, steps=steps)
+    round, samples = trained_round(WIDE, 15, steps=steps)
     found = -measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
     assert float(found[:15].max()) < 0.05
     assert float(found[15:].min()) > 0.5
@@ -105,7 +109,7 @@ def test_members_are_in_the_span_if_fewer_than_outputs(steps: int) -> None:
 def test_more_members_than_outputs_are_partly_in_the_span() -> None:
     area = {}
     for own in (15, 60, 240):
-        round, samples = trained(WIDE, own)
+        round, samples = trained_round(WIDE, own)
         scores = measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
         area[own] = auc(scores.numpy(), (torch.arange(2 * own) < own).numpy())
     assert area[15] == 1.0
@@ -114,7 +118,7 @@ def test_more_members_than_outputs_are_partly_in_the_span() -> None:
 
 
 def test_the_layer_with_the_largest_span_is_the_default() -> None:
-    round, samples = trained(WIDE, 15)
+    round, samples = trained_round(WIDE, 15)
     plain = measure_round(round, [SIGNAL], samples).signals[SIGNAL.name]
     for path, same in (("1", True), ("3", False)):
         named = ProjectionResidual(layer=path)
@@ -128,7 +132,7 @@ def test_residuals_use_dense_layers_and_all_sequence_positions() -> None:
     picture = Architecture("cnn", build)
     pictures = random_samples(seeded(5), 4, 1, 8, 8, classes=3)
     weight = torch.randn(16, 64, generator=seeded(6))
-    found = residuals(changed(picture, {"4.weight": weight}), pictures, SIGNAL)
+    found = residuals(client_with_update(picture, {"4.weight": weight}), pictures, SIGNAL)
     entered = picture.initial(0).module()[:4](pictures.features)  # type: ignore[index]
     torch.testing.assert_close(found, by_projection(entered[:, None], weight), rtol=1e-4, atol=1e-6)
 
@@ -140,12 +144,14 @@ def test_residuals_use_dense_layers_and_all_sequence_positions() -> None:
     layer = module.get_submodule("blocks.0.hidden.2")
     layer.register_forward_pre_hook(lambda part, args: kept.append(args[0].detach()))
     module(tokens.features)
-    found = residuals(changed(text, {"blocks.0.hidden.2.weight": weight}), tokens, signal)
+    found = residuals(
+        client_with_update(text, {"blocks.0.hidden.2.weight": weight}), tokens, signal
+    )
     torch.testing.assert_close(found, by_projection(kept[0], weight), rtol=1e-4, atol=1e-6)
 
 
 def by_projection(entered: Tensor, weight: Tensor) -> Tensor:
-    """The residual by an orthonormal basis of the update's rows, all of which are strong."""
+    """Return the residual from an orthonormal basis of the update's rows."""
     _, strengths, directions = torch.linalg.svd(weight.double(), full_matrices=False)
     basis = directions[strengths > 0.1]
     h = entered.detach().double()
@@ -155,7 +161,7 @@ def by_projection(entered: Tensor, weight: Tensor) -> Tensor:
 
 
 def test_blocks_and_equal_clients_give_identical_residuals() -> None:
-    round, _ = trained(WIDE, 15)
+    round, _ = trained_round(WIDE, 15)
     round = replace(round, exposed={**round.exposed, 5: round.exposed[0]})
     many = random_samples(seeded(9), 600, 40, classes=4)
     together = measure_round(round, [SIGNAL], many).signals[SIGNAL.name]
@@ -176,7 +182,7 @@ def test_a_network_without_trained_linear_layer_raises_with_advice() -> None:
 
 
 class Transposed(nn.Module):
-    """A layer that is given samples last."""
+    """A network with a layer whose inputs have samples in the last axis."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,11 +198,11 @@ def test_a_layer_whose_inputs_have_no_row_per_sample_is_refused() -> None:
     net = Architecture("transposed", Transposed)
     samples = random_samples(seeded(10), 7, 40, classes=4)
     with pytest.raises(Unsupported, match=r"'mix'.*not called with one row for each sample"):
-        residuals(changed(net, {}), samples, ProjectionResidual(layer="mix"))
+        residuals(client_with_update(net, {}), samples, ProjectionResidual(layer="mix"))
 
 
 def test_non_finite_updates_raise() -> None:
-    seen = changed(LINEAR, {"1.weight": torch.full((2, 3), torch.nan)})
+    seen = client_with_update(LINEAR, {"1.weight": torch.full((2, 3), torch.nan)})
     with pytest.raises(BadInput, match="'projection-residual' is not finite"):
         residuals(seen, random_samples(seeded(11), 4, 3, classes=2), SIGNAL)
 

@@ -59,19 +59,19 @@ def exposed(client: ClientId, base: Model, scale: float | None = 3.0) -> Exposed
     return Exposed(base, Model(base.architecture, plus(base.params, step)), step, scale)
 
 
-def a_round(shown: dict[ClientId, Exposed]) -> Round:
+def make_round(shown: dict[ClientId, Exposed]) -> Round:
     clients = tuple(shown)
     weights = dict.fromkeys(clients, 1 / len(clients))
     return Round(1, shown, {}, {}, weights, clients, clients)
 
 
-# Clients 2 and 9 were sent the same model, client 5 another.
+# Clients 2 and 9 received the same model, and client 5 another one.
 SHOWN = {
     9: exposed(9, NET.initial(0)),
     2: exposed(2, NET.initial(0)),
     5: exposed(5, NET.initial(1)),
 }
-ROUND = a_round(SHOWN)
+ROUND = make_round(SHOWN)
 
 
 def gradient(model: Model, sample: int) -> Tensor:
@@ -152,14 +152,14 @@ def test_blocks_measured_elsewhere_give_the_same_bits(count: int) -> None:
 
 @cache
 def in_blocks() -> tuple[Round, Samples, MeasuredRound]:
-    """A round and samples of several blocks, measured in one piece."""
+    """Return a round, samples of several blocks, and their signals measured at once."""
     build = CNN(channels="4,8", hidden="16", padding=2).for_samples((1, 16, 16), 3)
     architecture, rng = Architecture("small cnn", build), seeded(0, "many samples")
     total = 3 * BLOCK + 17
     features = torch.randn(total, 1, 16, 16, generator=rng)
     labels = torch.randint(0, 3, (total,), generator=rng)
     many = Samples(features, labels, torch.arange(total))
-    round = a_round(
+    round = make_round(
         {client: exposed(client, architecture.initial(base)) for client, base in ((9, 0), (2, 0))}
     )
     return round, many, measure_round(round, ALL, many)
@@ -188,7 +188,7 @@ def test_measuring_leaves_the_global_generator_and_the_thread_count() -> None:
 def test_an_update_of_zeros_has_no_direction_and_cosine_zero() -> None:
     base = NET.initial(0)
     still = Exposed(base, base, {name: torch.zeros_like(v) for name, v in base.params.items()})
-    measured = measure_round(a_round({0: still, 1: SHOWN[2]}), [GradientCosine()], SAMPLES)
+    measured = measure_round(make_round({0: still, 1: SHOWN[2]}), [GradientCosine()], SAMPLES)
     values = measured.signals["gradient-cosine"]
     assert values[0].tolist() == [0.0] * 7
     assert bool((values[1] != 0).all())
@@ -200,7 +200,7 @@ def test_known_noise_can_be_excluded_from_signals(form: str) -> None:
     added = torch.randn(25, generator=RNG) if form == "vector" else torch.full((25,), 0.7)
     plain = SHOWN[2]
     shown = {2: plain, 5: replace(plain, update=plus_tail(plain.update or {}, added))}
-    values = measure_round(a_round(shown), [signal, GradientCosine()], SAMPLES).signals
+    values = measure_round(make_round(shown), [signal, GradientCosine()], SAMPLES).signals
     torch.testing.assert_close(values[signal.name][1], values[signal.name][0], rtol=0, atol=1e-6)
     assert float((values["gradient-cosine"][1] - values["gradient-cosine"][0]).abs().max()) > 0.1
 
@@ -215,7 +215,7 @@ def test_a_tail_outside_zero_to_one_is_refused(
 
 
 def test_the_sum_scale_without_a_known_gradient_scale_is_refused() -> None:
-    unknown = a_round({0: exposed(0, NET.initial(0), scale=None)})
+    unknown = make_round({0: exposed(0, NET.initial(0), scale=None)})
     with pytest.raises(Unsupported, match='use scale "raw"'):
         measure_round(unknown, [GradientDifference("sum")], SAMPLES)
 
@@ -224,7 +224,7 @@ def test_a_signal_that_is_not_finite_is_refused_with_its_name_and_round() -> Non
     broken = replace(SAMPLES, features=SAMPLES.features.clone())
     broken.features[3, 0] = float("inf")
     with pytest.raises(BadInput, match=r"'loss' is not finite for 1 of 7 .* round 1"):
-        measure_round(a_round({2: SHOWN[2]}), [Loss()], broken)
+        measure_round(make_round({2: SHOWN[2]}), [Loss()], broken)
 
 
 def test_rounds_are_measured_lazily() -> None:

@@ -18,7 +18,7 @@ from tests.networks import LowRank
 TASK = task_named("next-token", {})
 MODEL = architecture("transformer", TASK, shape=(5,), classes=4, width=8, heads=2).initial(0)
 
-# After the first token: 2, 3, 1; then padding.
+# The tokens to predict are 2, 3 and 1, and then padding.
 TOKENS = torch.tensor([[1, 2, 3, 1, 0]])
 CHANCES = torch.tensor(
     [[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.1, 0.6], [0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]
@@ -39,7 +39,7 @@ def test_min_k_plus_plus_standardises_by_the_models_expectation() -> None:
         mean = (row * row.log()).sum()
         spread = (row * row.log().square()).sum() - mean.square()
         scores.append((row[token].log() - mean) / spread.sqrt())
-    # At the third position all tokens are as likely: as expected, whatever comes.
+    # At the third position, all tokens are equally likely, so every token has the score 0.
     expected = torch.stack([*scores, torch.zeros((), dtype=torch.float64)]).sort().values
     found = MinKPlusPlus(share=1.0).of(MODEL, OUTPUTS, TOKENS)
     torch.testing.assert_close(found, expected.mean()[None], rtol=1e-5, atol=1e-5)
@@ -53,7 +53,7 @@ def test_min_k_uses_at_least_one_token_and_valid_shares() -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen embedding and adapters: all that is trained is of low rank, or normalises."""
+    """A frozen network whose trained parameters are adapters and normalisations."""
 
     def __init__(self) -> None:
         super().__init__()

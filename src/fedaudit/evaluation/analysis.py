@@ -91,11 +91,13 @@ def analyse(
         truth = target_truth(setup, target)
         units = truth.units
         audited.append(units)
-        cubes = {name: _evaluated_measurements(setup, m, truth) for name, m in measured.items()}
-        for name, cube in cubes.items():
-            findings.trajectories.extend(_trajectories(setup, name, cube, truth))
+        measurements = {
+            name: _evaluated_measurements(setup, m, truth) for name, m in measured.items()
+        }
+        for name, m in measurements.items():
+            findings.trajectories.extend(_trajectories(setup, name, m, truth))
         for name, attack in setup.on_membership.items():
-            sample_scores = _scores(setup, name, attack, cubes, truth, findings)
+            sample_scores = _scores(setup, name, attack, measurements, truth, findings)
             if sample_scores is not None:
                 scores = truth.unit_scores(sample_scores)
                 findings.scores[setup.seed, target, name] = scores
@@ -136,7 +138,7 @@ def _scores(
     setup: Setup,
     name: str,
     attack: Attack,
-    cubes: Mapping[str, Measurements],
+    measurements: Mapping[str, Measurements],
     truth: TargetTruth,
     findings: Findings,
 ) -> Float[ndarray, " samples"] | None:
@@ -145,19 +147,19 @@ def _scores(
         if attack.needs_side_information:
             labels = torch.from_numpy(truth.labels)
             attack = attack.with_side_information(
-                trainable_by_round(setup, truth.target, next(iter(cubes.values())), labels)
+                trainable_by_round(setup, truth.target, next(iter(measurements.values())), labels)
             )
         attack = attack.on_samples(torch.from_numpy(truth.positions))
-        return attack.scores(cubes, truth.target).numpy()
+        return attack.scores(measurements, truth.target).numpy()
     except FedauditError as refusal:
         client = setup.client_name(truth.target)
         where = client if setup.recorded else f"seed {setup.seed}, {client}"
         reason = str(refusal).replace(f"client {truth.target}", client)
         reasons = findings.failed
         if isinstance(refusal, TooFewRounds):
-            reasons = findings.uncovered
+            reasons = findings.too_few_rounds
         elif isinstance(refusal, TooFewPeers):
-            reasons = findings.alone
+            reasons = findings.too_few_peers
         reasons.setdefault(name, {})[where] = f"{where}: {reason}"
         return None
 
@@ -169,8 +171,8 @@ def _single_sample_estimates(
     # These estimates have no test, as the study tests only estimates on people.
     assert truth.subject is not None
     for contrast, against in CONTRASTS.items():
-        chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
-        is_member, subject = truth.is_member[chosen], truth.subject[chosen]
+        mask = np.isin(truth.origin, [Origin.MEMBER, *against])
+        is_member, subject = truth.is_member[mask], truth.subject[mask]
         if is_member.all() or not is_member.any():
             continue
         yield Estimate(
@@ -179,7 +181,7 @@ def _single_sample_estimates(
             target=truth.target,
             contrast=contrast,
             metric=AUC,
-            **asdict(clustered_auc(scores[chosen], is_member, subject)),
+            **asdict(clustered_auc(scores[mask], is_member, subject)),
             n_members=int(is_member.sum()),
             n_nonmembers=int((~is_member).sum()),
         )
@@ -195,7 +197,7 @@ def _add_estimates(
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
         compute = metric_named(metric)
         for contrast, compared in truth.comparisons.items():
-            units, origin = scores[compared.chosen], truth.origin[compared.chosen]
+            units, origin = scores[compared.mask], truth.origin[compared.mask]
             values = estimates(
                 metric, compute, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
             )
@@ -230,8 +232,8 @@ def _add_contrast(
     If units of several clients are pooled, ``client`` is the client whose fair draw decided about
     each unit. Units are then only compared with units of the same client.
     """
-    chosen = compared.chosen
-    if not truth.is_member[chosen].any():
+    mask = compared.mask
+    if not truth.is_member[mask].any():
         inconclusive = Evaluated(
             contrast=contrast,
             metric=AUC,
@@ -243,12 +245,12 @@ def _add_contrast(
         )
         findings.estimates.append(_estimate(attack, truth, inconclusive, compared))
         return
-    if truth.is_member[chosen].all():
+    if truth.is_member[mask].all():
         # There are no such non-members. Given all units, evaluate() returns an estimate with a note
         # about it.
-        chosen = np.ones_like(chosen)
-    scores, origin = scores[chosen], truth.origin[chosen]
-    strata = None if client is None else client[chosen]
+        mask = np.ones_like(mask)
+    scores, origin = scores[mask], truth.origin[mask]
+    strata = None if client is None else client[mask]
     scaled = scores if strata is None else scaled_within(scores, strata)
     for evaluated in evaluate(
         scores,
@@ -299,15 +301,15 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
         for contrast, against in CONTRASTS.items():
             if not {*origin.tolist()}.issuperset(against):
                 continue
-            chosen, labels_alone = np.isin(origin, [Origin.MEMBER, *against]), None
+            mask, labels_alone = np.isin(origin, [Origin.MEMBER, *against]), None
             if len(classes) == len(truths):
                 labels_alone = labels_alone_auc(
-                    np.concatenate(classes)[chosen],
-                    units.is_member[chosen],
+                    np.concatenate(classes)[mask],
+                    units.is_member[mask],
                     rng=seeded_numpy(setup.seed, "labels alone", "pooled", contrast),
-                    strata=client[chosen],
+                    strata=client[mask],
                 )
-            compared = Comparison(chosen, within="client", labels_alone=labels_alone)
+            compared = Comparison(mask, within="client", labels_alone=labels_alone)
             fprs = setup.study.figures.fprs
             _add_contrast(attack, scores, units, contrast, compared, findings, fprs, client)
 
@@ -362,12 +364,12 @@ def coin_scores(
     run: Setup, attack: str, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> CoinScores | None:
     """Return the scores for bounds on epsilon; None if there are too few."""
-    chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
-    guesses = 2 * int(GUESSED_FRACTION * chosen.sum() / 2)
+    mask = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
+    guesses = 2 * int(GUESSED_FRACTION * mask.sum() / 2)
     if guesses < 2:
         return None
-    is_member = truth.is_member[chosen]
-    return CoinScores(run, truth.target, attack, truth.unit, scores[chosen], is_member, guesses)
+    is_member = truth.is_member[mask]
+    return CoinScores(run, truth.target, attack, truth.unit, scores[mask], is_member, guesses)
 
 
 def bound_estimate(
@@ -487,10 +489,10 @@ def _add_plots(
     """Add ROC curves, a histogram and the most exposed members of one attack."""
     fields: _AttackFields = {**run_coordinates(setup), "attack": name, "target": truth.target}
     for contrast, compared in truth.comparisons.items():
-        chosen = compared.chosen
-        if truth.is_member[chosen].all():
+        mask = compared.mask
+        if truth.is_member[mask].all():
             continue
-        roc = thin(roc_curve(scores[chosen], truth.is_member[chosen]), _CURVE_POINTS)
+        roc = thin(roc_curve(scores[mask], truth.is_member[mask]), _CURVE_POINTS)
         curve = {"fpr": _rounded(roc.fpr), "tpr": _rounded(roc.tpr)}
         findings.curves.append(Curve(**fields, view=setup.view.name, contrast=contrast, **curve))
     findings.histograms.append(_histogram(fields, scores, truth))
@@ -551,10 +553,10 @@ def _group_estimates(
 
 
 def _trajectories(
-    setup: Setup, name: str, cube: Measurements, truth: TargetTruth
+    setup: Setup, name: str, m: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
     """Yield mean, 10 % and 90 % quantile of the target's signal in each round, by origin."""
-    values = cube.of(truth.target).numpy()
+    values = m.of(truth.target).numpy()
     for origin in Origin:
         of_origin = values[:, truth.origin == origin]
         if of_origin.shape[1]:
@@ -563,7 +565,7 @@ def _trajectories(
                 signal=name,
                 target=truth.target,
                 origin=_ORIGIN_NAMES[origin],
-                rounds=list(cube.rounds),
+                rounds=list(m.rounds),
                 mean=_none_unless_finite(of_origin.mean(1)),
                 low=_none_unless_finite(np.quantile(of_origin, 0.1, axis=1)),
                 high=_none_unless_finite(np.quantile(of_origin, 0.9, axis=1)),

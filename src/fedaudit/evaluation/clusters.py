@@ -260,16 +260,16 @@ def _final_round(tested: _TestedRound) -> FinalRound:
     accuracy = []
     for name, mask in masks.items():
         if bool(mask.any()):
-            counted = share(int(is_correct[mask].sum()), int(mask.sum()))
+            correct = share(int(is_correct[mask].sum()), int(mask.sum()))
             accuracy.append(
                 GroupAccuracy(
                     group=name,
                     clients=sizes.get(name, len(group_of)),
-                    right=counted.hits,
-                    tested=counted.total,
-                    accuracy=counted.value,
-                    low=counted.low,
-                    high=counted.high,
+                    right=correct.hits,
+                    tested=correct.total,
+                    accuracy=correct.value,
+                    low=correct.low,
+                    high=correct.high,
                 )
             )
     attribute = run.dataset.group

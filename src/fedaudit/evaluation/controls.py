@@ -205,17 +205,17 @@ def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult
         features = mean_by(truth.subject, columns)
     for origin, against in _BLIND_AGAINST.items():
         compared = units.comparisons[origin.name.lower()]
-        chosen = compared.chosen
+        mask = compared.mask
         # If only other non-members come from the fair draw, conclusions are drawn from those.
         is_skipped = not compared.fair and units.for_controls.fair
-        if is_skipped or not chosen.any() or units.is_member[chosen].all():
+        if is_skipped or not mask.any() or units.is_member[mask].all():
             continue
         yield _inputs_control(
             setup,
             against,
-            features[chosen],
-            units.is_member[chosen],
-            labels[chosen] if truth.subject is None else None,
+            features[mask],
+            units.is_member[mask],
+            labels[mask] if truth.subject is None else None,
             draw=("blind", truth.target, int(origin)),
             target=truth.target,
         )
@@ -312,8 +312,8 @@ def _attacks_on_untrained(
     measured = measured_untrained(setup, truth.positions, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     units = truth.units
-    chosen = units.for_controls.chosen
-    is_member = units.is_member[chosen]
+    mask = units.for_controls.mask
+    is_member = units.is_member[mask]
 
     def outcome(attack: Attack) -> Outcome:
         # As side information, every sample may have been trained on in both rounds.
@@ -322,7 +322,7 @@ def _attacks_on_untrained(
         scores = attack.scores(measurements_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
             return Outcome(None, note="no class has both sides")
-        scores = truth.unit_scores(scores)[chosen]
+        scores = truth.unit_scores(scores)[mask]
         auc = auc_interval(scores, is_member, confidence=confidence)
         passed = auc.low <= 0.5 <= auc.high
         return Outcome(auc.value, auc.low, auc.high, passed, auc.method)
@@ -369,9 +369,9 @@ def measured_untrained(
 ) -> Untrained:
     """Measure untrained models on the samples at the given positions."""
     if setup.recorded is not None:
-        chosen = torch.from_numpy(positions)
+        indices = torch.from_numpy(positions)
         rounds = tuple(
-            replace(untrained, signals={n: v[:, chosen] for n, v in untrained.signals.items()})
+            replace(untrained, signals={n: v[:, indices] for n, v in untrained.signals.items()})
             for untrained in setup.recorded.untrained
         )
     else:
@@ -577,9 +577,9 @@ def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
     audit = setup.deal.audit
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
     rng = seeded(setup.seed, "canaries")
-    chosen = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])
+    canaries = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])
     # A shift of at least 1 never gives the true label.
-    shift = torch.randint(1, setup.dataset.classes, (len(chosen),), generator=rng)
-    wrong_labels = (chosen.labels + shift) % setup.dataset.classes
-    is_member = np.arange(len(chosen)) < len(chosen) // 2
-    return Samples(chosen.features, wrong_labels, chosen.ids), is_member
+    shift = torch.randint(1, setup.dataset.classes, (len(canaries),), generator=rng)
+    wrong_labels = (canaries.labels + shift) % setup.dataset.classes
+    is_member = np.arange(len(canaries)) < len(canaries) // 2
+    return Samples(canaries.features, wrong_labels, canaries.ids), is_member

@@ -139,23 +139,23 @@ def measurements_of_queries(
 
 
 def posteriors(
-    run: Setup, attack: Attack, cubes: Mapping[str, Measurements], queries: SourceQueries
+    run: Setup, attack: Attack, measurements: Mapping[str, Measurements], queries: SourceQueries
 ) -> Float[ndarray, "clients samples"]:
     """Return the posterior of every client for each query; 0 for clients without measurements."""
-    clients = cubes[attack.signals[0].name].clients
+    clients = measurements[attack.signals[0].name].clients
     posterior = np.zeros((len(queries.clients), len(queries.positions)))
     rows = np.searchsorted(queries.clients, clients)
-    posterior[rows] = attack.posterior(cubes, run.deal.sizes).numpy()
+    posterior[rows] = attack.posterior(measurements, run.deal.sizes).numpy()
     return posterior
 
 
 def split_by_round(
-    attack: Attack, cubes: Mapping[str, Measurements]
+    attack: Attack, measurements: Mapping[str, Measurements]
 ) -> list[dict[str, Measurements]]:
     """Return the measurements of each single round; empty if the attack needs several rounds."""
     if Sees.ROUNDS in attack.needs:
         return []
-    rows = range(len(next(iter(cubes.values())).rounds))
+    rows = range(len(next(iter(measurements.values())).rounds))
     return [
         {
             name: replace(
@@ -165,7 +165,7 @@ def split_by_round(
                 bases=m.bases[row : row + 1],
                 stands_for=m.stands_for[row : row + 1],
             )
-            for name, m in cubes.items()
+            for name, m in measurements.items()
         }
         for row in rows
     ]
@@ -220,8 +220,8 @@ def _result(
     notes: Mapping[str, str],
 ) -> SourceEvaluation:
     samples = next(iter(draws.values()))
-    cubes = measurements_of_queries(attack, measured, samples)
-    posterior = posteriors(run, attack, cubes, samples)
+    measurements = measurements_of_queries(attack, measured, samples)
+    posterior = posteriors(run, attack, measurements, samples)
     inferred = inferred_source(posterior)
     is_correct = inferred == samples.owner
     selective = {
@@ -246,18 +246,18 @@ def _result(
         rounds=list(run.measured_rounds),
         by_round=[
             source_success(
-                inferred_source(posteriors(run, attack, cubes_of_round, samples)), samples.owner
+                inferred_source(posteriors(run, attack, round_measurements, samples)), samples.owner
             ).value
-            for cubes_of_round in split_by_round(attack, cubes)
+            for round_measurements in split_by_round(attack, measurements)
         ],
         overfitting=overfitting(notes, samples.clients),
-        absent=sorted({*samples.clients}.difference(*(m.clients for m in cubes.values()))),
+        absent=sorted({*samples.clients}.difference(*(m.clients for m in measurements.values()))),
     )
     by_draw = []
     for draw, queries in draws.items():
         if queries is not samples:
-            cubes = measurements_of_queries(attack, measured, queries)
-            inferred = inferred_source(posteriors(run, attack, cubes, queries))
+            measurements = measurements_of_queries(attack, measured, queries)
+            inferred = inferred_source(posteriors(run, attack, measurements, queries))
         by_draw.append(_success_estimates(run, answers, draw, inferred, queries))
     first, *others = by_draw
     return SourceEvaluation(answers, first, [estimate for part in others for estimate in part])

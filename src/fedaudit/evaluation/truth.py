@@ -48,14 +48,14 @@ class Comparison(NamedTuple):
     """Members and non-members that one contrast compares.
 
     Attributes:
-        chosen: Whether each unit is compared.
+        mask: Whether each unit is compared.
         fair: Whether a fair draw decided which of these units are members.
         within: "class" if members and non-members are matched by class, "client" if units are only
             compared with units from the draw of the same client.
         labels_alone: AUC of the best score that depends only on labels; None if unknown.
     """
 
-    chosen: Bool[ndarray, " units"]
+    mask: Bool[ndarray, " units"]
     fair: bool = True
     within: Literal["", "class", "client"] = ""
     labels_alone: float | None = None
@@ -89,21 +89,19 @@ class UnitTruth:
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:
         """Members and non-members of each contrast."""
-        return {name: Comparison(self._among(name)) for name in CONTRASTS}
+        return {name: Comparison(self._mask_of(name)) for name in CONTRASTS}
 
     @property
     def for_controls(self) -> Comparison:
         """Comparison for controls: with held-out samples if only these are fair, else with all."""
         # Controls on unfair non-members would detect differences between clients.
         mixed, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
-        has_both = 0 < self.is_member[unseen.chosen].sum() < unseen.chosen.sum()
+        has_both = 0 < self.is_member[unseen.mask].sum() < unseen.mask.sum()
         return unseen if unseen.fair and has_both and not mixed.fair else mixed
 
-    def _among(self, contrast: str) -> Bool[ndarray, " units"]:
-        chosen: Bool[ndarray, " units"] = np.isin(
-            self.origin, [Origin.MEMBER, *CONTRASTS[contrast]]
-        )
-        return chosen
+    def _mask_of(self, contrast: str) -> Bool[ndarray, " units"]:
+        mask: Bool[ndarray, " units"] = np.isin(self.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
+        return mask
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class TargetTruth(UnitTruth):
         owners: Client that trained on each sample.
         subject: Person of each sample, if people are the units of the audit.
         unfair: Origins of non-members that do not come from the fair draw of this target.
-        matched: Whether members and such non-members are matched by class.
+        match_classes: Whether members and such non-members are matched by class.
         has_classes: Whether labels are classes.
         seed: Root seed of random choices in comparisons.
     """
@@ -126,7 +124,7 @@ class TargetTruth(UnitTruth):
     owners: Int[ndarray, " units"]
     subject: Int[ndarray, " units"] | None = None
     unfair: frozenset[Origin] = frozenset()
-    matched: bool = False
+    match_classes: bool = False
     has_classes: bool = False
     seed: int = 0
 
@@ -136,21 +134,21 @@ class TargetTruth(UnitTruth):
         return {name: self._comparison(name) for name in CONTRASTS}
 
     def _comparison(self, contrast: str) -> Comparison:
-        chosen, is_member = self._among(contrast), self.is_member
-        present = {Origin(int(code)) for code in np.unique(self.origin[chosen & ~is_member])}
+        mask, is_member = self._mask_of(contrast), self.is_member
+        present = {Origin(int(code)) for code in np.unique(self.origin[mask & ~is_member])}
         fair = not present & self.unfair
         within: Literal["", "class"] = ""
-        if not fair and self.matched and present:
+        if not fair and self.match_classes and present:
             rng = seeded_numpy(self.seed, "matched in class", self.target, contrast)
-            positions = np.flatnonzero(chosen)
+            positions = np.flatnonzero(mask)
             is_matched = matched_in_class(self.labels[positions], is_member[positions], rng=rng)
-            chosen = np.isin(np.arange(len(chosen)), positions[is_matched])
+            mask = np.isin(np.arange(len(mask)), positions[is_matched])
             within = "class"
         labels_alone = None
         if self.has_classes:
             rng = seeded_numpy(self.seed, "labels alone", self.target, contrast)
-            labels_alone = labels_alone_auc(self.labels[chosen], is_member[chosen], rng=rng)
-        return Comparison(chosen, fair, within, labels_alone)
+            labels_alone = labels_alone_auc(self.labels[mask], is_member[mask], rng=rng)
+        return Comparison(mask, fair, within, labels_alone)
 
     @property
     def units(self) -> UnitTruth:
@@ -203,10 +201,10 @@ class Findings:
         limits: Limits of rates at any confidence, by index in ``estimates``. Limits at one
             confidence are not enough to bound a mean over runs.
         failed: Reasons of failed attacks, by attack and target of a run.
-        uncovered: Reasons why attacks do not apply to targets that participated in too few rounds,
-            by attack and target of a run.
-        alone: Reasons why attacks do not apply to targets that participated with too few other
-            clients, by attack and target of a run.
+        too_few_rounds: Reasons why attacks do not apply to targets that participated in too few
+            rounds, by attack and target of a run.
+        too_few_peers: Reasons why attacks do not apply to targets that participated with too few
+            other clients, by attack and target of a run.
     """
 
     estimates: list[Estimate] = field(default_factory=list)
@@ -220,8 +218,8 @@ class Findings:
         default_factory=dict
     )
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
-    uncovered: dict[str, dict[str, str]] = field(default_factory=dict)
-    alone: dict[str, dict[str, str]] = field(default_factory=dict)
+    too_few_rounds: dict[str, dict[str, str]] = field(default_factory=dict)
+    too_few_peers: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
@@ -282,7 +280,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         target=target,
         unit="sample",
         unfair=frozenset() if equal_clients or null_members else frozenset(unfair),
-        matched=classes and study.audit.draw not in AS_PUBLISHED,
+        match_classes=classes and study.audit.draw not in AS_PUBLISHED,
         has_classes=classes,
         seed=setup.seed,
         origin=origin,

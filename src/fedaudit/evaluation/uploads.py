@@ -69,9 +69,9 @@ _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
 """A measured loss above factor x reported loss + margin disagrees with the reported one."""
 
 _SAME_SCALE = 0.5
-"""Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss) at which
-both losses may differ by a constant factor, for example as the client divided a mean by the batch
-size."""
+"""Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss) for
+losses that differ by a constant factor. Such a factor occurs, for example, if a client divides a
+mean by the batch size."""
 
 _FEWEST_ROUNDS = 2
 """Fewest rounds in which a constant factor can be recognised."""

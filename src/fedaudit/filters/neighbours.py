@@ -41,13 +41,13 @@ class _Pair(NamedTuple):
         label: Description of the pair.
         left: The first input.
         right: The second input; None for no contribution.
-        alone: Name of the array if ``left`` is large in only one array, and otherwise empty.
+        only_array: Name of the array if ``left`` is large in only one array; otherwise empty.
     """
 
     label: str
     left: Arrays
     right: Arrays | None = None
-    alone: str = ""
+    only_array: str = ""
 
 
 class Probes(NamedTuple):
@@ -90,9 +90,9 @@ def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
         equal = {path: np.ones(form.shapes[path]) for path in fractions}
         yield _Pair("of equal entries", update_along(_LARGE, equal))
         for path, shape in form.shapes.items():
-            alone = f"that is large in {path!r} alone"
+            label = f"that is large only in {path!r}"
             if path in fractions:
-                yield _Pair(alone, random_update(_LARGE, [path]), alone=path)
+                yield _Pair(label, random_update(_LARGE, [path]), only_array=path)
                 last_entry = np.zeros(shape)
                 last_entry.flat[-1] = 1
                 yield _Pair(
@@ -100,7 +100,7 @@ def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
                     update_along(_LARGE, {path: last_entry}),
                 )
             elif zeros[path].size:
-                yield _Pair(alone, zeros | {path: np.full(shape, 100)}, alone=path)
+                yield _Pair(label, zeros | {path: np.full(shape, 100)}, only_array=path)
 
     def pairs() -> Iterator[_Pair]:
         for pair in first_updates():
@@ -224,12 +224,13 @@ def _sensitivity_check(changes: list[_Change], sensitivity: float, subject: str)
     too_large = [change for change in changes if change.length - change.rounding > limit]
     worst = too_large[0] if too_large else max(changes, key=lambda change: change.length)
     label, where = worst.pair.label, f"; the array that changes most is {worst.where!r}"
-    alone = [change for change in too_large if change.pair.alone]
-    if alone and len(alone) < sum(bool(change.pair.alone) for change in changes):
+    in_one_array = [change for change in too_large if change.pair.only_array]
+    n_tested = sum(bool(change.pair.only_array) for change in changes)
+    if 0 < len(in_one_array) < n_tested:
         # Only some arrays are not clipped, and their names say more than a norm.
-        worst = max(alone, key=lambda change: change.length)
-        names = quote_names([change.pair.alone for change in alone], " or ")
-        label = f"that is large in {names} alone"
+        worst = max(in_one_array, key=lambda change: change.length)
+        names = quote_names([change.pair.only_array for change in in_one_array], " or ")
+        label = f"that is large only in {names}"
     length = format_length(worst.length)
     return FilterCheck(
         CHANGE_CHECK,
@@ -237,7 +238,7 @@ def _sensitivity_check(changes: list[_Change], sensitivity: float, subject: str)
         length,
         f"at most {sensitivity:.4g}",
         f"{subject} {label} changes the output by {length}, but {sensitivity:.4g} is declared"
-        + ("" if worst.pair.alone else where),
+        + ("" if worst.pair.only_array else where),
         "Clip the norm over all entries of all arrays as the last step before the noise. Declare "
         "the largest change by one contribution after all later scaling.",
     )
@@ -257,7 +258,7 @@ def _noiseless_checks(
                 Result.NOTED,
                 quote_names(extras),
                 why=f"the output {quote_names(extras)} depends on the update, and the declared "
-                "sensitivity is that of the arrays alone",
+                "sensitivity covers only the arrays",
                 advice="Include it in the privacy accounting, and name it with --elsewhere.",
             )
         return

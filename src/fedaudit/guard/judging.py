@@ -44,7 +44,7 @@ class Judge:
         run = replace(run, recorded=Recorded(untrained=(), config={}, missing=()))
         self._attacks, self._policy = attacks, policy
         self._truth = target_truth(run, self._client)
-        self._compared = self._truth.comparisons[_CONTRAST].chosen
+        self._compared = self._truth.comparisons[_CONTRAST].mask
         self._is_member = self._truth.is_member[self._compared]
         members = int(self._is_member.sum())
         policy.refuse_small(members, len(self._is_member) - members)
@@ -58,14 +58,14 @@ class Judge:
             BadInput: No attack could be measured, or one failed.
         """
         positions = torch.from_numpy(self._truth.positions)
-        cubes = {
+        measurements = {
             name: measured.on_samples(positions)
             for name, measured in stacked(rounds, {self._client}).items()
         }
         figures = list[Figure]()
         for name, attack in self._attacks.items():
             try:
-                scores = attack.on_samples(positions).scores(cubes, self._client).numpy()
+                scores = attack.on_samples(positions).scores(measurements, self._client).numpy()
                 interval = auc_interval(
                     scores[self._compared], self._is_member, confidence=self._policy.level
                 )

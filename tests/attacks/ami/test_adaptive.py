@@ -26,7 +26,7 @@ def neurons(count: int = 1, taken: int = 12) -> Neurons:
 
 
 def row_values(planted: Planted, records: Tensor, row: int = 0) -> Tensor:
-    """What the planted row is on records, in the model itself."""
+    """Return the values of a planted neuron on records, computed from the model's parameters."""
     w1, b1, w2, b2 = [value.double() for value in planted.model.params.values()][:4]
     found: Tensor = torch.relu(records.double() @ w1.T + b1) @ w2[row] + b2[row]
     return found
@@ -51,7 +51,7 @@ def test_a_disguised_neuron_keeps_lengths_and_fired_records(count: int) -> None:
     for layer in (0, 1):
         torch.testing.assert_close(lengths(disguised.model, layer), lengths(HONEST, layer))
     assert all(bool((value != 0).all()) for value in list(disguised.model.params.values())[:4])
-    # Other rows of the second layer, and the last layer, are what they were.
+    # Other rows of the second layer are unchanged.
     second = list(disguised.model.params)[2]
     assert torch.equal(disguised.model.params[second][count:], HONEST.params[second][count:])
 
@@ -85,7 +85,7 @@ def test_a_duplicate_record_gives_the_same_bias_on_every_processor() -> None:
         found = plant_one_row(HONEST, target, others, batch=1)
     bias = usual.rows[0].bias
     torch.testing.assert_close(found.model.params[bias], usual.model.params[bias])
-    # A zero between a record and itself would come to lie on it.
+    # The threshold between equal records would be at the record itself.
     assert row_values(found, target).abs().item() > 1e-3
 
 

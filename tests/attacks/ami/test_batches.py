@@ -41,7 +41,7 @@ def contest(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Contest:
     return Contest(POOLS, rules, seed=5, randomisers=Randomisers(randomiser, randomiser))
 
 
-def made(rules: Rules = RULES, randomiser: Randomiser = noisy) -> TrainedTargets:
+def trained_targets(rules: Rules = RULES, randomiser: Randomiser = noisy) -> TrainedTargets:
     return contest(rules, randomiser).train_targets([0])
 
 
@@ -51,7 +51,7 @@ def assert_same(left: TrainedTargets, right: TrainedTargets) -> None:
 
 
 def labelled(target: list[float], others: list[float]) -> Labelled:
-    """Rows of one feature."""
+    """Return labelled rows with one feature."""
     rows = torch.tensor([*target, *others])[None, :, None]
     return Labelled(rows, (torch.arange(rows.shape[1]) < len(target))[None])
 
@@ -66,8 +66,8 @@ def test_steps_on_two_batches_match_hand_calculation() -> None:
     rng = seeded(18)
     first, second = (torch.empty(1).uniform_(-1, 1, generator=rng).item() for _ in range(2))
     w, c, h, b = first, 0.0, second, 0.0
-    assert w > 0, "so that the unit is active and the step is not nothing"
-    # A row's share of the loss, times two batches: 2 x 0.6 / 1 and 2 x 0.4 / 3.
+    assert w > 0, "the unit is active, so that the step is not zero"
+    # Weights of rows in the loss, times two batches: 2 x 0.6 / 1 and 2 x 0.4 / 3.
     by_hand = [[(2.0, 1, 1.2), (1.0, 0, 0.8 / 3), (-1.0, 0, 0.8 / 3)], [(3.0, 0, 0.8 / 3)]]
     for number in torch.randperm(2, generator=rng).tolist():
         steps = [0.0, 0.0, 0.0, 0.0]
@@ -89,7 +89,7 @@ def test_a_full_batch_equals_full_gradient_descent() -> None:
     how = replace(TRAINING, batch_size=0)
     alone = train_neurons(data, how, standardise=standard, rng=seeded(2)).neurons
     given = Batches(1, lambda number: data, targets=5, others=25)
-    # Weights are drawn first, so that the order of one batch changes none of them.
+    # Weights are drawn before the order of batches, so they are equal with and without batches.
     batched = train_neurons(given, how, standardise=standard, rng=seeded(2)).neurons
     for ours, theirs in zip(batched, alone, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -99,7 +99,10 @@ def test_a_full_batch_equals_full_gradient_descent() -> None:
 def test_a_batch_size_of_all_rows_gives_identical_results(size: int) -> None:
     assert RULES.rows == 13 + 3 * 30
     whole = replace(RULES, training=replace(TRAINING, batch_size=0))
-    assert_same(made(replace(RULES, training=replace(TRAINING, batch_size=size))), made(whole))
+    assert_same(
+        trained_targets(replace(RULES, training=replace(TRAINING, batch_size=size))),
+        trained_targets(whole),
+    )
 
 
 @pytest.mark.parametrize("size", [0, 16])
@@ -117,7 +120,7 @@ def test_other_records_have_equally_many_independent_copies(size: int) -> None:
     clean.clear()
     noise.clear()
     one.train_targets([0])
-    # After training come 60 rows of validation and 400 for the held-out fit.
+    # Calls with 60 rows are for validation, and those with 400 for the held-out fit.
     rows = torch.cat([r for r in clean if len(r) not in (60, 400)])
     counts = Counter(tuple(row) for row in rows.tolist())
     target = tuple(POOLS.clients[one.target(0)].tolist())
@@ -140,7 +143,7 @@ def test_copies_of_the_target_are_spread_evenly_over_batches() -> None:
 def test_randomisation_is_done_by_batch_and_kept_within_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    usual, sizes = made(), list[int]()
+    usual, sizes = trained_targets(), list[int]()
 
     def note(records: Tensor, rng: torch.Generator) -> Tensor:
         sizes.append(len(records))
@@ -149,7 +152,7 @@ def test_randomisation_is_done_by_batch_and_kept_within_memory(
     for kept in (0, 2 * 16 * 8 * 4):
         # Rows are regenerated with the same noise, so that caching does not change results.
         monkeypatch.setattr(train, "_MAX_BYTES_IN_MEMORY", kept)
-        assert_same(made(randomiser=note), usual)
+        assert_same(trained_targets(randomiser=note), usual)
         training, _ = contest()._rows(0)
         assert isinstance(training, Batches)
         list(training.in_order())
@@ -167,7 +170,7 @@ def test_neurons_do_not_depend_on_other_targets() -> None:
 def test_batched_training_stops_once_rows_are_separated() -> None:
     training = replace(TRAINING, hidden=100, epochs=200, check=2)
     quiet = replace(RULES, copies=7, training=training)
-    one = made(quiet, lambda records, rng: records)
+    one = trained_targets(quiet, lambda records, rng: records)
     assert one.separated.tolist() == [True]
     assert 0 < one.epochs.item() < 200
     assert one.epochs.item() % 2 == 0

@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 
 
-def drawn(seed: int, features: int = 3, hidden: int = 4, neurons: int = 2) -> Neurons:
+def random_neurons(seed: int, features: int = 3, hidden: int = 4, neurons: int = 2) -> Neurons:
     rng = seeded(seed, "neurons")
     return Neurons(
         torch.randn(neurons, hidden, features, generator=rng),
@@ -24,7 +24,7 @@ def drawn(seed: int, features: int = 3, hidden: int = 4, neurons: int = 2) -> Ne
 
 @given(st.integers(0, 10**6), st.floats(0, 5))
 def test_values_lie_in_their_range(seed: int, half: float) -> None:
-    neurons = drawn(seed)
+    neurons = random_neurons(seed)
     rng = seeded(seed, "records")
     inside = (torch.rand(2, 200, 3, generator=rng) * 2 - 1) * half
     corners = torch.tensor(list(product((-half, half), repeat=3)), dtype=torch.float32)
@@ -35,7 +35,7 @@ def test_values_lie_in_their_range(seed: int, half: float) -> None:
 
 
 def test_the_range_over_a_box_is_exact_for_one_unit() -> None:
-    # v = 2 ReLU(x - 1) - 3 over x in [-1, 4]: from -3 to 3.
+    # v = 2 ReLU(x - 1) - 3 has the range -3 to 3 over x in [-1, 4].
     neuron = Neurons(
         torch.ones(1, 1, 1), torch.tensor([[-1.0]]), torch.tensor([[2.0]]), torch.tensor([-3.0])
     )
@@ -48,7 +48,7 @@ def test_the_range_over_a_box_is_exact_for_one_unit() -> None:
 
 
 def test_the_range_over_a_single_point_has_width_zero() -> None:
-    neurons, point = drawn(4), torch.tensor([0.5, -1.0, 2.0])
+    neurons, point = random_neurons(4), torch.tensor([0.5, -1.0, 2.0])
     found = range_over_box(neurons, point, point)
     values = neurons.values(point.expand(2, 1, 3))[:, 0].double()
     torch.testing.assert_close(found.least, values, rtol=1e-5, atol=1e-5)
@@ -58,4 +58,4 @@ def test_the_range_over_a_single_point_has_width_zero() -> None:
 @pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)])
 def test_invalid_boxes_raise(low: float, high: float) -> None:
     with pytest.raises(BadInput, match="finite ends"):
-        range_over_box(drawn(1), torch.tensor(low), torch.tensor(high))
+        range_over_box(random_neurons(1), torch.tensor(low), torch.tensor(high))

@@ -60,7 +60,7 @@ def test_the_contest_reports_neuron_training() -> None:
     early = contest(rules=replace(RULES, training=training)).train_targets(range(3))
     assert bool(early.separated.all())
     assert int(early.epochs.max()) < 60
-    # A step far too large leaves dead units: all values are the same.
+    # With far too large a learning rate, units die and all values are equal.
     wild = replace(RULES.training, lr=1e5)
     assert contest(rules=replace(RULES, training=wild)).train_targets([0]).fit.tolist() == [0.5]
 
@@ -72,7 +72,7 @@ def test_memorised_neurons_fail_on_held_out_copies() -> None:
     known, hidden = (contest(randomiser=how).train_targets(range(4)) for how in (None, hide))
     assert known.fit.tolist() == hidden.fit.tolist() == [1, 1, 1, 1]
     assert known.held_out.min() > 0.99
-    # Copies that are all noise: 200 by 200 pairs a target, whose AUC is 0.5 with a spread of 0.03.
+    # Copies are only noise. The AUC of 200 x 200 pairs then has standard deviation 0.03.
     assert hidden.held_out.mean().item() == pytest.approx(0.5, abs=0.06)
 
 

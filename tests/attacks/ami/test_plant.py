@@ -91,8 +91,8 @@ def test_a_malicious_server_changes_only_the_chosen_rounds() -> None:
     assert lies == [False, True, False]
 
 
-def inner(planted_: Planted, x: torch.Tensor) -> torch.Tensor:
-    """What the second layer gives before its ReLU."""
+def second_layer_values(planted_: Planted, x: torch.Tensor) -> torch.Tensor:
+    """Return the values of the second layer before its ReLU."""
     module = planted_.model.module()
     assert isinstance(module, nn.Sequential)
     values: torch.Tensor = module[:4](x)
@@ -101,7 +101,7 @@ def inner(planted_: Planted, x: torch.Tensor) -> torch.Tensor:
 
 def test_the_models_second_layer_is_the_neurons() -> None:
     made = plant(honest(), neurons())
-    values = inner(made, POOLS.clients)[:, :TARGETS].T
+    values = second_layer_values(made, POOLS.clients)[:, :TARGETS].T
     expected = neurons().values(POOLS.clients.expand(TARGETS, -1, -1))
     torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-4)
     assert [place.row for place in made.rows] == [0, 1, 2]

@@ -39,7 +39,7 @@ def gradient(model: Model, records: Samples) -> Params:
 
 
 def test_a_round_score_matches_hand_calculation() -> None:
-    # Two rows (3, 0 | 0) and (0, 0 | 4): their direction is (0.6, 0 | 0), (0, 0 | 0.8).
+    # The rows (3, 0 | 0) and (0, 0 | 4) have this direction.
     direction = torch.tensor([[0.6, 0.0, 0.0], [0.0, 0.0, 0.8]], dtype=torch.float64)
     places = (PlantedRow("w", "b", 0), PlantedRow("w", "b", 2))
     looked_for = NeuronReading(places, direction, 5.0, 1.0)

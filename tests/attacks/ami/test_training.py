@@ -36,7 +36,7 @@ def trained(given_: Tensor, how: NeuronTraining = HOW) -> Neurons:
 
 
 def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
-    """Values of the first neuron's rows, trained by torch's optimizers on the standardised rows."""
+    """Return values of the first neuron's rows after training with torch's optimizers."""
     standard = Standardisation.of(given_.flatten(0, 1))
     x, y = standard(given_[0]), first_two(given_)[0].float()
     outputs = 2 if how.output == "two-sigmoids" else 1

@@ -19,7 +19,7 @@ from fedaudit.fl.hooks import ClientContext
 @pytest.mark.parametrize(
     ("classes", "members", "size", "bound"),
     [
-        # 5 * (2 * 5 - 10) / (10 * 1) = 0: two halves need not meet.
+        # 5 * (2 * 5 - 10) / (10 * 1) = 0: two halves can be disjoint.
         (10, 2, 5, 0),
         # 8 * (2 * 8 - 10) / (10 * 1) = 4.8
         (10, 2, 8, 5),
@@ -80,7 +80,7 @@ def test_two_sets_of_eight_of_ten_classes_share_six() -> None:
 def test_classes_are_used_about_equally_often() -> None:
     rng = np.random.default_rng(0)
     sets, _ = assign_with_bound(5, 50, preferred=np.ones(100, dtype=bool), rng=rng)
-    # 250 places for 100 classes.
+    # 250 assignments of 100 classes.
     assert set(sets.sum(0).tolist()) <= {1, 2, 3, 4}
     assert 2 <= np.median(sets.sum(0)) <= 3
 
@@ -115,7 +115,7 @@ def test_members_without_coordination_draw_independent_sets() -> None:
     def common(rounds: list[list[np.ndarray]]) -> float:
         return float(np.mean([(one & other).sum() for one, other in rounds]))
 
-    # Together two sets of five in ten never meet; apart they have two and a half in common.
+    # Coordinated sets of five of ten classes are disjoint; independent ones share 2.5 on average.
     assert common(sets(independent=False)) == 0
     assert common(sets(independent=True)) == pytest.approx(2.5, abs=0.6)
     assert all(one.sum() == 5 for both in sets(independent=True) for one in both)

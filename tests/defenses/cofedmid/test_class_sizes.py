@@ -78,7 +78,7 @@ def test_the_class_count_is_the_smallest_with_full_mean_coverage(
 
 
 def test_largest_size_by_number_of_members() -> None:
-    # On average 10 / 2 = 5 classes each, between 8 and 2; five clients need 2 each.
+    # Two members need 5 classes each on average, between 8 and 2; five members need 2 each.
     assert largest_size(10, 2, 100, m_max=0, smallest=2, decay="linear") == 8
     assert largest_size(10, 5, 100, m_max=0, smallest=2, decay="linear") == 2
 

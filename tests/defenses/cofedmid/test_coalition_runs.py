@@ -157,7 +157,7 @@ def test_loss_intervals_are_fixed_in_the_start_round() -> None:
     for index in range(1, 7):
         ours.select(DATA[0], context(index))
         edges.append(ours.state()["edges"])
-        # Another model: other losses, and the same intervals.
+    # With another model, losses change but intervals do not.
     assert [len(e) for e in edges] == [0, 0, 9, 9, 9, 9]
     moved = NET.initial(5)
     at = ClientContext(round=8, rounds=10, client=0, cohort=(0, 1), weights={}, seed=3).at(moved)
@@ -198,7 +198,7 @@ def test_no_gradient_flows_through_the_soft_label() -> None:
     )
     p = outputs.detach().softmax(1)[0]
     rest = (1 - p[0]) / 2
-    # The true class keeps its probability; the others are drawn to the mean of theirs.
+    # The true class keeps its probability, and the others tend to their mean.
     expected = torch.stack([torch.zeros(()), p[1] - rest, p[2] - rest]) / 3
     torch.testing.assert_close(slope[0], expected)
 
@@ -288,7 +288,7 @@ def test_neutral_noise_cancels_in_the_average() -> None:
 
 
 def test_bytes_are_counted_as_the_paper_counts_them() -> None:
-    # One for each class label and two for the noise.
+    # There is one byte for each class label, and two for the noise.
     for round in run(pair()):
         assert int(round.facts[0]["extra_bytes"].sum()) == CLASSES + 2
         assert "extra_bytes" not in round.facts[2]
@@ -328,7 +328,7 @@ def test_a_checkpoint_identifies_a_coalition_as_earlier_versions_did() -> None:
         2: DPSGD(1.0, 0.5),
         3: GradientNoise(0.1),
     }
-    # By the version whose coalitions were given as coalition=(0, 1).
+    # This is the hash of a version with the setting coalition=(0, 1).
     earlier = "04c35a1f403e9f41ccf2f7d61b4674eacf9503db99943b08080b1f07795c827a"
     assert run_fingerprint(("x",), data, guards) == earlier
     assert run_fingerprint(("x",), data, {**guards, 3: GradientNoise(0.1, members=[3])}) != earlier

@@ -57,7 +57,7 @@ def test_weights_stay_above_zero_and_sum_to_one(rewards: list[float]) -> None:
 
 
 def test_rewards_are_scaled_by_percentiles() -> None:
-    # Of 0, 1, 2, 3, 4 the 20th percentile is .8 and the 80th 3.2.
+    # The 20th and 80th percentiles of 0, 1, 2, 3 and 4 are 0.8 and 3.2.
     assert normalised(values(0, 1, 3, 4, 2)) == pytest.approx(0.0)
     assert normalised(values(0, 1, 2, 4, 3)) == pytest.approx(2 * 2.2 / 2.4 - 1)
     assert normalised(values(0, 1, 2, 3, 4)) == 1.0

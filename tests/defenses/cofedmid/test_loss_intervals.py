@@ -14,7 +14,7 @@ def test_losses_are_scaled_to_the_range_from_0_to_1() -> None:
 
 def test_edges_lie_at_the_ranks_of_the_paper() -> None:
     scaled = torch.tensor([0.9, 0.1, 0.0, 0.5, 0.3, 1.0, 0.7])
-    # Seven samples in three: ranks 0-1, 2-3 and 4-6.
+    # Seven samples in three intervals have the ranks 0-1, 2-3 and 4-6.
     edges = edges_of(scaled, 3)
     assert torch.equal(edges, torch.tensor([0.3, 0.7]))
     assert interval_of(scaled, edges).tolist() == [2, 0, 0, 1, 1, 2, 2]

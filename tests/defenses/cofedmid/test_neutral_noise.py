@@ -106,7 +106,7 @@ def test_neutral_noise_differs_by_round_and_coalition() -> None:
 
 
 def test_the_noise_std_before_projection_is_sigma() -> None:
-    # Two equal members: d_0 = (d'_0 - d'_1) / 2, whose spread is sigma / sqrt(2).
+    # For two equal members, d_0 = (d'_0 - d'_1) / 2 has standard deviation sigma / sqrt(2).
     noise = sent(
         NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0),
         context(0, {0: 0.1, 1: 0.1}),
@@ -157,11 +157,11 @@ def test_a_single_member_adds_noise_that_does_not_cancel() -> None:
         )
         for c in (0, 1)
     ]
-    # The whole sigma, not what the projection leaves of it, and nothing shared.
+    # Independent noise is not projected, so its standard deviation is sigma.
     assert [float(noise.std()) for noise in alone] == pytest.approx([0.3, 0.3], rel=0.03)
     correlation = torch.corrcoef(torch.stack(alone))[0, 1]
     assert abs(float(correlation)) < 0.03
-    # The draw belongs to this client, whatever coalition lists it.
+    # A client's noise does not depend on the other members.
     other = NeutralNoise(members=(0, 2), sigma=0.3, ratio=1.0, independent=True)
     assert torch.equal(alone[0], sent(other, context(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
     assert not NeutralNoise(members=(0, 1), independent=True).cancels

@@ -26,13 +26,13 @@ EACH = [LdpLaplace(epsilon=1.5, clip=2.0), LdpGaussian(epsilon=1.5, clip=2.0)]
 every = pytest.mark.parametrize("mechanism", EACH, ids=repr)
 
 
-def some(records: int, features: int, scale: float = 1.0, seed: int = 0) -> Tensor:
+def random_values(records: int, features: int, scale: float = 1.0, seed: int = 0) -> Tensor:
     return scale * torch.randn(records, features, generator=seeded(seed, "features"))
 
 
 @given(seed=st.integers(0, 10**6), radius=st.floats(1e-3, 1e3), order=st.sampled_from([1, 2]))
 def test_records_are_clipped_along_their_direction(seed: int, radius: float, order: int) -> None:
-    x = some(6, 5, scale=radius, seed=seed)
+    x = random_values(6, 5, scale=radius, seed=seed)
     short = clip_records(x, radius, order=order)
     lengths = torch.linalg.vector_norm(short, ord=order, dim=1)
     before = torch.linalg.vector_norm(x.double(), ord=order, dim=1)
@@ -43,7 +43,7 @@ def test_records_are_clipped_along_their_direction(seed: int, radius: float, ord
 
 def test_zeros_and_unbounded_records_are_unchanged() -> None:
     assert clip_records(torch.zeros(1, 3), 2.0).tolist() == [[0.0, 0.0, 0.0]]
-    assert torch.equal(clip_records(some(2, 3), INF), some(2, 3).double())
+    assert torch.equal(clip_records(random_values(2, 3), INF), random_values(2, 3).double())
 
 
 def test_laplace_noise_has_the_scale_of_the_diameter_over_epsilon() -> None:
@@ -62,9 +62,9 @@ def test_normal_noise_has_the_stated_spread() -> None:
 @given(seed=st.integers(0, 10**6), epsilon=st.floats(0.01, 20))
 def test_density_ratio_of_outputs_is_at_most_exp_epsilon(seed: int, epsilon: float) -> None:
     mechanism = LdpLaplace(epsilon=epsilon, clip=3.0)
-    ball = clip_records(some(8, 4, scale=5, seed=seed), 3.0, order=1)
-    ball[0], ball[1] = torch.tensor([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]])  # the farthest apart
-    outputs = torch.cat([ball, some(20, 4, scale=10, seed=seed + 1).double()])
+    ball = clip_records(random_values(8, 4, scale=5, seed=seed), 3.0, order=1)
+    ball[0], ball[1] = torch.tensor([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]])  # The farthest records.
+    outputs = torch.cat([ball, random_values(20, 4, scale=10, seed=seed + 1).double()])
     logs = -torch.cdist(outputs, ball, p=1) / mechanism.scale
     worst = float((logs[:, :, None] - logs[:, None, :]).max())
     assert worst <= epsilon * (1 + 1e-9)
@@ -87,7 +87,7 @@ def test_exact_delta_equals_the_hockey_stick_divergence(noise: float, epsilon: f
         ours, theirs = norm.pdf(y, 1, noise), norm.pdf(y, 0, noise)
         return max(0.0, float(ours - np.exp(epsilon) * theirs))
 
-    cut = 0.5 + epsilon * noise**2  # from here on something is left
+    cut = 0.5 + epsilon * noise**2  # The integrand is positive from here on.
     expected, _ = quad(left, cut, cut + 40 * noise, epsabs=1e-13, epsrel=1e-10, limit=200)
     assert delta_of_gaussian(noise, epsilon) == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
@@ -113,7 +113,7 @@ def test_equal_seeds_give_equal_features_of_the_input_dtype(
     mechanism: Mechanism,
 ) -> None:
     for dtype in (torch.float32, torch.float64):
-        x = some(5, 3).to(dtype)
+        x = random_values(5, 3).to(dtype)
         one, other = (mechanism(x, seeded(1, "noise")) for _ in range(2))
         assert torch.equal(one, other)
         assert (one.shape, one.dtype) == (x.shape, dtype)

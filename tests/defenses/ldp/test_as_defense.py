@@ -87,7 +87,7 @@ def test_the_gaussian_epsilon_depends_on_the_requested_delta() -> None:
 
 @every
 def test_without_the_number_of_features_there_is_no_guarantee(defense: LocalDP) -> None:
-    if isinstance(defense, LdpGaussian):  # depends on it in no way
+    if isinstance(defense, LdpGaussian):  # It does not depend on that number.
         return
     unknown = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
     with pytest.raises(BadInput, match="number of features of a sample"):

@@ -31,7 +31,7 @@ def different(rows: Tensor) -> int:
 
 
 def skewed(records: int) -> Tensor:
-    """Features like those of an embedding: none below zero, most of them small."""
+    """Return features like those of an embedding: non-negative, and mostly small."""
     values = np.random.default_rng(0).gamma(1.0, 0.9, (records, 512))
     return torch.from_numpy(values).float()
 
@@ -70,7 +70,7 @@ def test_bitrand_flips_the_sign_least_and_the_last_bit_most() -> None:
 
 
 def test_bitrand_alpha_matches_hand_calculation() -> None:
-    # One feature of two bits at epsilon 2: (2 + 2) / (2 (1 + e^2)), and its root.
+    # For one feature of two bits at epsilon 2, alpha^2 is (2 + 2) / (2 (1 + e^2)).
     alpha = (4 / (2 * (1 + np.exp(2)))) ** 0.5
     expected = [alpha / (1 + alpha), alpha * np.e / (1 + alpha * np.e)]
     found = BitRandPublished(2.0, bits=2, integer_bits=1).flips(1).drops[0]
@@ -91,13 +91,13 @@ def test_ome_positions_are_counted_over_the_whole_record() -> None:
 
 @every
 def test_decoded_features_have_the_stated_flip_rates(mechanism: BitMechanism) -> None:
-    # 21.3125 is 0101010101 and -10.625 is 1010101010: each place has a one and a zero.
+    # 21.3125 is 0101010101 and -10.625 is 1010101010, so each bit is 0 and 1 once.
     x = torch.tensor([21.3125, -10.625]).expand(40_000, 2)
     point = FixedPoint()
     before, after = point.encode(x[0]), point.encode(drawn(mechanism, x))
     flips = mechanism.flips(2)
     chances = torch.where(before, flips.drops, flips.sets)
-    # Minus zero is decoded as zero, so that the sign is read from non-zero words only.
+    # Minus zero is decoded as zero, so signs are compared only for other words.
     told = after[..., 1:].any(-1)
     for feature, bit in np.ndindex(2, 10):
         rows = after[told[:, feature]] if bit == 0 else after
@@ -123,7 +123,7 @@ def test_bitwise_rr_never_exceeds_its_epsilon(
     true = mechanism.actual_epsilon(features)
     assert true <= epsilon
     assert bool((mechanism.flips(features).epsilons <= budgets).all())
-    if float(budgets.max()) < 35:  # beyond, what is drawn is turned more often than it had to be
+    if float(budgets.max()) < 35:  # Above, flip probabilities are rounded up.
         assert true == pytest.approx(epsilon, rel=1e-3)
 
 
@@ -192,14 +192,14 @@ def test_sign_lost_gives_absolute_values_of_the_same_draw(
 ) -> None:
     mechanism, x = replace(mechanism, shared_mask=shared), skewed(200)
     found, lost = drawn(mechanism, x), drawn(replace(mechanism, sign_lost=True), x)
-    # A feature above zero comes out below it as often as its sign is turned.
+    # A positive feature becomes negative if its sign is flipped.
     assert float((found < 0).double().mean()) == pytest.approx(share, abs=0.05)
     assert not bool((lost < 0).any())
     assert torch.equal(lost, found.abs())
 
 
 def test_sign_lost_excludes_the_sign_from_the_actual_epsilon() -> None:
-    # A linear split of 12 over two features of three bits: 3, 2 and 1 each.
+    # A linear split of epsilon 12 over two features of three bits gives 3, 2 and 1.
     kept = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1)
     assert kept.actual_epsilon(2) == pytest.approx(12)
     assert replace(kept, sign_lost=True).actual_epsilon(2) == pytest.approx(6)

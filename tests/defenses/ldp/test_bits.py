@@ -20,7 +20,7 @@ from fedaudit.defenses.ldp.bit_mechanisms import (
 
 chances = st.floats(0, 1)
 SOME = [0.0, 1.0, 0.5, 0.3, 1e-3, 1 - 1e-3, 2**-9, 0.7, 0.123, 0.996]
-"""A probability a bit, the coins' border cases among them."""
+"""Flip probabilities, including limits of the method with coins."""
 
 
 def flips(drops: list[list[float]], sets: list[list[float]] | None = None) -> BitFlips:
@@ -30,8 +30,8 @@ def flips(drops: list[list[float]], sets: list[list[float]] | None = None) -> Bi
     return BitFlips(tensor(drops), tensor(drops if sets is None else sets))
 
 
-def turned(start: bool, given: BitFlips, records: int, seed: int = 0) -> Tensor:
-    """How often each bit of a record of ones (or of zeros) came out other than it was."""
+def flip_counts(start: bool, given: BitFlips, records: int, seed: int = 0) -> Tensor:
+    """Return how often each bit of records of ones (or zeros) is flipped."""
     ones = torch.full((1, *given.drops.shape), start)
     words = pack_bits(ones).expand(records, -1)
     out = unpack_bits(flip_bits(words, given, seeded(seed, "bits")), given.bits)
@@ -42,7 +42,7 @@ def test_bits_flip_with_their_probability_in_both_directions() -> None:
     given = flips([SOME, SOME[::-1]], [SOME[3:] + SOME[:3], SOME])
     records = 100_000
     for start, asked in ((True, given.drops), (False, given.sets)):
-        counts = turned(start, given, records)
+        counts = flip_counts(start, given, records)
         for count, chance in zip(counts.flatten().tolist(), asked.flatten().tolist(), strict=True):
             assert binomtest(count, records, chance).pvalue > 1e-5, (start, chance)
 
@@ -50,7 +50,7 @@ def test_bits_flip_with_their_probability_in_both_directions() -> None:
 def test_all_sixteen_bits_of_a_word_flip_with_their_probability() -> None:
     given = flips([[(place + 0.5) / 16 for place in range(16)]])
     for start in (True, False):
-        counts = turned(start, given, 50_000)[0].tolist()
+        counts = flip_counts(start, given, 50_000)[0].tolist()
         for count, chance in zip(counts, given.drops[0].tolist(), strict=True):
             assert binomtest(count, 50_000, chance).pvalue > 1e-5, (start, chance)
 
@@ -58,13 +58,13 @@ def test_all_sixteen_bits_of_a_word_flip_with_their_probability() -> None:
 def test_flip_probabilities_of_one_in_a_million_are_realised() -> None:
     given = flips([[1e-6] * 10] * 50, [[1 - 1e-6] * 10] * 50)
     draws = 10_000 * 500
-    assert 0 < int(turned(True, given, 10_000).sum()) < 30
-    assert 0 < draws - int(turned(False, given, 10_000).sum()) < 30
+    assert 0 < int(flip_counts(True, given, 10_000).sum()) < 30
+    assert 0 < draws - int(flip_counts(False, given, 10_000).sum()) < 30
 
 
 def test_flip_probabilities_of_zero_and_one_are_exact() -> None:
     given = flips([[1.0, 0.0] * 4] * 30)
-    assert turned(True, given, 3_000).tolist() == [[3_000, 0] * 4] * 30
+    assert flip_counts(True, given, 3_000).tolist() == [[3_000, 0] * 4] * 30
 
 
 def test_bits_flip_independently_within_and_across_words() -> None:
@@ -72,7 +72,7 @@ def test_bits_flip_independently_within_and_across_words() -> None:
     words = torch.zeros(4_000, 8, dtype=torch.int16)
     out = unpack_bits(flip_bits(words, given, seeded(1, "bits")), 8).flatten(1).double()
     spread = torch.corrcoef(torch.cat([out, out.roll(1, 0)], 1).T).fill_diagonal_(0)
-    # Of 128 x 127 correlations with a spread of 1 / sqrt(4,000) each.
+    # The standard deviation of each correlation is 1 / sqrt(4,000).
     assert float(spread.abs().max()) < 5 / 4_000**0.5
 
 

@@ -42,7 +42,7 @@ class CoalitionDefense(ConfiguredDefense):
 def cooperating_clients(
     coalition: tuple[ClientId, ...], client_context: ClientContext, *, independent: bool
 ) -> tuple[ClientId, ...]:
-    """Return the client's coalition, or the client alone if it acts independently."""
+    """Return the client's coalition, or only the client itself if it acts independently."""
     present_members(coalition, client_context)
     return (client_context.client,) if independent else coalition
 

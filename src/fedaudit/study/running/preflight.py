@@ -111,7 +111,7 @@ def detectable_leaks(run: Setup) -> list[str]:
 def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Comparison]:
     for truth in audited:
         for contrast, samples in truth.comparisons.items():
-            is_member = truth.is_member[samples.chosen]
+            is_member = truth.is_member[samples.mask]
             counts = int(is_member.sum()), int((~is_member).sum())
             if all(counts) and not repeats(contrast, truth):
                 yield _Comparison(run.client_name(truth.target), contrast, (counts,))

@@ -248,7 +248,7 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
         attack = run.attacks.get(name) or attack_named(name)
         failed, uncovered, alone = (
             reasons.get(name, {})
-            for reasons in (findings.failed, findings.uncovered, findings.alone)
+            for reasons in (findings.failed, findings.too_few_rounds, findings.too_few_peers)
         )
         targets = 1 if attack.infers_source else len(run.study.audit.targets)
         total = len(run.study.seeds) * targets
