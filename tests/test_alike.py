@@ -33,9 +33,9 @@ def set_alike(name: str, place: str, value: object) -> Json:
 @pytest.mark.parametrize(
     ("name", "place", "value", "said"),
     [
-        (CLUSTERS, "clusters.*.group_names", ["one", "one"], "two groups have one name"),
-        (CLUSTERS, "clusters.*.group_names.*", "", "two groups have one name"),
-        (SECURE_SUM, "usage.*.samples", 0, "distinct samples of 0"),
+        (CLUSTERS, "clusters.*.group_names", ["one", "one"], "two groups have the same name"),
+        (CLUSTERS, "clusters.*.group_names.*", "", "two groups have the same name"),
+        (SECURE_SUM, "usage.*.samples", 0, "distinct samples of only 0"),
         (SECURE_SUM, "usage.*.distinct", [], "at least 1 item"),
         (SECURE_SUM, "usage.*.distinct.*", 10**15, "distinct samples of"),
     ],

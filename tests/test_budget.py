@@ -49,7 +49,7 @@ def test_the_memory_limit_error_names_a_sufficient_setting(
     monkeypatch.setenv("FEDAUDIT_MAX_GIB", "2")
     assert load("own", data_dir=tmp_path).classes == 2
     monkeypatch.setenv("FEDAUDIT_MAX_GIB", "0.01")
-    with pytest.raises(BadInput, match=r"at most 0\.01 are allowed"):
+    with pytest.raises(BadInput, match=r"at most 0\.01"):
         load("own", data_dir=tmp_path)
 
 

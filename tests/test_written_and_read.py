@@ -155,7 +155,7 @@ def test_a_record_that_could_not_be_read_back_is_not_written(
     write_record(one, tmp_path / "record.json")
     assert read_record(tmp_path / "record.json", max_bytes=size).name == "r"
     monkeypatch.setattr("fedaudit.results.record.MAX_RESULT_BYTES", size - 1)
-    with pytest.raises(BadInput, match=r"fewer attacks or targets: the measurements are still"):
+    with pytest.raises(BadInput, match=r"fewer attacks or targets; the measurements are not lost"):
         write_record(one, tmp_path / "other.json")
     assert not (tmp_path / "other.json").exists()
 

@@ -169,5 +169,5 @@ def test_a_detector_has_every_figure_of_every_sign() -> None:
     for wrong in (most, whole.estimates[:2], [*most, last.model_copy(update={"value": None})]):
         with pytest.raises(ValueError, match=r"detector must have|has no"):
             Detection.model_validate({**dict(whole), "estimates": wrong})
-    with pytest.raises(ValueError, match="bins"):
+    with pytest.raises(ValueError, match="number of counts"):
         WeightSpread(edges=[0.0, 1.0], outlines=[Outline(server="", counts=[1, 2])])

@@ -157,5 +157,5 @@ def test_figures_of_other_attacks_than_the_records_are_refused(tmp_path: Path) -
     record = with_sources(found())
     other = found("another").estimates
     write_record(record.model_copy(update={"estimates": other}), tmp_path / "bad.json")
-    with pytest.raises(Damaged, match="attacks and seeds in sources"):
+    with pytest.raises(Damaged, match="different attacks or seeds"):
         read_record(tmp_path / "bad.json")
