@@ -6,7 +6,7 @@ Prints a table in Markdown. A simulated training run releases the sum of the cli
 those canary records that a fair coin includes, with noise. An attack scores a canary by the
 projection of the release onto its gradient. With normal noise, the true epsilon is that of the
 Gaussian mechanism. *Rounds* adds up ten releases. With Laplace noise along each canary's gradient,
-only the bound from coins is valid, since the assumptions of the other bounds do not hold. The
+only the bound from one run of coin tosses is valid: the assumptions of the others do not hold. The
 nominal error is 5 %.
 """
 
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 class Bounds(NamedTuple):
     """The bounds of every run; NaN for a bound that was refused."""
 
-    coins: np.ndarray
+    one_run: np.ndarray
     if_gaussian: np.ndarray
     if_normal: np.ndarray
     estimate: np.ndarray
@@ -62,7 +62,7 @@ def run(cell: Cell, runs: int, seed: int) -> Bounds:
         is_member = rng.random(cell.canaries) < 0.5
         scores = scores_of(cell, is_member, rng)
         guesses = 2 * int(GUESSED * cell.canaries / 2)
-        coins = one_run_epsilon(scores, is_member, guesses=guesses, delta=DELTA)
+        one_run = one_run_epsilon(scores, is_member, guesses=guesses, delta=DELTA)
         tighter = record_bounds(scores, is_member, guesses=guesses, delta=DELTA)
         members, others = scores[is_member], scores[~is_member]
         std = math.sqrt((members.var() + others.var()) / 2)
@@ -72,7 +72,7 @@ def run(cell: Cell, runs: int, seed: int) -> Bounds:
             for bound in (tighter.if_gaussian, tighter.if_normal)
         )
         estimate = gaussian_budget(shift, DELTA)
-        bounds.append((coins.value, gaussian, normal, estimate))
+        bounds.append((one_run.value, gaussian, normal, estimate))
     return Bounds(*np.array(bounds).T)
 
 
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     print(
-        "| noise | true epsilon | canaries | coins, mean | above the truth | if Gaussian, mean | "
+        "| noise | true epsilon | canaries | one run, mean | above the truth | if Gaussian, mean | "
         "above | if normal, mean | above | refused | estimate from the means | above |"
     )
     print(f"|{'---|' * 12}")

@@ -5,7 +5,7 @@
 Prints tables in Markdown, in about five minutes. Ten clients with 200 samples each train an MLP.
 The members of the first client and as many unseen samples are audited, 400 in all. Every round is
 measured once. Subsets of these measurements show the effect of measuring less. A *projected* update
-has, for every weight matrix, only its product with a random matrix of a args number of columns.
+has, for every weight matrix, only its product with a random matrix of a fixed number of columns.
 The tables have the resulting error of the cosines and its effect on the attacks.
 """
 

@@ -79,7 +79,7 @@ def simulated(
     seeds: int = 1,
     seed: int = 1,
 ) -> Verdicts:
-    """Return how often each verdict is args if the true excess over the reference is ``truth``."""
+    """Return how often each verdict occurs if the true excess over the reference is ``truth``."""
     rng = np.random.default_rng(seed)
     verdicts = [judged(rng, truth, sizes, reference, seeds) for _ in range(runs)]
     return Verdicts(verdicts.count(FORGOTTEN) / runs, verdicts.count(NOT_FORGOTTEN) / runs)

@@ -428,7 +428,7 @@ def test_a_comparison_has_claimed_and_measured_epsilons_row_by_row() -> None:
     grid = must(epsilon_comparison(compare_records([first, second]), [first, second]))
     (row,) = grid.rows
     shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
-    assert (shown["ε claimed"], shown["ε at least, from coins"]) == ("2.000", "1.500")
+    assert (shown["ε claimed"], shown["ε at least, without assumptions"]) == ("2.000", "1.500")
     assert epsilon_comparison(compare_records([second, second]), [second, second]) is None
 
 

@@ -120,7 +120,7 @@ def _variance(strata: Sequence[tuple[int, int]], auc: float) -> float:
     return max(sum(each), 0.0) / pairs**2
 
 
-_SAME = 1e-6
+_TOLERANCE = 1e-6
 """Largest difference between two limits that count as equal."""
 
 
@@ -194,8 +194,8 @@ def _count_with_limit(
     def limit_at(count: int) -> float:
         return limit_of(count, total, confidence=1 - error)
 
-    count = bisect_left(range(total + 1), limit - _SAME, key=limit_at)
-    return count if count <= total and abs(limit_at(count) - limit) <= _SAME else None
+    count = bisect_left(range(total + 1), limit - _TOLERANCE, key=limit_at)
+    return count if count <= total and abs(limit_at(count) - limit) <= _TOLERANCE else None
 
 
 def larger_auc(
@@ -225,7 +225,7 @@ def larger_auc(
     middle = sp.special.logit(estimate.value)
     below, above = middle - sp.special.logit(estimate.low), sp.special.logit(estimate.high) - middle
     # DeLong's limits are symmetric on the logit scale.
-    if not math.isclose(below, above, rel_tol=_SAME, abs_tol=_SAME):
+    if not math.isclose(below, above, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         return None
     reach = above * math.sqrt(smaller_group / larger)
     return ConfidenceLimits(
@@ -288,4 +288,7 @@ def larger_mean(
 
 
 def _same_limits(limits: ConfidenceLimits, estimate: Limited[float]) -> bool:
-    return abs(limits.low - estimate.low) <= _SAME and abs(limits.high - estimate.high) <= _SAME
+    return (
+        abs(limits.low - estimate.low) <= _TOLERANCE
+        and abs(limits.high - estimate.high) <= _TOLERANCE
+    )

@@ -19,7 +19,7 @@ from fedaudit.results.text import one_line
 MOST_LINES = 28
 """Largest number of lines of a conclusion, which must fit on 40 lines with the notes of a run."""
 WIDTH = 80  # largest number of columns, also on wider terminals
-_LEAST_ROWS = 3  # fewest rows with which a further chart is printed
+_MIN_ROWS = 3  # smallest number of rows with which a further chart is printed
 _NARROW = 60  # width below which a row's figures are printed below its name
 _MOST_WARNINGS = 2  # largest number of warnings about games
 
@@ -105,30 +105,30 @@ def _details(first: FirstScreen, picture: Picture, width: int, room: int) -> lis
         # A chart gets an equal part of the free lines; three are for its title and headings.
         room_for_rows = free // (len(picture) - index) - 3
         rows = list(_rows(forest, room_for_rows, width))
-        if room_for_rows >= _LEAST_ROWS or not index:
+        if room_for_rows >= _MIN_ROWS or not index:
             lines += ["", *rows]
             free -= len(rows) + 1
     return lines + steps
 
 
 def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
-    many = len(forest.tracks)
-    longest = max((len(line.label) for line in forest.lines), default=0)
-    wide = min(max(22, longest + 2), 38) if many > 1 else 34
-    wide = 36 if forest.label == COMPARED else wide
-    each = (width - wide) // many
+    tracks = len(forest.tracks)
+    longest_label = max((len(line.label) for line in forest.lines), default=0)
+    label_width = min(max(22, longest_label + 2), 38) if tracks > 1 else 34
+    label_width = 36 if forest.label == COMPARED else label_width
+    track_width = (width - label_width) // tracks
     against = f" ({forest.label})" if forest.label.startswith("members ") else ""
     yield from _wrapped(f"{forest.title}{against}", width)
     titles = [track.title for track in forest.tracks]
     if width >= _NARROW:
-        yield _row("", titles, wide, each)
+        yield _row("", titles, label_width, track_width)
     else:
-        room = max(room // (1 + many), 1)
+        room = max(room // (1 + tracks), 1)
     visible = forest.lines if len(forest.lines) <= room else forest.lines[: max(room - 1, 1)]
     for line in visible:
         texts = [join(cell.value, cell.limits, by=" ") for cell in line.cells]
         if width >= _NARROW:
-            yield _row(line.label, texts, wide, each)
+            yield _row(line.label, texts, label_width, track_width)
             continue
         yield from _wrapped(line.label, width)
         for cell in map(" ".join, zip(titles, texts, strict=True)):
@@ -137,9 +137,9 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
         yield f"  and {len(forest.lines) - len(visible)} more in the report"
 
 
-def _row(label: str, texts: Sequence[str], wide: int, each: int) -> str:
-    cells = "".join(f"{shortened(text, each - 1):<{each}}" for text in texts)
-    return f"{_fitting(label, wide - 2):<{wide}}{cells}".rstrip()
+def _row(label: str, texts: Sequence[str], label_width: int, track_width: int) -> str:
+    cells = "".join(f"{shortened(text, track_width - 1):<{track_width}}" for text in texts)
+    return f"{_fitting(label, label_width - 2):<{label_width}}{cells}".rstrip()
 
 
 def _fitting(label: str, width: int) -> str:

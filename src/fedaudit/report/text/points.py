@@ -135,7 +135,7 @@ def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[S
 
 
 def protection_word(record: Record) -> str:
-    """Return the noun for the protection: "mechanism" for signs, "defense" for rounds."""
+    """Return the noun for the protection: "defense" for games in rounds, else "mechanism"."""
     kinds = {"mechanism" if point.rounds is None else "defense" for point in record.games}
     return " or ".join(sorted(kinds, reverse=True))
 
