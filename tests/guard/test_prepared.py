@@ -154,6 +154,16 @@ def test_an_upload_with_infinite_values_is_withheld(tmp_path: Path) -> None:
         assert opened.check(2, sent=initial(), upload=honest()) is not None
 
 
+def test_a_system_without_fork_measures_everything_at_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "can_fork", lambda: False)
+    with guard(tmp_path) as opened:
+        opened.prepare(sent=initial())
+        assert opened._recorder._measuring._preparing is None
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+
+
 def test_attacks_on_losses_start_no_process(tmp_path: Path) -> None:
     with guard(tmp_path, attacks=["blackbox-loss"]) as opened:
         opened.prepare(sent=initial())
