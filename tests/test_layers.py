@@ -333,6 +333,10 @@ def test_a_gate_runs_without_loading_training(tmp_path: Path) -> None:
     assert loaded(code, {"torch", "sklearn", "scipy.stats", "scipy.optimize"}) == []
 
 
+def test_a_budget_loads_no_training() -> None:
+    assert loaded("import fedaudit.privacy_budget.budget", {"torch", "sklearn"}) == []
+
+
 SLOW = {"scipy.special", "scipy.stats", "scipy.optimize", "sklearn", "pandas", "moocore"}
 """Packages that are slow to load, or that load slow ones."""
 

@@ -35,7 +35,7 @@ def test_steps_that_are_no_mechanism(reason: str) -> None:
 REFUSED = {
     "order needs the step 'sum'": client(order=["clip", "noise"]),
     "names a step twice": client(order=["clip", "clip", "sum", "noise"]),
-    "random sampling hides nobody": client(**AT_CLIENTS, sampling="poisson", rate=0.1),
+    "random sampling hides no client": client(**AT_CLIENTS, sampling="poisson", rate=0.1),
     "rate .*a sampling rate is a probability in \\(0, 1\\], got 1.5": client(
         sampling="poisson", rate=1.5
     ),

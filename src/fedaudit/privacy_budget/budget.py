@@ -12,7 +12,6 @@ from pathlib import Path
 from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, option
 from fedaudit.core.files import record_at
-from fedaudit.plan.sections import Study
 from fedaudit.plan.values import read_toml, settings_from, study_from
 from fedaudit.privacy_budget.losses import Losses
 from fedaudit.privacy_budget.setup import MOST_ROUNDS, UNITS, PrivacySetup, Unit
@@ -327,10 +326,17 @@ def _resolved(
             values = setup_of_record(record)
         else:
             values = read_toml(path, "the privacy set-up")
-            if "phase" not in values and values.keys() & (Study.model_fields.keys() - {"name"}):
+            if "phase" not in values and _has_tables_of_study(values):
                 values = _setup_of_study_file(values, source, data_dir)
     values |= {name: value for name, value in overrides.items() if value is not None}
     return settings_from(values, PrivacySetup, source=source), record
+
+
+def _has_tables_of_study(values: Mapping[str, object]) -> bool:
+    # Imported here, since the settings of studies import torch.
+    from fedaudit.plan.sections import Study
+
+    return bool(values.keys() & (Study.model_fields.keys() - {"name"}))
 
 
 def _setup_of_study_file(

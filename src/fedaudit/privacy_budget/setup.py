@@ -46,39 +46,38 @@ class Phase(_Table):
 
     Attributes:
         rounds: Number of rounds.
-        protects: What is clipped: "client" for a client's update (DP-FedAvg), "sample" for the
-            gradient of a sample in the local training (DP-SGD).
-        noise_multiplier: Standard deviation of the noise in units of ``clip``, at least 0: of the
-            noise that is added to the sum, or by each client if ``order`` has noise before the sum.
-        clip: Largest Euclidean norm after clipping, above 0; None without clipping.
-        order: Steps from a client's update (or a sample's gradient) to the released sum.
-        sampling: Who takes part in a round (or a step of DP-SGD). "all": everybody, or for clients
-            a choice that an adversary knows. "poisson": each one independently with probability
-            ``rate``. "fixed": a random subset of fixed size. "shuffle", only for samples: each
-            sample is in one batch of an epoch.
-        rate: Probability of Poisson sampling, in (0, 1]. For samples, ``batch_size`` may be given
-            instead, for clients ``clients_per_round``.
-        clients_per_round: Number of clients in a round, or its expectation.
-        batch_size: Number of samples in a step of a client, or its expectation.
+        protects: Contribution that is clipped: "client" for the update of a client (DP-FedAvg),
+            "sample" for the gradient of a sample in the local training (DP-SGD).
+        noise_multiplier: Standard deviation of the noise divided by ``clip``, at least 0. It is the
+            noise on the sum, or on each update if ``order`` has the noise before the sum.
+        clip: Largest Euclidean norm of a clipped contribution, above 0; None without clipping.
+        order: Steps by which contributions become the released sum, in their order.
+        sampling: Rule that decides which clients take part in a round, or which samples are in a
+            step of DP-SGD. "all": all of them; for clients also any choice that an adversary knows.
+            "poisson": each one independently, with probability ``rate``. "fixed": a random subset
+            of fixed size. "shuffle", only for samples: each sample is in one step of an epoch.
+        rate: Probability of Poisson sampling, in (0, 1]. Alternatives are ``clients_per_round``, or
+            ``batch_size`` for samples.
+        clients_per_round: Number of clients in a round; its mean for Poisson sampling.
+        batch_size: Number of a client's samples in a step; its mean for Poisson sampling.
         steps: Number of local steps in a round, for samples.
-        epochs: Number of local epochs in a round instead of ``steps``.
+        epochs: Number of local epochs in a round, as an alternative to ``steps``.
         participations: Largest number of rounds of this phase in which one client takes part; all
-            rounds by default. With random sampling of clients, it counts only without
-            ``amplification``.
+            rounds by default. Random sampling of clients needs ``amplification = false`` with it.
         least_separation: Smallest number of rounds from one round in which a client takes part to
             its next one, for ``tree_aggregation``; 1 by default.
         tree_aggregation: Whether the noise is that of DP-FTRL: the sums of all rounds are the
-            leaves of a binary tree, and each node with all of its leaves is released with noise.
-            The noise multiplier is that of a node.
-        amplification: Whether random sampling counts. It must not if an adversary learns who takes
-            part in a round.
-        adaptive_clipping: Whether the clip follows a quantile of the norms.
-        clipped_count_stddev: Standard deviation of the noise on the number of updates (or
-            gradients) that are shorter than the clip, for adaptive clipping. Then
-            ``noise_multiplier`` is that of the sum only.
+            leaves of a binary tree, and each node whose leaves are complete is released with noise.
+            ``noise_multiplier`` is that of a node.
+        amplification: Whether random sampling lowers epsilon. Set it to false if an adversary
+            learns which clients take part in a round.
+        adaptive_clipping: Whether the clipping norm follows a quantile of the norms.
+        clipped_count_stddev: Standard deviation of the noise on the number of contributions that
+            are shorter than the clipping norm, for adaptive clipping. ``noise_multiplier`` is then
+            that of the sum only.
         secure_aggregation: Whether an adversary sees only the sum of the updates.
-        least_honest_clients: Smallest number of clients whose noise is in a sum and that do not
-            collude with the adversary, if clients add the noise under secure aggregation.
+        least_honest_clients: Smallest number of clients that add noise to a sum and do not collude
+            with the adversary, if clients add the noise under secure aggregation.
         precision: Type of the numbers that noise is added to.
     """
 
@@ -197,8 +196,8 @@ def _check_order(phase: Phase) -> None:
         raise BadInput("order needs the step 'sum', before or after 'noise'")
     if order.index("sum") < order.index("clip"):
         raise BadInput(
-            "this is no mechanism: the sum is clipped, and not each contribution, which the "
-            "noise_multiplier is a multiple of; clip before the sum"
+            "this is no mechanism: the sum is clipped instead of each contribution, so that the "
+            "noise is not in units of one contribution; clip before the sum"
         )
     if phase.protects == "sample" and order != ("clip", "sum", "noise"):
         raise BadInput(
@@ -239,8 +238,8 @@ def _check_clients(phase: Phase) -> None:
         if phase.sampling != "all" and phase.amplification:
             raise BadInput(
                 "each client adds noise and the server sees each update, so that random sampling "
-                "hides nobody; give amplification = false, and participations if one client takes "
-                "part in fewer rounds"
+                "hides no client; give amplification = false, and participations if one client "
+                "takes part in fewer rounds"
             )
     elif phase.noise_at_clients and phase.least_honest_clients is None:
         raise BadInput(
@@ -339,7 +338,7 @@ class PrivacySetup(_Table):
     """Privacy set-up of a federation.
 
     Attributes:
-        name: Name, for the output.
+        name: Name of the federation, for the output.
         delta: Failure probability of the guarantee, below 1 / number of protected clients (or
             samples).
         adjacency: What an adversary compares. "add-or-remove": with and without a unit;
@@ -347,8 +346,8 @@ class PrivacySetup(_Table):
             data instead. A change of one sample or person within a client is always a replacement
             of the client's update.
         clients: Number of clients.
-        samples: Number of samples of a client, needed for DP-SGD. Of clients with different
-            numbers, the one with the fewest draws each sample most often.
+        samples: Number of samples of a client, needed for DP-SGD. If clients have different
+            numbers, give the smallest: this client uses each sample most often.
         most_samples: Number of samples of the client with the most; ``samples`` by default.
         person_samples: Largest number of samples of one person, over all clients.
         person_clients: Largest number of clients that have samples of one person.

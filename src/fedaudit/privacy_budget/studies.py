@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import LOWER_BOUNDS
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.plan.optional import Group
-from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.privacy_budget.setup import Unit
 from fedaudit.results.record import RECORDER_SETTINGS, Record
+
+if TYPE_CHECKING:
+    # The settings of studies import torch, which a set-up does not need.
+    from fedaudit.plan.optional import Group
+    from fedaudit.plan.sections import Study
 
 CLIENT_DP, DP_SGD = "client-dp", "dp-sgd"
 
@@ -72,7 +76,7 @@ def setup_of_record(record: Record) -> dict[str, object]:
 
 
 def setup_of_study(
-    study: Study, sizes: Mapping[int, int], *, fewest: int | None = None
+    study: "Study", sizes: Mapping[int, int], *, fewest: int | None = None
 ) -> dict[str, object]:
     """Return the settings of a privacy set-up for the audited clients of a study.
 
@@ -140,7 +144,7 @@ def setup_of_study(
     return common | {"samples": samples, "most_samples": max(most, samples), "phase": [phase]}
 
 
-def _audited_group(study: Study) -> Group:
+def _audited_group(study: "Study") -> "Group":
     """Return the group of clients with the defense of the audited clients."""
     groups = study.defense.groups(study.partition.clients)
     for target in study.audit.targets:
@@ -150,7 +154,7 @@ def _audited_group(study: Study) -> Group:
     return groups[0]
 
 
-def _without_mechanism(study: Study, group: Group) -> str:
+def _without_mechanism(study: "Study", group: "Group") -> str:
     """Explain why there is no epsilon to compose."""
     # Imported here, since the defenses import torch.
     from fedaudit.defenses import DEFENSES
