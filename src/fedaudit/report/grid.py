@@ -103,15 +103,13 @@ def shorten_middle(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
-_LONGEST_FULL = 400  # largest number of characters in the ``full`` text of a cell
-
-
 def name_cell(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     """Return a cell with a shortened name from a record; ``full`` has the full name."""
     short, full = shortened(text, limit), shortened(text, _LONGEST_FULL)
     return Cell(short, detail, full=full if full != short else "")
 
 
+_LONGEST_FULL = 400  # largest number of characters in the ``full`` text of a cell
 EMPTY = Cell("–", tone="muted")  # placeholder for a missing value
 
 Header = str | tuple[str, str]

@@ -231,6 +231,7 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, SourceAttack]])
     return build_forest(title, "source inference", caption, [track], lines, looks)
 
 
+COMPARED = "membership, row by row"  # label of the chart on membership in a comparison
 _RISK = Axis("Risk of the model", form="%", guess=0.5)
 _ACCEPTS = Style(OKABE_ITO[2], "", "circle")
 _ACCEPTS_LESS = Style(OKABE_ITO[1], "", "triangle-down")
@@ -321,9 +322,6 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
         ),
         *build_forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
     )
-
-
-COMPARED = "membership, row by row"  # label of the chart on membership in a comparison
 
 
 def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:

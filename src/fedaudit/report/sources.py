@@ -131,6 +131,7 @@ def source_marker(attack: SourceAttack) -> evidence.Marker:
     return evidence.Marker("▲ ", evidence.tone_of(size), size)
 
 
+_PLAIN = evidence.Marker()
 SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headlines"))
 
 
@@ -222,9 +223,6 @@ def source_table(record: Record) -> Grid:
         cell=lambda entry: value_cell(entry[2], entry[3], *_lines(entry[2])),
         remark=wording.join(*parts, by=" "),
     )
-
-
-_PLAIN = evidence.Marker()
 
 
 def _lines(figure: Estimate) -> list[str]:

@@ -189,6 +189,7 @@ def _date(text: str) -> date | None:
         return None
 
 
+_ZERO_IS_UNSET = ("first_class", "samples_per_client")  # settings that are unset if they are 0
 _TABLES = ("data", "partition", "model", "algorithm", "training", "defense")
 
 
@@ -219,9 +220,6 @@ def _facts(record: Record) -> dict[str, str]:
     version = shortened(environment.versions.get("fedaudit", "not recorded"), 30)
     facts["Audit made"] = f"{shortened(environment.started[:10], 10)}, fedaudit {version}"
     return facts
-
-
-_ZERO_IS_UNSET = ("first_class", "samples_per_client")  # settings that are unset if they are 0
 
 
 def settings_line(entry: object) -> str:

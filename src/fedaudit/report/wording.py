@@ -20,6 +20,7 @@ from fedaudit.results.games import Rate
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import Record
 
+MOST_NAMED = 5  # largest number of items that a sentence names; further items are counted
 MISSING = "–"
 
 Number = int | float
@@ -221,9 +222,6 @@ def join_and(items: Sequence[str]) -> str:
     return ", ".join(items[:-1]) + " and " + items[-1]
 
 
-MOST_NAMED = 5  # largest number of items that a sentence names; further items are counted
-
-
 def join_some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
     """Join the first items and the number of further items: "a, b and 3 more"."""
     excess = len(items) - limit
@@ -258,7 +256,7 @@ def without_verdict(headline: str, status: str) -> str:
 
 
 NO_FAIR_DRAW = "no fair draw: may include differences between clients"
-"""Remark on a contrast whose members and non-members were not separated by coins."""
+"""Remark on a contrast whose members and non-members were not separated by a fair draw."""
 
 _ATTACKS = fixed_texts("attacks")
 

@@ -114,6 +114,7 @@ def _widened_upper_limit(figure: Estimate, count: int) -> float:
     return 1 / (1 + exp(-max(logits[0] + widened * (logits[1] - logits[0]), -700.0)))
 
 
+MOST_FAILED = 3  # largest number of failed controls that a line names
 WRONG_SIGN = fixed("membership.inconclusive.wrong sign")
 
 
@@ -171,9 +172,6 @@ def independence(record: Record) -> str:
         return ""
     hint = " " + fixed("verdict.audit_people")
     return fixed("verdict.independent") + hint * (not record.watched)
-
-
-MOST_FAILED = 3  # largest number of failed controls that a line names
 
 
 def controls_line(records: Sequence[Record]) -> str:

@@ -74,6 +74,7 @@ def certificates_table(record: Record) -> Grid | None:
     return grid_of("Certificates", rows, remark=remark) if rows else None
 
 
+_NO_BOUND = Cell("no bound", tone="muted")
 _SMALL_FAILURE, _NEAR_GUESSING = 0.01, 0.6
 
 
@@ -125,9 +126,6 @@ def _row(point: PointPlayed) -> Cells:
         ("Games", "TNR"): _rate(point.tnr),
         ("Games", "Fires for others"): percent(point.by_others.value),
     }
-
-
-_NO_BOUND = Cell("no bound", tone="muted")
 
 
 def _rate(estimate: Rate, tone: Tone = "") -> Cell:

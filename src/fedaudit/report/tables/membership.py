@@ -173,9 +173,6 @@ def _compared_within(figure: Estimate) -> str:
     return wording.join(_WITHIN.get(figure.within, ""), caveat, by="; ")
 
 
-_WITHIN = {"client": "each client's members with its own held-out samples", "class": "same classes"}
-
-
 def signs_of(figures: Sequence[Estimate]) -> str:
     """Explain the signs and the words for sizes in tables of attacks."""
     is_open_below = any(figure.low is None and figure.high is not None for figure in figures)
@@ -256,6 +253,7 @@ def exposed_table(record: Record) -> Grid | None:
     )
 
 
+_WITHIN = {"client": "each client's members with its own held-out samples", "class": "same classes"}
 _GUESSING = charts.Style(charts.GREY, "dot")
 _PALE = charts.Style(charts.MUTED, "solid")
 _LOWEST_RATE = 1e-5

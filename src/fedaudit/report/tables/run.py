@@ -26,6 +26,7 @@ def run_sections(record: Record) -> list[Section | None]:
     ]
 
 
+_QUANTITIES = {"retrained federation": "p-value "}  # for values that are not AUCs or rates
 _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     True: ("✓ passed", "good"),
     False: ("✗ failed", "alarm"),
@@ -65,9 +66,6 @@ def _controls_row(kind: str, results: list[ControlResult], checks: Outcomes) -> 
         "Values": "; ".join(values[:3]) or None,
         "Expected, and what failed": Cell("; ".join(expected[:3]), stack(*lines)),
     }
-
-
-_QUANTITIES = {"retrained federation": "p-value "}  # for values that are not AUCs or rates
 
 
 def _failure(result: ControlResult) -> str:
