@@ -255,7 +255,7 @@ def test_a_sample_with_another_label_is_refused(overfitted: Carried, tmp_path: P
     features = features_of(SEED, scores_of(overfitted).ids[[row]])[0].tolist()
     path = tmp_path / "sample.json"
     path.write_text(json.dumps({"features": features, "label": 77}))
-    with pytest.raises(BadInput, match=r"has the label \d, but the file 77"):
+    with pytest.raises(BadInput, match=r"has the label \d, but the file has 77"):
         asked(overfitted, sample=path)
 
 
