@@ -82,7 +82,7 @@ OPENED_ELSEWHERE = {
     "report.fixed.package_file": "a file of this package",
     "results.ladder.ladder": "a file of this package",
     "cli.running.demo": "a file of this package",
-    "cli.application._TerminalStream._discard_from_now": "the null device",
+    "cli.application._TerminalStream._discard_further_output": "the null device",
     "cli.application.robust_printing": "the null device",
     "cli.application._open_closed_descriptors": "the null device",
     "live.forking._close_others": "the null device",

@@ -44,7 +44,7 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
         >>> with fa.Guard("runs/site-a", net, split.audit, limit=0.65, log=quiet) as guard:
         ...     _ = guard.check(1, sent=net, upload=net)
         >>> sorted(fa.signal_table("runs/site-a", client="site-a"))
-        ['client', 'cosine', 'drawn_for', 'loss', 'owner', 'round', 'sample']
+        ['client', 'cosine', 'drawn_for', 'loss', 'owner', 'projection_residual', 'round', 'sample']
     """
     folder = Path(recording)
     if not is_recording(folder):
