@@ -45,7 +45,7 @@ def printed(
     for context in grid.contexts.values():
         context.run_config.update(config)
     example["server_app"].app._main(grid, Context(1, 0, {}, RecordDict(), config))
-    coins, normal = re.findall(r"(?:alone|normal) +(\S+)", capsys.readouterr().out)
+    coins, normal = re.findall(r"(?:assumptions|Gaussian) +(\S+)", capsys.readouterr().out)
     return float(coins), float(normal)
 
 
