@@ -354,7 +354,7 @@ def test_hostile_names_are_escaped_in_both_forms(make: Callable[[], Record]) -> 
     assert not re.search(r"<a\b", page)
     style = page[page.index("<style>") : page.index("</style>")]
     assert "hacked" not in re.sub(r'content: "[^"]*"', "", style)
-    outside = re.sub(r"</?sub>|<!-- fedaudit summary -->", "", document)
+    outside = re.sub(r"</?sub>|<!-- fedaudit summary -->|--print-policy > ", "", document)
     assert not re.search(r"[<>]|://|(?<!&)#(?!#* )", outside.replace("\n#", "\n"))
     assert not re.search(r"(?<!\\)[*_`]d[*_`]|(?<!\\)\]\(", document)
     assert "\x1b" not in document + page
@@ -384,6 +384,13 @@ def test_escaping_leaves_ordinary_text_as_it_is() -> None:
     )
     assert escape_markdown("a|b") == "a\\|b"
     assert escape_markdown("one\ntwo") == "one two"
+
+
+def test_commands_in_markdown_can_be_copied() -> None:
+    """A code span shows entities and backslashes as they are."""
+    document = summary_markdown(found(auc(0.48, 0.52)))
+    assert "`fedaudit gate --print-policy > policy.toml`" in document
+    assert not [span for span in re.findall(r"`([^`\n]+)`", document) if re.search(r"[&\\]", span)]
 
 
 def test_the_html_summary_loads_no_resources_or_scripts() -> None:

@@ -101,7 +101,7 @@ def summary_markdown(record: Record, policy: Section | None = None, valid_until:
     """
     summary = summary_of(record, policy, valid_until)
     form = templates().overlay(finalize=_in_markdown)
-    form.filters = {**form.filters, "row": _row, "paragraph": _paragraph}
+    form.filters = {**form.filters, "row": _row, "paragraph": _paragraph, "code": _code}
     text = form.get_template("summary.md.j2").render(summary=summary)
     return without_commands(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
@@ -132,6 +132,11 @@ def _row(cells: Sequence[str]) -> Markup:
 def _paragraph(text: str) -> Markup:
     """Escape a text at the start of a line, where further characters begin a list or heading."""
     return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escape_markdown(text)))
+
+
+def _code(text: str) -> Markup:
+    """Format a command as a code span, in which Markdown decodes no entities or backslashes."""
+    return Markup(f"`{clean(text).replace('`', '')}`")
 
 
 def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
