@@ -99,7 +99,7 @@ def test_an_auc_below_one_half_is_not_mirrored() -> None:
     said = said_of(auc(0.3, 0.25, 0.35), rate(0.0, 0.0, 0.02))
     assert said.status == "inconclusive", "a score with the wrong sign hides a leak"
     assert "wrong sign" in said.headline
-    assert any("sign of a score is not inverted" in point for point in said.open)
+    assert any("inverting the sign of a score" in point for point in said.open)
 
 
 def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
@@ -110,7 +110,7 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
             for contrast in ("unseen", "mixed", "other_client")
         )
     )
-    (point,) = [point for point in said.open if "sign of a score is not inverted" in point]
+    (point,) = [point for point in said.open if "inverting the sign of a score" in point]
     assert point.startswith("In 6 figures, members score below non-members.")
 
 

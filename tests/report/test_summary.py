@@ -167,6 +167,28 @@ def test_the_summary_shows_the_strongest_estimate() -> None:
     assert "0.700–0.800 · FedMIA, gradients (fedmia-2)" in row.rows[0][2]
 
 
+def test_limits_of_several_runs_are_labelled_as_the_largest() -> None:
+    label = "These limits are the largest over all clients and training runs"
+    several = kept("cofedmid-location30/cofedmid-location30-cofedmid-half")
+    assert any(text.startswith(label) for text in section(several, "The answer").paragraphs)
+    one = found(auc(0.70, 0.80))
+    texts = section(one, "The answer").paragraphs
+    assert any(text.startswith("Upper limits") for text in texts)
+    assert not any(label in text for text in texts)
+
+
+def test_the_words_for_sizes_are_defined_for_each_metric() -> None:
+    (text,) = section(found(auc(0.70, 0.80)), "The answer").remarks
+    assert "By AUC, a leak is weak from 0.55, clear from 0.6 and strong from 0.7." in text
+    assert "By TPR at 1% FPR, it is weak from 2%, clear from 5% and strong from 10%." in text
+
+
+def test_terms_that_records_leave_unexplained_are_explained() -> None:
+    document = summary_markdown(kept("cofedmid-location30/cofedmid-location30-cofedmid-half"))
+    assert "with shuffled membership, about 5 % of the 95 % intervals exclude 0.5" in document
+    assert "Mixed" in dict(wording.glossary_entries("AUC v. mixed"))
+
+
 def test_a_failed_control_withdraws_estimates_and_policy_results() -> None:
     failed = [control("permuted members", passed=False), control("untrained model")]
     made = found(auc(0.48, 0.52), controls=failed)
@@ -354,7 +376,7 @@ def test_hostile_names_are_escaped_in_both_forms(make: Callable[[], Record]) -> 
     assert not re.search(r"<a\b", page)
     style = page[page.index("<style>") : page.index("</style>")]
     assert "hacked" not in re.sub(r'content: "[^"]*"', "", style)
-    outside = re.sub(r"</?sub>|<!-- fedaudit summary -->", "", document)
+    outside = re.sub(r"</?sub>|<!-- fedaudit summary -->|--print-policy > ", "", document)
     assert not re.search(r"[<>]|://|(?<!&)#(?!#* )", outside.replace("\n#", "\n"))
     assert not re.search(r"(?<!\\)[*_`]d[*_`]|(?<!\\)\]\(", document)
     assert "\x1b" not in document + page
@@ -384,6 +406,13 @@ def test_escaping_leaves_ordinary_text_as_it_is() -> None:
     )
     assert escape_markdown("a|b") == "a\\|b"
     assert escape_markdown("one\ntwo") == "one two"
+
+
+def test_commands_in_markdown_can_be_copied() -> None:
+    """A code span shows entities and backslashes as they are."""
+    document = summary_markdown(found(auc(0.48, 0.52)))
+    assert "`fedaudit gate --print-policy > policy.toml`" in document
+    assert not [span for span in re.findall(r"`([^`\n]+)`", document) if re.search(r"[&\\]", span)]
 
 
 def test_the_html_summary_loads_no_resources_or_scripts() -> None:

@@ -101,7 +101,7 @@ def summary_markdown(record: Record, policy: Section | None = None, valid_until:
     """
     summary = summary_of(record, policy, valid_until)
     form = templates().overlay(finalize=_in_markdown)
-    form.filters = {**form.filters, "row": _row, "paragraph": _paragraph}
+    form.filters = {**form.filters, "row": _row, "paragraph": _paragraph, "code": _code}
     text = form.get_template("summary.md.j2").render(summary=summary)
     return without_commands(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
@@ -132,6 +132,11 @@ def _row(cells: Sequence[str]) -> Markup:
 def _paragraph(text: str) -> Markup:
     """Escape a text at the start of a line, where further characters begin a list or heading."""
     return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escape_markdown(text)))
+
+
+def _code(text: str) -> Markup:
+    """Format a command as a code span, in which Markdown decodes no entities or backslashes."""
+    return Markup(f"`{clean(text).replace('`', '')}`")
 
 
 def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
@@ -246,13 +251,14 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
+        several_runs = record.kind != "games" and len(record.seeds) > 1
         texts.append(_FIXED["risks"].format(risks="; ".join(risks)))
+        texts += [_FIXED["risks_of_runs"]] * several_runs
     rows = tuple(tile[:3] for tile in numbers)
     sizes = _FIXED["sizes"].format(
-        words=wording.join_and([size.word for size in SIZES[1:]]),
-        aucs=wording.join_and([f"{size.auc:g}" for size in SIZES[1:]]),
-        rates=wording.join_and([f"{size.percent_rate:.0%}" for size in SIZES[1:]]),
-        shares=wording.join_and([f"{size.share:.0%}" for size in SIZES[1:]]),
+        auc=wording.join_and([f"{size.word} from {size.auc:g}" for size in SIZES[1:]]),
+        rate=wording.join_and([f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]]),
+        share=wording.join_and([f"{size.word} from {size.share:.0%}" for size in SIZES[1:]]),
     )
     return Section(
         "The answer",

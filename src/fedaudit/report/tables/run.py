@@ -53,7 +53,8 @@ def _controls_row(kind: str, results: list[ControlResult], checks: Outcomes) -> 
         + wording.format_range([result.value or 0.0 for result in same], "–", text=wording.number)
         for same in grouped(valued, lambda result: result.expected).values()
     ]
-    expected = distinct(shortened(result.expected, 120) for result in results)
+    plain = fixed_texts("expectations")
+    expected = distinct(shortened(plain.get(r.expected, r.expected), 120) for r in results)
     hidden = len(checks.failed) - MOST_FAILED
     lines = [_failure(result) for result in checks.failed[:MOST_FAILED]]
     lines += [f"and {hidden:,} more"] * (hidden > 0)
