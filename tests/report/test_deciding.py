@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedaudit.core.metric_names import CANNOT_TELL, UNTOLD
+from fedaudit.core.metric_names import INCONCLUSIVE, NO_LEAK_BEFORE
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
@@ -422,7 +422,7 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     assert "verdict after deletion: forgotten" in answer["headline"]
 
 
-@pytest.mark.parametrize("verdict", [CANNOT_TELL, UNTOLD])
+@pytest.mark.parametrize("verdict", [INCONCLUSIVE, NO_LEAK_BEFORE])
 def test_an_open_verdict_after_deletion_is_called_inconclusive(verdict: str) -> None:
     audit = deleted(verdict_words(verdict, 0.05))
     assert must(deletion_result(audit)).verdict == verdict

@@ -19,8 +19,8 @@ from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
 from fedaudit.extensions.examples import (
     Examples,
+    ExampleSource,
     KnownSplit,
-    LearnedFrom,
     Shadow,
     _fit_attacks,
 )
@@ -67,7 +67,7 @@ def ids_of(run: Setup) -> set[int]:
 def shadow_of(run: Setup) -> Setup:
     found = run.extension(Shadow)
     assert found is not None
-    return found.runs[0]
+    return found.federations[0]
 
 
 def known_of(run: Setup) -> KnownMembers:
@@ -135,13 +135,13 @@ def test_attacks_learn_from_a_shadow_client_with_the_same_defense() -> None:
     found = run.extension(Shadow)
     assert found is not None
     assert found.plan.representative == {0: 0, 1: 1, 2: 0}
-    assert found.runs[0].study.audit.targets == (0, 1)
-    assert found.runs[0].defenses.keys() == {0, 2}
+    assert found.federations[0].study.audit.targets == (0, 1)
+    assert found.federations[0].defenses.keys() == {0, 2}
     # Without a defense, one shadow client represents all, and no further data are used.
     plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
     assert plain.plan.representative == dict.fromkeys((0, 1, 2), 0)
-    assert plain.runs[0].study.audit.targets == (0,)
+    assert plain.federations[0].study.audit.targets == (0,)
 
 
 def test_attacks_learned_for_one_client_do_not_score_another() -> None:
@@ -220,7 +220,7 @@ def test_studies_of_older_versions_keep_their_undefended_shadows() -> None:
 def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
     unnamed = small_study(partition={"samples_per_client": 120})
     run = setup(unnamed, 1, None)
-    assert run.extension(LearnedFrom) is None
+    assert run.extension(ExampleSource) is None
     assert "give [shadow], or name the attack" in run.refused["seqmia"]
     assert Sees.AUXILIARY_DATA not in run.view.offers
     given = setup(unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None)
@@ -231,7 +231,7 @@ def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
 
 def test_a_shadow_table_without_learned_attack_trains_nothing() -> None:
     run = setup(learning_study(attacks={"loss-series": {}}, shadow={}), 1, None)
-    assert run.extension(LearnedFrom) is None
+    assert run.extension(ExampleSource) is None
 
 
 def test_an_older_study_keeps_its_identity() -> None:

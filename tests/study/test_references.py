@@ -72,11 +72,11 @@ def test_samples_of_the_first_reference_are_measured_in_all() -> None:
     run = setup(study, 1, None)
     (found,) = run.extensions
     assert isinstance(found, References)
-    more = {tuple(one.deal.audit.samples.ids[30:].tolist()) for one in found.runs}
+    more = {tuple(one.deal.audit.samples.ids[30:].tolist()) for one in found.federations}
     (ids,) = more
     assert len(set(ids)) == len(ids)
     assert not set(ids) & set(run.deal.audit.samples.ids.tolist())
-    for at, one in enumerate(found.runs):
+    for at, one in enumerate(found.federations):
         owner = one.deal.audit.owner[30:]
         for client, data in one.deal.clients.items():
             held = np.isin(ids, data.ids.numpy())
@@ -250,7 +250,7 @@ def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
     found = run.extension(References)
     assert found is not None
     assert found.plan.representative == {0: 0, 1: 1, 2: 0}
-    (one,) = found.runs
+    (one,) = found.federations
     assert one.defenses == run.defenses
     assert one.study.audit.targets == (0, 1)
 

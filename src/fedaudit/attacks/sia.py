@@ -67,9 +67,9 @@ class Bayes:
 class SourceAtLast(Bayes):
     """Source inference by the smallest loss in each client's last measured round (SIA).
 
-    Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). In Eq. (15), the models that were not
-        trained on the sample are those of the other clients, weighted by the prior. The result is a
-        softmax over the clients.
+    Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of the other clients,
+        weighted by the prior, are taken as the non-member models of Eq. (15). The posterior is then
+        a softmax over the clients.
     """
 
     over_rounds = "last"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from fedaudit.cli.application import (
-    HAVE_RECORDS,
+    KINDS_WITH_A_RECORD,
     PRIVACY_SETUP,
     STUDY,
     DataDir,
@@ -43,7 +43,8 @@ def budget(
     target
         Maximum epsilon; by default, the target of the set-up.
     unit
-        Unit that the target protects; by default, the unit of the first phase.
+        Unit that the target protects; by default, the unit of the first phase. A phase is a number
+        of rounds with the same settings.
     delta
         Failure probability; by default, that of the set-up, or 1e-5 for a study.
     every
@@ -56,7 +57,7 @@ def budget(
     from fedaudit.privacy_budget.budget import EXIT_CODES
     from fedaudit.privacy_budget.budget import budget as compute_budget
 
-    with expecting(setup, PRIVACY_SETUP, STUDY, *HAVE_RECORDS):
+    with expecting(setup, PRIVACY_SETUP, STUDY, *KINDS_WITH_A_RECORD):
         result = compute_budget(
             setup,
             target=target,

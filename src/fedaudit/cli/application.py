@@ -347,7 +347,7 @@ RUN = Kind(
 )
 RECORDING = Kind("a live recording", "`fedaudit attack` attacks it")
 
-HAVE_RECORDS = (RECORD, RUN, RECORDING, PACK)
+KINDS_WITH_A_RECORD = (RECORD, RUN, RECORDING, PACK)
 """Kinds that commands accept where they need a record."""
 
 _BY_FORMAT = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT, b"pack": PACK}

@@ -7,7 +7,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import HAVE_RECORDS, PACK, POLICY, DataDir, Trust, app, expecting, log
+from fedaudit.cli.application import (
+    KINDS_WITH_A_RECORD,
+    PACK,
+    POLICY,
+    DataDir,
+    Trust,
+    app,
+    expecting,
+    log,
+)
 from fedaudit.cli.showing import record_in
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import record_at, refuse_other_suffix, write_whole
@@ -139,7 +148,7 @@ def pack(
     path = record_at(record)
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
-    with expecting(path, *HAVE_RECORDS), expecting(policy, POLICY):
+    with expecting(path, *KINDS_WITH_A_RECORD), expecting(policy, POLICY):
         manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
     counts = {name: count for name, count in manifest.suppressed.items() if count}
     suppressed = ", ".join(f"{count} of {name}" for name, count in counts.items()) or "nothing"

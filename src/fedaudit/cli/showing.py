@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import (
     COMPARISON,
-    HAVE_RECORDS,
+    KINDS_WITH_A_RECORD,
     POLICY,
     DataDir,
     Trust,
@@ -34,7 +34,7 @@ def record_in(path: Path) -> "Record":
     """Read the record in a file. If the file is of another kind, raise an error that names it."""
     from fedaudit.results.read import read_record
 
-    with expecting(path, *HAVE_RECORDS):
+    with expecting(path, *KINDS_WITH_A_RECORD):
         return read_record(path)
 
 

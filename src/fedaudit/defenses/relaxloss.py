@@ -13,7 +13,7 @@ from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 @dataclass(frozen=True)
 class RelaxLoss(ConfiguredDefense):
-    """Training that alternates between a target loss and flattened predictions.
+    """Training alternately towards a target loss and towards flattened predictions.
 
     In rounds 1, 3, 5, ..., a step minimises the distance of the batch's mean loss from the target.
     In rounds 2, 4, 6, ..., it minimises the loss if the loss is above the target. Otherwise, it

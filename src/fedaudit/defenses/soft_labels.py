@@ -23,10 +23,10 @@ def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " sample
 def divergence_per_class(
     outputs: Float[Tensor, "samples classes"], targets: Float[Tensor, "samples classes"]
 ) -> Float[Tensor, " samples"]:
-    """Compute KL(target || prediction) of each sample in nats, divided by the number of classes.
+    """Return KL(target || prediction) of each sample in nats, divided by the number of classes.
 
-    Published code computes the mean of this by torch's Kullback-Leibler loss, whose default
-    reduction divides by samples times classes. Published weights of other terms are for this scale.
+    HAMP's code uses ``kl_div(reduction="mean")``, which divides by samples times classes. The
+    published weights of the other loss terms assume this scale.
 
     Args:
         outputs: Outputs before the softmax.

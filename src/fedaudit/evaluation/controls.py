@@ -43,7 +43,7 @@ from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import merged_view, seen_from, view_named
-from fedaudit.plan.parts import Setup, Work
+from fedaudit.plan.parts import Resources, Setup
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
 
@@ -472,7 +472,7 @@ def _random_step(like: Params, rng: torch.Generator) -> Params:
     }
 
 
-def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
+def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
     """Train a twin federation whose target memorises mislabelled samples, and attack it.
 
     Without such a control, an AUC of 0.51 may mean that the attack is broken. The canaries are
@@ -493,10 +493,10 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         yield control(value=None, passed=None, note=note)
         return
     canaries, is_member = _canaries(setup)
-    measured = _measured_twin(setup, canaries, is_member, work)
+    measured = _measured_twin(setup, canaries, is_member, resources)
     needs_references = any(extension.table == "references" for extension in setup.extensions)
     references = [
-        _measured_twin(setup, canaries, is_member, work, reference=number)
+        _measured_twin(setup, canaries, is_member, resources, reference=number)
         for number in range(1, 1 + needs_references * _REFERENCE_FEDERATIONS)
     ]
 
@@ -522,7 +522,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
 
 
 def _measured_twin(
-    setup: Setup, canaries: Samples, is_member: np.ndarray, work: Work, reference: int = 0
+    setup: Setup, canaries: Samples, is_member: np.ndarray, resources: Resources, reference: int = 0
 ) -> dict[str, Measurements]:
     """Measure the canaries in every round of the twin except the first.
 
@@ -530,7 +530,7 @@ def _measured_twin(
         setup: The run.
         canaries: The canaries.
         is_member: Whether the twin's target trains on each canary.
-        work: Resources.
+        resources: Resources.
         reference: Number of a reference federation, in which the target has another client's first
             samples instead of canaries; 0 for the twin.
     """
@@ -546,11 +546,11 @@ def _measured_twin(
         clients,
         rounds=_TWIN_ROUNDS,
         seed=seed_for(setup.seed, "planted leak", *([reference] if reference else ())),
-        engine=work.engine,
-        device=work.device,
+        engine=resources.engine,
+        device=resources.device,
     )
     phase = f"seed {setup.seed}: planted leak"
-    work.progress(phase, 0, _TWIN_ROUNDS)
+    resources.progress(phase, 0, _TWIN_ROUNDS)
     measured = []
     view, merged = setup.view, len(setup.study.audit.merge)
     if merged:
@@ -560,8 +560,8 @@ def _measured_twin(
         )
     for round in seen_from(rounds, view):
         if round.index > 1:
-            measured.append(measure_round(round, setup.signals, canaries, device=work.device))
-        work.progress(phase, round.index, _TWIN_ROUNDS)
+            measured.append(measure_round(round, setup.signals, canaries, device=resources.device))
+        resources.progress(phase, round.index, _TWIN_ROUNDS)
     return stacked(measured)
 
 

@@ -31,9 +31,9 @@ def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[
 
         yield SecureSum
     if study.shadow is not None or any(attacks[name].learns for name in study.attacks):
-        from fedaudit.extensions.examples import LearnedFrom
+        from fedaudit.extensions.examples import ExampleSource
 
-        yield LearnedFrom
+        yield ExampleSource
     if study.references is not None or any(a.needs_references for a in attacks.values()):
         from fedaudit.extensions.references import References
 

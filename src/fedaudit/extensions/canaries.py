@@ -17,7 +17,7 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput, Unsupported, setting, table
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
+    CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
     EPSILON_IF_GAUSSIAN,
@@ -311,7 +311,7 @@ def _one_update(runs: Sequence[_Measured], seed: int | None) -> list[Estimate]:
     ]
     claims = {
         CLAIMED_CLIENT_EPSILON: [c.claimed for c in canaries],
-        CLAIMED_CLIENT_EPSILON_ALONE: [c.claimed_without for c in canaries],
+        CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES: [c.claimed_without for c in canaries],
     }
     for metric, values in claims.items():
         claimed = [value for value in values if value is not None]

@@ -124,23 +124,20 @@ class AdversaryFederations(Extension):
     """Federations that the adversary trains on data that the run does not use.
 
     Attributes:
-        runs: The federations.
         plan: Defenses of their clients, and the clients that represent audited clients.
+        federations: The federations.
     """
 
-    runs: tuple[Setup, ...]
     plan: FederationPlan
+    # The default replaces the property of the base class, which could not be set.
+    federations: tuple[Setup, ...] = ()
 
     attacks: ClassVar[str]
-    """Noun for the attacks that use these models, at the beginning of a sentence."""
-
-    @property
-    def federations(self) -> tuple[Setup, ...]:
-        return self.runs
+    """Attacks that use these models, as the first words of the sentence in :meth:`untested`."""
 
     @property
     def knows_defense(self) -> bool:
-        return bool(self.runs[0].defenses)
+        return bool(self.federations[0].defenses)
 
     @property
     def ignores_defense(self) -> bool:
@@ -171,8 +168,8 @@ class Examples(NamedTuple):
     target: ClientId
 
 
-class LearnedFrom(Extension):
-    """Source of training examples for attacks; base class of a shadow federation and a split."""
+class ExampleSource(Extension):
+    """Source of training examples: base class of a shadow federation and a known split."""
 
     table: ClassVar[str] = "shadow"
 
@@ -198,19 +195,19 @@ class LearnedFrom(Extension):
         return attack.learns
 
 
-class Shadow(AdversaryFederations, LearnedFrom):
+class Shadow(AdversaryFederations, ExampleSource):
     """A shadow federation, with the defenses of the audited run or without defenses."""
 
     attacks = "Attacks that learn"
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
-        """Fit every attack that learns, on the shadow federation's fairly drawn samples."""
+        """Fit every attack that learns, on shadow samples whose membership was drawn at random."""
         return _fit_attacks(
             run, context, partial(self._examples, context), self.plan.representative
         )
 
     def _examples(self, context: FitContext) -> dict[ClientId, Examples]:
-        (shadow,) = self.runs
+        (shadow,) = self.federations
         stored = context.measure(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
         )
@@ -227,7 +224,7 @@ class Shadow(AdversaryFederations, LearnedFrom):
 
 
 @dataclass(frozen=True)
-class KnownSplit(LearnedFrom):
+class KnownSplit(ExampleSource):
     """Samples of one client of the run whose membership the adversary knows.
 
     Attributes:
@@ -370,7 +367,7 @@ def _shadow(run: Setup, section: ShadowSection, dataset: Dataset) -> Shadow:
         attacks={name: attack for name, attack in run.attacks.items() if attack.learns},
     )
     deal = exclude_held_out(federation.deal, federation.holdout)
-    return Shadow((replace(federation, deal=deal),), plan)
+    return Shadow(plan, (replace(federation, deal=deal),))
 
 
 def adversary_federation(

@@ -1,6 +1,6 @@
 """Reference federations of the adversary, configured by the table [references] of a study file."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -33,7 +33,7 @@ class References(AdversaryFederations):
         attacked: Number of attacked samples. In measurements, they come before tuning samples.
     """
 
-    attacked: int
+    attacked: int = field(kw_only=True)
 
     table: ClassVar[str] = "references"
     attacks = "Comparisons"
@@ -66,7 +66,7 @@ class References(AdversaryFederations):
             if run.study.attacks or run.study.references is not None:
                 raise BadInput(reason) from error
             return run.without_attacks(dict.fromkeys(names, reason))
-        references = cls(federations, plan, len(run.deal.audit))
+        references = cls(plan, federations, attacked=len(run.deal.audit))
         return references._drop_attacks(run).with_extension(references)
 
     def _drop_attacks(self, run: Setup) -> Setup:
@@ -89,12 +89,12 @@ class References(AdversaryFederations):
     @property
     def _owners(self) -> Int[Tensor, "references measured"]:
         """Client that trains on each attacked sample, then on each tuning sample."""
-        return torch.from_numpy(np.stack([run.deal.audit.owner for run in self.runs]))
+        return torch.from_numpy(np.stack([run.deal.audit.owner for run in self.federations]))
 
     def cost(self) -> str:
         return (
-            f"{'undefended ' * self.ignores_defense}reference federations: {len(self.runs)} per "
-            "run, each of which takes as long to train as the audited one (references.count)"
+            f"{'undefended ' * self.ignores_defense}reference federations: {len(self.federations)} "
+            "per run, each of which takes as long to train as the audited one (references.count)"
         )
 
     def is_needed_by(self, attack: Attack) -> bool:
@@ -105,7 +105,7 @@ class References(AdversaryFederations):
         attacks = {name: attack for name, attack in run.attacks.items() if attack.needs_references}
         if not attacks:
             return run
-        count = len(self.runs)
+        count = len(self.federations)
         cubes = [
             stacked(
                 stored.measured
@@ -113,9 +113,9 @@ class References(AdversaryFederations):
                     reference, f"reference federation {n} of {count}", None
                 )
             )
-            for n, reference in enumerate(self.runs, 1)
+            for n, reference in enumerate(self.federations, 1)
         ]
-        target = self.runs[0].study.audit.targets[0]
+        target = self.federations[0].study.audit.targets[0]
         references = cubes, target, self._trained_on, self.plan.representative, self._owners
         fitted = {name: attack.with_references(*references) for name, attack in attacks.items()}
         return replace(run, attacks={**run.attacks, **fitted})

@@ -38,7 +38,7 @@ from fedaudit.observe.measurements import (
     warn_of_unhashed,
 )
 from fedaudit.observe.round import ALL_CLIENTS
-from fedaudit.plan.parts import MeasuredRun, Recorded, Setup, Work
+from fedaudit.plan.parts import MeasuredRun, Recorded, Resources, Setup
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
 from fedaudit.results.runs import (
@@ -117,7 +117,7 @@ def attack_recording(
         names = catalogued(names)
         run = _run(contents, folder, attacked, names, changed, out)
 
-        def check() -> str:
+        def refuse_changed() -> str:
             assert run.recorded is not None
             before = replaceable_record_or_raise(
                 out, run.recorded.config, ignored=REATTACK_MAY_CHANGE
@@ -125,7 +125,9 @@ def attack_recording(
             return replaced_attacks(before, names)
 
         measured = MeasuredRun(replace(run, folder=folder), contents.stored)
-        return conclude([measured], out, Work(progress=progress), clock, log, check=check)
+        return conclude(
+            [measured], out, Resources(progress=progress), clock, log, before_writing=refuse_changed
+        )
 
 
 class _Contents(NamedTuple):

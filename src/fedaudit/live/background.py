@@ -78,7 +78,7 @@ def has_trainer_ended(folder: Path) -> bool:
 
 
 class BackgroundProcess:
-    """Background process that measures waiting rounds, controlled by the training process.
+    """Background process that measures stored rounds, controlled by the training process.
 
     The process is forked, so the network need not be importable. Rounds are stored in the
     recording's folder, so none is lost if either process is killed: the background process measures
@@ -86,11 +86,18 @@ class BackgroundProcess:
     """
 
     def __init__(
-        self, folder: Path, measure: MeasureFile, seconds: float, keeps: Sequence[int]
+        self, folder: Path, measure: MeasureFile, seconds: float, open_files: Sequence[int]
     ) -> None:
-        """Store the settings; the process starts when the first round waits."""
+        """Store the settings; the process starts when the first round waits.
+
+        Args:
+            folder: Folder of the recording.
+            measure: Measures the round in a file.
+            seconds: Estimate of the time that a round takes.
+            open_files: Descriptors of files that the process keeps open.
+        """
         self._folder, self._measure = folder, measure
-        self._process = DetachedProcess(self._serve, seconds=seconds, keeps=keeps)
+        self._process = DetachedProcess(self._serve, seconds=seconds, open_files=open_files)
         self._received: list[Outcome] = []
 
     @property
@@ -100,7 +107,7 @@ class BackgroundProcess:
 
     def notify(self) -> None:
         """Notify the process that a round waits, and start it if it is not running."""
-        if self._process.is_in_program:
+        if self._process.is_owner_process:
             self._start()
             self._process.send(_WAITING)
 
@@ -126,7 +133,7 @@ class BackgroundProcess:
 
     def close(self) -> None:
         """End the process once all waiting rounds are measured, and release the folder."""
-        if not self._process.is_in_program:
+        if not self._process.is_owner_process:
             return
         self._process.send(_END)
         until = monotonic() + 2 * POLL_SECONDS
@@ -136,10 +143,11 @@ class BackgroundProcess:
 
     def _start(self) -> None:
         if not self._is_running() and self._process.n_starts < MOST_STARTS:
-            # On a full disk the file is missing, and a later recorder then does not wait.
+            # On a full disk, the file with the process id is missing. A recorder that opens the
+            # recording later then does not wait for the end of this training.
             with suppress(OSError, BadInput):
                 path = create_subfolder(self._folder, FOLDER) / TRAINER
-                write_whole(path, str(self._process.program))
+                write_whole(path, str(self._process.owner_pid))
             self._process.start()
 
     def _is_running(self) -> bool:
@@ -147,7 +155,7 @@ class BackgroundProcess:
         return self._process.pipe is not None
 
     def _poll(self, seconds: float) -> None:
-        """Receive outcomes for at most some seconds, and notice if the process has exited."""
+        """Wait up to ``seconds`` for outcomes, receive them, and notice if the process exited."""
         try:
             while self._process.pipe is not None and self._process.pipe.poll(seconds):
                 self._received.append(self._process.pipe.recv())
@@ -179,13 +187,13 @@ class BackgroundProcess:
         return bool(waiting_rounds)
 
     def _is_over(self, pipe: Connection, seconds: float) -> bool:
-        """Wait for a message for at most some seconds; return True if training has ended."""
+        """Wait up to ``seconds`` for a message; return True if training has ended."""
         try:
             while pipe.poll(seconds):
                 seconds = 0.0
                 if pipe.recv() == _END:
                     return True
             # Another forked process may hold the pipe open, which hides its end.
-            return has_ended(self._process.program)
+            return has_ended(self._process.owner_pid)
         except (EOFError, OSError):
             return True

@@ -36,7 +36,7 @@ class DetachedProcess:
     is meant for the program.
 
     Attributes:
-        program: Process id of the program.
+        owner_pid: Process id of the program.
         pid: Process id of the forked process; 0 if it does not run.
         pipe: Pipe to the forked process; None if it does not run.
         n_starts: Number of times that the process was started.
@@ -44,24 +44,24 @@ class DetachedProcess:
     """
 
     def __init__(
-        self, serve: Callable[[Connection], None], *, seconds: float, keeps: Sequence[int] = ()
+        self, serve: Callable[[Connection], None], *, seconds: float, open_files: Sequence[int] = ()
     ) -> None:
         """Store the settings; :meth:`start` forks the process.
 
         Args:
             serve: Function that the process runs with its end of the pipe.
             seconds: Estimate of the time that a computation takes.
-            keeps: Descriptors of files that the process keeps open.
+            open_files: Descriptors of files that the process keeps open.
         """
-        self._serve, self._keeps = serve, tuple(keeps)
-        self.program, self.pid, self.n_starts = os.getpid(), 0, 0
+        self._serve, self._open_files = serve, tuple(open_files)
+        self.owner_pid, self.pid, self.n_starts = os.getpid(), 0, 0
         self.pipe: Connection | None = None
         self.patience = max(_MIN_PATIENCE, 20 * seconds)
 
     @property
-    def is_in_program(self) -> bool:
+    def is_owner_process(self) -> bool:
         """False in processes forked from the program, such as those of a data loader."""
-        return os.getpid() == self.program
+        return os.getpid() == self.owner_pid
 
     def start(self) -> None:
         """Fork the process, unless it runs or was started too often; a failed fork is a start."""
@@ -119,7 +119,7 @@ class DetachedProcess:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-                _close_others([pipe.fileno(), *self._keeps])
+                _close_others([pipe.fileno(), *self._open_files])
                 warnings.simplefilter("ignore")
                 torch.set_num_threads(1)
                 pipe.send(os.getpid())
@@ -154,7 +154,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _close_others(keeps: Sequence[int]) -> None:
+def _close_others(open_files: Sequence[int]) -> None:
     """Close the program's other open files: output, ports, locks of other recordings.
 
     The null device takes the place of each file. Otherwise an object of the program that closes its
@@ -164,7 +164,7 @@ def _close_others(keeps: Sequence[int]) -> None:
     folder = next((path for path in ("/proc/self/fd", "/dev/fd") if os.path.isdir(path)), None)
     for name in os.listdir(folder) if folder else ():
         number = int(name)
-        if number not in (null_device, *keeps):
+        if number not in (null_device, *open_files):
             # The descriptor of the listing itself is closed by now, and fails here.
             with suppress(OSError):
                 os.fstat(number)

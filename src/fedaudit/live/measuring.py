@@ -124,9 +124,9 @@ class Measuring:
         has_waiting = bool(waiting(self._folder))
         if self._when == "background" and self._lock is not None:
             # The background process must keep the lock's file open.
-            keeps = [self._lock.descriptor]
+            open_files = [self._lock.descriptor]
             self._background = BackgroundProcess(
-                self._folder, self._measure_file, self._seconds_per_round, keeps
+                self._folder, self._measure_file, self._seconds_per_round, open_files
             )
             if has_waiting:
                 self._background.notify()

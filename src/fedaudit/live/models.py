@@ -10,7 +10,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, FORGOTTEN, UNTOLD
+from fedaudit.core.metric_names import DESTROYED, FORGOTTEN, INCONCLUSIVE, NO_LEAK_BEFORE
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.tasks import CLASSIFICATION, Task
@@ -279,7 +279,7 @@ def unlearning(
         is_forgotten=samples.owner != NOBODY,
         margin=margin,
     )
-    if figures.verdict in (FORGOTTEN, UNTOLD, CANNOT_TELL) and _is_destroyed(accuracy):
+    if figures.verdict in (FORGOTTEN, NO_LEAK_BEFORE, INCONCLUSIVE) and _is_destroyed(accuracy):
         figures = figures._replace(verdict=DESTROYED)
     return UnlearnedModel(figures, utility, task.utility.name)
 

@@ -96,7 +96,7 @@ class PreparingProcess:
     def prepare(self, base: Model) -> None:
         """Start the part of the measurement that depends only on the received model."""
         can_prepare = any(isinstance(signal, Prepares) for signal in self._signals)
-        if can_prepare and self._process.is_in_program and self._base.write(base.tensors()):
+        if can_prepare and self._process.is_owner_process and self._base.write(base.tensors()):
             self._process.start()
             self._process.send(_RECEIVED)
 
@@ -125,7 +125,7 @@ class PreparingProcess:
 
     def close(self) -> None:
         """End the process."""
-        if self._process.is_in_program:
+        if self._process.is_owner_process:
             self._process.send(_END)
             self._process.disconnect()
 
@@ -135,7 +135,7 @@ class PreparingProcess:
         The process measures no signal if it does not run, or has prepared another model.
         """
         process = self._process
-        if not process.is_in_program or process.pipe is None or len(seen.exposed) != 1:
+        if not process.is_owner_process or process.pipe is None or len(seen.exposed) != 1:
             return []
         ((client, exposed),) = seen.exposed.items()
         if exposed.base is None or exposed.update is None:
@@ -186,7 +186,7 @@ class PreparingProcess:
                         pipe.send(self._answer(message, received))
                 elif steps is not None:
                     steps = steps if next(steps, self) is None else None
-                elif has_ended(self._process.program):
+                elif has_ended(self._process.owner_pid):
                     # Another forked process may hold the pipe open, which hides its end.
                     return
 

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import (
-    CANNOT_TELL,
     DESTROYED,
     FORGOTTEN,
+    INCONCLUSIVE,
+    NO_LEAK_BEFORE,
     NOT_FORGOTTEN,
-    OVERDONE,
-    UNTOLD,
+    OVERCORRECTED,
 )
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
 from fedaudit.metrics.roc import as_scores, as_truth
@@ -86,16 +86,16 @@ def unlearned(
 
     Forgotten and unseen samples must be identically distributed, for example if a fair coin decided
     which samples were trained on. The reference is a model that never saw the forgotten samples.
-    The verdicts are:
+    The excess is the AUC after unlearning minus the AUC of the reference. The verdicts are:
 
     - "forgotten" if the whole equivalence interval of the excess lies within the margin. If the
       true excess is the margin or larger, this verdict has a probability of at most 5 %.
     - "not forgotten" if the excess is above 0 (one-sided, 5 %) and may exceed the margin.
     - "overdone" if the interval lies below minus the margin: the model fits forgotten samples
       worse than unseen ones.
-    - "told nothing before" if the whole interval lies within the margin, but the score did not
-      distinguish forgotten from unseen samples before unlearning either.
-    - "cannot be told" in all other cases.
+    - "told nothing before" (no leak before) if the whole interval lies within the margin, but the
+      score did not distinguish forgotten from unseen samples before unlearning either.
+    - "cannot be told" (inconclusive) in all other cases.
 
     Args:
         before: Scores of forgotten and unseen samples from the model before unlearning, larger for
@@ -166,7 +166,7 @@ def require_margin(margin: float) -> None:
 def unlearning_verdict(
     low: float, high: float, *, margin: float, leaked_before: bool, above: bool | None = None
 ) -> str:
-    """Return the verdict on the excess over the reference.
+    """Return the verdict on the excess: the AUC after unlearning minus that of the reference.
 
     Args:
         low: Lower limit of the equivalence interval of the excess.
@@ -178,10 +178,10 @@ def unlearning_verdict(
             By default the lower limit decides.
     """
     if -margin < low and high < margin:
-        return FORGOTTEN if leaked_before else UNTOLD
+        return FORGOTTEN if leaked_before else NO_LEAK_BEFORE
     if low > 0 if above is None else above:
         return NOT_FORGOTTEN
-    return OVERDONE if high < -margin else CANNOT_TELL
+    return OVERCORRECTED if high < -margin else INCONCLUSIVE
 
 
 def verdict_words(verdict: str, margin: float) -> str:
@@ -190,9 +190,10 @@ def verdict_words(verdict: str, margin: float) -> str:
     return {
         FORGOTTEN: f"forgotten as far as this score measures: within ±{margin:g} of the reference",
         NOT_FORGOTTEN: "not forgotten: more distinguishable from unseen samples than the reference",
-        OVERDONE: "overdone: the model fits the samples worse than unseen ones, which exposes them",
-        UNTOLD: "nothing to say: the score did not distinguish the samples before either",
+        OVERCORRECTED: "overdone: the model fits the samples worse than unseen ones, which exposes "
+        "them",
+        NO_LEAK_BEFORE: "nothing to say: the score did not distinguish the samples before either",
         DESTROYED: "model destroyed: it no longer predicts better than guessing, so that its "
         "scores carry no information",
-        CANNOT_TELL: f"{CANNOT_TELL}: the interval reaches beyond ±{margin:g}; take more samples",
+        INCONCLUSIVE: f"{INCONCLUSIVE}: the interval reaches beyond ±{margin:g}; take more samples",
     }[verdict]

@@ -165,8 +165,8 @@ def _refuse_unreadable(partial: Path, path: Path) -> None:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     except ValueError as error:
         raise BadInput(
-            f"{path} could not be read back ({error}), and is not written; audit fewer clients or "
-            "samples, or measure fewer rounds"
+            f"{path} was not saved, because it could not be read again later ({error}); audit "
+            "fewer clients or samples, or measure fewer rounds"
         ) from error
 
 
@@ -215,9 +215,10 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             for name in order:
                 shape = stored.get_slice(name).get_shape()
                 if not is_allowed_shape(shape):
-                    # An empty tensor may have another dimension that overflows.
+                    # Torch cannot read some empty tensors with a very large dimension.
                     raise ValueError(
-                        f"a tensor without values has the shape {str(list(shape))[:80]}"
+                        "an empty tensor has impossibly large dimensions: its shape is "
+                        f"{str(list(shape))[:80]}"
                     )
             tensors = {name: stored.get_tensor(name) for name in order}
         if expected is not None and expected != digest_of(tensors, notes):
@@ -260,7 +261,7 @@ def has_hash(path: Path) -> bool:
 
 
 def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
-    """Return the SHA-256 of tensors with their names and of notes, whatever the order in a file."""
+    """Return a SHA-256 over named tensors and notes, independent of their order in the file."""
     digest = hashlib.sha256(json.dumps(sorted(notes.items())).encode())
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()

@@ -461,7 +461,7 @@ class Extension:
 
 
 @dataclass(frozen=True)
-class Work:
+class Resources:
     """Resources for running a study. They change at most the last digits of results.
 
     Attributes:

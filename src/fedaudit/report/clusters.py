@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.caveats import clusters_doubted
+from fedaudit.report.deciding.caveats import are_cluster_risks_doubted
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, name_cell, shortened
 from fedaudit.report.tables.cells import estimate_table, value_cell
@@ -131,7 +131,7 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
 def cluster_table(record: Record) -> Grid:
     """Return a table of all figures by group, and by study if there are several."""
     studies, notes, order = clusterings(record), Footnotes(), list(FIGURES)
-    failed = clusters_doubted(record)
+    failed = are_cluster_risks_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]
     figures = [(label, mean) for study, label in labels for mean in study.means.values()]
     columns = [

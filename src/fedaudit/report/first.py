@@ -297,7 +297,7 @@ def _size_and_tone(size: evidence.Size | None, otherwise: str) -> tuple[str, str
 
 def _cluster_tiles(record: Record) -> list[Tile]:
     studies, rows = clusters.clusterings(record), list[tuple[str, Estimate, str, str, str]]()
-    if caveats.clusters_doubted(record):
+    if caveats.are_cluster_risks_doubted(record):
         return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
     for study in studies:
         label = clusters.label_of(study, studies)

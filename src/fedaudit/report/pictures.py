@@ -13,7 +13,7 @@ from fedaudit.report.comparison.tradeoffs import (
     strongest_entry,
     tradeoffs,
 )
-from fedaudit.report.deciding.caveats import clusters_doubted, figures_by_side
+from fedaudit.report.deciding.caveats import are_cluster_risks_doubted, figures_by_side
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, client_label
 from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
@@ -246,7 +246,7 @@ _CLUSTER_LOOKS = {
 
 
 def _clusters(record: Record) -> Picture:
-    studies, is_doubted = clusterings(record), clusters_doubted(record)
+    studies, is_doubted = clusterings(record), are_cluster_risks_doubted(record)
     lines = [
         line
         for study in studies

@@ -5,7 +5,7 @@ Three models are compared: before deletion, after deletion, and retrained withou
 
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
+from fedaudit.core.metric_names import DESTROYED, INCONCLUSIVE, NOT_FORGOTTEN, OVERCORRECTED
 from fedaudit.report import wording
 from fedaudit.report.deciding.caveats import units_of
 from fedaudit.report.evidence import outcomes_of
@@ -52,13 +52,13 @@ def deletion_verdict(record: Record, figures_verdict: str) -> str:
 
     A destroyed model predicts no better than guessing, so it reveals nothing about any sample.
     """
-    verdict = figures_verdict or CANNOT_TELL
+    verdict = figures_verdict or INCONCLUSIVE
     failed = outcomes_of(record.controls).failed
     may_hide_leaks = all(result.control in HIDES_LEAKS for result in failed)
     # If such a control fails, AUCs may be too low. The verdict "not forgotten" is still valid.
     if failed and not (verdict == NOT_FORGOTTEN and may_hide_leaks):
         return WITHHELD
-    shows_change = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
+    shows_change = verdict.startswith((NOT_FORGOTTEN, OVERCORRECTED))
     return DESTROYED if not shows_change and unlearning.is_destroyed(record) else verdict
 
 

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.core.metric_names import CANNOT_TELL, FORGOTTEN, NOT_FORGOTTEN, OVERDONE, UNTOLD
+from fedaudit.core.metric_names import (
+    FORGOTTEN,
+    INCONCLUSIVE,
+    NO_LEAK_BEFORE,
+    NOT_FORGOTTEN,
+    OVERCORRECTED,
+)
 from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import is_near_guessing, most_frequent_class
 from fedaudit.results.record import Record
@@ -14,10 +20,10 @@ UNLEARNING = "unlearning"
 BEFORE, AFTER, RETRAINED, BOTH = "before", "after", "retrained", "before and after"
 """Points of these figures: the model that the adversary attacks, or the two models together."""
 
-_BY_SEVERITY = (NOT_FORGOTTEN, OVERDONE, CANNOT_TELL, FORGOTTEN, UNTOLD)
-WITHOUT_EVIDENCE = (FORGOTTEN, UNTOLD, CANNOT_TELL)
+_BY_SEVERITY = (NOT_FORGOTTEN, OVERCORRECTED, INCONCLUSIVE, FORGOTTEN, NO_LEAK_BEFORE)
+WITHOUT_EVIDENCE = (FORGOTTEN, NO_LEAK_BEFORE, INCONCLUSIVE)
 """Verdicts without evidence of incomplete unlearning."""
-_VERDICTS_BY_NOTE = {"nothing to say": UNTOLD}
+_VERDICTS_BY_NOTE = {"nothing to say": NO_LEAK_BEFORE}
 
 
 class UnlearningRow(NamedTuple):
@@ -80,7 +86,7 @@ def unlearning_rows(record: Record) -> list[UnlearningRow]:
 def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
     """Return the most severe verdict of all attacks and targets."""
     verdicts = {row.verdict for row in rows}
-    return next((verdict for verdict in _BY_SEVERITY if verdict in verdicts), CANNOT_TELL)
+    return next((verdict for verdict in _BY_SEVERITY if verdict in verdicts), INCONCLUSIVE)
 
 
 def is_destroyed(record: Record) -> bool:

@@ -90,10 +90,10 @@ def test_without_the_number_of_features_there_is_no_guarantee(defense: LocalDP) 
     if isinstance(defense, LdpGaussian):  # It does not depend on that number.
         return
     unknown = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
-    with pytest.raises(BadInput, match="number of features of a sample"):
+    with pytest.raises(BadInput, match="number of features per sample"):
         defense.guarantee(unknown, delta=1e-5)
     empty = Plan(architecture=NET, shape=(3, 0), classes=2, rounds=1)
-    with pytest.raises(BadInput, match="number of features of a sample"):
+    with pytest.raises(BadInput, match="number of features per sample"):
         defense.refuse_misfit(empty)
 
 

@@ -44,10 +44,18 @@ def with_canaries(
     targets: Sequence[ClientId],
     kind: str,
 ) -> Deal:
-    """Turn the audited samples of a deal into canaries, and draw a fair coin for each.
+    """Turn the audited samples into canaries, and draw a fair coin for each.
 
-    No client of the deal may train on an audited sample. The canaries are divided equally among
-    the targets.
+    The canaries are divided equally among the targets. A target trains on those of its canaries
+    whose coin shows heads.
+
+    Args:
+        deal: The samples of each client and the audit set. No client may train on an audited
+            sample yet.
+        dataset: Data set of the samples.
+        seed: Root seed of all choices.
+        targets: Audited clients.
+        kind: "mislabelled" or "noise"; see :func:`canaries`.
 
     Raises:
         BadInput: The kind does not exist.
@@ -58,7 +66,8 @@ def with_canaries(
     audit, rng = deal.audit, seeded(seed, "canary records")
     samples = audit.samples
     has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
-    # Not dataset.classes, which a deal by client multiplies by the number of clients.
+    # With deal_by_code, labels are pairs of code and class, and dataset.classes is the number of
+    # pairs. Targets are always classes.
     classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
     if classes < 2:
         raise Unsupported(
@@ -68,22 +77,23 @@ def with_canaries(
     if kind == "noise":
         if samples.has_whole_numbers or samples.inputs is not None:
             raise Unsupported(
-                "noise has no tokens and no named inputs; use canaries of the kind 'mislabelled'"
+                "noise cannot replace tokens or several named inputs; use canaries of the kind "
+                "'mislabelled'"
             )
         samples = samples.replace(features=_noise_like(samples, dataset, rng))
     # Never 0 modulo the number of classes, so that every label is wrong.
     label_shift = torch.randint(1, classes, (len(samples),), generator=rng)
     samples = samples.replace(targets=(samples.targets + label_shift) % classes)
     coin_rng = seeded_numpy(seed, "canary coins")
-    panel = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
-    owner = np.where(coin_rng.random(len(samples)) < 0.5, panel, NOBODY)
+    coin_client = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
+    owner = np.where(coin_rng.random(len(samples)) < 0.5, coin_client, NOBODY)
     clients = dict(deal.clients)
     for client in targets:
         canaries_of_client = samples.take(torch.from_numpy(owner == client))
         joined = Samples.joined(deal.clients[client], canaries_of_client)
         order = seeded_numpy(seed, "order with canaries", client).permutation(len(joined))
         clients[client] = joined.take(torch.from_numpy(order))
-    return replace(deal, clients=clients, audit=AuditSet(samples, owner, panel, audit.group))
+    return replace(deal, clients=clients, audit=AuditSet(samples, owner, coin_client, audit.group))
 
 
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:

@@ -129,14 +129,14 @@ class LocalDP(ConfiguredDefense):
         if are_integers:
             raise BadInput(
                 f"{type(self).__name__} perturbs real numbers, but the features are whole numbers, "
-                "such as tokens or classes; give features as floating point, or leave it out"
+                "such as tokens or classes; give features as floating point, or remove this defense"
             )
 
     def _require_features(self, features: int) -> None:
         if features < 1:
             raise BadInput(
-                f"the guarantee of {type(self).__name__} depends on the number of features of a "
-                f"sample, at least 1, got {features}; give their number"
+                f"the guarantee of {type(self).__name__} depends on the number of features per "
+                f"sample, which must be at least 1; got {features}"
             )
 
 

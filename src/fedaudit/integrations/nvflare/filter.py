@@ -118,7 +118,7 @@ class RecordingFilter(Filter):
     """Filter that records results and the models that sites were sent.
 
     Use ``recipe.add_server_input_filter(RecordingFilter(record, "runs/mine"), tasks=["train"])``,
-    where ``record`` is a function of a module that takes a folder and returns a recorder of
+    where ``record`` is a module-level function that takes a folder and returns a recorder of
     :func:`fedaudit.record`. Uploads are recorded as they arrive at the filter: add it after filters
     that decrypt and before filters that add noise.
 
@@ -141,8 +141,9 @@ class RecordingFilter(Filter):
             recorder: Function that creates the recorder for a folder, in a module that the server
                 can import, or its name as ``module:function``.
             folder: Folder of the recording on the server.
-            sites: The client of each site, by the site's name. By default the client of the same
-                name if audited clients have names, else the number at the end of the site's name.
+            sites: Maps names of sites to clients. By default, a site is the client of the same name
+                or, if audited clients have numbers, the client with the number at the end of the
+                site's name.
             task: Name of the task in which sites train.
             reads_metrics: Whether training metrics of sites are compared with the recorder's
                 values. Pass False if filters of sites add noise or clip.
@@ -163,7 +164,9 @@ class RecordingFilter(Filter):
         return str(JobTargetType.SERVER)
 
     def add_to_fed_job(self, job: "FedJob", ctx: "JobCtx", **kwargs: object) -> None:
-        """Add the filter to a job, without fedaudit's own files.
+        """Add the filter to a job.
+
+        The job does not contain fedaudit's source, which must be installed on the server.
 
         Raises:
             BadInput: The filter is added as another kind of filter, or for other tasks.

@@ -50,10 +50,11 @@ class _OpenRound(OpenRound[str]):
 
 
 class NvflareLedger:
-    """Ledger of one round at a time.
+    """Ledger that passes NVFlare's rounds to a recorder, one at a time.
 
-    The ledger never stops training: the recorder warns of faults, and raises errors only if it is
-    strict.
+    NVFlare reports each task and each result separately. The ledger collects them until the round
+    ends, and then passes the clients' models to the recorder, which takes whole rounds. The ledger
+    never stops training: the recorder warns of faults, and raises errors only if it is strict.
     """
 
     def __init__(

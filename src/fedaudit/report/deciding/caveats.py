@@ -56,13 +56,15 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 def is_defended(record: Record) -> bool:
     """Return True if all figures on membership, sources and clusters are of defended runs."""
-    defenses = [figure.defense for figure in evidence.main_figures(record)] + run_defenses(record)
+    defenses = [figure.defense for figure in evidence.main_figures(record)] + defenses_of_runs(
+        record
+    )
     # A record without such figures can be on canary clients alone.
     defenses = defenses or [figure.defense for figure in record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
 
 
-def run_defenses(record: Record) -> list[str]:
+def defenses_of_runs(record: Record) -> list[str]:
     """Return the defense of each source-inference run and each clustered-learning run."""
     return [run.defense for run in record.sources] + [run.defense for run in record.clusters]
 
@@ -70,7 +72,7 @@ def run_defenses(record: Record) -> list[str]:
 def hardly_learned(
     record: Record, least: float = guessing.LEAST_LEARNED
 ) -> list[guessing.NearGuessing]:
-    """Return the rows whose training accuracy is near guessing and that no attack succeeds on."""
+    """Return near-chance training accuracies of runs on which no attack succeeds."""
     leaking = leaking_defenses(record)
     return [row for row in guessing.near_guessing(record, least) if row.defense not in leaking]
 
@@ -88,8 +90,8 @@ def leaking_defenses(record: Record) -> set[str]:
     return above | risky
 
 
-def clusters_doubted(record: Record) -> bool:
-    """Return True if a control that covers all attacks failed, so no model's risk is reliable."""
+def are_cluster_risks_doubted(record: Record) -> bool:
+    """Return True if no risk of a cluster model is reliable: a control of all attacks failed."""
     return any(not result.attack for result in evidence.outcomes_of(record.controls).failed)
 
 
@@ -143,7 +145,7 @@ def coverage_gaps(record: Record) -> str:
 
 
 def omissions(record: Record) -> list[str]:
-    """Return texts on clients that were not attacked by choice, and on a recorder left open."""
+    """Return texts on clients that were deliberately not attacked, and a recorder left open."""
     coverage, texts = record.coverage, []
     if coverage is not None and coverage.unattacked:
         texts.append(f"Not attacked, by choice: {client_list(coverage.unattacked)}")

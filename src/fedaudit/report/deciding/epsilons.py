@@ -105,7 +105,7 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
     if measured := _measured(record, of_run, "client"):
         lead = measured[0].bound
         claim = of_run(metric_names.CLAIMED_CLIENT_EPSILON, like=lead)
-        deployed = of_run(metric_names.CLAIMED_CLIENT_EPSILON_ALONE, like=lead)
+        deployed = of_run(metric_names.CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES, like=lead)
         bounds.append(_bounds("client", measured, claim, "claimed", deployed))
     if measured := _measured(record, of_run, "sum"):
         # A positive bound comes before a trivial bound of 0.

@@ -78,7 +78,7 @@ def reliable_findings(record: Record, every: tuple[Finding, ...]) -> tuple[Findi
         return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
     if not evidence.outcomes_of(record.controls).failed:
         return every
-    with_doubt = "clusters" if caveats.clusters_doubted(record) else ""
+    with_doubt = "clusters" if caveats.are_cluster_risks_doubted(record) else ""
     leaks = [f for f in every if f.status in LEAKS and f.topic != with_doubt]
     return tuple(leaks) or (_fixed("failed", "control failed"),)
 

@@ -10,10 +10,10 @@ from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.caveats import (
     client_list,
     coverage_gaps,
+    defenses_of_runs,
     failed_control_notes,
     hardly_learned,
     omissions,
-    run_defenses,
     unit_of,
     units_of,
 )
@@ -141,7 +141,7 @@ def audited_samples(record: Record) -> str:
 
 
 def _defenses(record: Record) -> str:
-    used = [figure.defense for figure in record.findings] + run_defenses(record)
+    used = [figure.defense for figure in record.findings] + defenses_of_runs(record)
     names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
     if not names:
         return ""

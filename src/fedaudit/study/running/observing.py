@@ -31,7 +31,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import estimated_bytes
 from fedaudit.observe.usage import record_usage
 from fedaudit.observe.views import seen_from
-from fedaudit.plan.parts import Setup, Work
+from fedaudit.plan.parts import Resources, Setup
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import MeasureRound, measure_round, measuring_on
 from fedaudit.study.running.pictures import store_pictures
@@ -69,14 +69,14 @@ def refuse_unmeasured(runs: Iterable[Setup]) -> None:
 
 
 def with_all_signals(
-    run: Setup, stored: Sequence[Stored], work: Work, notes: Callable[[str], None]
+    run: Setup, stored: Sequence[Stored], resources: Resources, notes: Callable[[str], None]
 ) -> list[Stored]:
     """Return measured rounds with all signals of a run; measure missing signals on stored updates.
 
     Args:
         run: The run.
         stored: Its measured rounds. Signals that only other studies need are dropped.
-        work: Device and progress.
+        resources: Device and progress.
         notes: Called with a note for the record, if signals were measured on stored updates.
 
     Raises:
@@ -87,12 +87,12 @@ def with_all_signals(
     missing = [signal for signal in run.signals if signal.name not in stored[0].measured.signals]
     added: Sequence[Mapping[str, Tensor]] = [{}] * len(stored)
     if missing and run.study.audit.keep == "full":
-        if measuring_device(stored) != work.device.type:
+        if measuring_device(stored) != resources.device.type:
             raise BadInput(
                 f"{missing[0].name} must be measured on the same kind of device as {run.folder}: "
                 f"give {assignment('device', measuring_device(stored))}"
             )
-        rounds = measure_kept_updates(run, stored, missing, work)
+        rounds = measure_kept_updates(run, stored, missing, resources)
         added = [round.signals for round in rounds]
         notes(
             f"The last digits of {', '.join(signal.name for signal in missing)} of seed "
@@ -107,7 +107,7 @@ def with_all_signals(
 
 
 def measure_kept_updates(
-    run: Setup, stored: Sequence[Stored], signals: Sequence[Signal], work: Work
+    run: Setup, stored: Sequence[Stored], signals: Sequence[Signal], resources: Resources
 ) -> list[MeasuredRound]:
     """Measure signals on the updates that a run stored.
 
@@ -116,7 +116,7 @@ def measure_kept_updates(
     """
     rounds = seen_from(read_rounds(run.folder, run.algorithm.architecture), run.view)
     phase, total = f"seed {run.seed}: new signals", len(stored)
-    work.progress(phase, 0, total)
+    resources.progress(phase, 0, total)
     measured = []
     for round in rounds:
         if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
@@ -124,8 +124,8 @@ def measure_kept_updates(
                 f"round {round.index} stored in {run.folder} is damaged: it has clients that the "
                 "run does not have; restore the folder from a copy, or run the study again"
             )
-        measured.append(measure_round(round, signals, run.deal.measured, device=work.device))
-        work.progress(phase, len(measured), total)
+        measured.append(measure_round(round, signals, run.deal.measured, device=resources.device))
+        resources.progress(phase, len(measured), total)
     if [(new.index, new.clients) for new in measured] != [
         (old.measured.index, old.measured.clients) for old in stored
     ]:
@@ -182,7 +182,7 @@ def results_needed(runs: Sequence[Setup]) -> int:
     return total
 
 
-def observe(run: Setup, work: Work) -> list[Stored]:
+def observe(run: Setup, resources: Resources) -> list[Stored]:
     """Train and measure a run, and return all measured rounds.
 
     A stopped run resumes after its last complete round.
@@ -191,24 +191,24 @@ def observe(run: Setup, work: Work) -> list[Stored]:
         BadInput: The folder belongs to another run, or the disk is full.
         Damaged: A file in the folder cannot be read.
     """
-    rounds, key = run.study.training.rounds, run.key(work.device.type)
-    stream = run.simulate(work.engine, work.device, run.folder / "checkpoint.safetensors")
+    rounds, key = run.study.training.rounds, run.key(resources.device.type)
+    stream = run.simulate(resources.engine, resources.device, run.folder / "checkpoint.safetensors")
     for extension in run.extensions:
-        stream = extension.watch(stream, run, key, work.progress)
+        stream = extension.watch(stream, run, key, resources.progress)
     stream = record_usage(stream, run.deal.clients, run.folder, key)
     split = evaluation_split(run)
     phase = f"seed {run.seed}: training rounds"
     done = 0
-    work.progress(phase, done, rounds)
-    with _measuring(run, work) as measuring:
+    resources.progress(phase, done, rounds)
+    with _measuring(run, resources) as measuring:
         for round in seen_from(stream, run.view):
             if round.index in run.measured_rounds:
-                _measure(run, round, split, work.device, measuring)
+                _measure(run, round, split, resources.device, measuring)
             done = round.index
             del round  # Frees its models while the next round is trained.
-            work.progress(phase, done, rounds)
+            resources.progress(phase, done, rounds)
     if not done:  # All rounds were trained before this start.
-        work.progress(phase, 0, 0)
+        resources.progress(phase, 0, 0)
     return stored_rounds(run)
 
 
@@ -248,23 +248,25 @@ def stored_rounds(run: Setup) -> list[Stored]:
 
 
 @contextmanager
-def _measuring(run: Setup, work: Work) -> Iterator[MeasureRound]:
+def _measuring(run: Setup, resources: Resources) -> Iterator[MeasureRound]:
     """Yield the function that measures audited samples in a round, maybe in other processes."""
     samples = run.deal.measured
     # All rounds in a folder must have the same signals. If attacks with other signals were added
     # since the first round, these are measured later on stored updates.
     measured = signal_names(run.folder)
     signals = tuple(signal for signal in run.signals if not measured or signal.name in measured)
-    if work.measuring is not None:
-        with measuring_on(work.measuring, signals, samples, count=work.workers) as measuring:
+    if resources.measuring is not None:
+        with measuring_on(
+            resources.measuring, signals, samples, count=resources.workers
+        ) as measuring:
             yield measuring
         return
     yield partial(
         measure_round,
         signals=signals,
         samples=samples,
-        workers=work.workers,
-        device=work.device,
+        workers=resources.workers,
+        device=resources.device,
     )
 
 

@@ -21,7 +21,7 @@ from fedaudit.observe.measurements import (
     warn_of_unhashed,
 )
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.plan.parts import FitContext, MeasuredRun, Setup, Work
+from fedaudit.plan.parts import FitContext, MeasuredRun, Resources, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
@@ -92,7 +92,7 @@ def contradicting_signals(
             run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
             refuse_other_data(run)
             stored = stored_rounds(run)
-            measured = measure_kept_updates(run, stored, run.signals, Work())
+            measured = measure_kept_updates(run, stored, run.signals, Resources())
             for old, new in zip(stored, measured, strict=True):
                 if names := sorted(_differing_signals(old.measured, new)):
                     contradictions.append(
@@ -165,7 +165,7 @@ def reattack(
         >>> {row.attack for row in record.estimates if row.attack}
         {'blackbox-loss'}
     """
-    work = Work(device=device, progress=progress)
+    resources = Resources(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
         _refuse_untrusted(recording, names, trusted=trust)
         clock = Clock()
@@ -177,10 +177,10 @@ def reattack(
         for seed in study.seeds:
             run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
             refuse_other_data(run)
-            rounds = with_all_signals(run, stored_rounds(run), work, notes.append)
+            rounds = with_all_signals(run, stored_rounds(run), resources, notes.append)
             warn_of_unhashed(run.folder, log)
             run = _drop_unmeasured_attacks(run, rounds, is_required=bool(names))
-            run = _fit_attacks(run, recording, work, log, is_required=bool(names))
+            run = _fit_attacks(run, recording, resources, log, is_required=bool(names))
             measured.append(MeasuredRun(run, rounds))
         # An attack that is refused in one run is dropped in all runs. Otherwise, a mean over some
         # runs could be misread as a mean over all runs.
@@ -191,8 +191,10 @@ def reattack(
             )
             for run, rounds in measured
         ]
-        check = partial(_refuse_overwriting, out, parts.study)
-        return conclude(measured, out, work, clock, log, notes=notes, check=check)
+        before_writing = partial(_refuse_overwriting, out, parts.study)
+        return conclude(
+            measured, out, resources, clock, log, notes=notes, before_writing=before_writing
+        )
 
 
 def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
@@ -273,7 +275,12 @@ def refuse_other_data(run: Setup) -> None:
 
 
 def _fit_attacks(
-    run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, is_required: bool
+    run: Setup,
+    recording: Path,
+    resources: Resources,
+    log: Callable[[str], None],
+    *,
+    is_required: bool,
 ) -> Setup:
     """Fit attacks that use federations of the adversary.
 
@@ -281,7 +288,7 @@ def _fit_attacks(
     """
     for extension in run.extensions:
         context = FitContext(
-            partial(_measured_federation, recording, extension.table), work.progress
+            partial(_measured_federation, recording, extension.table), resources.progress
         )
         dependent = [name for name, attack in run.attacks.items() if extension.is_needed_by(attack)]
         try:

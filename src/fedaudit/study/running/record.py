@@ -26,7 +26,7 @@ from fedaudit.observe.measurements import Stored, rounds_with, stacked
 from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.plan.identity import config_of, settings_of
 from fedaudit.plan.named import assigns_classes
-from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
+from fedaudit.plan.parts import Extension, MeasuredRun, Resources, Setup
 from fedaudit.plan.sections import ServerSection
 from fedaudit.results import aggregate
 from fedaudit.results.aggregate import average_each, average_runs
@@ -60,25 +60,25 @@ _MOST_CLIENTS = 50
 def conclude(
     measured_runs: Sequence[MeasuredRun],
     out: Path,
-    work: Work,
+    resources: Resources,
     clock: Clock,
     log: Callable[[str], None],
     *,
     notes: Sequence[str] = (),
-    check: Callable[[], str | None],
+    before_writing: Callable[[], str | None],
 ) -> Record:
     """Compute figures and controls from measured rounds, and write record and scores.
 
     Args:
         measured_runs: Runs of one study, with their measured rounds.
         out: Folder of the record.
-        work: Engine, device and progress of controls.
+        resources: Engine, device and progress of controls.
         clock: Clock for the times in the record.
         log: Called with lines of text for the user.
         notes: Sentences on what was not tested, or differs from a separate run.
-        check: Called before anything is written, while the folder is locked. It raises if another
-            process has written a record in the meantime, since that record would be lost. It
-            returns a description of the record that is replaced.
+        before_writing: Called before anything is written, while the folder is locked. It raises if
+            another process has written a record in the meantime, since that record would be lost.
+            It returns a description of the record that is replaced.
     """
     # Create the folder first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
@@ -92,22 +92,22 @@ def conclude(
         targets = () if needs_all else run.study.audit.targets
         measured = stacked((round.measured for round in rounds), about=targets)
         if run.on_membership:
-            analyse(run, measured, findings, work.progress)
+            analyse(run, measured, findings, resources.progress)
         if run.on_source:
             from fedaudit.evaluation.source import source_controls, source_results
 
             last = rounds[-1].notes
-            sources += source_results(run, measured, findings.failed, last, work.progress)
+            sources += source_results(run, measured, findings.failed, last, resources.progress)
         log(f"seed {run.seed}: controls")
         if run.on_membership:
-            checks += controls(run, findings, work.device, work.progress)
+            checks += controls(run, findings, resources.device, resources.progress)
         if run.on_source:
-            checks += source_controls(run, work.device)
+            checks += source_controls(run, resources.device)
         checks += reported_controls(run, rounds)
         checks += peer_controls(run, rounds)
         if run.study.figures.planted_leak:
             log(f"seed {run.seed}: a twin run with a planted leak")
-            checks += planted_leak(run, work)
+            checks += planted_leak(run, resources)
         used = read_usage(run.folder, run_with_rounds.key)
         usage += [] if used is None else usage_rows(run, used)
     further = list[Estimate]()
@@ -119,10 +119,10 @@ def conclude(
         conclusion = kind.conclude(extended_runs, findings.scores)
         further += conclusion.figures
         checks += conclusion.checks
-    machine = environment(clock, work.device)
+    machine = environment(clock, resources.device)
     record = _assemble(measured_runs, findings, checks, machine, usage, sources, further, notes)
     with exclusive_access(out):
-        replaced = check()
+        replaced = before_writing()
         # The record is written first, because scores without a record are never replaced.
         write_record(record, out / RECORD_FILE)
         runs = [run for run, _ in measured_runs]

@@ -21,7 +21,7 @@ from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.algorithm import shadow_cost
-from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Setup, Work
+from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Resources, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.text import plain
 from fedaudit.study.build import resolve, run_of
@@ -125,7 +125,7 @@ def run_study(
     runs = [run_of(parts, seed, data_dir) for seed in study.seeds]
     for run in runs:
         check_run(run, device)
-    work = _work(engine, workers, study.partition.clients, device, progress)
+    resources = _resources(engine, workers, study.partition.clients, device, progress)
     additions_or_raise(out, study)
     shadows = [federation for run in runs for federation in run.additional_federations]
     runs = [assign_folder(run, out, pool, device.type) for run in runs]
@@ -139,7 +139,7 @@ def run_study(
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
     measured = [
-        MeasuredRun(run, _observe_and_measure(run, work, log, notes.append)) for run in runs
+        MeasuredRun(run, _observe_and_measure(run, resources, log, notes.append)) for run in runs
     ]
     # Each kind of extension is fitted in all runs before the next kind, so that the progress of one
     # kind is shown at a time.
@@ -147,29 +147,33 @@ def run_study(
     folders = {shadow.seed: shadow.folder for shadow in shadows}
     for kind in kinds:
         measured = [
-            measured_run._replace(run=_fit_extension(measured_run.run, kind, folders, work, log))
+            measured_run._replace(
+                run=_fit_extension(measured_run.run, kind, folders, resources, log)
+            )
             for measured_run in measured
         ]
     # Imported here, so that training starts before the modules of the evaluation are loaded.
     from fedaudit.study.running.record import conclude
 
-    check = partial(mark_recorded, out, study)
-    return conclude(measured, out, work, clock, log, notes=notes, check=check)
+    before_writing = partial(mark_recorded, out, study)
+    return conclude(
+        measured, out, resources, clock, log, notes=notes, before_writing=before_writing
+    )
 
 
-def _work(
+def _resources(
     engine: Counted | None, workers: int, clients: int, device: torch.device, progress: Progress
-) -> Work:
+) -> Resources:
     if engine is not None:
-        return Work(engine, engine.count, device, progress, measuring=engine)
+        return Resources(engine, engine.count, device, progress, measuring=engine)
     limit = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
     count = min(limit, clients)
-    return Work(local_engine(count), count, device, progress)
+    return Resources(local_engine(count), count, device, progress)
 
 
 def _observe_and_measure(
     run: Setup,
-    work: Work,
+    resources: Resources,
     log: Callable[[str], None],
     notes: Callable[[str], None] = lambda text: None,
 ) -> list[Stored]:
@@ -179,18 +183,18 @@ def _observe_and_measure(
             stored = stored_rounds(run)
         else:
             write_tensors(run.deal.tensors(), run.folder / "audit.safetensors", private=True)
-            stored = observe(run, work)
-        return with_all_signals(run, stored, work, notes)
+            stored = observe(run, resources)
+        return with_all_signals(run, stored, resources, notes)
 
 
 def _fit_extension(
     run: Setup,
     kind: type[Extension],
     folders: Mapping[int, Path],
-    work: Work,
+    resources: Resources,
     log: Callable[[str], None],
 ) -> Setup:
-    """Fit an extension of a run, for which its additional federations are trained."""
+    """Train the additional federations that an extension needs, then fit it."""
 
     def measure(
         federation: Setup, phase: str, construct: Callable[[], Setup] | None
@@ -198,12 +202,12 @@ def _fit_extension(
         folder = folders[federation.seed]
         log(f"seed {run.seed}: {phase}, in {folder}")
         federation = construct() if construct else federation
-        return _observe_and_measure(replace(federation, folder=folder), work, log)
+        return _observe_and_measure(replace(federation, folder=folder), resources, log)
 
     extension = run.extension(kind)
     if extension is None:
         return run
-    return extension.fit(run, FitContext(measure, work.progress))
+    return extension.fit(run, FitContext(measure, resources.progress))
 
 
 def _log_plan(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
