@@ -423,7 +423,7 @@ class FiguresSection(Section):
 
 
 class Study(Section):
-    """Settings of a study.
+    """Name and seeds of a study, its attacks, and measurements that it can add.
 
     Attributes:
         name: Name of the study and of its folder.
@@ -455,7 +455,8 @@ class Study(Section):
         attack_set: Set of attacks that run if there is no ``[attacks]`` table; by default, the set
             of the installed version.
         code: SHA-256 of the source code of each custom part, which a run fills in. A run with
-            other source code then raises an error. The digest of a module covers its whole file.
+            other source code then raises an error. If importing a part's module has side effects,
+            the digest covers the module's whole file.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]

@@ -251,14 +251,12 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
-        several_runs = record.kind != "games" and len(record.seeds) > 1
         texts.append(_FIXED["risks"].format(risks="; ".join(risks)))
-        texts += [_FIXED["risks_of_runs"]] * several_runs
     rows = tuple(tile[:3] for tile in numbers)
     sizes = _FIXED["sizes"].format(
-        auc=wording.join_and([f"{size.word} from {size.auc:g}" for size in SIZES[1:]]),
-        rate=wording.join_and([f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]]),
-        share=wording.join_and([f"{size.word} from {size.share:.0%}" for size in SIZES[1:]]),
+        auc=", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
+        rate=", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
+        share=", ".join(f"{size.word} from {size.share:.0%}" for size in SIZES[1:]),
     )
     return Section(
         "The answer",
