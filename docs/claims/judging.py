@@ -10,17 +10,7 @@ from typing import Literal, NamedTuple
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from docs.claims.comparing import BY_STUDENT, Figure, counts, figure_of, gap_of, leaks, over_runs
-from docs.claims.data import (
-    Claim,
-    Paper,
-    Regime,
-    Scale,
-    Term,
-    Test,
-    named,
-    regimes,
-    variant_of,
-)
+from docs.claims.data import Claim, Paper, Regime, Scale, Term, Test, named, regimes, variant_of
 from docs.claims.figures import FigureName, rows
 from docs.claims.titles import scale_of
 from fedaudit.metrics.family import holm

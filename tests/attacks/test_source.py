@@ -10,12 +10,7 @@ from torch import Tensor
 
 from fedaudit.attacks.base import SourceRule
 from fedaudit.attacks.rules import OneSidedLikelihood
-from fedaudit.attacks.sia import (
-    SourceAtLast,
-    SourceByProduct,
-    SourceByTail,
-    SourceOnAverage,
-)
+from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.observe.measurements import Measurements

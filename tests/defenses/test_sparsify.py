@@ -4,11 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.values import Params, flat
-from fedaudit.defenses.sparsify import (
-    GradientSparsification,
-    sparse_globally,
-    sparse_per_tensor,
-)
+from fedaudit.defenses.sparsify import GradientSparsification, sparse_globally, sparse_per_tensor
 from fedaudit.observe.round import Update
 from tests.defenses.turns import context
 

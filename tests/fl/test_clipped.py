@@ -220,9 +220,7 @@ def test_opacus_ghost_clipping_agrees(name: str) -> None:
         warnings.simplefilter("ignore")
         grad_sample = pytest.importorskip("opacus.grad_sample")
         from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-    from opacus.optimizers.optimizer_fast_gradient_clipping import (
-        DPOptimizerFastGradientClipping,
-    )
+    from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
 
     plain = net(name)
     for part in plain.modules():

@@ -9,11 +9,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.metrics.games import (
-    gaussian_mechanism,
-    rounds_as_published,
-    rounds_under_a_clip,
-)
+from fedaudit.metrics.games import gaussian_mechanism, rounds_as_published, rounds_under_a_clip
 
 
 def averaged_scores(

@@ -11,12 +11,7 @@ from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.plan.sections import Study
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.games import (
-    EXPECTED_SUCCESS,
-    HELD_OUT,
-    PREDICTED_NEGATIVES,
-    SIGN_SUCCESS,
-)
+from fedaudit.results.games import EXPECTED_SUCCESS, HELD_OUT, PREDICTED_NEGATIVES, SIGN_SUCCESS
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records

@@ -4,11 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import (
-    balanced_accuracy,
-    best_balanced_accuracy,
-    held_out_balanced_accuracy,
-)
+from fedaudit.metrics import balanced_accuracy, best_balanced_accuracy, held_out_balanced_accuracy
 
 
 def test_balanced_accuracy_weighs_both_sides_equally() -> None:

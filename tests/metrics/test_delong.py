@@ -9,11 +9,7 @@ from scipy.stats import binomtest, norm, rankdata
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import auc, auc_interval, clustered_auc, compare_auc
-from fedaudit.metrics.delong import (
-    _covariance,
-    interval_of_ranks,
-    placements_of,
-)
+from fedaudit.metrics.delong import _covariance, interval_of_ranks, placements_of
 from fedaudit.metrics.roc import SplitScores, ranked, sides
 
 

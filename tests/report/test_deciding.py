@@ -27,12 +27,7 @@ from fedaudit.report.unlearning import (
 from fedaudit.report.wording import cleaned, client_name
 from fedaudit.results.ladder import ladder
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.results.runs import (
-    ClientCoverage,
-    Coverage,
-    MissingRounds,
-    MissingUpload,
-)
+from fedaudit.results.runs import ClientCoverage, Coverage, MissingRounds, MissingUpload
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed, estimate
 from tests.report.records import (

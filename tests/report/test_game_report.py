@@ -22,24 +22,10 @@ from fedaudit.report.text.points import (
     shown_points,
 )
 from fedaudit.report.wording import interval, percent
-from fedaudit.results.games import (
-    FIT,
-    HELD_OUT,
-    PointPlayed,
-    Spread,
-)
+from fedaudit.results.games import FIT, HELD_OUT, PointPlayed, Spread
 from tests.estimates import changed
 from tests.programs import exit_code
-from tests.report.games import (
-    HONEST,
-    NONE,
-    REFUTED,
-    SPREAD,
-    certificate,
-    played,
-    point,
-    shared,
-)
+from tests.report.games import HONEST, NONE, REFUTED, SPREAD, certificate, played, point, shared
 from tests.report.seen import cells, column, must, printed, words
 
 ALL = played()

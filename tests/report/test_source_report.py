@@ -7,10 +7,7 @@ from fedaudit.report.comparison.tables import epsilon_comparison, source_compari
 from fedaudit.report.evidence import size_of_share
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.sources import (
-    source_sentence,
-    source_table,
-)
+from fedaudit.report.sources import source_sentence, source_table
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import cleaned
 from fedaudit.results import estimate as estimates

@@ -11,12 +11,7 @@ from docs.claims.data import Term, regimes
 from docs.claims.data import Test as ClaimTest
 from docs.claims.figures import FigureName
 from fedaudit.results.aggregate import Value, Values, average_figures, mean_over_seeds
-from fedaudit.results.comparison import (
-    EVERY_ATTACK,
-    STRONGEST_ATTACK,
-    AttackEntry,
-    Comparison,
-)
+from fedaudit.results.comparison import EVERY_ATTACK, STRONGEST_ATTACK, AttackEntry, Comparison
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
 from fedaudit.results.tradeoffs import AttackKey, Direction, average, directions_of, strongest

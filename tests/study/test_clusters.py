@@ -11,13 +11,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
-from fedaudit.evaluation.clusters import (
-    END,
-    STATE,
-    cluster_notes,
-    cluster_result,
-    thresholds,
-)
+from fedaudit.evaluation.clusters import END, STATE, cluster_notes, cluster_result, thresholds
 from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir

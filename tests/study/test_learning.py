@@ -17,13 +17,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
 from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
-from fedaudit.extensions.examples import (
-    Examples,
-    ExampleSource,
-    KnownSplit,
-    Shadow,
-    _fit_attacks,
-)
+from fedaudit.extensions.examples import Examples, ExampleSource, KnownSplit, Shadow, _fit_attacks
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, Stored
 from fedaudit.observe.tensors import read_tensors

@@ -9,14 +9,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.results.estimate import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.results.text import (
-    MAX_TEXT_LENGTH,
-    is_plain,
-    is_plain_json,
-    plain,
-    plain_json,
-    texts,
-)
+from fedaudit.results.text import MAX_TEXT_LENGTH, is_plain, is_plain_json, plain, plain_json, texts
 from tests.report.records import record
 from tests.study.compare_records import given
 

@@ -44,11 +44,7 @@ def gaussian_mechanism_epsilon(
     if noise_multiplier == 0:
         return float("inf")
     try:
-        from dp_accounting import (
-            GaussianDpEvent,
-            PoissonSampledDpEvent,
-            SelfComposedDpEvent,
-        )
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
         raise BadInput(

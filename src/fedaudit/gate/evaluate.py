@@ -23,13 +23,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy
 from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
-from fedaudit.gate.verdict import (
-    Check,
-    FigureCheck,
-    Verdict,
-    overall_outcome,
-    requirement_check,
-)
+from fedaudit.gate.verdict import Check, FigureCheck, Verdict, overall_outcome, requirement_check
 from fedaudit.report.deciding.caveats import client_list
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import (

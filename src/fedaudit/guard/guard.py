@@ -16,14 +16,7 @@ from fedaudit.core.files import lock_folder
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.guard.arrays import (
-    Arrays,
-    Filter,
-    Sendable,
-    Upload,
-    copied,
-    digest,
-)
+from fedaudit.guard.arrays import Arrays, Filter, Sendable, Upload, copied, digest
 from fedaudit.guard.candidates import Candidate, Candidates
 from fedaudit.guard.decisions import Decision, append_decision, opened_decisions
 from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy

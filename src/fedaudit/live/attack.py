@@ -41,13 +41,7 @@ from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.plan.parts import MeasuredRun, Recorded, Resources, Setup
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
-from fedaudit.results.runs import (
-    MAX_LISTED,
-    ClientCoverage,
-    Coverage,
-    MissingRounds,
-    MissingUpload,
-)
+from fedaudit.results.runs import MAX_LISTED, ClientCoverage, Coverage, MissingRounds, MissingUpload
 from fedaudit.results.text import plain, plain_json
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (

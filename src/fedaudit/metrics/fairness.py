@@ -11,12 +11,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.intervals import (
-    ConfidenceLimits,
-    Limited,
-    Limits,
-    require_confidence,
-)
+from fedaudit.metrics.intervals import ConfidenceLimits, Limited, Limits, require_confidence
 from fedaudit.metrics.roc import as_scores, as_truth, sides
 
 

@@ -38,13 +38,7 @@ from fedaudit.metrics.intervals import (
     percent,
     require_confidence,
 )
-from fedaudit.metrics.roc import (
-    SplitScores,
-    as_scores,
-    as_strata,
-    as_truth,
-    ranked,
-)
+from fedaudit.metrics.roc import SplitScores, as_scores, as_strata, as_truth, ranked
 
 _SPLITS = 20
 """Number of random splits into halves over which the AUC of a label-based score is averaged. The

@@ -43,13 +43,7 @@ from fedaudit.pack.manifest import (
     manifest_text,
     public_key,
 )
-from fedaudit.pack.packing import (
-    FILES,
-    POLICY_FILE,
-    VERDICT_FILE,
-    compute_files,
-    package_versions,
-)
+from fedaudit.pack.packing import FILES, POLICY_FILE, VERDICT_FILE, compute_files, package_versions
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
 from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.grid import shortened

@@ -8,13 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    AliasChoices,
-    BeforeValidator,
-    Field,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AliasChoices, BeforeValidator, Field, model_serializer, model_validator
 
 from fedaudit.attacks import DEFAULT_SET
 from fedaudit.core.arguments import (

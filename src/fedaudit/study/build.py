@@ -24,13 +24,7 @@ from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
-from fedaudit.observe.views import (
-    View,
-    merged_view,
-    output_view,
-    several_models_view,
-    view_named,
-)
+from fedaudit.observe.views import View, merged_view, output_view, several_models_view, view_named
 from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
 from fedaudit.plan.dealing import (
     GroupedData,

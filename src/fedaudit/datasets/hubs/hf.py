@@ -22,13 +22,7 @@ from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, DataSource, person_setting, with_subjects
-from fedaudit.datasets.formats.images import (
-    Encoded,
-    Pictures,
-    decoded,
-    picture_statement,
-    stacked,
-)
+from fedaudit.datasets.formats.images import Encoded, Pictures, decoded, picture_statement, stacked
 from fedaudit.datasets.formats.npz import encoded_texts
 from fedaudit.datasets.tables.arrow import ArrowColumn, unpacked_sizes
 from fedaudit.datasets.tables.columns import Column, Table, joined

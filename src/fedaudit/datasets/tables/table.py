@@ -24,13 +24,7 @@ from fedaudit.datasets.tables.columns import (
     without_texts,
 )
 from fedaudit.datasets.tables.encoding import Encoding, Scaling, encoded, width_of
-from fedaudit.datasets.tables.roles import (
-    clients_of,
-    features_of,
-    groups_of,
-    people_of,
-    targets_of,
-)
+from fedaudit.datasets.tables.roles import clients_of, features_of, groups_of, people_of, targets_of
 from fedaudit.datasets.tables.settings import TableSettings, refuse_unknown_columns
 from fedaudit.datasets.tables.statement import statement_of
 

@@ -38,11 +38,7 @@ from fedaudit.report.wording import client_name, client_names
 from fedaudit.results.answer import AnswerFields, Contrast
 from fedaudit.results.guessing import HIDES_LEAKS, control_name, mark_doubts
 from fedaudit.results.record import Record
-from fedaudit.study.front.asked_sources import (
-    measurements_of,
-    posteriors,
-    refuse_other_labels,
-)
+from fedaudit.study.front.asked_sources import measurements_of, posteriors, refuse_other_labels
 from fedaudit.study.front.matching import (
     AuditedSamples,
     audited_samples,

@@ -34,11 +34,7 @@ from fedaudit.study.running.folder import (
     replaceable_record_or_raise,
     replaced_attacks,
 )
-from fedaudit.study.running.observing import (
-    measure_kept_updates,
-    stored_rounds,
-    with_all_signals,
-)
+from fedaudit.study.running.observing import measure_kept_updates, stored_rounds, with_all_signals
 from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW

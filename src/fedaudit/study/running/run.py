@@ -42,11 +42,7 @@ from fedaudit.study.running.observing import (
     with_all_signals,
 )
 from fedaudit.study.running.pool import assign_folder, is_measured, locked, write_run_folders
-from fedaudit.study.running.preflight import (
-    check_run,
-    detectable_leaks,
-    refuse_unsupported_device,
-)
+from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_unsupported_device
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
