@@ -72,7 +72,7 @@ def test_open_and_missing_claims_state_what_is_needed(
 ) -> None:
     for one in all_decided:
         said = routes.why(one, judging.ERROR, len(all_decided))
-        assert one.verdict != "open" or "to settle it: " in said, one.claim.id
+        assert one.verdict != "open" or "to decide it: " in said, one.claim.id
         assert one.verdict != "not run" or said, one.claim.id
 
 

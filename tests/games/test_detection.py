@@ -86,7 +86,7 @@ def test_planted_models_are_detected_with_the_signs_in_the_record(
     assert {sum(one.counts) for one in found.weights.outlines} == {20 * 64}
     assert read_record(tmp_path / "out" / RECORD_FILE) == record
     again = run(file, tmp_path / "out", said)
-    assert "tiny, detector: played before" in said
+    assert "tiny, detector: already played" in said
     assert again.content_hash == record.content_hash
     (kept,) = (tmp_path / "out" / "points").glob("detector-*.json")
     kept.unlink()

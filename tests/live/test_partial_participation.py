@@ -246,7 +246,7 @@ def test_omitted_audited_clients_are_listed_and_no_gate_passes(tmp_path: Path) -
     assert one.coverage is not None
     assert one.coverage.unattacked == [0, 2]
     assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(one).headline
-    assert "clients 0 and 2 were left out" in evidence(one)["complete coverage"]
+    assert "clients 0 and 2 were not attacked" in evidence(one)["complete coverage"]
     named = policy_from(POLICY.replace("auc = 1.0", "auc = 1.0\ntargets = [1]"))
     demands = {one.name: one.outcome.value for one in evaluate_policy(one, named).checks}
     assert demands["complete coverage"] == "pass"

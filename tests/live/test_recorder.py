@@ -439,8 +439,8 @@ def test_repeated_attacks_never_replace_other_results(
     again = attack_recording(usual, (), out, figures=QUICK)
     assert again.content_hash == attacked.content_hash
     for folder, names, figures, says in (
-        (usual, (), {}, r"record of other settings \(figures\..*out="),
-        (other, (), QUICK, "holds the record of other settings"),
+        (usual, (), {}, r"record with other settings \(figures\..*out="),
+        (other, (), QUICK, "has a record with other settings"),
     ):
         with pytest.raises(BadInput, match=says):
             attack_recording(folder, names, out, figures=figures)

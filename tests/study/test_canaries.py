@@ -159,7 +159,7 @@ def test_workers_and_stops_change_no_bit(tmp_path: Path) -> None:
     other = canary_study(canaries={"count": 61})
     run_study(other, tmp_path / "other")
     file.write_bytes((tmp_path / "other" / "seed-1" / CANARIES_FILE).read_bytes())
-    with pytest.raises(Damaged, match="not what this run left"):
+    with pytest.raises(Damaged, match="not the file that this run wrote"):
         run_study(study, tmp_path / "one")
 
 

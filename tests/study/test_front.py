@@ -372,9 +372,9 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
     figure = fa.plots.roc(run, contrast="unseen")
     assert len(figure.axes[0].lines) == 3 * 2 + 1
     assert len(fa.plots.accuracy(run.record).axes[0].lines) == 2
-    with pytest.raises(BadInput, match="there are several seeds; give seed= one of 1, 2"):
+    with pytest.raises(BadInput, match="there are several seeds; set seed= to one of 1, 2"):
         run.scores("fedmia-2")
-    with pytest.raises(BadInput, match=r"several attacks; give attack= one of .*, fedmia-2"):
+    with pytest.raises(BadInput, match=r"several attacks; set attack= to one of .*, fedmia-2"):
         run.scores(seed=1)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a Jupyter kernel
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
@@ -390,7 +390,7 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
         run.scores("fedmia", seed=1)
     with pytest.raises(BadInput, match=r"attack of Run.scores takes a text or None, got 3"):
         run.scores(3)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="there is no seed 'x'; give seed= one of 1, 2"):
+    with pytest.raises(BadInput, match="there is no seed 'x'; set seed= to one of 1, 2"):
         run.scores("fedmia-2", seed="x")  # type: ignore[arg-type]
     with pytest.raises(
         BadInput, match=r"no argument of Run.scores named 'sed'; did you mean 'seed'"
@@ -532,7 +532,7 @@ def test_audits_of_scripts_and_of_python_c_resume(
         again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert first == again
     changed = text.replace("torch.tanh", "torch.relu")
-    with pytest.raises(BadInput, match=r"other settings \(code.__main__:MyNet is"):
+    with pytest.raises(BadInput, match=r"other settings \(code.__main__:MyNet was"):
         carry_out(changed, monkeypatch, script if way == "script" else None)
 
 

@@ -284,7 +284,7 @@ def test_a_pool_rejects_shadows_of_other_settings(learned: Carried, tmp_path: Pa
     (mine,), (theirs,) = (list((one / "shadow").iterdir()) for one in (ours, tmp_path / "alone"))
     name = Path("measured") / "round-000002.safetensors"
     (mine / name).write_bytes((theirs / name).read_bytes())
-    with pytest.raises(Damaged, match="of another run"):
+    with pytest.raises(Damaged, match="to another run"):
         run_study(learning_study(), ours)
 
 
