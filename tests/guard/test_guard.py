@@ -23,7 +23,9 @@ from fedaudit.live.record import record
 from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import measured_rounds_in
+from fedaudit.report.page import write_report
 from tests.guard.client import (
+    AUDITED,
     CLIENT,
     State,
     data,
@@ -72,6 +74,18 @@ def test_a_run_has_at_most_so_many_uploads(filter: Any, tmp_path: Path) -> None:
         assert again.check(4, sent=honest(), upload=honest()) is None
         assert "between 3 uploads (most_uploads)" in again.decisions[-1].reason
         assert again.check(1, sent=initial(), upload=honest()) is not None
+
+
+def test_reports_show_the_name_of_the_client(tmp_path: Path) -> None:
+    x, y, _ = data()
+    split = fair_split({"site-1": (x, y)}, audited=AUDITED)
+    with Guard(tmp_path, network, split.audit, limit=0.65, client="site-1") as opened:
+        assert opened.check(1, sent=initial(), upload=initial()) is not None
+    record = attack_recording(tmp_path, ["blackbox-loss"], tmp_path / "attacked")
+    write_report(record, tmp_path / "report.html")
+    assert "site-1" in (tmp_path / "report.html").read_text()
+    with pytest.raises(BadInput, match="client is 'site-2', and the audited samples are those of"):
+        Guard(tmp_path / "other", network, split.audit, limit=0.65, client="site-2")
 
 
 def test_an_audit_of_people_is_refused(tmp_path: Path) -> None:

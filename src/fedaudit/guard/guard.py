@@ -21,6 +21,7 @@ from fedaudit.guard.candidates import Candidate, Candidates
 from fedaudit.guard.decisions import Decision, append_decision, opened_decisions
 from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy
 from fedaudit.guard.uploads import discard_undecided
+from fedaudit.live.clients import number_of
 from fedaudit.live.record import record
 from fedaudit.live.recording import is_recording
 from fedaudit.live.weights import Array
@@ -76,6 +77,7 @@ class Guard:
         not_uploaded: Collection[str] = (),
         workers: int = 1,
         device: str = "cpu",
+        client: str = "",
         log: Callable[[str], None] = print_to_stderr,
     ) -> None:
         """Open a guard, and continue the one in the folder.
@@ -89,6 +91,7 @@ class Guard:
             filter: Function of the difference from the received model, such as clipping and noise,
                 applied to an upload that is above the limit. None to withhold it at once.
             task, not_uploaded, workers, device: See :func:`fedaudit.record`.
+            client: Name of the client in :func:`fair_split`, which reports then show.
             log: Takes one line for each decision; standard error by default.
 
         Raises:
@@ -111,6 +114,11 @@ class Guard:
         refuse_several_workers(device_named(device), workers)
         self._folder, self._filter, self._log = Path(path), filter, log
         self._client = _client_of(samples)
+        if client and number_of(client) != self._client:
+            raise BadInput(
+                f"client is {client!r}, and the audited samples are those of another client; give "
+                "the name that was given to fair_split"
+            )
         members = int((samples.owner >= 0).sum())
         # Before the folder is used, so that a larger audit, or other attacks, can use it.
         self.policy.refuse_small(members, len(samples) - members)
@@ -137,6 +145,8 @@ class Guard:
         # The recorder holds the same lock until it is closed.
         del lock
         try:
+            if client:
+                self._recorder.name_client(client)
             self._candidates = Candidates(
                 self._folder, self._recorder, self._client, self.policy, self._decisions
             )

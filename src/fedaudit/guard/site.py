@@ -38,6 +38,7 @@ class SitePolicy(GuardPolicy):
         not_uploaded: See :func:`fedaudit.record`.
         workers: Threads for the gradient signals; a GPU takes one.
         device: Where models are run, such as "cuda".
+        client: Name of the client in :func:`fedaudit.fair_split`, which reports then show.
         prepare: Whether a second process measures the received model while the client trains; see
             :meth:`fedaudit.Guard.prepare`.
         metrics: Whether numbers that a job calls metrics may leave, which no guard measures.
@@ -51,6 +52,7 @@ class SitePolicy(GuardPolicy):
     not_uploaded: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field()] = ()
     workers: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
     device: Annotated[str, Field(max_length=20)] = "cpu"
+    client: Annotated[str, Field(max_length=200)] = ""
     prepare: Annotated[bool, Field(strict=True)] = True
     metrics: Annotated[bool, Field(strict=True)] = False
 
@@ -103,6 +105,7 @@ def site_guard(
         not_uploaded=policy.not_uploaded,
         workers=policy.workers,
         device=policy.device,
+        client=policy.client,
         log=log,
     )
 

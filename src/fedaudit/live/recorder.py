@@ -281,6 +281,10 @@ class Recorder:
         """List a round as incomplete, because another upload of it was measured elsewhere."""
         self._open.keep_conflict(index, "this recording lacks another upload of the round")
 
+    def name_client(self, client: str) -> None:
+        """Store the name of a client whose uploads are identified by number."""
+        self._open.keep_names([client])
+
     def withheld(self, index: int, client: ClientId, reason: str) -> None:
         """Log that a client sent no upload in a round, with the reason."""
         if not self.has(index):
