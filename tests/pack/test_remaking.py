@@ -218,7 +218,16 @@ def test_sentences_of_a_record_of_another_version_are_not_compared(
         reword_of_version_0_1(record)
         record["controls"][0]["value"] = 0.123
 
-    for change, code in ((reword, 1), (reword_of_version_0_1, 0), (with_another_value, 1)):
+    def without_a_note(record: Json) -> None:
+        reword_of_version_0_1(record)
+        record["controls"][0]["note"] = ""
+
+    for change, code in (
+        (reword, 1),
+        (reword_of_version_0_1, 0),
+        (with_another_value, 1),
+        (without_a_note, 1),
+    ):
         changed = forged(pack, run, change, policy)
         # The record in the folder states the versions, and is compared with the pack.
         folder = pack.parent / change.__name__

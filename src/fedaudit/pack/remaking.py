@@ -156,13 +156,16 @@ def _unchanged(value: object) -> object:
 
 
 def _without_sentences(value: object) -> object:
-    """Return a field of a record with its sentences for readers removed."""
+    """Return a field of a record with its sentences for readers replaced by a constant."""
     if isinstance(value, list):
         # A list of sentences, such as what was not tested, is empty then.
         return [_without_sentences(item) for item in value if not isinstance(item, str)]
     if not isinstance(value, BaseModel):
         return value
-    return value.model_copy(update=dict.fromkeys(_SENTENCES & type(value).model_fields.keys(), ""))
+    names = _SENTENCES & type(value).model_fields.keys()
+    present = [name for name in names if getattr(value, name)]
+    # Whether there is a sentence is compared: a missing reason hides that an attack failed.
+    return value.model_copy(update=dict.fromkeys(present, "a sentence"))
 
 
 def _other_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]:
