@@ -50,7 +50,7 @@ def aucs(kind: str, seed: int) -> np.ndarray:
         seed=seed_for(seed, "federation"),
         defenses=clients.defenses,
     )
-    audited = run.deal.audit.samples
+    audited = run.assignment.audit.samples
     cubes = stacked(
         measure_round(round, run.signals, audited)
         for round in seen_from(rounds, run.view)

@@ -48,7 +48,7 @@ DEPENDENCIES: dict[str, str] = {
     "risk.catalog",
     # Parts of a run that settings refer to.
     "plan.named": EVERYTHING_BELOW,
-    "plan.dealing": EVERYTHING_BELOW,
+    "plan.assignment": EVERYTHING_BELOW,
     "plan.identity": EVERYTHING_BELOW,
     "plan.parts": EVERYTHING_BELOW,
     "plan.algorithm": EVERYTHING_BELOW,

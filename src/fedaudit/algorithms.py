@@ -21,9 +21,9 @@ from fedaudit.core.arguments import (
     Fraction,
     LearningRate,
     Positive,
-    ProperShare,
+    PositiveFraction,
+    ProperFraction,
     Rounds,
-    Share,
     WeightDecay,
     checked,
     dataclass,
@@ -104,7 +104,7 @@ class FederatedAlgorithm:
     catalogue_name: ClassVar[str] = ""
 
     rounds: Rounds = 30
-    participation: Share = 1.0
+    participation: PositiveFraction = 1.0
     epochs: Positive = 1
     batch_size: Positive = 32
     lr: LearningRate = 0.1
@@ -458,7 +458,7 @@ class IFCAMIRClients(FederatedAlgorithm):
 
     catalogue_name: ClassVar[str] = "ifca-mir-clients"
     models: Positive = 2
-    held_out: ProperShare = 0.1
+    held_out: ProperFraction = 0.1
     preference: PreferenceName = "threshold"
     alpha: Fraction = 0.5
     explore: Count = 0

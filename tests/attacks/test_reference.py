@@ -18,7 +18,7 @@ from fedaudit.attacks.references import (
     RelativeLikelihood,
 )
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.observe.measurements import Measurements
 
 few = settings(max_examples=40)
@@ -194,7 +194,7 @@ def auc_by_hand(signals: np.ndarray, owners: np.ndarray, at: int, slope: float) 
     found = list[tuple[float, bool]]()
     for x in range(signals.shape[1]):
         others = [o for o in range(len(signals)) if o != at]
-        without = [signals[o, x] for o in others if owners[o, x] == NOBODY]
+        without = [signals[o, x] for o in others if owners[o, x] == NO_CLIENT]
         if without:
             mean = ((1 + slope) * float(np.mean(without)) + 1 - slope) / 2
             found.append((signals[at, x] / mean, owners[at, x] == 0))
@@ -216,9 +216,11 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
 ) -> None:
     # Sample 0 is a member of reference 0, sample 1 of reference 1, and sample 2 of none.
     signals = [[member, hard, easy[0]], [hard, member, easy[1]]]
-    rule = tuned_rmia(signals, [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
+    rule = tuned_rmia(signals, [[0, NO_CLIENT, NO_CLIENT], [NO_CLIENT, 0, NO_CLIENT]])
     if easy[0] != easy[1]:
-        rule = tuned_rmia([signals[0], [hard, 0.5, easy[1]]], [[0, NOBODY, NOBODY], [NOBODY] * 3])
+        rule = tuned_rmia(
+            [signals[0], [hard, 0.5, easy[1]]], [[0, NO_CLIENT, NO_CLIENT], [NO_CLIENT] * 3]
+        )
     assert rule.chosen_slope(0) == slope
 
     def in_order(a: float) -> bool:
@@ -236,7 +238,7 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
 @given(st.integers(0, 10**6))
 def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    owners = np.full((3, 40), NOBODY)
+    owners = np.full((3, 40), NO_CLIENT)
     for at in range(3):
         owners[at, 8 * at : 8 * at + 12] = 0
     hard = rng.uniform(0.05, 0.95, 40)
@@ -253,7 +255,7 @@ def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int
 def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
     # The best slope is above 0 for client 0, and 0 for client 1.
     signals = [[0.5, 0.9, 0.9], [0.1, 0.2, 0.9]]
-    owners = [[0, 1, NOBODY], [NOBODY] * 3]
+    owners = [[0, 1, NO_CLIENT], [NO_CLIENT] * 3]
 
     def of_two(values: list[float]) -> Measurements:
         tensor = torch.log(torch.tensor([[values, values]], dtype=torch.float64))
@@ -275,8 +277,8 @@ def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
 
 
 def test_without_reference_members_the_default_slope_is_used() -> None:
-    assert tuned_rmia([[0.5, 0.9]], [[0, NOBODY]]).chosen_slope(0) == 0.3
-    assert tuned_rmia([[0.5, 0.9]] * 2, [[NOBODY] * 2] * 2).chosen_slope(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]], [[0, NO_CLIENT]]).chosen_slope(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]] * 2, [[NO_CLIENT] * 2] * 2).chosen_slope(0) == 0.3
     own, others = losses(5, 4)
     usual = scores(RelativeLikelihood(offline=0.3), own, others)
     np.testing.assert_array_equal(scores(RelativeLikelihood(), own, others), usual)
@@ -284,7 +286,7 @@ def test_without_reference_members_the_default_slope_is_used() -> None:
 
 def test_only_four_references_are_used_for_tuning() -> None:
     rng = np.random.default_rng(0)
-    owners = np.full((6, 40), NOBODY)
+    owners = np.full((6, 40), NO_CLIENT)
     for at in range(4):
         owners[at, 10 * at : 10 * at + 10] = 0
     hard = rng.uniform(0.05, 0.95, 40)
@@ -304,7 +306,7 @@ def test_only_four_references_are_used_for_tuning() -> None:
 
 def test_the_slope_does_not_depend_on_the_attacked_samples() -> None:
     rule = tuned_rmia(
-        [[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]]
+        [[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NO_CLIENT, NO_CLIENT], [NO_CLIENT, 0, NO_CLIENT]]
     )
     assert rule.on_samples(torch.tensor([0])).chosen_slope(0) == rule.chosen_slope(0)
 

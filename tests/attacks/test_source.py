@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedaudit.attacks.base import SourceRule
 from fedaudit.attacks.rules import OneSidedLikelihood
-from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
+from fedaudit.attacks.sia import SourceByProduct, SourceByTail, SourceFromLastRound, SourceOnAverage
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.observe.measurements import Measurements
 
 NAN = math.nan
 RULES: list[SourceRule] = [
-    SourceAtLast(),
+    SourceFromLastRound(),
     SourceOnAverage(),
     SourceByProduct(),
     SourceByTail(rule=OneSidedLikelihood()),
@@ -85,13 +85,13 @@ def test_posteriors_without_any_measurement_raise(rule: SourceRule) -> None:
 def test_a_single_round_follows_bayes_rule() -> None:
     # Losses log 2 and log 4 are likelihoods 1/2 and 1/4, so the posterior is 2/3 and 1/3.
     m = measured(torch.tensor([[[-math.log(2)], [-math.log(4)]]], dtype=torch.float64))
-    found = SourceAtLast().posterior(m, sizes={0: 1, 1: 2})
+    found = SourceFromLastRound().posterior(m, sizes={0: 1, 1: 2})
     assert found[:, 0].tolist() == pytest.approx([2 / 3, 1 / 3])
     # Twice as much data compensates for half the likelihood.
-    by_size = SourceAtLast(prior="size").posterior(m, sizes={0: 1, 1: 2})
+    by_size = SourceFromLastRound(prior="size").posterior(m, sizes={0: 1, 1: 2})
     assert by_size[:, 0].tolist() == pytest.approx([1 / 2, 1 / 2])
     # Temperature 0.5 squares the likelihoods.
-    surer = SourceAtLast(temperature=0.5).posterior(m, sizes={0: 1, 1: 2})
+    surer = SourceFromLastRound(temperature=0.5).posterior(m, sizes={0: 1, 1: 2})
     assert surer[:, 0].tolist() == pytest.approx([4 / 5, 1 / 5])
 
 
@@ -107,7 +107,7 @@ def test_the_posterior_is_the_sigmoid_of_the_paper(
     weights = [client + 1 if prior == "size" else 1 for client in range(count)]
     shares = [weight / sum(weights) for weight in weights]
     m = measured(-torch.tensor(losses, dtype=torch.float64)[None, :, None])
-    rule = SourceAtLast(temperature=temperature, prior=prior)
+    rule = SourceFromLastRound(temperature=temperature, prior=prior)
     found = rule.posterior(m, sizes=sizes(count))[:, 0].tolist()
     for client in range(count):
         # Eq. (15) with a mean over models not trained on the sample, then Eqs. (17) and (14).
@@ -124,7 +124,7 @@ def test_the_posterior_is_the_sigmoid_of_the_paper(
 
 def test_the_last_round_is_chosen_per_client() -> None:
     values = torch.tensor([[[-5.0], [-1.0]], [[-2.0], [NAN]]])
-    found = SourceAtLast().posterior(measured(values), sizes={0: 1, 1: 1})
+    found = SourceFromLastRound().posterior(measured(values), sizes={0: 1, 1: 1})
     assert found[0, 0] == pytest.approx(math.exp(-2) / (math.exp(-2) + math.exp(-1)))
 
 
@@ -168,8 +168,8 @@ def test_the_tail_rule_raises_for_two_clients_and_suggests_another() -> None:
 @pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
 def test_the_temperature_does_not_change_the_most_likely_client(temperature: float) -> None:
     m = measured(random())
-    named = SourceAtLast().posterior(m, sizes=sizes()).argmax(0)
-    found = SourceAtLast(temperature=temperature).posterior(m, sizes=sizes())
+    named = SourceFromLastRound().posterior(m, sizes=sizes()).argmax(0)
+    found = SourceFromLastRound(temperature=temperature).posterior(m, sizes=sizes())
     assert torch.equal(found.argmax(0), named)
     torch.testing.assert_close(found.sum(0), torch.ones(30).double())
 
@@ -177,9 +177,9 @@ def test_the_temperature_does_not_change_the_most_likely_client(temperature: flo
 @pytest.mark.parametrize("temperature", [0.0, -1.0, 1e-320, 1e18, math.inf, NAN])
 def test_an_invalid_temperature_raises(temperature: float) -> None:
     with pytest.raises(BadInput, match="temperature"):
-        SourceAtLast(temperature=temperature)
+        SourceFromLastRound(temperature=temperature)
 
 
 def test_an_unknown_prior_raises_and_suggests_the_nearest() -> None:
     with pytest.raises(BadInput, match="size"):
-        SourceAtLast(prior="sizes")  # type: ignore[arg-type]
+        SourceFromLastRound(prior="sizes")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Tensor
 import fedaudit as fa
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.values import Samples
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.fl.hooks import Defense
 from fedaudit.live.audited import Split
 from fedaudit.observe.round import Upload
@@ -31,7 +31,7 @@ def test_no_representation_prints_samples_targets_or_ids() -> None:
     values = [
         held,
         audit,
-        Deal({0: held}, audit),
+        Assignment({0: held}, audit),
         Split({0: np.array([91827])}, audit),
         fa.Federation((held.features, held.targets), clients=2),
         fa.Federation(held, clients=2),

@@ -15,7 +15,7 @@ from fedaudit.datasets.partitions.schemes import IID, Dirichlet
 from fedaudit.datasets.partitions.shifts import (
     BySide,
     assign_by_side,
-    deal_by_side,
+    draw_by_side,
     split_by_attribute,
 )
 
@@ -45,20 +45,21 @@ def test_clients_have_samples_of_their_group_with_unchanged_labels(scheme: objec
     data = people()
     sides = split_by_attribute(data, "c")
     assert isinstance(scheme, IID | Dirichlet)
-    deal = deal_by_side(
+    assignment = draw_by_side(
         data,
         sides,
         partial(draw, clients=6, partition=BySide(scheme, GROUP), n_fair=30, seed=2),
     )
     background = {
-        c: s.ids[~torch.isin(s.ids, deal.audit.samples.ids)] for c, s in deal.clients.items()
+        c: s.ids[~torch.isin(s.ids, assignment.audit.samples.ids)]
+        for c, s in assignment.clients.items()
     }
     for client, ids in background.items():
         assert bool((sides.minority[ids] == bool(GROUP[client])).all())
-    for samples in (*deal.clients.values(), deal.audit.samples):
+    for samples in (*assignment.clients.values(), assignment.audit.samples):
         assert torch.equal(samples.labels, data.samples(samples.ids).labels)
     # What is audited is drawn like the target's own people.
-    assert not bool(sides.minority[deal.audit.samples.ids].any())
+    assert not bool(sides.minority[assignment.audit.samples.ids].any())
 
 
 def test_the_rarest_value_is_the_default_minority() -> None:

@@ -5,9 +5,9 @@ from scipy import stats
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.datasets.draws import fair as draws
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.datasets.draws.fair import DRAWS, draw
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet, Partition, Shards
@@ -28,7 +28,7 @@ def fair(
     extra_unseen: int = 0,
     targets: tuple[int, ...] = (0,),
     background: int | None = None,
-) -> Deal:
+) -> Assignment:
     return draw(
         DATA,
         clients=5,
@@ -42,15 +42,17 @@ def fair(
     )
 
 
-def check_truth(deal: Deal) -> None:
+def check_truth(assignment: Assignment) -> None:
     """Every sample has one owner at most, and the audit names it."""
-    held = {client: set(samples.ids.tolist()) for client, samples in deal.clients.items()}
+    held = {client: set(samples.ids.tolist()) for client, samples in assignment.clients.items()}
     everything = [sample for mine in held.values() for sample in mine]
-    assert len(everything) == len(set(everything)) == sum(deal.sizes.values())
-    for sample, owner in zip(deal.audit.samples.ids.tolist(), deal.audit.owner, strict=True):
+    assert len(everything) == len(set(everything)) == sum(assignment.sizes.values())
+    for sample, owner in zip(
+        assignment.audit.samples.ids.tolist(), assignment.audit.owner, strict=True
+    ):
         holders = [client for client, mine in held.items() if sample in mine]
-        assert holders == ([] if owner == NOBODY else [owner])
-    for samples in [*deal.clients.values(), deal.audit.samples]:
+        assert holders == ([] if owner == NO_CLIENT else [owner])
+    for samples in [*assignment.clients.values(), assignment.audit.samples]:
         assert torch.equal(samples.features[:, 0].long(), samples.ids)
         assert torch.equal(samples.labels, samples.ids % DATA.classes)
 
@@ -100,9 +102,9 @@ class TestFairDraw:
 
     def test_audited_samples_follow_the_targets_label_distribution(self) -> None:
         partition = Shards(per_client=1, samples_per_client=250)
-        deal = draw(DATA, clients=5, partition=partition, n_fair=300, seed=0, targets=(2,))
+        assignment = draw(DATA, clients=5, partition=partition, n_fair=300, seed=0, targets=(2,))
         # One shard in five sorted classes of 600: one or two classes.
-        assert len(set(deal.audit.samples.labels.tolist())) <= 2
+        assert len(set(assignment.audit.samples.labels.tolist())) <= 2
 
     def test_extra_samples_are_counted_exactly_and_are_not_fair(self) -> None:
         audit = fair(n_fair=300, extra_other=40, extra_unseen=60).audit
@@ -115,8 +117,8 @@ class TestFairDraw:
         assert all(abs(size - 250) < 50 for size in sizes.values())
 
     def test_a_target_may_train_on_audited_samples_only(self) -> None:
-        deal = fair(IID(samples_per_client=250), n_fair=750)
-        assert deal.sizes[0] == deal.audited[0]
+        assignment = fair(IID(samples_per_client=250), n_fair=750)
+        assert assignment.sizes[0] == assignment.audited[0]
         assert (
             fair(IID(samples_per_client=250), n_fair=300, background=7).sizes[0]
             == 7 + fair(IID(samples_per_client=250), n_fair=300, background=0).sizes[0]
@@ -125,9 +127,9 @@ class TestFairDraw:
     def test_the_background_does_not_depend_on_the_coins(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def background(deal: Deal) -> list[set[int]]:
-            audited = set(deal.audit.samples.ids.tolist())
-            return [set(mine.ids.tolist()) - audited for mine in deal.clients.values()]
+        def background(assignment: Assignment) -> list[set[int]]:
+            audited = set(assignment.audit.samples.ids.tolist())
+            return [set(mine.ids.tolist()) - audited for mine in assignment.clients.values()]
 
         first = fair()
         monkeypatch.setattr(
@@ -138,13 +140,13 @@ class TestFairDraw:
         assert background(first) == background(second)
 
     def test_a_full_partition_distributes_all_but_held_out_samples(self) -> None:
-        deal = fair(IID(), n_fair=600)
-        unseen = int((deal.audit.owner == NOBODY).sum())
-        assert sum(deal.sizes.values()) == pytest.approx(3000 - unseen, abs=60)
+        assignment = fair(IID(), n_fair=600)
+        unseen = int((assignment.audit.owner == NO_CLIENT).sum())
+        assert sum(assignment.sizes.values()) == pytest.approx(3000 - unseen, abs=60)
 
     def test_order_within_a_client_does_not_reveal_audited_samples(self) -> None:
-        deal = fair(n_fair=300)
-        audited = np.isin(deal.clients[0].ids.numpy(), deal.audit.samples.ids.numpy())
+        assignment = fair(n_fair=300)
+        audited = np.isin(assignment.clients[0].ids.numpy(), assignment.audit.samples.ids.numpy())
         positions = np.arange(len(audited))
         result = stats.mannwhitneyu(positions[audited], positions[~audited])
         assert result.pvalue > 1e-3
@@ -156,9 +158,9 @@ class TestFairDraw:
         assert not torch.equal(one.audit.samples.ids, other.audit.samples.ids)
 
     def test_each_target_has_its_own_fair_draw(self) -> None:
-        deal = fair(n_fair=300, targets=(1, 4), extra_unseen=20)
-        check_truth(deal)
-        audit = deal.audit
+        assignment = fair(n_fair=300, targets=(1, 4), extra_unseen=20)
+        check_truth(assignment)
+        audit = assignment.audit
         assert len(audit) == 640
         for target in (1, 4):
             assert audit.fair_for(target).sum() == 300
@@ -199,26 +201,26 @@ class TestFairDraw:
 
 class TestPublishedDraws:
     def test_fedmia_paper_draw_audits_a_tenth_of_nonmembers(self) -> None:
-        deal = fedmia_paper(DATA, clients=5, partition=IID(), seed=0)
-        check_truth(deal)
-        assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 60, 50]
-        assert not deal.audit.fair.any()
+        assignment = fedmia_paper(DATA, clients=5, partition=IID(), seed=0)
+        check_truth(assignment)
+        assert np.bincount(assignment.audit.origin(0)).tolist() == [600, 4 * 60, 50]
+        assert not assignment.audit.fair.any()
 
     def test_fedmia_code_audits_1000_test_samples_and_a_fifth_of_others(self) -> None:
         data = by_id(3000, 1200)
-        deal = fedmia_code(data, clients=5, partition=IID(), seed=0)
-        assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 120, 1000]
+        assignment = fedmia_code(data, clients=5, partition=IID(), seed=0)
+        assert np.bincount(assignment.audit.origin(0)).tolist() == [600, 4 * 120, 1000]
 
     def test_cofedmid_audits_a_fixed_number_of_other_clients_samples(self) -> None:
-        deal = cofedmid(
+        assignment = cofedmid(
             DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, n_unseen=100, n_other=900
         )
-        check_truth(deal)
-        assert np.bincount(deal.audit.origin(0)).tolist() == [deal.sizes[0], 900, 100]
+        check_truth(assignment)
+        assert np.bincount(assignment.audit.origin(0)).tolist() == [assignment.sizes[0], 900, 100]
 
     def test_held_out_samples_are_test_samples(self) -> None:
         audit = fedmia_paper(DATA, clients=5, partition=IID(), seed=0).audit
-        assert (audit.samples.ids[torch.from_numpy(audit.owner == NOBODY)] >= 3000).all()
+        assert (audit.samples.ids[torch.from_numpy(audit.owner == NO_CLIENT)] >= 3000).all()
 
     @pytest.mark.parametrize(
         ("name", "settings", "said"),
@@ -242,32 +244,34 @@ class TestPublishedDraws:
 
 class TestSourceDraw:
     def test_sia_draw_audits_equally_many_samples_per_client(self) -> None:
-        deal = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, n_unseen=40)
-        check_truth(deal)
-        assert np.bincount(deal.audit.owner + 1).tolist() == [40, 100, 100, 100, 100, 100]
-        assert sum(deal.sizes.values()) == len(DATA.train)
+        assignment = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, n_unseen=40)
+        check_truth(assignment)
+        assert np.bincount(assignment.audit.owner + 1).tolist() == [40, 100, 100, 100, 100, 100]
+        assert sum(assignment.sizes.values()) == len(DATA.train)
 
     def test_sia_draw_is_limited_by_the_smallest_client(self) -> None:
-        deal = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, per_client=10_000)
-        least, most = min(deal.sizes.values()), max(deal.sizes.values())
+        assignment = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, per_client=10_000)
+        least, most = min(assignment.sizes.values()), max(assignment.sizes.values())
         assert least < most
-        assert deal.audited == dict.fromkeys(range(5), least)
+        assert assignment.audited == dict.fromkeys(range(5), least)
 
     def test_sia_draw_accepts_several_targets(self) -> None:
-        deal = sia(DATA, clients=5, partition=IID(), seed=0, targets=(0, 3), per_client=7)
-        assert [(deal.audit.origin(c) == MEMBER).sum() for c in (0, 3)] == [7, 7]
+        assignment = sia(DATA, clients=5, partition=IID(), seed=0, targets=(0, 3), per_client=7)
+        assert [(assignment.audit.origin(c) == MEMBER).sum() for c in (0, 3)] == [7, 7]
 
 
 def test_class_counts_add_up_to_the_clients_sizes() -> None:
-    deal = fair()
-    assert {client: sum(row) for client, row in deal.class_counts(5).items()} == deal.sizes
-    assert sum(deal.audited.values()) == (deal.audit.owner != NOBODY).sum()
+    assignment = fair()
+    assert {
+        client: sum(row) for client, row in assignment.class_counts(5).items()
+    } == assignment.sizes
+    assert sum(assignment.audited.values()) == (assignment.audit.owner != NO_CLIENT).sum()
 
 
 class TestAuditSet:
     def test_origin_depends_on_the_target(self) -> None:
         samples = DATA.samples(torch.tensor([4, 5, 6]))
-        audit = AuditSet(samples, np.array([0, 2, NOBODY]), np.full(3, NOBODY))
+        audit = AuditSet(samples, np.array([0, 2, NO_CLIENT]), np.full(3, NO_CLIENT))
         assert audit.origin(0).tolist() == [MEMBER, OTHER, UNSEEN]
         assert audit.origin(2).tolist() == [OTHER, MEMBER, UNSEEN]
 
@@ -282,24 +286,26 @@ class TestAuditSet:
 
 
 class TestCanaries:
-    def drawn(self, **settings: object) -> Deal:
+    def drawn(self, **settings: object) -> Assignment:
         given = {"clients": 5, "partition": IID(samples_per_client=250), "seed": 0} | settings
         return DRAWS["canaries"](DATA, **given)
 
     def test_each_canary_is_a_member_by_a_fair_coin(self) -> None:
-        deal = self.drawn(count=400)
-        assert set(np.unique(deal.audit.owner)) == {NOBODY, 0}
-        assert stats.binomtest(int((deal.audit.owner == 0).sum()), 400).pvalue > 0.01
-        assert deal.audit.fair_for(0).all()
-        members = deal.audit.samples.ids[torch.from_numpy(deal.audit.owner == 0)].tolist()
-        audited = set(deal.audit.samples.ids.tolist())
-        assert audited & set(deal.clients[0].ids.tolist()) == set(members)
-        assert deal.sizes[0] == 250 + len(members)
-        assert not any(audited & set(deal.clients[c].ids.tolist()) for c in range(1, 5))
+        assignment = self.drawn(count=400)
+        assert set(np.unique(assignment.audit.owner)) == {NO_CLIENT, 0}
+        assert stats.binomtest(int((assignment.audit.owner == 0).sum()), 400).pvalue > 0.01
+        assert assignment.audit.fair_for(0).all()
+        members = assignment.audit.samples.ids[
+            torch.from_numpy(assignment.audit.owner == 0)
+        ].tolist()
+        audited = set(assignment.audit.samples.ids.tolist())
+        assert audited & set(assignment.clients[0].ids.tolist()) == set(members)
+        assert assignment.sizes[0] == 250 + len(members)
+        assert not any(audited & set(assignment.clients[c].ids.tolist()) for c in range(1, 5))
 
     def test_canaries_have_wrong_labels_that_clients_train_on(self) -> None:
-        deal = self.drawn(count=400)
-        audit, own = deal.audit.samples, deal.clients[0]
+        assignment = self.drawn(count=400)
+        audit, own = assignment.audit.samples, assignment.clients[0]
         assert (audit.labels != DATA.train.labels[audit.ids]).all()
         assert audit.labels is audit.targets
         told = dict(zip(audit.ids.tolist(), audit.labels.tolist(), strict=True))
@@ -308,24 +314,29 @@ class TestCanaries:
 
     def test_coins_change_only_the_membership_of_canaries(self) -> None:
         nobodys = fair(IID(samples_per_client=250), n_fair=0, extra_unseen=60)
-        deal = self.drawn(count=60)
-        assert deal.audit.samples.ids.tolist() == nobodys.audit.samples.ids.tolist()
-        audited = deal.audit.samples.ids
-        for client, data in deal.clients.items():
+        assignment = self.drawn(count=60)
+        assert assignment.audit.samples.ids.tolist() == nobodys.audit.samples.ids.tolist()
+        audited = assignment.audit.samples.ids
+        for client, data in assignment.clients.items():
             own = data.ids[~torch.isin(data.ids, audited)].tolist()
             assert sorted(own) == sorted(nobodys.clients[client].ids.tolist())
 
     def test_every_target_has_equally_many_canaries(self) -> None:
-        deal = self.drawn(count=100, targets=(0, 3))
-        assert np.bincount(deal.audit.panel).tolist() == [100, 0, 0, 100]
-        assert ((deal.audit.owner == deal.audit.panel) | (deal.audit.owner == NOBODY)).all()
+        assignment = self.drawn(count=100, targets=(0, 3))
+        assert np.bincount(assignment.audit.panel).tolist() == [100, 0, 0, 100]
+        assert (
+            (assignment.audit.owner == assignment.audit.panel)
+            | (assignment.audit.owner == NO_CLIENT)
+        ).all()
 
     def test_noise_canaries_have_the_scale_of_features(self) -> None:
-        deal = self.drawn(count=500, kind="noise")
-        values, size = deal.audit.samples.features, DATA.train.features.square().mean().sqrt()
+        assignment = self.drawn(count=500, kind="noise")
+        values, size = assignment.audit.samples.features, DATA.train.features.square().mean().sqrt()
         assert abs(float(values.mean() / size)) < 0.2
         assert float(values.square().mean().sqrt() / size) == pytest.approx(1, abs=0.15)
-        kept = deal.clients[0].features[torch.isin(deal.clients[0].ids, deal.audit.samples.ids)]
+        kept = assignment.clients[0].features[
+            torch.isin(assignment.clients[0].ids, assignment.audit.samples.ids)
+        ]
         assert set(kept.flatten().tolist()) <= set(values.flatten().tolist())
 
     def test_unknown_canary_kinds_and_counts_raise(self) -> None:

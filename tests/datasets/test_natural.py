@@ -9,10 +9,10 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.plan.dealing import draw_deal, shifted_groups
+from fedaudit.datasets.draws.audit_set import Assignment
+from fedaudit.plan.assignment import draw_assignment, shifted_groups
 from fedaudit.plan.named import partition_of
 from fedaudit.plan.sections import Study
 from fedaudit.study.front.federation import plan_of
@@ -39,32 +39,32 @@ def study(**sections: Any) -> Study:
     return fa.study_from({"name": "x", "partition": NATURAL, "audit": audit, **sections})
 
 
-def deal_of(dataset: Dataset, plan: Study) -> Deal:
-    return draw_deal(plan, partition_of(plan), dataset, seed=3)
+def deal_of(dataset: Dataset, plan: Study) -> Assignment:
+    return draw_assignment(plan, partition_of(plan), dataset, seed=3)
 
 
 def test_all_samples_but_the_audited_ones_stay_with_their_client(tmp_path: Path) -> None:
     dataset = table(tmp_path)
     assert dataset.client is not None
-    deal = deal_of(dataset, study())
-    audited = deal.audit.samples.ids
-    for client, samples in deal.clients.items():
+    assignment = deal_of(dataset, study())
+    audited = assignment.audit.samples.ids
+    for client, samples in assignment.clients.items():
         background = samples.ids[~torch.isin(samples.ids, audited)]
         assert set(dataset.client[background].tolist()) == {client}
         assert torch.equal(samples.labels, dataset.samples(samples.ids).labels)
     # Audited samples are all of the target, and its owner is as fair as in other partitions.
     assert set(dataset.client[audited].tolist()) == {1}
-    assert set(deal.audit.owner.tolist()) == {NOBODY, 0, 1, 2}
+    assert set(assignment.audit.owner.tolist()) == {NO_CLIENT, 0, 1, 2}
     of_target = dataset.train.labels[dataset.client[: len(dataset.train)] == 1]
-    share = float((deal.audit.samples.labels == 1).float().mean())
+    share = float((assignment.audit.samples.labels == 1).float().mean())
     assert share == pytest.approx(float((of_target == 1).float().mean()), abs=1 / 60)
-    assert int(deal.audit.samples.labels.max()) < dataset.classes
+    assert int(assignment.audit.samples.labels.max()) < dataset.classes
 
 
 def test_clients_of_the_same_size_draw_it_from_their_own_samples(tmp_path: Path) -> None:
     dataset = table(tmp_path)
-    deal = deal_of(dataset, study(partition=NATURAL | {"samples_per_client": 100}))
-    assert all(abs(size - 100) < 20 for size in deal.sizes.values())
+    assignment = deal_of(dataset, study(partition=NATURAL | {"samples_per_client": 100}))
+    assert all(abs(size - 100) < 20 for size in assignment.sizes.values())
     with pytest.raises(BadInput, match="of the needed 500 training samples"):
         deal_of(dataset, study(partition=NATURAL | {"samples_per_client": 500}))
 
@@ -73,10 +73,10 @@ def test_audited_people_are_those_of_the_target(tmp_path: Path) -> None:
     dataset = table(tmp_path)
     assert dataset.client is not None
     assert dataset.subject is not None
-    deal = deal_of(dataset, study(audit={"samples": 30, "targets": [2], "unit": "person"}))
-    ids = deal.audit.samples.ids
+    assignment = deal_of(dataset, study(audit={"samples": 30, "targets": [2], "unit": "person"}))
+    ids = assignment.audit.samples.ids
     assert set(dataset.client[ids].tolist()) == {2}
-    people, owners = dataset.subject[ids].numpy(), deal.audit.owner
+    people, owners = dataset.subject[ids].numpy(), assignment.audit.owner
     assert len(np.unique(people)) == 30
     for person in np.unique(people):
         assert len(np.unique(owners[people == person])) == 1
@@ -87,19 +87,19 @@ def test_audited_people_are_those_of_the_target(tmp_path: Path) -> None:
 def test_canaries_have_labels_among_the_classes(tmp_path: Path) -> None:
     dataset = table(tmp_path)
     audit = {"draw": "canaries", "targets": [1], "options": {"count": 40}}
-    deal = deal_of(dataset, study(audit=audit))
-    truth = dataset.samples(deal.audit.samples.ids).targets
-    assert torch.equal(deal.audit.samples.targets, 1 - truth)
+    assignment = deal_of(dataset, study(audit=audit))
+    truth = dataset.samples(assignment.audit.samples.ids).targets
+    assert torch.equal(assignment.audit.samples.targets, 1 - truth)
 
 
 def test_held_out_samples_resemble_their_own_client(tmp_path: Path) -> None:
     dataset, plan = table(tmp_path), study()
     assert dataset.client is not None
-    deal = deal_of(dataset, plan)
-    place = shifted_groups(plan, dataset, deal, seed=3).groups.similar_client
+    assignment = deal_of(dataset, plan)
+    place = shifted_groups(plan, dataset, assignment, seed=3).groups.similar_client
     test_ids = dataset.test.ids
     assert np.array_equal(place[test_ids.numpy()], dataset.client[test_ids].numpy())
-    for client, samples in deal.clients.items():
+    for client, samples in assignment.clients.items():
         assert set(place[samples.ids.numpy()].tolist()) == {client}
 
 
@@ -161,7 +161,7 @@ def test_quotas_are_the_counts_of_each_client_alone() -> None:
     drawn = fa.partitions.Natural(3, samples_per_client=4)
     sizes = drawn.quotas(counts, 3, rng=np.random.default_rng(0)).sum(axis=1)
     assert sizes.tolist() == [4, 4, 4]
-    with pytest.raises(BadInput, match="too many to deal"):
+    with pytest.raises(BadInput, match="too many to assign"):
         fa.partitions.Natural(5000).quotas(
             np.ones(10_000, dtype=np.int64), 5000, rng=np.random.default_rng(0)
         )

@@ -15,7 +15,7 @@ from fedaudit.datasets.partitions.schemes import (
     SIAClass0Size,
     WholeClasses,
     apportion,
-    deal,
+    assign_samples,
     limit_quotas,
 )
 
@@ -43,7 +43,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def dealt(how: Partition, clients: int = 5, seed: int = 0) -> list[Int[ndarray, " _"]]:
     generator = rng(seed)
-    return deal(LABELS, how.quotas(COUNTS, clients, rng=generator), rng=generator)
+    return assign_samples(LABELS, how.quotas(COUNTS, clients, rng=generator), rng=generator)
 
 
 @pytest.mark.parametrize("how", EXACT)
@@ -72,7 +72,7 @@ def test_a_partition_depends_only_on_its_seed(how: Partition) -> None:
 @pytest.mark.parametrize("how", EXACT)
 def test_assignments_follow_the_quotas(how: Partition) -> None:
     quotas = how.quotas(COUNTS, 5, rng=rng())
-    for hand, quota in zip(deal(LABELS, quotas, rng=rng()), quotas, strict=True):
+    for hand, quota in zip(assign_samples(LABELS, quotas, rng=rng()), quotas, strict=True):
         assert np.bincount(LABELS[hand], minlength=4).tolist() == quota.tolist()
 
 

@@ -13,11 +13,11 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.datasets.arrays import samples
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset, select_classes
-from fedaudit.datasets.draws.audit_set import Deal, shadow_deal
+from fedaudit.datasets.draws.audit_set import Assignment, shadow_assignment
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.study.front.references import data_reference
@@ -29,7 +29,7 @@ SUBJECT = DATA.subject.numpy()
 
 def drawn(
     seed: int = 0, *, people: int = 60, targets: tuple[int, ...] = (0,), each: int = 1
-) -> Deal:
+) -> Assignment:
     return draw(
         DATA,
         clients=5,
@@ -42,26 +42,26 @@ def drawn(
     )
 
 
-def holders(deal: Deal) -> dict[int, set[int]]:
+def holders(assignment: Assignment) -> dict[int, set[int]]:
     """By audited person, who has samples of it."""
-    audit = deal.audit
+    audit = assignment.audit
     assert audit.subject is not None
     return {int(p): set(audit.owner[audit.subject == p].tolist()) for p in np.unique(audit.subject)}
 
 
 def test_all_samples_of_a_person_are_audited_and_have_one_holder() -> None:
-    deal = drawn()
-    audit = deal.audit
+    assignment = drawn()
+    audit = assignment.audit
     assert audit.subject is not None
     assert (audit.panel == 0).all()
     assert np.array_equal(audit.subject, SUBJECT[audit.samples.ids.numpy()])
     training = SUBJECT[: len(DATA.train)]
-    for person, who in holders(deal).items():
+    for person, who in holders(assignment).items():
         assert (audit.subject == person).sum() == (training == person).sum()
         assert len(who) == 1
-    held = {i: c for c, own in deal.clients.items() for i in own.ids.tolist()}
+    held = {i: c for c, own in assignment.clients.items() for i in own.ids.tolist()}
     for sample, owner in zip(audit.samples.ids.tolist(), audit.owner, strict=True):
-        assert held.get(sample, NOBODY) == owner
+        assert held.get(sample, NO_CLIENT) == owner
 
 
 def test_people_are_members_others_or_held_out_with_equal_probability() -> None:
@@ -69,8 +69,8 @@ def test_people_are_members_others_or_held_out_with_equal_probability() -> None:
     elsewhere = np.zeros(5)
     for seed in range(30):
         for (who,) in holders(drawn(seed)).values():
-            counts[0 if who == 0 else 2 if who == NOBODY else 1] += 1
-            elsewhere[who] += who != NOBODY
+            counts[0 if who == 0 else 2 if who == NO_CLIENT else 1] += 1
+            elsewhere[who] += who != NO_CLIENT
     assert stats.chisquare(counts).pvalue > 0.001
     assert stats.chisquare(elsewhere[1:]).pvalue > 0.001
 
@@ -80,9 +80,9 @@ def test_the_background_does_not_depend_on_how_the_coins_fell(
 ) -> None:
     from fedaudit.datasets.draws import fair
 
-    def background(deal: Deal) -> list[list[int]]:
-        audited = set(deal.audit.samples.ids.tolist())
-        return [sorted(set(own.ids.tolist()) - audited) for own in deal.clients.values()]
+    def background(assignment: Assignment) -> list[list[int]]:
+        audited = set(assignment.audit.samples.ids.tolist())
+        return [sorted(set(own.ids.tolist()) - audited) for own in assignment.clients.values()]
 
     seeded = seeded_numpy
     first = background(drawn())
@@ -97,12 +97,12 @@ def test_the_background_does_not_depend_on_how_the_coins_fell(
 
 
 def test_samples_of_a_person_at_several_clients_are_divided() -> None:
-    deal = drawn(each=2, people=120)
-    found = holders(deal)
-    assert {len(who) for who in found.values() if who != {NOBODY}} == {2}
+    assignment = drawn(each=2, people=120)
+    found = holders(assignment)
+    assert {len(who) for who in found.values() if who != {NO_CLIENT}} == {2}
     members = [person for person, who in found.items() if 0 in who]
     assert len(members) == pytest.approx(40, abs=16)
-    audit = deal.audit
+    audit = assignment.audit
     for person in members:
         own = audit.owner[audit.subject == person]
         assert abs((own == 0).sum() - (own != 0).sum()) <= 1
@@ -151,19 +151,19 @@ def test_a_stored_audit_set_keeps_its_people() -> None:
 
 
 def test_a_shadow_federation_draws_remaining_people() -> None:
-    deal = draw(
+    assignment = draw(
         DATA, clients=3, partition=IID(samples_per_client=200), n_fair=40, seed=0, unit="person"
     )
 
-    def again(rest: Dataset) -> Deal:
+    def again(rest: Dataset) -> Assignment:
         return draw(
             rest, clients=3, partition=IID(samples_per_client=200), n_fair=20, seed=1, unit="person"
         )
 
-    shadow = shadow_deal(DATA, deal, again).audit
+    shadow = shadow_assignment(DATA, assignment, again).audit
     assert shadow.subject is not None
     assert np.array_equal(shadow.subject, SUBJECT[shadow.samples.ids.numpy()])
-    assert not set(shadow.subject.tolist()) & set(holders(deal))
+    assert not set(shadow.subject.tolist()) & set(holders(assignment))
 
 
 def test_selecting_classes_keeps_people_with_their_samples() -> None:

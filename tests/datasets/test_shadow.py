@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal, known_split, shadow_deal, unused_ids
+from fedaudit.datasets.draws.audit_set import Assignment, known_split, shadow_assignment, unused_ids
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.draws.published import cofedmid
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet, Partition
@@ -21,17 +21,17 @@ CLIENTS = 4
 DATA = by_id(2000, 300)
 
 
-def ids_of(deal: Deal, client: int) -> np.ndarray:
-    return deal.clients[client].ids.numpy()
+def ids_of(assignment: Assignment, client: int) -> np.ndarray:
+    return assignment.clients[client].ids.numpy()
 
 
-def fair(data: Dataset, seed: int, partition: Partition) -> Deal:
+def fair(data: Dataset, seed: int, partition: Partition) -> Assignment:
     return draw(data, clients=CLIENTS, partition=partition, n_fair=150, seed=seed)
 
 
-def everything(deal: Deal) -> set[int]:
+def everything(assignment: Assignment) -> set[int]:
     """Ids of all that a run trains on or audits."""
-    parts = [*deal.clients.values(), deal.audit.samples]
+    parts = [*assignment.clients.values(), assignment.audit.samples]
     return set(torch.cat([part.ids for part in parts]).tolist())
 
 
@@ -40,14 +40,16 @@ def everything(deal: Deal) -> set[int]:
 def test_a_shadow_shares_no_sample_with_the_audited_run(seed: int, beta: float) -> None:
     partition = Dirichlet(beta=beta, samples_per_client=100)
     audited = fair(DATA, seed, partition)
-    shadow = shadow_deal(DATA, audited, lambda rest: fair(rest, seed + 1, partition))
+    shadow = shadow_assignment(DATA, audited, lambda rest: fair(rest, seed + 1, partition))
     assert not everything(audited) & everything(shadow)
     assert max(everything(shadow)) < len(DATA.train)
 
 
 def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=150))
-    shadow = shadow_deal(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=150)))
+    shadow = shadow_assignment(
+        DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=150))
+    )
     for samples in [*shadow.clients.values(), shadow.audit.samples]:
         assert samples.features[:, 0].tolist() == samples.ids.tolist()
         assert torch.equal(samples.labels, samples.ids % 5)
@@ -63,7 +65,7 @@ def test_too_little_data_for_a_shadow_raises_with_advice() -> None:
     need, left = sum(audited.sizes.values()), len(unused_ids(DATA, audited))
     wanted = rf"needs {need} training samples .* {left} of 2000 are left; lower .*known-split"
     with pytest.raises(BadInput, match=wanted):
-        shadow_deal(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=300)))
+        shadow_assignment(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=300)))
 
 
 def test_a_known_split_is_half_members_and_never_audited() -> None:
@@ -92,7 +94,7 @@ def test_a_known_split_can_use_unaudited_test_samples() -> None:
     known = known_split(DATA, audited, client=3, trained_on=ids_of(audited, 3), size=200, seed=3)
     nobodys = known.samples.ids[~known.is_member].numpy()
     assert nobodys.min() >= len(DATA.train)
-    unseen = audited.audit.samples.ids.numpy()[audited.audit.owner == NOBODY]
+    unseen = audited.audit.samples.ids.numpy()[audited.audit.owner == NO_CLIENT]
     assert not np.isin(nobodys, unseen).any()
 
 

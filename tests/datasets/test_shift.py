@@ -12,7 +12,7 @@ from scipy import ndimage
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.datasets.dataset import Dataset, numbered
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.datasets.partitions.shifts import (
@@ -40,7 +40,7 @@ def dataset() -> Dataset:
     )
 
 
-def deal(of: Dataset) -> Deal:
+def assignment(of: Dataset) -> Assignment:
     return draw(
         of,
         clients=CLIENTS,
@@ -101,7 +101,7 @@ def test_clients_draw_from_their_groups_range() -> None:
 
 
 def test_samples_get_the_shift_of_their_client_and_others_in_turn() -> None:
-    world, hands = dataset(), deal(dataset())
+    world, hands = dataset(), assignment(dataset())
     place = shift_clients(world, hands, (0, 5), seed=1)
     for client, samples in hands.clients.items():
         assert set(place[samples.ids.numpy()].tolist()) == {client}
@@ -112,7 +112,7 @@ def test_samples_get_the_shift_of_their_client_and_others_in_turn() -> None:
 
 
 def test_a_sample_has_the_same_shift_in_all_parts_of_a_deal() -> None:
-    world, hands = dataset(), deal(dataset())
+    world, hands = dataset(), assignment(dataset())
     place = shift_clients(world, hands, (0,), seed=1)
     amounts = SHIFT.amounts(minority_groups(CLIENTS, 0.25), seed=1)
     new, dealt = apply_shift(world, hands, SHIFT, place, seed=1)
@@ -137,7 +137,13 @@ def test_a_table_cannot_be_rotated() -> None:
         test=replace(flat.test, features=flat.test.features.flatten(1)),
     )
     with pytest.raises(BadInput, match="is of images"):
-        apply_shift(flat, deal(flat), SHIFT, shift_clients(flat, deal(flat), (0,), seed=1), seed=1)
+        apply_shift(
+            flat,
+            assignment(flat),
+            SHIFT,
+            shift_clients(flat, assignment(flat), (0,), seed=1),
+            seed=1,
+        )
 
 
 @pytest.mark.parametrize(

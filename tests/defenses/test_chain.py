@@ -280,11 +280,11 @@ def test_a_chain_keeps_the_intersection_of_allowed_classes() -> None:
     here = ClientContext(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
     one = ClassGuided(members=(0, 1), m_max=4, m_min=4)
     alone = ClassGuided(members=(0, 2), m_max=4, m_min=4)
-    assert bool(GradientNoise(0.1).dealt(here, classes=6).all())
-    assert Chain((GradientNoise(0.1), one)).acts_in("dealt")
-    assert not Chain((GradientNoise(0.1),)).acts_in("dealt")
-    both = Chain((one, alone)).dealt(here, classes=6)
-    parts = [part.dealt(here, classes=6) for part in (one, alone)]
+    assert bool(GradientNoise(0.1).assigned_classes(here, classes=6).all())
+    assert Chain((GradientNoise(0.1), one)).acts_in("assigned_classes")
+    assert not Chain((GradientNoise(0.1),)).acts_in("assigned_classes")
+    both = Chain((one, alone)).assigned_classes(here, classes=6)
+    parts = [part.assigned_classes(here, classes=6) for part in (one, alone)]
     assert torch.equal(both, parts[0] & parts[1])
     assert [int(part.sum()) for part in parts] == [4, 4]
 

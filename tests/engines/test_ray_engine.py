@@ -16,7 +16,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.importing import add_module_folders
-from fedaudit.engines.base import Counted, Engine
+from fedaudit.engines.base import CountedEngine, Engine
 from fedaudit.engines.ray_cluster import RayCluster
 from fedaudit.study.running.run import run_study
 from tests.engines import contract
@@ -55,7 +55,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> str:
     return hashed(tmp_path_factory.mktemp("here"), None)
 
 
-def hashed(folder: Path, engine: Counted | None) -> str:
+def hashed(folder: Path, engine: CountedEngine | None) -> str:
     return run_study(STUDY, folder, engine=engine).content_hash
 
 
@@ -74,7 +74,7 @@ def test_ray_keeps_the_contract_of_engines(
     clause: Callable[[Engine], None], cluster: RayCluster
 ) -> None:
     assert isinstance(cluster, Engine)
-    assert isinstance(cluster, Counted)
+    assert isinstance(cluster, CountedEngine)
     clause(cluster)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import fedaudit
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NOBODY, Samples
+from fedaudit.core.values import NO_CLIENT, Samples
 from fedaudit.datasets.dataset import number_rows
 
 RNG = torch.Generator().manual_seed(0)
@@ -57,12 +57,12 @@ def test_dropped_copies_are_counted_in_a_warning() -> None:
         audit = fedaudit.audit_samples(
             {0: MEMBERS}, joined(UNSEEN, first(MEMBERS, 10)), copies="drop"
         )
-    assert ((audit.owner == 0).sum(), (audit.owner == NOBODY).sum()) == (20, 30)
+    assert ((audit.owner == 0).sum(), (audit.owner == NO_CLIENT).sum()) == (20, 30)
     with pytest.warns(UserWarning, match="3 are further copies"):
         audit = fedaudit.audit_samples(
             {0: joined(MEMBERS, first(MEMBERS, 3))}, UNSEEN, copies="drop"
         )
-    assert ((audit.owner == 0).sum(), (audit.owner == NOBODY).sum()) == (30, 30)
+    assert ((audit.owner == 0).sum(), (audit.owner == NO_CLIENT).sum()) == (30, 30)
 
 
 def test_a_copy_with_another_label_or_a_changed_value_is_no_copy() -> None:
@@ -98,7 +98,7 @@ def test_one_coin_decides_for_all_copies_within_a_client() -> None:
     kept = {tuple(row.tolist()) for row in x[split.train[0]]}
     features = split.audit.samples.features
     unseen = {
-        tuple(row.tolist()) for row in features[torch.from_numpy(split.audit.owner) == NOBODY]
+        tuple(row.tolist()) for row in features[torch.from_numpy(split.audit.owner) == NO_CLIENT]
     }
     members = {tuple(row.tolist()) for row in features[torch.from_numpy(split.audit.owner) == 0]}
     assert unseen

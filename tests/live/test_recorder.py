@@ -18,7 +18,7 @@ import fedaudit
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import RECORDING_FILE, Lock
-from fedaudit.core.values import NOBODY, Samples
+from fedaudit.core.values import NO_CLIENT, Samples
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Part, fair_split, join_audits
 from fedaudit.live.files import SAMPLES_FILE
@@ -330,7 +330,9 @@ def test_attacking_a_recording_gives_a_complete_record(
         # Sixty samples of a client are too few for a classifier of inputs to show anything.
         assert {c.control for c in found.controls if not c.passed} <= {"blind classifier"}
         assert not [c for c in found.controls if c.passed is False]
-    assert attacked.where(metric="test_accuracy")[0].samples == int((AUDIT.owner == NOBODY).sum())
+    assert attacked.where(metric="test_accuracy")[0].samples == int(
+        (AUDIT.owner == NO_CLIENT).sum()
+    )
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
     assert attacked.config.keys() <= RECORDER_SETTINGS
@@ -620,7 +622,7 @@ def test_fair_split_holds_out_about_half_of_the_audited_samples() -> None:
     train, audit = fedaudit.fair_split(given, audited=400, seed=4)
     for client in given:
         mine = audit.panel == client
-        unseen = int((mine & (audit.owner == NOBODY)).sum())
+        unseen = int((mine & (audit.owner == NO_CLIENT)).sum())
         assert int(mine.sum()) == 400
         assert 160 <= unseen <= 240
         assert len(train[client]) == 500 - unseen
@@ -654,7 +656,7 @@ def test_a_part_contains_only_audited_samples() -> None:
     assert {name: len(values) for name, values in split.part.items()} == dict.fromkeys(
         ("features", "labels", "owner", "panel"), 50
     )
-    unseen = split.part["features"][split.part["owner"] == NOBODY]
+    unseen = split.part["features"][split.part["owner"] == NO_CLIENT]
     assert not set(unseen[:, 0]) & set(split.train[7]), "what nobody trains on is not trained on"
     assert set(split.part["features"][:, 0]) | set(split.train[7]) == set(range(300))
 

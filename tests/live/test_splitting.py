@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 import fedaudit
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 
 pd = pytest.importorskip("pandas")
 
@@ -93,7 +93,7 @@ def test_data_sets_loaders_and_tables_are_split_like_arrays(data: Any) -> None:
     assert torch.equal(split.audit.samples.targets, arrays.audit.samples.targets)
     assert split.audit.owner.tolist() == arrays.audit.owner.tolist()
     kept = sum(len(y) for _, y in train) if isinstance(train, DataLoader) else len(train)
-    assert kept == 60 - int((split.audit.owner == NOBODY).sum())
+    assert kept == 60 - int((split.audit.owner == NO_CLIENT).sum())
 
 
 def test_split_data_keep_their_type() -> None:
@@ -221,7 +221,7 @@ def test_unsplittable_data_raise_with_advice(data: Any, says: str) -> None:
 def test_copies_in_a_data_set_share_one_coin() -> None:
     twice = TensorDataset(torch.cat([X, X]), torch.cat([Y, Y]))
     train, split = fedaudit.split_dataset(twice, 20)
-    assert len(train) == 120 - 2 * int((split.audit.owner == NOBODY).sum())
+    assert len(train) == 120 - 2 * int((split.audit.owner == NO_CLIENT).sum())
 
 
 def test_the_example_in_the_documentation_runs() -> None:

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.metrics.rate_limits import Share
+from fedaudit.metrics.rate_limits import Proportion
 from fedaudit.metrics.source import (
     ABSTAINED,
     beyond_labels,
@@ -57,7 +57,7 @@ def test_abstentions_are_excluded_from_source_accuracy() -> None:
 
 
 def test_constant_abstention_gives_an_uninformative_interval() -> None:
-    assert source_success(np.array([ABSTAINED]), np.array([0])) == Share(0.0, 0.0, 1.0, 0, 0)
+    assert source_success(np.array([ABSTAINED]), np.array([0])) == Proportion(0.0, 0.0, 1.0, 0, 0)
 
 
 def test_success_without_samples_is_refused() -> None:

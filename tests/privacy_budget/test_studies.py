@@ -74,7 +74,7 @@ def test_the_budget_is_slightly_below_the_renyi_claim(
 ) -> None:
     run = run_of(study(defense), 1, None)
     claimed = formal_epsilons([run])[0].value
-    result = fa.budget(setup_of_study(run.study, run.deal.sizes))
+    result = fa.budget(setup_of_study(run.study, run.assignment.sizes))
     assert claimed is not None
     assert 0.8 * claimed < result.epsilon < claimed
     path = tmp_path / "study.toml"

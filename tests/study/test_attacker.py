@@ -58,9 +58,9 @@ def test_the_last_client_trains_on_wrong_labels_of_the_audited_samples() -> None
     assert isinstance(own, Attacker)
     assert own.client == 3
     poison = own.poison
-    assert torch.equal(poison.probes.ids, run.deal.audit.samples.ids)
-    assert torch.equal(poison.probes.features, run.deal.audit.samples.features)
-    assert not bool((poison.probes.targets == run.deal.audit.samples.targets).any())
+    assert torch.equal(poison.probes.ids, run.assignment.audit.samples.ids)
+    assert torch.equal(poison.probes.features, run.assignment.audit.samples.features)
+    assert not bool((poison.probes.targets == run.assignment.audit.samples.targets).any())
     assert poison.rounds == {3, 5}
     assert set(poison.probes.targets.tolist()) == set(range(10))
 
@@ -122,9 +122,9 @@ def test_poisoned_uploads_are_clipped_like_others() -> None:
 def test_samples_of_the_malicious_client_are_of_no_other_client(kind: str) -> None:
     run = setup(attacker_study(attacker={"kind": kind, "first": 3}), 1, None)
     owners = target_truth(run, 0).owners
-    assert 3 in run.deal.audit.owner
+    assert 3 in run.assignment.audit.owner
     assert set(owners.tolist()) == {-1, 0, 1, 2}
-    assert len(owners) == int((run.deal.audit.owner != 3).sum())
+    assert len(owners) == int((run.assignment.audit.owner != 3).sum())
 
 
 def test_reference_federations_have_no_malicious_client() -> None:

@@ -28,7 +28,7 @@ def test_side_information_lists_the_trained_samples(tmp_path: Path) -> None:
     study = quick_study(defense=GUIDED, attacks={"loss-series-aware": {}}, audit={"every": 1})
     run = setup(study, 1, None)
     run_study(study, tmp_path)
-    mine = run.deal.clients[0]
+    mine = run.assignment.clients[0]
     told = trainable_by_round(run, 0, nothing_measured((1, 2, 3, 4)), mine.labels)
     usage = torch.stack([told[index] for index in (1, 2, 3, 4)]).sum(0)
     assert 0 < int(usage.sum()) < 4 * len(mine)

@@ -97,7 +97,7 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
         cosine = torch.cosine_similarity(flat(direction), flat(moved), dim=0)
         expected = float(cosine) * math.sqrt(len(flat(moved)))
         assert float(z[number]) == pytest.approx(expected, abs=1e-4)
-    assert set(rounds[0].uploads) == {*run.deal.clients, *canaries.clients}
+    assert set(rounds[0].uploads) == {*run.assignment.clients, *canaries.clients}
 
 
 def test_canary_uploads_are_clipped_and_hidden_from_views() -> None:
@@ -131,7 +131,7 @@ def test_empirical_epsilon_exceeds_the_claim_only_without_noise(
     honest = values_of(sound)
     assert [one.passed for one in sound.controls if one.control == "claimed epsilon"] == [True]
     run = setup(study, 1, None)
-    several = len(run.deal.clients) + 60
+    several = len(run.assignment.clients) + 60
     claimed, measured = honest["claimed_client_epsilon"], honest["client_epsilon_if_gaussian"]
     assert claimed is not None
     assert measured is not None
@@ -215,7 +215,7 @@ def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
 def test_a_study_without_canaries_keeps_its_identity() -> None:
     assert not setup(quick_study(), 1, None).extensions
     run = setup(quick_study(), 1, None)
-    assert run.all_clients.data == run.deal.clients
+    assert run.all_clients.data == run.assignment.clients
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
 
 def test_canaries_keep_their_labels() -> None:
     run = setup(canary_study(1.0), 1, None)
-    ids, labels = run.deal.audit.samples.ids, run.deal.audit.samples.labels
+    ids, labels = run.assignment.audit.samples.ids, run.assignment.audit.samples.labels
     assert (labels != run.dataset.train.labels[ids]).all()
-    assert run.deal.audit.fair_for(0).all()
+    assert run.assignment.audit.fair_for(0).all()
 
 
 def test_a_task_without_classes_has_no_wrong_labels() -> None:
@@ -148,7 +148,7 @@ def test_a_task_without_classes_has_no_wrong_labels() -> None:
     with pytest.raises(Unsupported, match="no classes"):
         setup(study, 1, None)
     plain = study.model_copy(update={"audit": replace_draw(study)})
-    assert setup(plain, 1, None).deal.audit.fair.any()
+    assert setup(plain, 1, None).assignment.audit.fair.any()
 
 
 def replace_draw(study: Study) -> object:

@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks import attack_named
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.evaluation.source import SourceQueries, source_queries, sources_of_inferred_members
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
@@ -38,11 +38,11 @@ def run() -> tuple[Setup, SourceQueries]:
 
 
 def strangers() -> Int[ndarray, " _"]:
-    return np.flatnonzero(run()[0].deal.audit.owner == NOBODY)
+    return np.flatnonzero(run()[0].assignment.audit.owner == NO_CLIENT)
 
 
 def members_of(client: int) -> Int[ndarray, " _"]:
-    return np.flatnonzero(run()[0].deal.audit.owner == client)
+    return np.flatnonzero(run()[0].assignment.audit.owner == client)
 
 
 def found(
@@ -62,7 +62,7 @@ def found(
 
 def low() -> Float[Tensor, "rounds clients samples"]:
     """Two rounds with losses of 10, except for held-out samples with losses from 1 to 100."""
-    values = torch.full((2, CLIENTS, len(run()[0].deal.audit)), -10.0)
+    values = torch.full((2, CLIENTS, len(run()[0].assignment.audit)), -10.0)
     values[:, :, strangers()] = -torch.arange(1.0, STRANGERS + 1)
     return values
 
@@ -84,7 +84,7 @@ def test_a_sample_that_one_client_fits_well_is_called_a_member() -> None:
 
 
 def test_without_confident_samples_no_sample_is_called_a_member() -> None:
-    values = torch.full((2, CLIENTS, len(run()[0].deal.audit)), -10.0)
+    values = torch.full((2, CLIENTS, len(run()[0].assignment.audit)), -10.0)
     for one in found(values, right=dict.fromkeys(range(CLIENTS), True)):
         assert (one.called, one.right, one.realised_fpr) == (0, 0, 0.0)
 

@@ -70,7 +70,7 @@ def made() -> tuple[Setup, tuple[Round, ...]]:
     """The same run by hand."""
     run = setup(clustered(), 1, None)
     seed = seed_for(1, "federation")
-    return run, tuple(simulate(run.algorithm, run.deal.clients, rounds=4, seed=seed))
+    return run, tuple(simulate(run.algorithm, run.assignment.clients, rounds=4, seed=seed))
 
 
 def result() -> ClusterResult:
@@ -170,7 +170,7 @@ def test_actual_risk_compares_members_with_held_out_samples() -> None:
     place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     for number, model in enumerate(last.models):
         clients = [c for c in range(CLIENTS) if last.choice[c] == number]
-        assert model.members == sum(run.deal.sizes[client] for client in clients)
+        assert model.members == sum(run.assignment.sizes[client] for client in clients)
         assert model.others == int(np.isin(place, clients).sum())
         assert (model.estimated is None) == (not clients)
 
@@ -180,7 +180,7 @@ def test_actual_risk_compares_members_with_held_out_samples() -> None:
 def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None:
     run, rounds = made()
     run = replace(run, algorithm=by_updates(run)) if updates else run
-    risk, last, data = risk_of(run), rounds[-1], run.deal.clients
+    risk, last, data = risk_of(run), rounds[-1], run.assignment.clients
     users = {name: [c for c in data if last.chosen[c] == name] for name in last.after}
     clusters = [
         Cluster(
@@ -213,7 +213,7 @@ def test_the_record_states_the_sample_size_of_shadows() -> None:
     sizes = []
     for number, model in enumerate(last.models):
         clients = [c for c in range(CLIENTS) if last.choice[c] == number]
-        assert model.samples == sum(run.deal.sizes[client] for client in clients)
+        assert model.samples == sum(run.assignment.sizes[client] for client in clients)
         sizes.append(model.samples)
     # 200 of the server's own: scaled down where a model's clients have more than half of that.
     assert [m.shadow_samples for m in last.models] == shadow_sizes(sizes, 200)
@@ -253,25 +253,25 @@ def test_samples_held_out_by_a_client_are_nonmembers() -> None:
     options = {"name": "ifca-mir-clients", "options": {"held_out": 0.3}}
     run = setup(clustered(algorithm=options), 1, None)
     (first, *_) = simulate(
-        run.algorithm, run.deal.clients, rounds=1, seed=seed_for(1, "federation")
+        run.algorithm, run.assignment.clients, rounds=1, seed=seed_for(1, "federation")
     )
     models = ClusterRound.model_validate_json(cluster_notes(run, first)[STATE]).models
-    used = sum(len(set(first.facts[client]["used"].tolist())) for client in run.deal.clients)
-    assert sum(model.members for model in models) == used < sum(run.deal.sizes.values())
+    used = sum(len(set(first.facts[client]["used"].tolist())) for client in run.assignment.clients)
+    assert sum(model.members for model in models) == used < sum(run.assignment.sizes.values())
 
 
 def test_the_servers_samples_are_of_no_client() -> None:
     run, _ = made()
     own = set(risk_of(run).samples.ids.tolist())
-    used = {int(i) for data in run.deal.clients.values() for i in data.ids}
+    used = {int(i) for data in run.assignment.clients.values() for i in data.ids}
     assert len(own) == 200
-    assert not own & (used | set(run.deal.audit.samples.ids.tolist()))
+    assert not own & (used | set(run.assignment.audit.samples.ids.tolist()))
     assert own <= set(run.dataset.train.ids.tolist())
 
 
 def test_plain_ifca_reveals_no_risk_and_has_the_same_figures() -> None:
     run = setup(clustered(algorithm={"name": "ifca"}), 1, None)
-    (*_, last) = simulate(run.algorithm, run.deal.clients, rounds=4, seed=1)
+    (*_, last) = simulate(run.algorithm, run.assignment.clients, rounds=4, seed=1)
     notes = cluster_notes(run, last)
     one = cluster_result(run, [noted(notes)])
     assert one is not None
@@ -281,7 +281,7 @@ def test_plain_ifca_reveals_no_risk_and_has_the_same_figures() -> None:
 
 def test_federated_averaging_has_no_clusters() -> None:
     run = setup(clustered(algorithm={"name": "fedavg"}), 1, None)
-    (first, *_) = simulate(run.algorithm, run.deal.clients, rounds=4, seed=1)
+    (first, *_) = simulate(run.algorithm, run.assignment.clients, rounds=4, seed=1)
     assert cluster_notes(run, first) == {}
     assert cluster_result(run, []) is None
 
@@ -333,7 +333,7 @@ def test_clients_without_visible_updates_cannot_be_audited() -> None:
     rounds, share, seed = 2, 0.17, seed_for(1, "federation")
     run, _ = made()
     *_, last = simulate(
-        run.algorithm, run.deal.clients, rounds=rounds, seed=seed, participation=share
+        run.algorithm, run.assignment.clients, rounds=rounds, seed=seed, participation=share
     )
     for client in range(CLIENTS):
         study = clustered(
@@ -378,8 +378,8 @@ def test_a_shadow_federation_has_separate_groups() -> None:
     (theirs,), ours = run.additional_federations, run
     assert not torch.equal(theirs.dataset.train.features, ours.dataset.train.features)
     assert (theirs.groups.names, theirs.groups.group) == (ours.groups.names, ours.groups.group)
-    used = {int(i) for data in theirs.deal.clients.values() for i in data.ids}
-    assert not used & {int(i) for data in ours.deal.clients.values() for i in data.ids}
+    used = {int(i) for data in theirs.assignment.clients.values() for i in data.ids}
+    assert not used & {int(i) for data in ours.assignment.clients.values() for i in data.ids}
 
 
 def test_a_shadow_server_has_samples_of_neither_federation() -> None:
@@ -390,8 +390,8 @@ def test_a_shadow_server_has_samples_of_neither_federation() -> None:
     (theirs,) = ours.additional_federations
     used = {
         int(i)
-        for deal in (ours.deal, theirs.deal)
-        for data in (*deal.clients.values(), deal.audit.samples)
+        for assignment in (ours.assignment, theirs.assignment)
+        for data in (*assignment.clients.values(), assignment.audit.samples)
         for i in data.ids
     }
     assert not used & set(risk_of(theirs).samples.ids.tolist())
@@ -424,7 +424,7 @@ def test_a_client_that_never_participated_has_no_model_and_no_violation() -> Non
     study = clustered(algorithm=IFCA, training=training, audit=audit, risk=accepted)
     run = setup(study, 1, None)
     rounds = tuple(
-        simulate(run.algorithm, run.deal.clients, rounds=3, seed=seed, participation=0.34)
+        simulate(run.algorithm, run.assignment.clients, rounds=3, seed=seed, participation=0.34)
     )
     assert sum(len(round.asked) for round in rounds) > len({c for r in rounds for c in r.asked})
     first = {client: round.index for round in reversed(rounds) for client in round.asked}

@@ -81,10 +81,10 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     seen = list(own.watch(iter(rounds), replace(run, folder=tmp_path), "a key", quiet))
     assert [one.index for one in seen] == list(range(1, run.study.training.rounds + 1))
     for one in seen:
-        assert set(one.uploads) == set(run.deal.clients)
+        assert set(one.uploads) == set(run.assignment.clients)
         assert sum(one.weights.values()) == pytest.approx(1)
-    assert set(everybody.data) == {*run.deal.clients, *own.clients}
-    others = set(run.deal.clients) - {getattr(own, "client", None)}
+    assert set(everybody.data) == {*run.assignment.clients, *own.clients}
+    others = set(run.assignment.clients) - {getattr(own, "client", None)}
     assert all(everybody.defenses.get(client) == run.defenses.get(client) for client in others)
     assert run_key(run.study, 1) != run_key(quick_study(), 1) or not own.clients
     for federation in own.federations:

@@ -54,11 +54,11 @@ def test_with_all_clients_the_least_protected_is_stated() -> None:
         audit={"draw": "sia", "fair": 1, "options": {"per_client": 2}},
     )
     run = setup(study, 1, None)
-    smallest = min(run.deal.sizes, key=run.deal.sizes.__getitem__)
+    smallest = min(run.assignment.sizes, key=run.assignment.sizes.__getitem__)
     assert smallest not in study.audit.targets
     epsilons = [
         run.defenses[client].guarantee(run.algorithm.workload(4, size), delta=FORMAL_DELTA)
-        for client, size in run.deal.sizes.items()
+        for client, size in run.assignment.sizes.items()
     ]
     whole, _ = formal_epsilons([run])
     assert whole.value == max(one.epsilon for one in epsilons if one is not None)

@@ -10,8 +10,8 @@ from torch import nn
 
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import held_out, seed_for
-from fedaudit.core.values import NOBODY, Architecture, ClientId, Samples
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.core.values import NO_CLIENT, Architecture, ClientId, Samples
+from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.evaluation.accuracy import evaluation_split
 from fedaudit.fl.algorithms.base import Algorithm
@@ -19,7 +19,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.plan.dealing import HoldOutRule, exclude_held_out
+from fedaudit.plan.assignment import HoldOutRule, exclude_held_out
 from fedaudit.risk.catalog import ByLoss
 from fedaudit.study.build import setup
 from tests.study.studies import small_study
@@ -31,8 +31,8 @@ def samples(ids: torch.Tensor) -> Samples:
 
 IDS = torch.arange(400)
 CLIENTS = {c: samples(IDS[100 * c : 100 * c + 100]) for c in range(3)}
-OWNER = np.where(IDS.numpy() < 300, IDS.numpy() // 100, NOBODY)
-DEAL = Deal(CLIENTS, AuditSet(samples(IDS), OWNER, np.zeros(400, dtype=np.int64)))
+OWNER = np.where(IDS.numpy() < 300, IDS.numpy() // 100, NO_CLIENT)
+DEAL = Assignment(CLIENTS, AuditSet(samples(IDS), OWNER, np.zeros(400, dtype=np.int64)))
 PAIR = {c: CoFedMID(members=(0, 1), start=2) for c in (0, 1)}
 
 
@@ -57,7 +57,7 @@ def test_held_out_samples_of_a_coalition_are_of_no_client() -> None:
     audit = exclude_held_out(DEAL, holdout(PAIR)).audit
     held = held_out(IDS, 0.1, seed=4).numpy()
     assert 20 < held.sum() < 60
-    assert (audit.owner[held & (OWNER < 2)] == NOBODY).all()
+    assert (audit.owner[held & (OWNER < 2)] == NO_CLIENT).all()
     assert (audit.owner[~held] == OWNER[~held]).all()
     assert (audit.owner[OWNER == 2] == 2).all()
     assert (audit.origin(0)[held & (OWNER == 0)] == Origin.UNSEEN).all()
@@ -86,14 +86,14 @@ def test_samples_held_out_by_an_algorithm_leave_the_fair_draw() -> None:
     audit = exclude_held_out(DEAL, holdout({}, algorithm=algorithm)).audit
     held = held_out(IDS, 0.2, seed=4).numpy()
     assert 50 < held.sum() < 110
-    assert (audit.owner == np.where(held, NOBODY, OWNER)).all()
+    assert (audit.owner == np.where(held, NO_CLIENT, OWNER)).all()
     assert (audit.fair_for(0) == ~held).all()
 
 
 def test_holding_out_by_a_rule_on_several_samples_prevents_a_fair_draw() -> None:
     audit = exclude_held_out(DEAL, holdout({1: DropsTheFirst()})).audit
-    assert audit.owner[100] == NOBODY
-    assert (audit.owner == np.where(IDS.numpy() == 100, NOBODY, OWNER)).all()
+    assert audit.owner[100] == NO_CLIENT
+    assert (audit.owner == np.where(IDS.numpy() == 100, NO_CLIENT, OWNER)).all()
     assert not audit.fair.any()
 
 
@@ -110,18 +110,18 @@ def test_samples_are_held_out_with_the_given_probability_by_seed(share: float) -
 def test_no_sample_that_is_held_out_is_audited_as_a_member_in_a_study() -> None:
     study = small_study(defense={"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}})
     defended, plain = setup(study, 1, None), setup(small_study(), 1, None)
-    before = plain.deal.audit.origin(0) == Origin.MEMBER
-    after = defended.deal.audit.origin(0) == Origin.MEMBER
+    before = plain.assignment.audit.origin(0) == Origin.MEMBER
+    after = defended.assignment.audit.origin(0) == Origin.MEMBER
     assert 0 < after.sum() < before.sum()
     assert not (after & ~before).any()
-    assert torch.equal(plain.deal.clients[0].ids, defended.deal.clients[0].ids)
+    assert torch.equal(plain.assignment.clients[0].ids, defended.assignment.clients[0].ids)
 
 
 def test_training_accuracy_uses_trained_samples_only() -> None:
     plain = setup(small_study(), 1, None)
     pair = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     defended = setup(small_study(defense=pair), 1, None)
-    clients = [set(data.ids.tolist()) for data in plain.deal.clients.values()]
+    clients = [set(data.ids.tolist()) for data in plain.assignment.clients.values()]
     counted = [set(evaluation_split(run).all_clients.ids.tolist()) for run in (plain, defended)]
     assert counted[0] == set.union(*clients)
     mine = clients[0] | clients[1]

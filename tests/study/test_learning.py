@@ -21,7 +21,7 @@ from fedaudit.extensions.examples import Examples, ExampleSource, KnownSplit, Sh
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, Stored
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.plan.dealing import training_samples
+from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
@@ -54,7 +54,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Carried:
 
 
 def ids_of(run: Setup) -> set[int]:
-    parts = [*run.deal.clients.values(), run.deal.audit.samples]
+    parts = [*run.assignment.clients.values(), run.assignment.audit.samples]
     return set(torch.cat([part.ids for part in parts]).tolist())
 
 
@@ -86,8 +86,8 @@ def test_a_shadow_federation_has_the_same_defense_and_other_data() -> None:
     assert seed_for(shadow.seed, "federation") != seed_for(run.seed, "federation")
     assert shadow.algorithm == run.algorithm
     assert shadow.measured_rounds == run.measured_rounds
-    assert shadow.deal.sizes.keys() == run.deal.sizes.keys()
-    assert shadow.deal.audit.fair.all()
+    assert shadow.assignment.sizes.keys() == run.assignment.sizes.keys()
+    assert shadow.assignment.audit.fair.all()
     assert {signal.name for signal in shadow.signals} == {
         signal.name for signal in run.attacks["seqmia"].signals
     }
@@ -180,7 +180,7 @@ def test_the_shadow_federation_has_the_same_coalition(tmp_path: Path) -> None:
     record = run_study(study, tmp_path)
     assert {f.target for f in record.findings if f.attack == "seqmia"} >= {0, 3}
     # Held-out samples and classes of its members are drawn independently.
-    held = [set(one.deal.clients[0].ids.tolist()) for one in (run, shadow)]
+    held = [set(one.assignment.clients[0].ids.tolist()) for one in (run, shadow)]
     assert not held[0] & held[1]
 
 
@@ -318,7 +318,7 @@ def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
     run = setup(study, 1, None)
     known = known_of(run)
     assert known.client == 3
-    assert not set(known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
+    assert not set(known.samples.ids.tolist()) & set(run.assignment.audit.samples.ids.tolist())
     record = run_study(study, tmp_path / "run")
     assert not (tmp_path / "run" / "shadow").exists()
     tensors, _ = read_tensors(tmp_path / "run/seed-1/known/measured/round-000002.safetensors")
@@ -331,8 +331,8 @@ def test_samples_held_out_by_a_defense_are_not_known_members() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
     known = known_of(run)
-    left = training_samples(run.deal.clients, run.holdout)[3].ids
-    assert len(left) < len(run.deal.clients[3])
+    left = training_samples(run.assignment.clients, run.holdout)[3].ids
+    assert len(left) < len(run.assignment.clients[3])
     trained = known.samples.ids[known.is_member]
     assert set(trained.tolist()) <= set(left.tolist())
 
@@ -375,7 +375,7 @@ def test_data_of_all_merged_clients_are_members(
     merged: Carried,
 ) -> None:
     run = setup(small_study(audit=MERGED), 1, None)
-    owner = run.deal.audit.owner
+    owner = run.assignment.audit.owner
     origin = origin_of(run, 0)
     assert set(owner[origin == Origin.MEMBER].tolist()) == {0, 2}
     assert set(owner[origin == Origin.OTHER_CLIENT].tolist()) == {1, 3}
@@ -383,7 +383,7 @@ def test_data_of_all_merged_clients_are_members(
     truth = target_truth(run, 0)
     assert set(truth.owners[truth.fair].tolist()) == {-1, 0, 1, 3}
     outside = setup(small_study(audit={**MERGED, "targets": (1,)}), 1, None)
-    theirs = outside.deal.audit.owner[origin_of(outside, 1) == Origin.MEMBER]
+    theirs = outside.assignment.audit.owner[origin_of(outside, 1) == Origin.MEMBER]
     assert set(theirs.tolist()) == {1}
     record = merged.record
     assert record.view.name == "merged"
@@ -404,7 +404,7 @@ def test_a_merged_coalition_is_measured_by_its_weighted_mean(merged: Carried) ->
 def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> None:
     study = learning_study(audit=MERGED)
     shadow = shadow_of(setup(study, 1, None))
-    members = shadow.deal.audit.owner[origin_of(shadow, 0) == Origin.MEMBER]
+    members = shadow.assignment.audit.owner[origin_of(shadow, 0) == Origin.MEMBER]
     assert set(members.tolist()) == {0, 2}
     assert areas(run_study(study, tmp_path), "seqmia")
 

@@ -12,12 +12,12 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NOBODY
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.core.values import NO_CLIENT
+from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.plan.dealing import training_samples
+from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.report.sources import source_attacks, source_question, source_sentence, source_table
@@ -82,8 +82,8 @@ def test_other_draws_have_no_source_samples(changes: dict[str, object]) -> None:
     study = skewed_study(**changes)
     run = setup(study, 1, None)
     assert run.study.audit.sources == 0
-    assert run.deal.source_samples is None
-    assert run.deal.measured is run.deal.audit.samples
+    assert run.assignment.source_samples is None
+    assert run.assignment.measured is run.assignment.audit.samples
 
 
 def test_a_given_number_of_source_samples_is_kept() -> None:
@@ -97,12 +97,12 @@ def test_source_samples_raise_for_published_draws() -> None:
         skewed_study(audit={"draw": "sia", "sources": 5})
 
 
-def deal(sources: int) -> Deal:
-    return setup(skewed_study(audit={"sources": sources}), 1, None).deal
+def assignment(sources: int) -> Assignment:
+    return setup(skewed_study(audit={"sources": sources}), 1, None).assignment
 
 
 def test_source_samples_are_equally_many_per_client() -> None:
-    found = deal(20)
+    found = assignment(20)
     assert found.source_samples is not None
     assert Counter(found.source_samples.owner.tolist()) == dict.fromkeys(range(4), 20)
     ids = found.measured.ids[torch.from_numpy(found.source_samples.position)].tolist()
@@ -112,23 +112,23 @@ def test_source_samples_are_equally_many_per_client() -> None:
 
 
 def test_audited_source_samples_are_measured_once() -> None:
-    found = deal(60)
+    found = assignment(60)
     assert found.source_samples is not None
-    audited = found.audit.samples.ids[torch.from_numpy(found.audit.owner != NOBODY)]
+    audited = found.audit.samples.ids[torch.from_numpy(found.audit.owner != NO_CLIENT)]
     assert not torch.isin(found.source_samples.added.ids, audited).any()
     assert (found.source_samples.position < len(found.audit)).sum() > 0
     assert len(found.measured) == len(found.audit) + len(found.source_samples.added)
 
 
 def test_source_samples_are_limited_by_the_smallest_client() -> None:
-    found = deal(10_000)
+    found = assignment(10_000)
     assert found.source_samples is not None
     smallest = min(found.sizes.values())
     assert Counter(found.source_samples.owner.tolist()) == dict.fromkeys(range(4), smallest)
 
 
 def test_source_samples_follow_the_label_distribution_of_their_client() -> None:
-    found = deal(10_000)
+    found = assignment(10_000)
     assert found.source_samples is not None
     labels = found.measured.labels[torch.from_numpy(found.source_samples.position)].numpy()
     counts = found.class_counts(10)
@@ -140,7 +140,7 @@ def test_source_samples_follow_the_label_distribution_of_their_client() -> None:
 
 
 def test_source_samples_do_not_change_other_draws() -> None:
-    plain, more = deal(0), deal(20)
+    plain, more = assignment(0), assignment(20)
     assert plain.source_samples is None
     stored, also = plain.audit.tensors(), more.audit.tensors()
     assert stored.keys() == also.keys()
@@ -152,11 +152,13 @@ def test_source_samples_do_not_change_other_draws() -> None:
 def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
-    assert run.deal.source_samples is not None
-    left = training_samples(run.deal.clients, run.holdout)
-    assert len(left[0]) < len(run.deal.clients[0])
-    ids = run.deal.measured.ids[torch.from_numpy(run.deal.source_samples.position)].tolist()
-    for client, one in zip(run.deal.source_samples.owner.tolist(), ids, strict=True):
+    assert run.assignment.source_samples is not None
+    left = training_samples(run.assignment.clients, run.holdout)
+    assert len(left[0]) < len(run.assignment.clients[0])
+    ids = run.assignment.measured.ids[
+        torch.from_numpy(run.assignment.source_samples.position)
+    ].tolist()
+    for client, one in zip(run.assignment.source_samples.owner.tolist(), ids, strict=True):
         assert one in left[client].ids
 
 

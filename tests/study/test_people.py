@@ -135,7 +135,7 @@ def test_person_scores_average_all_samples(carried: Carried) -> None:
     run = setup(brief_study(), 1, None)
     truth = target_truth(run, 0)
     kept = read_scores(carried.folder / "scores.safetensors")[1, 0]
-    audit = run.deal.audit
+    audit = run.assignment.audit
     assert audit.subject is not None
     assert kept.ids.tolist() == sorted(set(audit.subject.tolist()))
     for person, origin in zip(kept.ids, kept.origin, strict=True):
@@ -181,9 +181,9 @@ def test_online_references_contain_each_person_in_half() -> None:
         partition={"clients": 4, "samples_per_client": 300}, audit={"fair": 40},
     )  # fmt: skip
     run = setup(study, 1, None)
-    audit = run.deal.audit
+    audit = run.assignment.audit
     assert audit.subject is not None
-    has = np.array([one.deal.audit.owner >= 0 for one in run.additional_federations])
+    has = np.array([one.assignment.audit.owner >= 0 for one in run.additional_federations])
     assert (has.sum(0) == 2).all()
     for person in set(audit.subject.tolist()):
         assert len(np.unique(has[:, audit.subject == person], axis=1).T) == 1
@@ -204,7 +204,7 @@ def test_people_at_several_clients_count_as_members_of_the_target(
     study = people_study(audit={"clients_per_person": 2, "fair": 90}, name="visits")
     run = setup(study, 1, None)
     units = target_truth(run, 0).units
-    audit = run.deal.audit
+    audit = run.assignment.audit
     assert audit.subject is not None
     for person, origin in zip(units.ids, units.origin, strict=True):
         owners = set(audit.owner[audit.subject == person].tolist())
@@ -259,7 +259,7 @@ def test_people_of_a_malicious_client_are_left_out_with_all_samples() -> None:
         attacks={"recovery": {}},
     )
     run = setup(study, 1, None)
-    truth, audit = target_truth(run, 0), run.deal.audit
+    truth, audit = target_truth(run, 0), run.assignment.audit
     assert truth.subject is not None
     assert audit.subject is not None
     theirs = set(audit.subject[audit.owner == 3].tolist())

@@ -20,7 +20,7 @@ from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
 
-class Counted:
+class CountedEngine:
     """Runs studies in one pool and counts the rounds that are trained."""
 
     def __init__(self, place: Path) -> None:
@@ -46,19 +46,19 @@ class Counted:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Counted:
-    return Counted(tmp_path)
+def run(tmp_path: Path) -> CountedEngine:
+    return CountedEngine(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Counted:
+def usual(tmp_path_factory: pytest.TempPathFactory) -> CountedEngine:
     """A pool with the run of the usual study."""
-    run = Counted(tmp_path_factory.mktemp("pooled"))
+    run = CountedEngine(tmp_path_factory.mktemp("pooled"))
     run("a", quick_study())
     return run
 
 
-def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Counted) -> None:
+def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: CountedEngine) -> None:
     first = run("a", quick_study(seeds=[1, 2]))
     assert run.rounds == 8
     second = run("b", quick_study(seeds=[2]))
@@ -80,7 +80,7 @@ def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Coun
     ],
 )
 def test_a_changed_setting_never_gets_a_stale_result(
-    changes: dict[str, object], usual: Counted, tmp_path: Path
+    changes: dict[str, object], usual: CountedEngine, tmp_path: Path
 ) -> None:
     changed = usual(tmp_path.name, quick_study(**changes))
     assert usual.rounds > 0
@@ -88,7 +88,7 @@ def test_a_changed_setting_never_gets_a_stale_result(
     assert changed.content_hash == fresh.content_hash
 
 
-def test_figures_and_attacks_do_not_need_another_run(usual: Counted, tmp_path: Path) -> None:
+def test_figures_and_attacks_do_not_need_another_run(usual: CountedEngine, tmp_path: Path) -> None:
     fewer = quick_study(attacks={"loss-series": {}}, figures={"fprs": [0.05]})
     record = usual("fewer", fewer)
     assert usual.rounds == 0
@@ -96,7 +96,7 @@ def test_figures_and_attacks_do_not_need_another_run(usual: Counted, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: Counted) -> None:
+def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: CountedEngine) -> None:
     run("a", quick_study())
     both = quick_study(attacks={"loss-series": {}, "avg-cosine": {}})
     whole = run("b", both)
@@ -122,7 +122,7 @@ class Pretrained(nn.Module):
 
 
 @pytest.mark.slow
-def test_a_changed_pretrained_file_changes_the_run_key(run: Counted, tmp_path: Path) -> None:
+def test_a_changed_pretrained_file_changes_the_run_key(run: CountedEngine, tmp_path: Path) -> None:
     file = run.place / "base.pt"
     name = f"{__name__}:Pretrained"
     study = quick_study(model={"name": name, "options": {"file": str(file)}})
@@ -141,7 +141,7 @@ def test_a_changed_pretrained_file_changes_the_run_key(run: Counted, tmp_path: P
         run_study(study, tmp_path / "own")
 
 
-def test_data_changed_in_place_change_the_run_key(run: Counted) -> None:
+def test_data_changed_in_place_change_the_run_key(run: CountedEngine) -> None:
     rng = np.random.default_rng(1)
     x, y = rng.random((800, 8), dtype=np.float32), np.arange(800) % 4
     file = run.place / "mine.npz"
@@ -155,7 +155,7 @@ def test_data_changed_in_place_change_the_run_key(run: Counted) -> None:
     assert run.pooled == 2
 
 
-def test_a_stopped_run_resumes_in_the_pool(run: Counted) -> None:
+def test_a_stopped_run_resumes_in_the_pool(run: CountedEngine) -> None:
     class Stopped(Exception):
         pass
 
@@ -170,7 +170,7 @@ def test_a_stopped_run_resumes_in_the_pool(run: Counted) -> None:
     assert record.content_hash == run_study(quick_study(), run.place / "alone").content_hash
 
 
-def test_attacks_find_pooled_runs_after_moving_folders(run: Counted) -> None:
+def test_attacks_find_pooled_runs_after_moving_folders(run: CountedEngine) -> None:
     record = run("a", quick_study())
     moved = run.place / "elsewhere"
     moved.mkdir()
@@ -193,7 +193,7 @@ def test_an_unreadable_list_of_runs_is_refused(text: str, tmp_path: Path) -> Non
 NEWER = '{"run": "x", "data": "y", "signals": {}, "fedaudit": "9", "more": 1}'
 
 
-def test_folders_without_runs_are_ignored(run: Counted) -> None:
+def test_folders_without_runs_are_ignored(run: CountedEngine) -> None:
     texts = ("", "[]", '{"run": "x"}', '{"run": 1, "other": 2}', NEWER)
     for number, text in enumerate(texts):
         stranger = run.place / "pool" / f"stranger-{number}"
@@ -203,13 +203,13 @@ def test_folders_without_runs_are_ignored(run: Counted) -> None:
     assert run.rounds == 4
 
 
-def test_runs_in_the_folder_of_a_study_stay_there(run: Counted) -> None:
+def test_runs_in_the_folder_of_a_study_stay_there(run: CountedEngine) -> None:
     run_study(quick_study(), run.place / "a")
     run("a", quick_study())
     assert (run.rounds, run.pooled) == (0, 0)
 
 
-def test_two_studies_at_once_train_a_shared_run_once(run: Counted) -> None:
+def test_two_studies_at_once_train_a_shared_run_once(run: CountedEngine) -> None:
     ticks: list[int] = []
 
     def progress(phase: str, done: int, total: int) -> None:

@@ -61,7 +61,7 @@ def normalised(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def with_last_batch_of_one(**changes: object) -> tuple[Study, Setup]:
     """A study in which client 0 has one sample more than its batches take."""
-    sizes = setup(quick_study(**changes), 1, None).deal.sizes
+    sizes = setup(quick_study(**changes), 1, None).assignment.sizes
     study = quick_study(model=NORMALISED, training={"batch_size": sizes[0] - 1}, **changes)
     return study, setup(study, 1, None)
 
@@ -70,7 +70,7 @@ def test_a_last_batch_of_one_raises_with_a_working_size(
     tmp_path: Path,
 ) -> None:
     study, run = with_last_batch_of_one()
-    size = run.deal.sizes[0]
+    size = run.assignment.sizes[0]
     with pytest.raises(
         BadInput,
         match=rf"seed 1, client 0.*: with {size} samples in batches of {size - 1}, one batch",
@@ -78,7 +78,7 @@ def test_a_last_batch_of_one_raises_with_a_working_size(
         run_study(study, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     better = int(str(refused.value).partition("training.batch_size = ")[2].partition(",")[0])
-    assert all(other % better != 1 for other in run.deal.sizes.values())
+    assert all(other % better != 1 for other in run.assignment.sizes.values())
     check_run(setup(quick_study(model=NORMALISED, training={"batch_size": better}), 1, None))
     # A network without statistics of the batch takes a single sample.
     check_run(setup(quick_study(training={"batch_size": size - 1}), 1, None))
@@ -86,7 +86,7 @@ def test_a_last_batch_of_one_raises_with_a_working_size(
 
 def test_preflight_checks_use_the_batches_of_the_defense() -> None:
     half = {"name": "data-sampling", "options": {"share": 0.5}}
-    sizes = setup(quick_study(), 1, None).deal.sizes.values()
+    sizes = setup(quick_study(), 1, None).assignment.sizes.values()
     drawn = [max(1, int(0.5 * size)) for size in sizes]
     # Of half of its samples some client has one left, and of all of them none has.
     batch = next(
@@ -179,7 +179,7 @@ def test_the_advised_batch_size_differs_from_the_refused_one(most: int) -> None:
 
 def test_long_studies_plan_a_subset_of_rounds() -> None:
     run = setup(quick_study(training={"rounds": 999_999, "epochs": 1}), 1, None)
-    planned = _checked_rounds(run, run.deal.clients[0])
+    planned = _checked_rounds(run, run.assignment.clients[0])
     assert planned[0] == 1
     assert planned[-1] == 999_999
     assert 1000 < len(planned) < 10**4
@@ -200,7 +200,7 @@ def test_every_seed_and_every_federation_of_the_adversary_is_checked(
 
 
 def test_preflight_checks_do_not_change_random_streams_or_models() -> None:
-    sizes = setup(quick_study(), 1, None).deal.sizes.values()
+    sizes = setup(quick_study(), 1, None).assignment.sizes.values()
     batch = _twin_training(list(sizes)).batch_size
     run = setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None)
     torch.manual_seed(4)

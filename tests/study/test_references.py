@@ -10,10 +10,10 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.values import NOBODY, Sees
+from fedaudit.core.values import NO_CLIENT, Sees
 from fedaudit.extensions.references import References
 from fedaudit.observe.measurements import Measurements
-from fedaudit.plan.dealing import training_samples
+from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
@@ -51,17 +51,19 @@ def aucs(record: Record, attack: str) -> list[float | None]:
 
 
 def trained_on(run: Setup) -> set[int]:
-    return set(torch.cat([part.ids for part in run.deal.clients.values()]).tolist())
+    return set(torch.cat([part.ids for part in run.assignment.clients.values()]).tolist())
 
 
 def test_reference_data_are_disjoint_from_the_run() -> None:
     run = setup(final_study(), 1, None)
     first, second = run.additional_federations
     for one in run.additional_federations:
-        assert not trained_on(one) & (trained_on(run) | set(run.deal.audit.samples.ids.tolist()))
-        audited = run.deal.audit.samples.ids
-        assert torch.equal(one.deal.audit.samples.ids[: len(audited)], audited)
-        assert (one.deal.audit.owner[: len(audited)] == NOBODY).all()
+        assert not trained_on(one) & (
+            trained_on(run) | set(run.assignment.audit.samples.ids.tolist())
+        )
+        audited = run.assignment.audit.samples.ids
+        assert torch.equal(one.assignment.audit.samples.ids[: len(audited)], audited)
+        assert (one.assignment.audit.owner[: len(audited)] == NO_CLIENT).all()
         assert (one.algorithm, one.measured_rounds) == (run.algorithm, run.measured_rounds)
         assert not one.defenses
     assert trained_on(first) != trained_on(second)
@@ -72,25 +74,25 @@ def test_samples_of_the_first_reference_are_measured_in_all() -> None:
     run = setup(study, 1, None)
     (found,) = run.extensions
     assert isinstance(found, References)
-    more = {tuple(one.deal.audit.samples.ids[30:].tolist()) for one in found.federations}
+    more = {tuple(one.assignment.audit.samples.ids[30:].tolist()) for one in found.federations}
     (ids,) = more
     assert len(set(ids)) == len(ids)
-    assert not set(ids) & set(run.deal.audit.samples.ids.tolist())
+    assert not set(ids) & set(run.assignment.audit.samples.ids.tolist())
     for at, one in enumerate(found.federations):
-        owner = one.deal.audit.owner[30:]
-        for client, data in one.deal.clients.items():
+        owner = one.assignment.audit.owner[30:]
+        for client, data in one.assignment.clients.items():
             held = np.isin(ids, data.ids.numpy())
             assert (held == (owner == client)).all()
         assert ((owner == 0).sum() >= 100) == (at < 4)
     # Who trains on what is known of one reference by the others: not of a single one.
     alone = setup(final_study(references={"count": 1}), 1, None).additional_federations[0]
-    assert len(alone.deal.audit) == 90
+    assert len(alone.assignment.audit) == 90
 
 
 def test_online_references_contain_every_sample_in_half() -> None:
     offline = setup(final_study(references={"count": 4}), 1, None)
     run = setup(final_study(references=HALVES), 1, None)
-    audited = run.deal.audit.samples.ids.numpy()
+    audited = run.assignment.audit.samples.ids.numpy()
     inside = np.array(
         [[i in trained_on(one) for i in audited] for one in run.additional_federations]
     )
@@ -98,16 +100,16 @@ def test_online_references_contain_every_sample_in_half() -> None:
     for one, plain, mask in zip(
         run.additional_federations, offline.additional_federations, inside, strict=True
     ):
-        assert ((one.deal.audit.owner != NOBODY) == mask).all()
-        assert one.deal.sizes == plain.deal.sizes
+        assert ((one.assignment.audit.owner != NO_CLIENT) == mask).all()
+        assert one.assignment.sizes == plain.assignment.sizes
         assert not (trained_on(one) & trained_on(run)) - set(audited[mask].tolist())
-        for client, data in one.deal.clients.items():
-            held = audited[one.deal.audit.owner == client].tolist()
+        for client, data in one.assignment.clients.items():
+            held = audited[one.assignment.audit.owner == client].tolist()
             assert set(held) <= set(data.ids.tolist())
             assert len(set(data.ids.tolist())) == len(data)
             place = data.ids.tolist().index(held[0])
             at = audited.tolist().index(held[0])
-            assert torch.equal(data.features[place], run.deal.audit.samples.features[at])
+            assert torch.equal(data.features[place], run.assignment.audit.samples.features[at])
 
 
 def test_only_views_without_uploads_have_default_references() -> None:
@@ -275,10 +277,10 @@ def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
     study = final_study(references={**HALVES, "count": 6}, defense=defense, audit=audit)
     run = setup(study.model_copy(update={"attacks": {"rmia": {}}}), 1, None)
     for one in run.additional_federations:
-        left = training_samples(one.deal.clients, one.holdout)
+        left = training_samples(one.assignment.clients, one.holdout)
         there = torch.cat([part.ids for part in left.values()])
-        inside = torch.isin(one.deal.audit.samples.ids, there).numpy()
-        assert (inside == (one.deal.audit.owner != NOBODY)).all()
+        inside = torch.isin(one.assignment.audit.samples.ids, there).numpy()
+        assert (inside == (one.assignment.audit.owner != NO_CLIENT)).all()
         assert 0 < inside.sum() < 30
 
 

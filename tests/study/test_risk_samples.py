@@ -19,7 +19,7 @@ def run(**partition: object) -> Setup:
 
 
 def asked(given: Setup, like: Bool[Tensor, " samples"]) -> RiskSamples:
-    trained = [given.deal.clients[client] for client in (0, 1)]
+    trained = [given.assignment.clients[client] for client in (0, 1)]
     return risk_samples(given, trained, like, rng=seeded(1, "asked"))
 
 
@@ -30,7 +30,7 @@ def everything(given: Setup) -> Bool[Tensor, " samples"]:
 def test_members_and_nonmembers_of_skewed_clients_are_class_matched() -> None:
     given = run(**SKEWED)
     members, others = asked(given, everything(given))
-    mine = torch.cat([given.deal.clients[client].labels for client in (0, 1)])
+    mine = torch.cat([given.assignment.clients[client].labels for client in (0, 1)])
     classes = given.dataset.classes
     have, there = (
         torch.bincount(labels, minlength=classes) for labels in (mine, given.dataset.test.labels)
@@ -46,7 +46,7 @@ def test_risk_samples_are_client_members_and_matched_nonmembers() -> None:
         like = everything(given)
         like[::2] = False
         members, others = asked(given, like)
-        mine = {int(i) for client in (0, 1) for i in given.deal.clients[client].ids}
+        mine = {int(i) for client in (0, 1) for i in given.assignment.clients[client].ids}
         assert set(members.ids.tolist()) <= mine
         assert set(others.ids.tolist()) <= set(given.dataset.test.ids[like].tolist())
         assert len(set(members.ids.tolist())) == len(members)
@@ -55,7 +55,7 @@ def test_risk_samples_are_client_members_and_matched_nonmembers() -> None:
 def test_with_equal_classes_all_samples_are_used() -> None:
     given = run()
     members, others = asked(given, everything(given))
-    assert len(members) == sum(len(given.deal.clients[client]) for client in (0, 1))
+    assert len(members) == sum(len(given.assignment.clients[client]) for client in (0, 1))
     assert len(others) == len(given.dataset.test)
 
 

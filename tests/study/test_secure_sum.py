@@ -70,7 +70,7 @@ def test_secure_sums_of_few_clients_leak_unless_noise_is_added(tmp_path: Path) -
     # Of the bounds of many seeds one in twenty is above the truth, as that of seed 1 is.
     study = sum_study(defense=NOISE, seeds=[2])
     noisy = values(run_study(study, tmp_path / "noisy"), 2)
-    sizes = torch.tensor([float(size) for size in setup(study, 2, None).deal.sizes.values()])
+    sizes = torch.tensor([float(size) for size in setup(study, 2, None).assignment.sizes.values()])
     truth = gaussian_budget(float(sizes[0] / sizes.norm()), 1e-5)
     assert noisy["secure_sum_epsilon"] <= truth
     assert 0.5 * truth < noisy["secure_sum_epsilon_if_gaussian"] < truth

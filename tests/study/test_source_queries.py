@@ -26,7 +26,7 @@ SIA = attack_named("sia")
 
 def losses(clients: tuple[ClientId, ...], rounds: int = 1) -> Measurements:
     """Client k has a loss of 10 on every audited sample but its own, where it has 0.1."""
-    owner = RUN.deal.audit.owner
+    owner = RUN.assignment.audit.owner
     values = torch.full((rounds, len(clients), len(owner)), -10.0)
     for row, client in enumerate(clients):
         values[:, row, np.flatnonzero(owner == client)] = -0.1
@@ -43,14 +43,14 @@ def test_source_inference_uses_equally_many_samples_of_each_client() -> None:
     assert samples is not None
     assert np.bincount(samples.owner).tolist() == [6] * 4
     owner = np.array(samples.clients)[samples.owner]
-    assert owner.tolist() == RUN.deal.audit.owner[samples.positions].tolist()
+    assert owner.tolist() == RUN.assignment.audit.owner[samples.positions].tolist()
 
 
 @pytest.mark.parametrize("name", ["sia", "sia-mean", "sia-product", "sia-likelihood"])
 def test_identical_clients_give_chance_level_source_accuracy(name: str) -> None:
     samples = source_queries(RUN)
     assert samples is not None
-    values = torch.rand((2, 1, len(RUN.deal.audit)), generator=seeded(1, "alike"))
+    values = torch.rand((2, 1, len(RUN.assignment.audit)), generator=seeded(1, "alike"))
     alike = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
     attack = attack_named(name)
     found = posteriors(

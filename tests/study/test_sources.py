@@ -116,7 +116,10 @@ def test_with_disjoint_classes_labels_explain_all_success(
     assert samples is not None
     held = [
         [
-            Fraction(int((run.deal.clients[client].labels == label).sum()), run.deal.sizes[client])
+            Fraction(
+                int((run.assignment.clients[client].labels == label).sum()),
+                run.assignment.sizes[client],
+            )
             for client in samples.clients
         ]
         for label in samples.labels.tolist()
@@ -385,4 +388,4 @@ def test_the_dp_sgd_guarantee_counts_the_steps_of_the_algorithm() -> None:
 def test_chosen_classes_keep_their_numbers_in_a_study() -> None:
     run = setup(fedmd_study(), 1, None)
     assert run.dataset.classes == 13
-    assert set(torch.unique(run.deal.audit.samples.labels).tolist()) <= {10, 11, 12}
+    assert set(torch.unique(run.assignment.audit.samples.labels).tolist()) <= {10, 11, 12}

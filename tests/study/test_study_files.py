@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from fedaudit.core.tasks import CLASSIFICATION, Task
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.datasets.dataset import Dataset, numbered, of_task, select_classes
 from fedaudit.datasets.partitions.shifts import SHIFTS
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.extensions.examples import KnownSplit
-from fedaudit.plan.dealing import GroupedData, draw_deal, shifted_groups
+from fedaudit.plan.assignment import GroupedData, draw_assignment, shifted_groups
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.parts import Parts, Setup
 from fedaudit.study.build import setup
@@ -105,7 +105,7 @@ def dealt_once(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
     key = repr((study.data, study.partition, study.audit, study.shift, len(dataset), seed))
     if key not in _dealt:
         _dealt[key] = shifted_groups(
-            study, dataset, draw_deal(study, parts.partition, dataset, seed), seed
+            study, dataset, draw_assignment(study, parts.partition, dataset, seed), seed
         )
     return _dealt[key]
 
@@ -183,7 +183,7 @@ def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
         run = resolved(path)[study.name]
         assert run.attacks, study.name
         assert run.measured_rounds[-1] <= study.training.rounds
-        assert len(run.deal.clients) == study.partition.clients
+        assert len(run.assignment.clients) == study.partition.clients
 
 
 @pytest.mark.slow
@@ -192,10 +192,10 @@ def test_cofedmid_paper_studies_have_the_published_sizes(
     path: Path,
 ) -> None:
     run, *variants = resolved(path).values()
-    owners = run.deal.audit.owner
-    counts = [(owners == client).sum() for client in (0, NOBODY, *range(1, 10))]
+    owners = run.assignment.audit.owner
+    counts = [(owners == client).sum() for client in (0, NO_CLIENT, *range(1, 10))]
     assert counts == [5000, 1000, *[1000] * 9]
-    assert set(run.deal.sizes.values()) == {5000}
+    assert set(run.assignment.sizes.values()) == {5000}
     assert run.measured_rounds == tuple(range(10, 101, 10))
     assert {"loss-series", "avg-cosine", "fedmia-1", "fedmia-2", "fta-c", "fta-l", "seqmia"} <= set(
         run.attacks
@@ -203,6 +203,8 @@ def test_cofedmid_paper_studies_have_the_published_sizes(
     split = run.extension(KnownSplit)
     assert split is not None
     assert int(split.known.is_member.sum()) == 2000
-    assert not set(split.known.samples.ids.tolist()) & set(run.deal.audit.samples.ids.tolist())
+    assert not set(split.known.samples.ids.tolist()) & set(
+        run.assignment.audit.samples.ids.tolist()
+    )
     defended = [len(variant.defenses) for variant in variants]
     assert defended == [2] * 7 + [5] * 7 + [10] * 4

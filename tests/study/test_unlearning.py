@@ -11,7 +11,7 @@ import torch
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import NOBODY, Model, difference, norm
+from fedaudit.core.values import NO_CLIENT, Model, difference, norm
 from fedaudit.extensions.unlearning import (
     Unlearning,
     _start_unlearning,
@@ -65,7 +65,7 @@ def continued(tmp_path_factory: pytest.TempPathFactory) -> Carried:
 
 
 def trained_on(run: Setup) -> set[int]:
-    return set(torch.cat([part.ids for part in run.deal.clients.values()]).tolist())
+    return set(torch.cat([part.ids for part in run.assignment.clients.values()]).tolist())
 
 
 def released(folder: Path, run: Setup) -> Model:
@@ -90,13 +90,15 @@ def begun(run: Setup, folder: Path) -> Setup:
 
 def test_only_audited_members_of_the_target_are_unlearned() -> None:
     run = setup(unlearning_study(), 1, None)
-    members = run.deal.audit.owner == 0
+    members = run.assignment.audit.owner == 0
     for one in beside(run):
-        forgotten = set(run.deal.audit.samples.ids[torch.from_numpy(members)].tolist())
+        forgotten = set(run.assignment.audit.samples.ids[torch.from_numpy(members)].tolist())
         assert trained_on(run) - trained_on(one) == forgotten
         assert trained_on(one) < trained_on(run)
-        assert (one.deal.audit.owner[members] == NOBODY).all()
-        assert np.array_equal(one.deal.audit.owner[~members], run.deal.audit.owner[~members])
+        assert (one.assignment.audit.owner[members] == NO_CLIENT).all()
+        assert np.array_equal(
+            one.assignment.audit.owner[~members], run.assignment.audit.owner[~members]
+        )
 
 
 def test_a_client_that_unlearns_all_samples_leaves_the_federation() -> None:
@@ -104,8 +106,8 @@ def test_a_client_that_unlearns_all_samples_leaves_the_federation() -> None:
     alone = unlearning_study(audit=FINAL | {"background": 0}, defense=noise)
     run = setup(alone, 1, None)
     for one in beside(run):
-        assert set(run.deal.clients) - set(one.deal.clients) == {0}
-        assert set(one.defenses) == set(one.deal.clients)
+        assert set(run.assignment.clients) - set(one.assignment.clients) == {0}
+        assert set(one.defenses) == set(one.assignment.clients)
 
 
 def test_continued_training_starts_from_the_released_model(continued: Carried) -> None:
@@ -142,8 +144,8 @@ def test_unlearning_that_leaves_a_batch_of_one_raises_before_training(
     run = setup(unlearning_study(unlearning={"method": "ascent"}), 1, None)
     after = run.extension(Unlearning)
     assert after is not None
-    trained = [*run.deal.sizes.values(), *after.retrained.deal.sizes.values()]
-    forgotten = int((run.deal.audit.owner == 0).sum())
+    trained = [*run.assignment.sizes.values(), *after.retrained.assignment.sizes.values()]
+    forgotten = int((run.assignment.audit.owner == 0).sum())
     batch = last_of_one(trained, [forgotten])
     with pytest.raises(
         BadInput,
@@ -160,7 +162,9 @@ def test_errors_of_retrained_federations_name_the_seed() -> None:
     run = setup(unlearning_study(), 1, None)
     after = run.extension(Unlearning)
     assert after is not None
-    batch = last_of_one([*run.deal.sizes.values()], [*after.retrained.deal.sizes.values()])
+    batch = last_of_one(
+        [*run.assignment.sizes.values()], [*after.retrained.assignment.sizes.values()]
+    )
     with pytest.raises(
         BadInput, match=r"the (retrained|unlearning) federation of seed 1, client 0"
     ):
@@ -184,7 +188,7 @@ def test_ascent_raises_the_loss_of_forgotten_samples_within_its_radius(continued
     moved = norm(difference(climbed.params, known.params))
     whole = norm(difference(known.params, fresh.params))
     assert moved == pytest.approx(0.25 * whole, rel=1e-4)
-    own = run.deal.audit.samples.take(torch.from_numpy(run.deal.audit.owner == 0))
+    own = run.assignment.audit.samples.take(torch.from_numpy(run.assignment.audit.owner == 0))
     losses = [
         float(known.architecture.loss(one.module()(own.features), own.targets).mean().detach())
         for one in (known, climbed)
@@ -203,8 +207,8 @@ def test_estimates_cover_the_models_before_after_and_retrained(continued: Carrie
     folder = continued.folder / "shadow" / f"seed-{after.seed}"
     rounds = stored_rounds(replace(after, folder=folder))
     (cube,) = stacked(one.measured for one in rounds).values()
-    values, owner = cube.values[0, 0].numpy(), run.deal.audit.owner
-    members, unseen = values[owner == 0], values[owner == NOBODY]
+    values, owner = cube.values[0, 0].numpy(), run.assignment.audit.owner
+    members, unseen = values[owner == 0], values[owner == NO_CLIENT]
     pairs = np.sign(members[:, None] - unseen[None]).mean()
     assert row.after.value == pytest.approx((pairs + 1) / 2)
 

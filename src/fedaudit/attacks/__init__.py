@@ -14,7 +14,7 @@ from fedaudit.attacks.base import Attack as Attack
 from fedaudit.attacks.learned import SequenceReader, Stacked
 from fedaudit.attacks.references import DEFAULT_SLOPE, LikelihoodRatio, RelativeLikelihood
 from fedaudit.attacks.rules import Last, Mean, OneSidedLikelihood, Recovery, Slope, WhereAssigned
-from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
+from fedaudit.attacks.sia import SourceByProduct, SourceByTail, SourceFromLastRound, SourceOnAverage
 from fedaudit.core.errors import unknown_name
 from fedaudit.core.importing import known_name, look_up
 from fedaudit.core.values import Setting
@@ -70,7 +70,7 @@ ProjRes = with_signal_settings("projres", ProjectionResidual, Last(), "Deng et a
 AvgProjRes = with_signal_settings("avg-projres", ProjectionResidual, Mean(), "ProjRes, over rounds", "A member's input to a linear layer is in the span of the layer's updates over the rounds.")
 FedMIAProjRes = with_rule_settings("fedmia-projres", (ProjectionResidual(),), OneSidedLikelihood, "ProjRes under FedMIA's rule", "A member's input to a linear layer is closer to the span of the target's update than to those of the other clients' updates.")
 
-SIA = with_rule_settings("sia", (Loss(),), SourceAtLast, "SIA, Algorithms 1-3", "A sample is from the client whose last model has the least loss on it.")
+SIA = with_rule_settings("sia", (Loss(),), SourceFromLastRound, "SIA, Algorithms 1-3", "A sample is from the client whose last model has the least loss on it.")
 SIAMean = with_rule_settings("sia-mean", (Loss(),), SourceOnAverage, "SIA, section 5 (future work)", "A sample is from the client whose models have the least loss on it over the rounds.")
 SIAProduct = with_rule_settings("sia-product", (Loss(),), SourceByProduct, "SIA, section 5 (future work)", "A sample is from the client that is likeliest by the product of the rounds' posteriors.")
 SIALikelihood = with_rule_settings("sia-likelihood", (Loss(),), SourceByTail, "FedMIA-I as a source posterior", "A sample is from the client whose models have a loss furthest below that of the other clients' models.", rule=OneSidedLikelihood())

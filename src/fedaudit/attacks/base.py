@@ -150,7 +150,7 @@ class Tuning(NamedTuple):
 
     Attributes:
         measured: The attack's signals, in their order.
-        owner: Client of the reference federation that trained on each sample, or ``NOBODY``.
+        owner: Client of the reference federation that trained on each sample, or ``NO_CLIENT``.
     """
 
     measured: tuple[Measurements, ...]
@@ -378,8 +378,8 @@ class Attack:
             trained_on: Whether any client of each federation trained on each attacked sample.
             matching_client: Client of the reference federations that corresponds to each audited
                 client, if it is not ``target``.
-            owners: Client of each federation that trained on each measured sample, or ``NOBODY``.
-                If given, settings are tuned on the measured samples.
+            owners: Client of each federation that trained on each measured sample, or
+                ``NO_CLIENT``. If given, settings are tuned on the measured samples.
 
         Raises:
             BadInput: A signal that the attack needs was not measured.

@@ -16,7 +16,7 @@ from fedaudit.attacks.base import Reference, measured_rounds
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Condition
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NOBODY, ClientId, Sees
+from fedaudit.core.values import NO_CLIENT, ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
 Signals = Float[Tensor, "references samples"]
@@ -185,9 +185,9 @@ class RelativeLikelihood(ReferenceCalibrated):
         if attacked.tuning is None or not tunings:
             return []
         client, owner = attacked.client_for(target), attacked.tuning.owner
-        is_unused = torch.stack([tuning.owner == NOBODY for tuning in tunings])
+        is_unused = torch.stack([tuning.owner == NO_CLIENT for tuning in tunings])
         # At least one of the other references must not be trained on the sample.
-        is_comparable = is_unused.any(0) & ((owner == client) | (owner == NOBODY))
+        is_comparable = is_unused.any(0) & ((owner == client) | (owner == NO_CLIENT))
         is_member = (owner == client)[is_comparable].numpy()
         if not 0 < is_member.sum() < len(is_member):
             return []

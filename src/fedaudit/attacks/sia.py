@@ -46,7 +46,7 @@ class Bayes:
         Raises:
             NotVisible: No client was measured.
 
-        Source: SIA, Eq. (14), as a softmax over the clients; see :class:`SourceAtLast`.
+        Source: SIA, Eq. (14), as a softmax over the clients; see :class:`SourceFromLastRound`.
         """
         (m,) = measurements
         evidence = self.evidence(m).double()
@@ -64,7 +64,7 @@ class Bayes:
 
 
 @arguments.dataclass(frozen=True)
-class SourceAtLast(Bayes):
+class SourceFromLastRound(Bayes):
     """Source inference by the smallest loss in each client's last measured round (SIA).
 
     Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of the other clients,

@@ -71,7 +71,7 @@ def summary(value: object) -> str:
 ClientId: TypeAlias = int
 Params: TypeAlias = dict[str, Tensor]
 
-NOBODY: ClientId = -1
+NO_CLIENT: ClientId = -1
 """Stands for a client number if no client trains on a sample."""
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.arguments import ProperShare, checked
+from fedaudit.core.arguments import ProperFraction, checked
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seeded_numpy
@@ -481,7 +481,7 @@ def samples(
     y_test: object = None,
     *,
     name: str = "samples",
-    test_share: ProperShare = 0.2,
+    test_share: ProperFraction = 0.2,
     standardise: bool = False,
     person: object = None,
     subject: object = None,

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from fedaudit.core.arguments import Share, dataclass
+from fedaudit.core.arguments import PositiveFraction, dataclass
 from fedaudit.core.values import Batch, Samples
 from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
@@ -30,7 +30,7 @@ class DataSampling(ConfiguredDefense):
         batch is truncated.
     """
 
-    share: Share
+    share: PositiveFraction
     every: Literal["epoch", "round"] = "epoch"
 
     def acts_in(self, hook: str) -> bool:

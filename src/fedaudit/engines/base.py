@@ -41,7 +41,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class Counted(Engine, Protocol):
+class CountedEngine(Engine, Protocol):
     """An engine with a known number of workers."""
 
     @property

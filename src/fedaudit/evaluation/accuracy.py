@@ -22,7 +22,7 @@ from fedaudit.evaluation.truth import run_coordinates
 from fedaudit.metrics import generalisation_gap, share
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
-from fedaudit.plan.dealing import training_samples
+from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import (
     GENERALISATION_GAP,
@@ -70,11 +70,11 @@ class EvaluationSplit:
 
 def evaluation_split(run: Setup) -> EvaluationSplit:
     """Return the evaluation samples of a run, without samples that clients hold out."""
-    used = training_samples(run.deal.clients, run.holdout)
+    used = training_samples(run.assignment.clients, run.holdout)
     # A defense may change samples. The evaluation takes the original ones, by id.
     training_data = {
         client: data if used[client] is data else data.take(torch.isin(data.ids, used[client].ids))
-        for client, data in run.deal.clients.items()
+        for client, data in run.assignment.clients.items()
     }
     return EvaluationSplit(
         run.dataset.test,

@@ -475,7 +475,7 @@ def _may_train_on(
         weights={},
         seed=setup.federation_seed,
     )
-    return defense.dealt(client_context, classes=setup.dataset.classes)[labels]
+    return defense.assigned_classes(client_context, classes=setup.dataset.classes)[labels]
 
 
 class _AttackFields(RunCoordinates):

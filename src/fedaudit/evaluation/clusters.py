@@ -29,7 +29,7 @@ from fedaudit.metrics.intervals import Limited, averaged
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import server_risk
-from fedaudit.plan.dealing import GroupedData, training_samples
+from fedaudit.plan.assignment import GroupedData, training_samples
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import (
     ACCURACY,
@@ -48,7 +48,7 @@ from fedaudit.results.estimate import (
     VIOLATIONS,
     Estimate,
 )
-from fedaudit.results.fields import Count, Limits, Part, Share
+from fedaudit.results.fields import Count, Fraction, Limits, RecordPart
 from fedaudit.results.runs import (
     ALL_CLIENTS,
     ClusterResult,
@@ -74,7 +74,7 @@ MOST_RISK_SAMPLES = 5_000
 CLOPPER_PEARSON = "Clopper-Pearson 95%"
 
 
-class GroupAccuracy(Limits[Share]):
+class GroupAccuracy(Limits[Fraction]):
     """Accuracy of one group's models on test samples from the group's distribution.
 
     Attributes:
@@ -90,10 +90,10 @@ class GroupAccuracy(Limits[Share]):
     clients: Count
     right: Count
     tested: Count
-    accuracy: Share
+    accuracy: Fraction
 
 
-class FairnessGap(Limits[Share]):
+class FairnessGap(Limits[Fraction]):
     """Absolute difference between groups; 0 means equal treatment.
 
     Attributes:
@@ -103,10 +103,10 @@ class FairnessGap(Limits[Share]):
     """
 
     metric: str
-    value: Share
+    value: Fraction
 
 
-class FinalRound(Part):
+class FinalRound(RecordPart):
     """Accuracy and fairness in the last measured round."""
 
     accuracy: list[GroupAccuracy]
@@ -150,8 +150,8 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
     tested = _TestedRound(
         run,
         round,
-        chosen_models(round, sorted(run.deal.clients)),
-        training_samples(run.deal.clients, run.holdout),
+        chosen_models(round, sorted(run.assignment.clients)),
+        training_samples(run.assignment.clients, run.holdout),
         torch.from_numpy(run.groups.similar_client)[test.ids],
         outputs_of_chosen_models(round, test, run.groups.similar_client, device),
     )
@@ -179,7 +179,9 @@ def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
     # If the algorithm's server does not estimate risks, they are estimated here as it could do it.
     risk = run.algorithm.risk if isinstance(run.algorithm, IfcaMir) else None
     if not isinstance(risk, ServerRisk):
-        risk = server_risk(run.study, GroupedData(run.dataset, run.deal, run.groups), run.seed)
+        risk = server_risk(
+            run.study, GroupedData(run.dataset, run.assignment, run.groups), run.seed
+        )
     seed = seed_for(run.seed, "risk of real members", tested.round.index)
     estimates = replace(risk, device=device).estimate(clusters, seed=seed)
     sent = next(iter(tested.round.sent.values()), None)
@@ -360,12 +362,12 @@ def thresholds(run: Setup) -> list[float]:
     """Return the highest membership risk that each client accepts."""
     risk, seed = run.study.risk, run.federation_seed
     preference = Preference(accepted=(risk.low, risk.high))
-    return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
+    return [preference.threshold(seed, client) for client in sorted(run.assignment.clients)]
 
 
 def _first_rounds(run: Setup) -> list[int | None]:
     """Return the first round in which each client participated; None if it never did."""
-    clients, participation = sorted(run.deal.clients), run.study.training.participation
+    clients, participation = sorted(run.assignment.clients), run.study.training.participation
     first: dict[ClientId, int] = {}
     # Rounds go backwards, so that earlier rounds overwrite later ones.
     for index in range(run.measured_rounds[-1], 0, -1):
@@ -374,7 +376,7 @@ def _first_rounds(run: Setup) -> list[int | None]:
 
 
 def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> ClusterEvaluation:
-    clients, groups, first = sorted(run.deal.clients), run.groups, _first_rounds(run)
+    clients, groups, first = sorted(run.assignment.clients), run.groups, _first_rounds(run)
     choices = ClusterResult(
         algorithm=run.study.algorithm.name,
         defense=run.study.defense.label,

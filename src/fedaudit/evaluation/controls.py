@@ -25,7 +25,7 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples, Sees, plus
+from fedaudit.core.values import NO_CLIENT, ClientId, Model, Params, Samples, Sees, plus
 from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     Findings,
@@ -135,14 +135,14 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
     Held-out samples are compared with the training samples of all clients, and other clients'
     samples with those of the target. If a recording has no features, there is no control.
     """
-    audit, clients = setup.deal.audit, setup.deal.clients
+    audit, clients = setup.assignment.audit, setup.assignment.clients
     if not audit.samples.features.flatten(1).shape[1]:
         # Without features, all samples of one class would count as copies.
         return
     # Equal rows get equal numbers.
     audited, *by_client = number_rows(audit.samples, *clients.values())
     # Samples that a client holds out of training do not count as training samples.
-    held_out_ids = audit.samples.ids.numpy()[audit.owner == NOBODY]
+    held_out_ids = audit.samples.ids.numpy()[audit.owner == NO_CLIENT]
     training_rows = {
         client: rows[~np.isin(clients[client].ids.numpy(), held_out_ids)]
         for client, rows in zip(clients, by_client, strict=True)
@@ -195,7 +195,7 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
     """Yield a control per kind of non-members: inputs without a model do not reveal members."""
-    features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.positions]
+    features = _as_columns(setup.assignment.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:
         # Rows are means over people. With a row per sample, a classifier that was trained on some
@@ -232,7 +232,7 @@ def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator
         if truth.subject is None and truth.comparisons["unseen"].fair
     ]
     if len(positions_by_client) > 1:
-        positions, audit = np.concatenate(positions_by_client), setup.deal.audit
+        positions, audit = np.concatenate(positions_by_client), setup.assignment.audit
         yield _inputs_control(
             setup,
             "unseen samples of the same client, over all audited clients",
@@ -375,7 +375,7 @@ def measured_untrained(
             for untrained in setup.recorded.untrained
         )
     else:
-        samples = setup.deal.measured.take(torch.from_numpy(positions))
+        samples = setup.assignment.measured.take(torch.from_numpy(positions))
         rounds = untrained_rounds(setup, samples, device)
     # There is no second round if no signal is cheap.
     first, *second = rounds
@@ -449,16 +449,18 @@ def _clients_of_untrained_round(setup: Setup) -> list[ClientId]:
 
     The subset contains all audited clients and all owners of audited samples.
     """
-    clients = sorted(setup.deal.clients)
+    clients = sorted(setup.assignment.clients)
     if len(clients) <= _MAX_UNTRAINED:
         return clients
     cohort = round(setup.study.training.participation * len(clients))
     count = min(cohort, _MAX_UNTRAINED)
-    owners = setup.deal.audit.owner
+    owners = setup.assignment.audit.owner
     required = {*setup.study.audit.targets, *setup.study.audit.merge}
     required |= {int(owner) for owner in owners[owners >= 0]}
     required |= (
-        set(setup.deal.source_samples.owner.tolist()) if setup.deal.source_samples else set()
+        set(setup.assignment.source_samples.owner.tolist())
+        if setup.assignment.source_samples
+        else set()
     )
     others = [client for client in clients if client not in required]
     order = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
@@ -535,7 +537,7 @@ def _measured_twin(
             samples instead of canaries; 0 for the twin.
     """
     members = canaries.take(torch.from_numpy(is_member))
-    others = [data.take(slice(0, len(members))) for data in setup.deal.clients.values()][1:]
+    others = [data.take(slice(0, len(members))) for data in setup.assignment.clients.values()][1:]
     repeated = others[reference % len(others)] if reference else members
     clients = {0: Samples.joined(*[repeated] * _CANARY_COPIES)} | dict(
         enumerate(others[:_OTHER_CLIENTS], 1)
@@ -574,7 +576,7 @@ def _twin_training(sizes: Sequence[int]) -> LocalTraining:
 
 def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
     """Return held-out samples with wrong labels, and whether the twin's target trains on each."""
-    audit = setup.deal.audit
+    audit = setup.assignment.audit
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
     rng = seeded(setup.seed, "canaries")
     canaries = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])

@@ -72,7 +72,7 @@ def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
     targets = [] if run.on_source else targets
     for client in targets or run.defenses:
         workload = replace(
-            run.algorithm.workload(rounds, run.deal.sizes[client]),
+            run.algorithm.workload(rounds, run.assignment.sizes[client]),
             features=run.dataset.train.features[0].numel(),
         )
         guarantee = run.defenses[client].guarantee(workload, delta=FORMAL_DELTA)

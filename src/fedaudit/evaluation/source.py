@@ -22,7 +22,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
+from fedaudit.core.values import NO_CLIENT, ClientId, Sees, positions_of
 from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 from fedaudit.evaluation.accuracy import overfitting
 from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
@@ -93,25 +93,25 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     target. In recordings, or if label distributions are equal, audited samples are the draw "own".
     The result is empty if a client has no samples.
     """
-    study, deal = run.study, run.deal
+    study, assignment = run.study, run.assignment
     audited = _audited_queries(run)
     is_drawn_by_client = study.audit.draw in OF_EACH_CLIENT
     is_own = run.recorded is not None or is_drawn_by_client or study.has_equal_clients
     draws = {} if audited is None else {OWN if is_own else FAIR: audited}
-    if deal.source_samples is None or not len(deal.source_samples.position):
+    if assignment.source_samples is None or not len(assignment.source_samples.position):
         return draws
-    clients = tuple(sorted(deal.clients))
-    order = deal.source_samples.position.argsort()
-    positions = deal.source_samples.position[order]
-    owner = np.searchsorted(clients, deal.source_samples.owner[order])
-    labels = deal.measured.labels.numpy()[positions]
+    clients = tuple(sorted(assignment.clients))
+    order = assignment.source_samples.position.argsort()
+    positions = assignment.source_samples.position[order]
+    owner = np.searchsorted(clients, assignment.source_samples.owner[order])
+    labels = assignment.measured.labels.numpy()[positions]
     queries = SourceQueries(positions, owner, labels, clients, at_random=True)
     return {OWN: queries} | {draw: others for draw, others in draws.items() if draw != OWN}
 
 
 def _audited_queries(run: Setup) -> SourceQueries | None:
     """Return equally many audited samples of every client; None if a client has none."""
-    audit, clients = run.deal.audit, tuple(sorted(run.deal.clients))
+    audit, clients = run.assignment.audit, tuple(sorted(run.assignment.clients))
     rng = seeded_numpy(run.seed, "source")
     by_owner, empty = positions_of(audit.owner), np.zeros(0, dtype=np.int64)
     by_client = [rng.permutation(by_owner.get(client, empty)) for client in clients]
@@ -145,7 +145,7 @@ def posteriors(
     clients = measurements[attack.signals[0].name].clients
     posterior = np.zeros((len(queries.clients), len(queries.positions)))
     rows = np.searchsorted(queries.clients, clients)
-    posterior[rows] = attack.posterior(measurements, run.deal.sizes).numpy()
+    posterior[rows] = attack.posterior(measurements, run.assignment.sizes).numpy()
     return posterior
 
 
@@ -272,7 +272,7 @@ def _success_estimates(
 ) -> list[Estimate]:
     owner, labels = samples.owner, samples.labels
     success = source_success(inferred, owner)
-    by_client = run.deal.class_counts(run.dataset.classes)
+    by_client = run.assignment.class_counts(run.dataset.classes)
     counts = np.array([by_client[client] for client in samples.clients])
     baseline = infer_from_labels(run, counts, samples)
     change = paired(inferred == owner, baseline == owner)
@@ -326,7 +326,7 @@ def sources_of_inferred_members(
     The membership score of a sample is the maximum over clients of the attack's signal, averaged
     over rounds. The result is empty without held-out samples, which set the threshold.
     """
-    held_out = np.flatnonzero(run.deal.audit.owner == NOBODY)
+    held_out = np.flatnonzero(run.assignment.audit.owner == NO_CLIENT)
     if not len(held_out):
         return []
     values = measured[attack.signals[0].name].values.double()

@@ -239,7 +239,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     - In the control with null members: all samples except held-out ones. A random half of these
       then count as members, although no client trained on them.
     """
-    audit, study = setup.deal.audit, setup.study
+    audit, study = setup.assignment.audit, setup.study
     origin = origin_of(setup, target)
     # The fair draw did not decide which of the clients that are attacked as one has a sample.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
@@ -325,8 +325,8 @@ def has_equal_clients(setup: Setup) -> bool:
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:
     """Return the origin of each sample; samples of all clients attacked as one are members."""
-    origin = setup.deal.audit.origin(target)
-    of_partners = np.isin(setup.deal.audit.owner, _partners(setup, target))
+    origin = setup.assignment.audit.origin(target)
+    of_partners = np.isin(setup.assignment.audit.owner, _partners(setup, target))
     return np.where(of_partners, Origin.MEMBER, origin).astype(np.int64)
 
 

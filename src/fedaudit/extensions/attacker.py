@@ -209,7 +209,7 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
     rounds = frozenset(poisoned_rounds(study))
     # Training hooks receive samples that are already converted to the model's data type.
     net = algorithm.nets[0].initial(0)
-    probes = run.deal.audit.samples
+    probes = run.assignment.audit.samples
     probes = probes.replace(features=in_model_dtype(probes.features, net))
     if section.kind == "ascent":
         limit = _ASCENT_LIMIT * math.log(classes)

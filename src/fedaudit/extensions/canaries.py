@@ -92,7 +92,7 @@ class Canaries(Extension):
         assert run.study.canaries is not None
         extended = run.with_extension(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
-            if not set(extended.cohort(index)) & run.deal.clients.keys():
+            if not set(extended.cohort(index)) & run.assignment.clients.keys():
                 raise BadInput(
                     f"in round {index} of seed {run.seed}, only canary clients would participate; "
                     f"raise {setting('training.participation')}, or lower canaries.count"
@@ -182,7 +182,7 @@ class Canaries(Extension):
 
 
 def _canaries(run: Setup, section: CanariesSection) -> Canaries:
-    study, seed, sizes = run.study, run.seed, run.deal.sizes
+    study, seed, sizes = run.study, run.seed, run.assignment.sizes
     algorithm, defenses = run.algorithm, run.defenses
     run.refuse_several_models("canaries")
     if study.audit.merge:

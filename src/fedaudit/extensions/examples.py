@@ -19,7 +19,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import KnownMembers, known_split, shadow_deal
+from fedaudit.datasets.draws.audit_set import KnownMembers, known_split, shadow_assignment
 from fedaudit.evaluation.truth import origin_of
 from fedaudit.fl.algorithms.base import HONEST
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
@@ -35,7 +35,12 @@ from fedaudit.observe.measurements import (
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.algorithm import server_risk
-from fedaudit.plan.dealing import draw_deal, exclude_held_out, shifted_groups, training_samples
+from fedaudit.plan.assignment import (
+    draw_assignment,
+    exclude_held_out,
+    shifted_groups,
+    training_samples,
+)
 from fedaudit.plan.named import defense_key, defenses_of, representatives
 from fedaudit.plan.optional import OPTIONAL, DefenseSection, ShadowSection
 from fedaudit.plan.parts import Extension, FitContext, Setup
@@ -212,7 +217,7 @@ class Shadow(AdversaryFederations, ExampleSource):
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
         )
         cubes = stacked(part.measured for part in stored)
-        targets, audit = shadow.study.audit.targets, shadow.deal.audit
+        targets, audit = shadow.study.audit.targets, shadow.assignment.audit
         examples = {}
         for target in targets:
             is_member = torch.from_numpy(origin_of(shadow, target) == Origin.MEMBER)
@@ -276,7 +281,7 @@ class KnownSplit(ExampleSource):
                 f"{folder / KNOWN} belongs to another run; delete {folder} and run the study again"
             )
         for measured in rounds:
-            fault = fault_in(measured, run.deal.clients, len(self.known.samples))
+            fault = fault_in(measured, run.assignment.clients, len(self.known.samples))
             if fault:
                 raise Damaged(
                     f"the measured round {measured.index} in {folder / KNOWN} is damaged: {fault}; "
@@ -332,7 +337,7 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
             'shadow.mode to "federation"'
         )
     audit = run.study.audit
-    unaudited = [c for c in run.deal.clients if c not in (*audit.targets, *audit.merge)]
+    unaudited = [c for c in run.assignment.clients if c not in (*audit.targets, *audit.merge)]
     key = defense_key(run.study, run.defenses, audit.targets[0])
     same_defense = [c for c in unaudited if defense_key(run.study, run.defenses, c) == key]
     client = section.client
@@ -343,10 +348,10 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
             "attacks learn from a client that is neither audited nor merged, but shadow.client is "
             f"{section.client}; set it to one of {unaudited}"
         )
-    trained_on = training_samples({client: run.deal.clients[client]}, run.holdout)[client]
+    trained_on = training_samples({client: run.assignment.clients[client]}, run.holdout)[client]
     return known_split(
         run.dataset,
-        run.deal,
+        run.assignment,
         client=client,
         trained_on=trained_on.ids.numpy(),
         size=section.known,
@@ -356,7 +361,7 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
 
 def _shadow(run: Setup, section: ShadowSection, dataset: Dataset) -> Shadow:
     audit, target = run.study.audit, run.study.audit.targets[0]
-    default = audit.samples if audit.draw == "fair" else 2 * run.deal.sizes[target]
+    default = audit.samples if audit.draw == "fair" else 2 * run.assignment.sizes[target]
     plan = FederationPlan.of(run, section.defense)
     federation = adversary_federation(
         run,
@@ -366,8 +371,8 @@ def _shadow(run: Setup, section: ShadowSection, dataset: Dataset) -> Shadow:
         audited=section.fair or default,
         attacks={name: attack for name, attack in run.attacks.items() if attack.learns},
     )
-    deal = exclude_held_out(federation.deal, federation.holdout)
-    return Shadow(plan, (replace(federation, deal=deal),))
+    assignment = exclude_held_out(federation.assignment, federation.holdout)
+    return Shadow(plan, (replace(federation, assignment=assignment),))
 
 
 def adversary_federation(
@@ -401,16 +406,20 @@ def adversary_federation(
     study = additional_study(run, name, audit, defense=plan.defense, server=ServerSection())
     assert run.parts is not None
     partition, seed = run.parts.partition, study.seeds[0]
-    deal = shadow_deal(dataset, run.deal, lambda unused: draw_deal(study, partition, unused, seed))
-    data = shifted_groups(study, dataset, deal, seed)
+    assignment = shadow_assignment(
+        dataset, run.assignment, lambda unused: draw_assignment(study, partition, unused, seed)
+    )
+    data = shifted_groups(study, dataset, assignment, seed)
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir):
         # The run's server may have samples on which this federation trains.
-        algorithm = replace(algorithm, risk=server_risk(study, data, seed, other_deal=run.deal))
+        algorithm = replace(
+            algorithm, risk=server_risk(study, data, seed, other_assignment=run.assignment)
+        )
     return replace(
         additional_setup(run, study, name),
         dataset=data.dataset,
-        deal=data.deal,
+        assignment=data.assignment,
         algorithm=algorithm,
         groups=data.groups,
         defenses=defenses_of(study),

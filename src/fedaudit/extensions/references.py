@@ -13,13 +13,13 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.references import MAX_TUNED, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Samples, Sees, positions_of
+from fedaudit.core.values import NO_CLIENT, ClientId, Samples, Sees, positions_of
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.extensions.examples import AdversaryFederations, FederationPlan, adversary_federation
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import View, with_resources
-from fedaudit.plan.dealing import exclude_held_out, training_samples
+from fedaudit.plan.assignment import exclude_held_out, training_samples
 from fedaudit.plan.optional import ReferencesSection
 from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
@@ -53,7 +53,7 @@ class References(AdversaryFederations):
         if not names or not _has_references(run.study, run.view):
             return run
         section = run.study.references or ReferencesSection()
-        masks = _draw_training_sets(section, run.deal.audit, run.seed)
+        masks = _draw_training_sets(section, run.assignment.audit, run.seed)
         try:
             plan = FederationPlan.of(run, section.defense)
             federations = tuple(
@@ -66,7 +66,7 @@ class References(AdversaryFederations):
             if run.study.attacks or run.study.references is not None:
                 raise BadInput(reason) from error
             return run.without_attacks(dict.fromkeys(names, reason))
-        references = cls(plan, federations, attacked=len(run.deal.audit))
+        references = cls(plan, federations, attacked=len(run.assignment.audit))
         return references._drop_attacks(run).with_extension(references)
 
     def _drop_attacks(self, run: Setup) -> Setup:
@@ -84,12 +84,12 @@ class References(AdversaryFederations):
 
     @property
     def _trained_on(self) -> Bool[Tensor, "references samples"]:
-        return (self._owners != NOBODY)[:, : self.attacked]
+        return (self._owners != NO_CLIENT)[:, : self.attacked]
 
     @property
     def _owners(self) -> Int[Tensor, "references measured"]:
         """Client that trains on each attacked sample, then on each tuning sample."""
-        return torch.from_numpy(np.stack([run.deal.audit.owner for run in self.federations]))
+        return torch.from_numpy(np.stack([run.assignment.audit.owner for run in self.federations]))
 
     def cost(self) -> str:
         return (
@@ -164,13 +164,15 @@ def _reference(
         audited=_FEWEST_AUDITED,
         attacks={name: attack for name, attack in run.attacks.items() if attack.needs_references},
     )
-    samples = run.deal.audit.samples
+    samples = run.assignment.audit.samples
     clients, owner = _with_audited(
-        reference.deal, samples, trained_on, seed_for(reference.seed, "references")
+        reference.assignment, samples, trained_on, seed_for(reference.seed, "references")
     )
-    panel = np.full(len(samples), NOBODY, dtype=np.int64)
-    deal = Deal(clients, AuditSet(samples, owner, panel), reference.deal.reported_sizes)
-    return replace(reference, deal=exclude_held_out(deal, reference.holdout))
+    panel = np.full(len(samples), NO_CLIENT, dtype=np.int64)
+    assignment = Assignment(
+        clients, AuditSet(samples, owner, panel), reference.assignment.reported_sizes
+    )
+    return replace(reference, assignment=exclude_held_out(assignment, reference.holdout))
 
 
 _FEWEST_AUDITED = 4
@@ -189,7 +191,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     for reference in references[:MAX_TUNED]:
         rng = seeded_numpy(reference.seed, "tuning")
         for client in reference.study.audit.targets:
-            data = reference.deal.clients[client]
+            data = reference.assignment.clients[client]
             parts.append(data.take(torch.from_numpy(rng.permutation(len(data))[:_TUNING])))
     samples = Samples.joined(*parts)
     first = np.unique(samples.ids.numpy(), return_index=True)[1]
@@ -199,38 +201,40 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
 
 def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
     """Return a reference federation with further samples in its audit set."""
-    owner = np.full(len(samples), NOBODY, dtype=np.int64)
-    for client, trained_on in training_samples(reference.deal.clients, reference.holdout).items():
+    owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
+    for client, trained_on in training_samples(
+        reference.assignment.clients, reference.holdout
+    ).items():
         owner[np.isin(samples.ids.numpy(), trained_on.ids.numpy())] = client
-    audit = reference.deal.audit
+    audit = reference.assignment.audit
     extended = AuditSet(
         Samples.joined(audit.samples, samples),
         np.concatenate([audit.owner, owner]),
-        np.concatenate([audit.panel, np.full(len(samples), NOBODY, dtype=np.int64)]),
+        np.concatenate([audit.panel, np.full(len(samples), NO_CLIENT, dtype=np.int64)]),
     )
-    return replace(reference, deal=replace(reference.deal, audit=extended))
+    return replace(reference, assignment=replace(reference.assignment, audit=extended))
 
 
 def _with_audited(
-    deal: Deal, samples: Samples, trained_on: Bool[ndarray, " samples"], seed: int
+    assignment: Assignment, samples: Samples, trained_on: Bool[ndarray, " samples"], seed: int
 ) -> tuple[dict[ClientId, Samples], ndarray]:
     """Replace random training samples of clients by the audited samples that they train on.
 
     Return the clients' data, and the client that trains on each audited sample.
     """
     rng = seeded_numpy(seed, "in their place")
-    slots = np.repeat(list(deal.sizes), list(deal.sizes.values()))
+    slots = np.repeat(list(assignment.sizes), list(assignment.sizes.values()))
     positions = np.flatnonzero(trained_on)
     if len(positions) > len(slots):
         raise BadInput(
             f"a reference federation would train on {len(positions)} of the audited samples, but "
             f"its clients have only {len(slots)} samples in total; audit fewer samples"
         )
-    owner = np.full(len(samples), NOBODY, dtype=np.int64)
+    owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
     owner[positions] = rng.permutation(slots)[: len(positions)]
     by_client, empty = positions_of(owner), np.zeros(0, dtype=np.int64)
     clients = {}
-    for client, data in deal.clients.items():
+    for client, data in assignment.clients.items():
         added = by_client.get(client, empty)
         remaining = rng.permutation(len(data))[len(added) :]
         order = torch.from_numpy(rng.permutation(len(data)))

@@ -144,7 +144,7 @@ def _refuse_unsupported(run: Setup, study: Study) -> None:
     run.refuse_several_models("secure_sum")
     private = client_dp_of(run.defenses)
     if run.extension(Canaries) is not None or (
-        run.defenses and (private is None or len(run.defenses) != len(run.deal.clients))
+        run.defenses and (private is None or len(run.defenses) != len(run.assignment.clients))
     ):
         raise Unsupported(
             f"{table('secure_sum')} simulates every client's update with its clipping and noise; "
@@ -152,7 +152,7 @@ def _refuse_unsupported(run: Setup, study: Study) -> None:
             f"{table('canaries')}"
         )
     for target in study.audit.targets:
-        needed = sum(size for client, size in run.deal.sizes.items() if client != target)
+        needed = sum(size for client, size in run.assignment.sizes.items() if client != target)
         available = len(others_pool(run, target))
         if available < needed:
             raise BadInput(
@@ -165,7 +165,7 @@ def _refuse_unsupported(run: Setup, study: Study) -> None:
 def others_pool(run: Setup, target: ClientId) -> Samples:
     """Return the training samples from which other clients' data are drawn: not the target's."""
     train = run.dataset.train
-    return train.take(~torch.isin(train.ids, run.deal.clients[target].ids))
+    return train.take(~torch.isin(train.ids, run.assignment.clients[target].ids))
 
 
 def sums_of_others(
@@ -175,11 +175,11 @@ def sums_of_others(
 
     The sums include the noise of the target's defense, since it also hides the target's update.
     """
-    pool, sizes = others_pool(run, target), run.deal.sizes
+    pool, sizes = others_pool(run, target), run.assignment.sizes
     of_target: dict[ClientId, Samples] = {}
     defenses = dict(run.defenses)
     if defenses:
-        of_target[target] = run.deal.clients[target]
+        of_target[target] = run.assignment.clients[target]
         defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
     others = [client for client in round.asked if client != target]
     ends = torch.tensor([sizes[client] for client in others]).cumsum(0)
@@ -198,7 +198,7 @@ def update_of(run: Setup, round: Round, target: ClientId) -> Float[Tensor, " _"]
     noiseless: Mapping[ClientId, Defense] = (
         {target: replace(private, noise_multiplier=0.0)} if private else {}
     )
-    data = {target: run.deal.clients[target]}
+    data = {target: run.assignment.clients[target]}
     return _weighted_sum(run, round, data, noiseless, run.federation_seed)
 
 

@@ -22,7 +22,7 @@ from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
-    NOBODY,
+    NO_CLIENT,
     Architecture,
     ClientId,
     Model,
@@ -34,7 +34,7 @@ from fedaudit.core.values import (
     plus,
 )
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.evaluation.accuracy import utility
 from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.truth import Findings, run_coordinates, target_truth, view_coordinates
@@ -93,18 +93,18 @@ class Unlearning(Extension):
         section = run.study.unlearning
         assert section is not None
         _refuse_unsupported(run, section)
-        deal = without_members(run.deal, run.study.audit.targets)
-        if not deal.clients:
+        assignment = without_members(run.assignment, run.study.audit.targets)
+        if not assignment.clients:
             raise BadInput(
                 "no client has samples other than the forgotten ones; audit fewer clients, or give "
                 f"clients more samples ({setting('partition.samples_per_client')})"
             )
         all_rounds = run.study.training.rounds
-        retrained = _federation(run, deal, "retrained", all_rounds, "retrained")
+        retrained = _federation(run, assignment, "retrained", all_rounds, "retrained")
         if section.method == "nothing":
             return run.with_extension(cls(section, retrained, None))
         rounds = section.rounds if section.method in _CONTINUING else all_rounds
-        unlearned = _federation(run, deal, _name_of(run.study, section), rounds, "unlearning")
+        unlearned = _federation(run, assignment, _name_of(run.study, section), rounds, "unlearning")
         return run.with_extension(cls(section, retrained, unlearned))
 
     @property
@@ -144,20 +144,20 @@ class Unlearning(Extension):
         return "Unlearning against an adversary that sees the rounds in between."
 
 
-def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:
-    """Return a deal in which the targets do not train on audited samples.
+def without_members(assignment: Assignment, targets: Collection[ClientId]) -> Assignment:
+    """Return an assignment in which the targets do not train on audited samples.
 
     Clients without other samples are left out.
     """
-    is_forgotten = np.isin(deal.audit.owner, list(targets))
-    ids = deal.audit.samples.ids[torch.from_numpy(is_forgotten)]
+    is_forgotten = np.isin(assignment.audit.owner, list(targets))
+    ids = assignment.audit.samples.ids[torch.from_numpy(is_forgotten)]
     clients = {
         client: data.take(~torch.isin(data.ids, ids)) if client in targets else data
-        for client, data in deal.clients.items()
+        for client, data in assignment.clients.items()
     }
-    owner = np.where(is_forgotten, NOBODY, deal.audit.owner)
+    owner = np.where(is_forgotten, NO_CLIENT, assignment.audit.owner)
     remaining = {client: data for client, data in clients.items() if len(data)}
-    return Deal(remaining, replace(deal.audit, owner=owner))
+    return Assignment(remaining, replace(assignment.audit, owner=owner))
 
 
 def _name_of(study: Study, section: UnlearningSection) -> str:
@@ -172,13 +172,13 @@ def _name_of(study: Study, section: UnlearningSection) -> str:
     return f"unlearning after {study.training.rounds} rounds: {json.dumps(settings)}"
 
 
-def _federation(run: Setup, deal: Deal, name: str, rounds: int, kind: str) -> Setup:
-    """Return a federation with the run's settings and a deal without forgotten samples."""
+def _federation(run: Setup, assignment: Assignment, name: str, rounds: int, kind: str) -> Setup:
+    """Return a federation with the run's settings and an assignment without forgotten samples."""
     training = run.study.training.model_copy(update={"rounds": rounds})
     return replace(
         additional_setup(run, additional_study(run, name, {"every": 0}, training=training), kind),
-        deal=deal,
-        defenses={c: defense for c, defense in run.defenses.items() if c in deal.clients},
+        assignment=assignment,
+        defenses={c: defense for c, defense in run.defenses.items() if c in assignment.clients},
         measured_rounds=(rounds,),
     )
 
@@ -319,7 +319,7 @@ def _ascent_error(
 
 
 def _forgotten(run: Setup, target: ClientId) -> Samples:
-    audit = run.deal.audit
+    audit = run.assignment.audit
     return audit.samples.take(torch.from_numpy(np.asarray(audit.owner == target)))
 
 

@@ -133,9 +133,11 @@ class Chain(Defense):
         for part in self.parts:
             part.after(start, end, context)
 
-    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
+    def assigned_classes(
+        self, client_context: ClientContext, *, classes: int
+    ) -> Bool[Tensor, " classes"]:
         return torch.stack(
-            [part.dealt(client_context, classes=classes) for part in self.parts]
+            [part.assigned_classes(client_context, classes=classes) for part in self.parts]
         ).all(0)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:

@@ -193,7 +193,9 @@ class Defense:
     def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         """Receive the models before and after local training; called once per round."""
 
-    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
+    def assigned_classes(
+        self, client_context: ClientContext, *, classes: int
+    ) -> Bool[Tensor, " classes"]:
         """Return whether the client trains on each class in a round, by default True for all.
 
         An adversary that knows the random seed of the defense, such as a member of a coalition, can

@@ -15,7 +15,7 @@ from fedaudit.core.modules import frozen_digest, in_model_dtype, refuse_unusable
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Params, Samples
-from fedaudit.engines.base import Counted, Engine, SharedByKey
+from fedaudit.engines.base import CountedEngine, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import (
     HONEST,
@@ -138,7 +138,7 @@ def simulate(
     _refuse_unusable(algorithm, clients, copies, rounds, participation)
     server.refuse_misfit(clients.keys(), rounds)
     if device.type != "cpu":
-        refuse_several_workers(device, engine.count if isinstance(engine, Counted) else 1)
+        refuse_several_workers(device, engine.count if isinstance(engine, CountedEngine) else 1)
     plan = _Plan(rounds, seed, participation, device)
     clients = _convert_features(algorithm, clients)
     return _rounds(Participants(algorithm, clients, copies), server, engine, plan, checkpoint)

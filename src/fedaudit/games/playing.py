@@ -33,7 +33,7 @@ from fedaudit.metrics.games import (
     signs_of_means,
 )
 from fedaudit.metrics.intervals import mean_of_units
-from fedaudit.metrics.rate_limits import Share, share
+from fedaudit.metrics.rate_limits import Proportion, share
 from fedaudit.plan.file import Point
 from fedaudit.plan.games import GameStudy
 from fedaudit.results import games as figures
@@ -453,7 +453,7 @@ def success_estimates(
 
 
 def rate_estimate(
-    estimate: MakeEstimate, metric: str, rate: Share, method: str = figures.EXACT_METHOD
+    estimate: MakeEstimate, metric: str, rate: Proportion, method: str = figures.EXACT_METHOD
 ) -> Estimate:
     """Return a rate as an estimate, with its number of games or records."""
     size = (

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from fedaudit.plan.values import parsed_toml, read_toml, settings_from
 from fedaudit.results.guessing import LEAST_LEARNED
 
-Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
 Budget = Annotated[float, Field(ge=0, le=1e15, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Contrast = Literal["unseen", "other_client", "mixed"]
@@ -71,10 +71,10 @@ class MembershipPolicy(Table):
             groups are counted but not judged.
     """
 
-    auc: Share | None = None
-    tpr: Annotated[dict[str, Share], Field(max_length=20)] = Field(default_factory=dict)
-    balanced_accuracy: Share | None = None
-    group_auc: Share | None = None
+    auc: Fraction | None = None
+    tpr: Annotated[dict[str, Fraction], Field(max_length=20)] = Field(default_factory=dict)
+    balanced_accuracy: Fraction | None = None
+    group_auc: Fraction | None = None
     epsilon: Budget | None = None
     formal_epsilon: Budget | None = None
     contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1), _Distinct] = (
@@ -125,7 +125,7 @@ class ClustersPolicy(Table):
             after training, in every run.
     """
 
-    risk: Share
+    risk: Fraction
 
 
 class GamesPolicy(Table):
@@ -140,7 +140,7 @@ class GamesPolicy(Table):
         mechanisms: Mechanisms that are required and judged; all mechanisms if empty.
     """
 
-    success: Share | None = None
+    success: Fraction | None = None
     epsilon: Budget | None = None
     actual_epsilon: Budget | None = None
     contradicted: bool = True
@@ -186,7 +186,7 @@ class EvidencePolicy(Table):
     least_seeds: Count = 1
     views: Names = ()
     confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
-    least_learned: Share = LEAST_LEARNED
+    least_learned: Fraction = LEAST_LEARNED
     sampled_rounds: bool = False
 
 

@@ -21,7 +21,7 @@ from fedaudit.metrics.rate_limits import n_needed
 from fedaudit.report.wording import plural
 from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.fields import Count, Part
+from fedaudit.results.fields import Count, RecordPart
 from fedaudit.results.games import PointPlayed
 
 Limits = Callable[[int], "tuple[float, float] | None"]
@@ -52,7 +52,7 @@ def limited_sample_size_searches() -> Iterator[None]:
         _remaining_searches.reset(token)
 
 
-class RequiredSamples(Part):
+class RequiredSamples(RecordPart):
     """Number of samples or seeds that would decide a figure if its value stayed the same.
 
     Attributes:

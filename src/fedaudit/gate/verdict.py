@@ -16,7 +16,7 @@ from fedaudit.gate.outcome import (
 )
 from fedaudit.gate.sample_size import MAX_FACTOR, RequiredSamples, format_more
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.fields import Count, Part
+from fedaudit.results.fields import Count, RecordPart
 
 VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2
@@ -51,7 +51,7 @@ class FigureCheck(Interval):
     more: RequiredSamples | None = None
 
 
-class Check(Part):
+class Check(RecordPart):
     """Check of one line of a policy: a ceiling, or a requirement on the evidence.
 
     Attributes:
@@ -82,7 +82,7 @@ class Check(Part):
     open: list[FigureCheck] = Field(default_factory=list)
 
 
-class Verdict(Part):
+class Verdict(RecordPart):
     """Verdict of a policy on a record.
 
     Attributes:

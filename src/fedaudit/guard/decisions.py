@@ -17,7 +17,7 @@ from fedaudit.core.files import (
 from fedaudit.guard.policy import DecideBy, decisive
 from fedaudit.live.recording import Digest
 from fedaudit.observe.tensors import MAX_ROUND
-from fedaudit.results.fields import Part, Share
+from fedaudit.results.fields import Fraction, RecordPart
 
 DECISIONS_FILE = "decisions.jsonl"
 """Log of a guard, in its folder."""
@@ -25,7 +25,7 @@ DECISIONS_FILE = "decisions.jsonl"
 Outcome: TypeAlias = Literal["sent", "filtered", "withheld"]
 
 
-class Figure(Part):
+class Figure(RecordPart):
     """AUC of one attack on the client, with its confidence limits.
 
     Attributes:
@@ -36,16 +36,16 @@ class Figure(Part):
     """
 
     attack: Annotated[str, Field(max_length=100)]
-    value: Share
-    low: Share
-    high: Share
+    value: Fraction
+    low: Fraction
+    high: Fraction
 
     def decisive(self, decide_by: DecideBy) -> float:
         """Return the number that is compared with the limit."""
         return decisive(decide_by, self.value, self.low, self.high)
 
 
-class Decision(Part):
+class Decision(RecordPart):
     """Decision on one upload.
 
     Attributes:
@@ -64,7 +64,7 @@ class Decision(Part):
 
     round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
     outcome: Outcome
-    limit: Share
+    limit: Fraction
     decide_by: DecideBy
     figures: Annotated[tuple[Figure, ...], Field(max_length=100)] = ()
     unfiltered: Annotated[tuple[Figure, ...], Field(max_length=100)] = ()

@@ -222,7 +222,7 @@ def _run(
         run = replace(run, attacks=references.given_to(run.attacks))
     run = _without_source(run, contents, names)
     for entry in stored:
-        fault = fault_in(entry.measured, run.deal.clients, len(audit))
+        fault = fault_in(entry.measured, run.assignment.clients, len(audit))
         if fault or not are_notes_valid(run, entry.notes):
             raise Damaged(
                 f"the measured round {entry.measured.index} in {folder} is damaged: "
@@ -241,7 +241,9 @@ def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Se
     reason = ""
     if len(clients) < 2:
         reason = "source inference needs uploads of at least two clients"
-    elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
+    elif absent := [
+        c for c in sorted(run.assignment.clients) if not (run.assignment.audit.owner == c).any()
+    ]:
         reason = (
             f"client {contents.display_name(absent[0])} has no audited sample, so no sample can be "
             "attributed to it"

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Samples, summary
+from fedaudit.core.values import NO_CLIENT, ClientId, Samples, summary
 from fedaudit.datasets.arrays import refuse_constant
 from fedaudit.datasets.dataset import number_rows, occur_in_several
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -124,9 +124,9 @@ def audit_samples(
     if training is not None:
         _check_training(parts, held_out, training)
     owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
-    owner = np.concatenate([*owners, np.full(len(held_out), NOBODY)])
+    owner = np.concatenate([*owners, np.full(len(held_out), NO_CLIENT)])
     samples = Samples.joined(*parts.values(), held_out)
-    panel = np.full(len(owner), NOBODY)
+    panel = np.full(len(owner), NO_CLIENT)
     rows = _without_copies(samples, owner, panel, refuse=copies == "refuse")
     return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
 
@@ -182,7 +182,7 @@ def _without_copies(
         return np.arange(len(rows))
     what = (
         f"{n_ambiguous} of {len(rows)} audited samples have an exact copy with another membership "
-        f"({int((is_ambiguous & (owner == NOBODY)).sum())} held-out samples among them), and "
+        f"({int((is_ambiguous & (owner == NO_CLIENT)).sum())} held-out samples among them), and "
         f"{n_repeated} are further copies with the same membership"
     )
     if refuse:
@@ -261,7 +261,7 @@ def fair_split(
         is_unique = ~np.isin(client_rows[drawn], shared)
         n_excluded += int((~is_unique).sum())
         samples.append(client_samples.take(torch.from_numpy(drawn[is_unique])))
-        owners.append(np.where(is_member, number, NOBODY)[is_unique])
+        owners.append(np.where(is_member, number, NO_CLIENT)[is_unique])
         panels.append(np.full(int(is_unique.sum()), number))
     if n_excluded:
         what = f"{n_excluded} audited samples have an exact copy in another client's data"
@@ -376,8 +376,10 @@ def _read_part(part: Part, name: str, seed: int) -> _ClientPart:
         )
     owner, panel = (torch.as_tensor(part[key]) for key in ("owner", "panel"))
     is_typed = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
-    clients = sorted({*owner.tolist(), *panel.tolist()} - {NOBODY}) if is_typed else []
-    agrees = is_typed and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
+    clients = sorted({*owner.tolist(), *panel.tolist()} - {NO_CLIENT}) if is_typed else []
+    agrees = is_typed and bool(
+        ((panel == NO_CLIENT) | (owner == NO_CLIENT) | (owner == panel)).all()
+    )
     if not agrees or not clients or min(clients) < 0:
         raise BadInput(
             f"{name} does not state the client of each of its {len(samples)} samples; give "

@@ -101,7 +101,7 @@ class Measuring:
         self._when, self._workers, self._device = when, workers, device
         self._log_entry, self._log_failure, self._log = log_entry, log_failure, log
         self._evaluation = evaluation_split(setup)
-        self._predictions = KnownPredictions(self._evaluation, setup.deal.audit)
+        self._predictions = KnownPredictions(self._evaluation, setup.assignment.audit)
         self._logged = set[str]()
         self._seconds_waited, self._seconds_per_round = 0.0, 0.0
         self._outcomes = list[Outcome]()
@@ -110,10 +110,10 @@ class Measuring:
 
     def untrained(self) -> tuple[MeasuredRound, ...]:
         """Measure untrained models for a control, and log the cost of a round."""
-        watch, clients = _Watch(self._log), len(self._setup.deal.clients)
+        watch, clients = _Watch(self._log), len(self._setup.assignment.clients)
         if clients * self._shape.n_values >= _MANY_VALUES:
             self._log(f"{self._recording.name}: an untrained model is measured first")
-        samples = self._setup.deal.audit.samples
+        samples = self._setup.assignment.audit.samples
         measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
         self._seconds_per_round = watch.seconds
         self._log(self._cost(watch.seconds, measured[0]))
@@ -193,7 +193,7 @@ class Measuring:
         """Describe the time, disk space and memory that a round needs."""
         recording, n_values = self._recording, self._shape.n_values
         n_measured = sum(values.numel() for values in untrained.signals.values())
-        senders = len(self._setup.deal.clients) if recording.view in UPLOAD_VIEWS else 1
+        senders = len(self._setup.assignment.clients) if recording.view in UPLOAD_VIEWS else 1
         disk = round_bytes(
             keep=recording.keep,
             clients=len(untrained.clients),
@@ -212,8 +212,8 @@ class Measuring:
             "after": f"when the recording is closed, until when each round waits ({waits})",
         }[self._when]
         return (
-            f"{recording.name}: {len(self._setup.deal.audit)} samples are measured {often} by "
-            f"{len(untrained.signals)} signals, which takes about {format_duration(seconds)} "
+            f"{recording.name}: {len(self._setup.assignment.audit)} samples are measured {often} "
+            f"by {len(untrained.signals)} signals, which takes about {format_duration(seconds)} "
             f"{where}, {format_bytes(disk)} of disk and {format_bytes(memory)} of memory each "
             f"time{advice}"
         )
@@ -229,7 +229,7 @@ class Measuring:
         if self._preparing is None:
             self._preparing = PreparingProcess(
                 self._setup.signals,
-                self._setup.deal.audit.samples,
+                self._setup.assignment.audit.samples,
                 self._shape.model,
                 workers=self._workers,
                 seconds=self._seconds_per_round,
@@ -238,7 +238,7 @@ class Measuring:
 
     def measured(self, seen: Round, entry: RoundEntry) -> Measurement:
         """Measure a round without storing it; see :meth:`write`."""
-        audit, unsent = self._setup.deal.audit, self._shape.unsent
+        audit, unsent = self._setup.assignment.audit, self._shape.unsent
         # One thread, so that results are bit-identical in every process.
         with one_thread():
             measured, seen, faulty = measure_without_faulty(
@@ -269,7 +269,7 @@ class Measuring:
         return measurement.faulty
 
     def _measure_signals(self, seen: Round, samples: Samples) -> MeasuredRound:
-        audit, unsent = self._setup.deal.audit, self._shape.unsent
+        audit, unsent = self._setup.assignment.audit, self._shape.unsent
         seen = with_estimates(seen, unsent, audit, self._device)
         signals = self._predictions.with_utility(self._setup.signals, seen)
 

@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import DESTROYED, FORGOTTEN, INCONCLUSIVE, NO_LE
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.tasks import CLASSIFICATION, Task
-from fedaudit.core.values import NOBODY, Params
+from fedaudit.core.values import NO_CLIENT, Params
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.canary import canary_direction, canary_statistics
 from fedaudit.live.audited import Labelled, audit_samples, labelled_samples
@@ -255,7 +255,7 @@ def unlearning(
     models = {"before": before, "after": after}
     models |= {} if retrained is None else {"retrained": retrained}
     scores, utility, accuracy = {}, {}, dict[str, float]()
-    is_held_out = torch.from_numpy(samples.owner == NOBODY)
+    is_held_out = torch.from_numpy(samples.owner == NO_CLIENT)
     tested = samples.samples.take(is_held_out) if test_samples is None else test_samples
     for name, module in models.items():
         net = network_of(module, samples, task)
@@ -276,7 +276,7 @@ def unlearning(
         scores["before"],
         scores["after"],
         scores.get("retrained"),
-        is_forgotten=samples.owner != NOBODY,
+        is_forgotten=samples.owner != NO_CLIENT,
         margin=margin,
     )
     if figures.verdict in (FORGOTTEN, NO_LEAK_BEFORE, INCONCLUSIVE) and _is_destroyed(accuracy):

@@ -32,7 +32,7 @@ from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import View, view_named, with_resources
 from fedaudit.plan.sections import TaskSection
 from fedaudit.plan.values import refusal_of
-from fedaudit.results.fields import Count, Part
+from fedaudit.results.fields import Count, RecordPart
 from fedaudit.results.text import plain
 
 MOST_CLIENTS = MAX_KEYS
@@ -55,7 +55,7 @@ Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Recording(Part):
+class Recording(RecordPart):
     """Settings of a recording.
 
     Attributes:
@@ -202,7 +202,7 @@ _SHORTEST_LINE = 50
 _MOST_LISTED = 5
 
 
-class RoundEntry(Part):
+class RoundEntry(RecordPart):
     """Log entry of one round, measured or not.
 
     Attributes:

@@ -11,12 +11,12 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.tasks import Task, missing_readings
 from fedaudit.core.values import Architecture, ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.recording import Recording
 from fedaudit.observe.views import View
-from fedaudit.plan.dealing import Groups
+from fedaudit.plan.assignment import Groups
 from fedaudit.plan.parts import Recorded, Setup
 from fedaudit.plan.sections import (
     AuditSection,
@@ -88,7 +88,7 @@ def recorded_run(
         study=study,
         seed=SEED,
         dataset=_dataset(recording, audit),
-        deal=Deal(samples_of, audit, recording.sizes),
+        assignment=Assignment(samples_of, audit, recording.sizes),
         algorithm=FedAvg(architecture, LocalTraining()),
         defenses={},
         view=view,

@@ -15,7 +15,7 @@ from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.modules import in_model_dtype, loaded
 from fedaudit.core.seeds import seed_globally, seeded
-from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples
+from fedaudit.core.values import NO_CLIENT, ClientId, Model, Params, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.names import NameTable, sent_names
 from fedaudit.observe.round import Exposed, Round
@@ -190,7 +190,7 @@ def _samples_of(audit: AuditSet, client: ClientId, all_samples: Samples) -> Samp
     if not is_chosen.any():
         # Without a draw, the client's members and all held-out samples.
         is_member = audit.owner == client
-        is_chosen = (is_member | (audit.owner == NOBODY)) & bool(is_member.any())
+        is_chosen = (is_member | (audit.owner == NO_CLIENT)) & bool(is_member.any())
     if int(np.count_nonzero(is_chosen)) < _MIN_SAMPLES:
         return all_samples
     return _drawn(audit.samples.take(torch.from_numpy(is_chosen)))

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from fedaudit.metrics.intervals import summed as summed
     from fedaudit.metrics.intervals import upper_limit as upper_limit
     from fedaudit.metrics.rate_limits import CalibratedTpr as CalibratedTpr
+    from fedaudit.metrics.rate_limits import Proportion as Proportion
     from fedaudit.metrics.rate_limits import RateLimits as RateLimits
-    from fedaudit.metrics.rate_limits import Share as Share
     from fedaudit.metrics.rate_limits import calibrated_tpr as calibrated_tpr
     from fedaudit.metrics.rate_limits import inconclusive as inconclusive
     from fedaudit.metrics.rate_limits import limits_at_threshold as limits_at_threshold

@@ -25,7 +25,7 @@ from fedaudit.metrics.intervals import (
     percent,
     require_confidence,
 )
-from fedaudit.metrics.rate_limits import Share, share
+from fedaudit.metrics.rate_limits import Proportion, share
 from fedaudit.metrics.roc import (
     SplitScores,
     allowed_false_positives,
@@ -413,8 +413,8 @@ class ThresholdRates(NamedTuple):
         false_positive: Fraction of non-members above the threshold.
     """
 
-    true_positive: Share
-    false_positive: Share
+    true_positive: Proportion
+    false_positive: Proportion
 
 
 def rates_at_calibrated_threshold(

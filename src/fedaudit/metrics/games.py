@@ -21,7 +21,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import IntervalEstimate, Limits, percent, require_confidence
-from fedaudit.metrics.rate_limits import Share, share
+from fedaudit.metrics.rate_limits import Proportion, share
 
 _MOST_ROUNDS = 10**9
 
@@ -255,8 +255,8 @@ class GameSuccess(NamedTuple):
         epsilon: Lower bound on epsilon that the success implies; the unit of privacy is one record.
     """
 
-    tpr: Share
-    tnr: Share
+    tpr: Proportion
+    tnr: Proportion
     adv: IntervalEstimate[float]
     epsilon: EpsilonBound
 
@@ -271,8 +271,8 @@ class Certificate(Limits[float]):
         batch: Number of records in a batch.
     """
 
-    of_target: Share
-    of_others: Share
+    of_target: Proportion
+    of_others: Proportion
     batch: int
 
 

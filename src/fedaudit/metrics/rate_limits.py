@@ -33,7 +33,7 @@ from fedaudit.metrics.roc import SplitScores, allowed_false_positives, halves, s
 
 
 @dataclass(frozen=True)
-class Share(Limited[float]):
+class Proportion(Limited[float]):
     """Proportion of samples with its exact (Clopper-Pearson) interval.
 
     Attributes:
@@ -67,13 +67,13 @@ class CalibratedTpr(NamedTuple):
         1.0
     """
 
-    tpr: Share
-    fpr: Share
+    tpr: Proportion
+    fpr: Proportion
     threshold: float
     method: str
 
 
-def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
+def share(count: int, total: int, *, confidence: float = 0.95) -> Proportion:
     """Compute a proportion with its Clopper-Pearson interval.
 
     Args:
@@ -94,7 +94,7 @@ def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
         (0.9, 0.555, 0.997)
     """
     low, high = clopper_pearson(count, total, confidence=confidence)
-    return Share(count / total, low, high, count, total)
+    return Proportion(count / total, low, high, count, total)
 
 
 def n_needed(fpr: float) -> int:

@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import Limited
-from fedaudit.metrics.rate_limits import Share, share
+from fedaudit.metrics.rate_limits import Proportion, share
 
 _CHUNK = 100
 """Largest number of permutations in memory at the same time."""
@@ -95,7 +95,9 @@ def inferred_source(
     return np.where(posterior.max(axis=0) >= least, likeliest, ABSTAINED).astype(np.int64)
 
 
-def source_success(inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> Share:
+def source_success(
+    inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]
+) -> Proportion:
     """Compute the attack success rate: the fraction of answers that are correct.
 
     Source: SIA, section 4.2 (attack success rate).
@@ -104,7 +106,7 @@ def source_success(inferred: Int[ndarray, " samples"], source: Int[ndarray, " sa
     _check(inferred, source)
     correct = int((inferred == source).sum())
     answers = int((inferred != ABSTAINED).sum())
-    return share(correct, answers) if answers else Share(0.0, 0.0, 1.0, 0, 0)
+    return share(correct, answers) if answers else Proportion(0.0, 0.0, 1.0, 0, 0)
 
 
 def source_null(

@@ -18,7 +18,7 @@ from fedaudit.metrics.intervals import (
     percent,
     require_confidence,
 )
-from fedaudit.metrics.rate_limits import Share, share
+from fedaudit.metrics.rate_limits import Proportion, share
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def accuracy(
     labels: Int[np.ndarray, " labelled"],
     *,
     confidence: float = 0.95,
-) -> Share:
+) -> Proportion:
     """Compute the fraction of samples classified correctly, with its Clopper-Pearson interval.
 
     Args:
@@ -65,7 +65,7 @@ def accuracy(
     return share(int(is_correct.sum()), len(is_correct), confidence=confidence)
 
 
-def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -> Gap:
+def generalisation_gap(train: Proportion, test: Proportion, *, confidence: float = 0.95) -> Gap:
     """Compute the generalisation gap of the model, with a conservative interval.
 
     Each limit is a difference of the exact limits of the two accuracies, each of which has half of

@@ -16,7 +16,7 @@ from fedaudit.core.files import TooLarge, read_text
 from fedaudit.core.importing import refuse_missing
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
-from fedaudit.results.fields import Count, Part
+from fedaudit.results.fields import Count, RecordPart
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 
@@ -41,7 +41,7 @@ _SMALL_ORDER = {0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8}
 _KEY_ADVICE = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
 
 
-class PackedFile(Part):
+class PackedFile(RecordPart):
     """File of a pack."""
 
     name: str
@@ -49,7 +49,7 @@ class PackedFile(Part):
     sha256: Hash
 
 
-class Manifest(Part):
+class Manifest(RecordPart):
     """Contents and origin of a pack.
 
     All fields can be recomputed from the files, except ``made_with`` and parts of ``suppressed``.

@@ -14,11 +14,11 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import Reading, missing_readings
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, OwnRisk
 from fedaudit.models import architecture
 from fedaudit.observe.round import Logits
-from fedaudit.plan.dealing import GroupedData
+from fedaudit.plan.assignment import GroupedData
 from fedaudit.plan.parts import Parts, Setup
 from fedaudit.plan.sections import Study
 
@@ -93,16 +93,16 @@ def _risk_by_loss() -> OwnRisk:
 
 
 def server_risk(
-    study: Study, data: GroupedData, seed: int, *, other_deal: Deal | None = None
+    study: Study, data: GroupedData, seed: int, *, other_assignment: Assignment | None = None
 ) -> "ServerRisk":
     """Return the server's measurement of the models' risk by shadow models.
 
     Args:
         study: Settings.
-        data: Data set and deal. The server has none of the training or audited samples.
+        data: Data set and assignment. The server has none of the training or audited samples.
         seed: Seed of the run.
-        other_deal: Deal of another run, whose samples are also withheld from the server. In this
-            case, the server may have fewer samples than the study sets.
+        other_assignment: Assignment of another run, whose samples are also withheld from the
+            server. In this case, the server may have fewer samples than the study sets.
 
     Raises:
         BadInput: The measure does not exist, or too few samples remain for the server.
@@ -113,7 +113,7 @@ def server_risk(
 
     risk = study.risk
     return ServerRisk(
-        samples=_server_samples(data, risk.samples, seed, other_deal),
+        samples=_server_samples(data, risk.samples, seed, other_assignment),
         shadows=ShadowTraining(
             study.training.local(),
             count=risk.shadows,
@@ -128,7 +128,7 @@ def server_risk(
 
 def shadow_cost(run: Setup) -> str:
     """Return a sentence on the cost of measuring the models' risk; empty without shadow models."""
-    algorithm, trained = run.algorithm, sum(run.deal.sizes.values())
+    algorithm, trained = run.algorithm, sum(run.assignment.sizes.values())
     if not isinstance(algorithm, ChoosesModels):
         return ""
     from fedaudit.fl.algorithms.ifca import Ifca
@@ -177,13 +177,15 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
     server_risk(study, data, seed)
 
 
-def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal | None) -> Samples:
+def _server_samples(
+    data: GroupedData, count: int, seed: int, other_assignment: Assignment | None
+) -> Samples:
     """Return training samples that no client trains on and that are not audited."""
     from fedaudit.datasets.draws.audit_set import unused_ids
 
-    ids = unused_ids(data.dataset, data.deal)
-    if other_deal is not None:
-        ids = ids[torch.isin(ids, unused_ids(data.dataset, other_deal))]
+    ids = unused_ids(data.dataset, data.assignment)
+    if other_assignment is not None:
+        ids = ids[torch.isin(ids, unused_ids(data.dataset, other_assignment))]
         count = min(count, len(ids))
     size = count or len(ids)
     if not MIN_SERVER_SAMPLES <= size <= len(ids):

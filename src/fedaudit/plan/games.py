@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.core.arguments import Decay, ProperShare, documented_by
+from fedaudit.core.arguments import Decay, ProperFraction, documented_by
 from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings, public
 from fedaudit.plan.optional import COALITION
 from fedaudit.plan.sections import DataSection, Study
@@ -88,7 +88,7 @@ class NeuronSection(Section):
     epochs: Count = 300
     lr: Annotated[float, Field(gt=0, le=1e6)] = 10.0
     momentum: Decay = 0.9
-    target_share: ProperShare = 0.5
+    target_share: ProperFraction = 0.5
     output: str = "one-logit"
     optimizer: str = "momentum"
     check: Count = 0

@@ -384,7 +384,7 @@ def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[
 
 def assigns_classes(defense: Defense | None) -> bool:
     """Return True if a client has a defense that assigns classes to clients."""
-    return defense is not None and defense.acts_in("dealt")
+    return defense is not None and defense.acts_in("assigned_classes")
 
 
 def neutral_noise_ratio(defense: Defense | None) -> float | None:

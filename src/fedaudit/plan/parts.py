@@ -18,7 +18,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import ClientId, Params, short_repr
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
@@ -37,7 +37,7 @@ from fedaudit.observe.measurements import MeasuredRound, Stored, measuring_devic
 from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
-from fedaudit.plan.dealing import Groups, HoldOutRule
+from fedaudit.plan.assignment import Groups, HoldOutRule
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
@@ -116,7 +116,7 @@ class Setup:
         study: Settings.
         seed: Root seed of this run.
         dataset: The data set.
-        deal: Clients' training samples, and audited samples.
+        assignment: Clients' training samples, and audited samples.
         algorithm: The federated algorithm.
         defenses: One instance for each defended client.
         view: The adversary's view.
@@ -137,7 +137,7 @@ class Setup:
     study: Study
     seed: int
     dataset: Dataset
-    deal: Deal
+    assignment: Assignment
     algorithm: Algorithm
     defenses: Mapping[ClientId, Defense]
     view: View
@@ -220,7 +220,7 @@ class Setup:
     @property
     def ignores_people(self) -> bool:
         """True if a person has several audited samples, but the unit of the audit is a sample."""
-        subject, audit = self.dataset.subject, self.deal.audit
+        subject, audit = self.dataset.subject, self.assignment.audit
         if subject is None or audit.subject is not None:
             return False
         people = subject[audit.samples.ids].tolist()
@@ -247,7 +247,10 @@ class Setup:
     def cohort(self, index: int) -> tuple[ClientId, ...]:
         """Return the clients that participate in a round, including clients of extensions."""
         added = {client for extension in self.extensions for client in extension.clients}
-        clients, fraction = sorted({*self.deal.clients, *added}), self.study.training.participation
+        clients, fraction = (
+            sorted({*self.assignment.clients, *added}),
+            self.study.training.participation,
+        )
         return draw_cohort(clients, fraction, self.holdout.seed, index)
 
     def refuse_several_models(self, name: str) -> None:
@@ -262,7 +265,7 @@ class Setup:
     @property
     def all_clients(self) -> Participants:
         """All simulated clients with data and defenses, including clients of extensions."""
-        clients = Participants(self.algorithm, dict(self.deal.clients), dict(self.defenses))
+        clients = Participants(self.algorithm, dict(self.assignment.clients), dict(self.defenses))
         for extension in self.extensions:
             clients = extension.extend_clients(clients)
         return clients
@@ -394,7 +397,7 @@ class Extension:
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Clients that the extension adds to the clients of the deal."""
+        """Clients that the extension adds to the clients of the assignment."""
         return ()
 
     @property

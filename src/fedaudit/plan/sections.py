@@ -15,8 +15,8 @@ from fedaudit.core.arguments import (
     Decay,
     Fraction,
     LearningRate,
-    ProperShare,
-    Share,
+    PositiveFraction,
+    ProperFraction,
     WeightDecay,
     documented_by,
 )
@@ -164,7 +164,7 @@ class TrainingSection(Section):
     """
 
     rounds: Rounds = 30
-    participation: Share = 1.0
+    participation: PositiveFraction = 1.0
     epochs: Positive = 1
     batch_size: Positive = 32
     lr: LearningRate = 0.1
@@ -308,7 +308,7 @@ class ShiftSection(Section):
     """
 
     kind: ShiftName
-    minority: ProperShare = 0.15
+    minority: ProperFraction = 0.15
     minority_range: tuple[float, float] = (0.0, 25.0)
     majority_range: tuple[float, float] = (25.0, 50.0)
     value: str = ""
@@ -398,7 +398,7 @@ class FiguresSection(Section):
     """
 
     fprs: Annotated[
-        tuple[Share, ...],
+        tuple[PositiveFraction, ...],
         Field(max_length=_MAX_METRICS),
         distinct("two false-positive rates agree to six digits", tpr_at),
     ] = (0.01, 0.001)
@@ -406,7 +406,7 @@ class FiguresSection(Section):
     nobody_is_a_member: bool = False
     permutations: Annotated[int, Field(ge=20, le=10**6, strict=True)] = 200
     blind_classifier: bool = True
-    alpha: ProperShare = 0.05
+    alpha: ProperFraction = 0.05
     most_exposed: Count = 10
     planted_leak: bool = False
     metrics: Annotated[

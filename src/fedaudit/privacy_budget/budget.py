@@ -348,7 +348,7 @@ def _setup_of_study_file(
 
     study = study_from(values, source=source)
     run = run_of_study(study, study.seeds[0], None if data_dir is None else Path(data_dir))
-    return setup_of_study(run.study, run.deal.sizes)
+    return setup_of_study(run.study, run.assignment.sizes)
 
 
 def _rounds_of_rows(setup: PrivacySetup, every: int | None) -> list[int]:

@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from fedaudit.results.fields import (
     Count,
-    Part,
-    Share,
+    Fraction,
+    RecordPart,
     refuse_unequal_lengths,
     refuse_unordered_limits,
 )
@@ -16,7 +16,7 @@ OriginName = Literal["member", "other_client", "unseen"]
 Contrast = Literal["unseen", "other_client"]
 
 
-class AttackAnswer(Part):
+class AttackAnswer(RecordPart):
     """Result of one attack in one run about a unit, which is a sample or a person.
 
     Attributes:
@@ -32,11 +32,11 @@ class AttackAnswer(Part):
     """
 
     attack: str
-    above_nonmembers: Share
-    p_value: Share
+    above_nonmembers: Fraction
+    p_value: Fraction
     flagged: bool | None
-    chance_low: Share
-    chance_high: Share
+    chance_low: Fraction
+    chance_high: Fraction
     others_as_high: Count = 0
 
     @model_validator(mode="after")
@@ -45,7 +45,7 @@ class AttackAnswer(Part):
         return self
 
 
-class RunAnswer(Part):
+class RunAnswer(RecordPart):
     """Result of all attacks in one run about a unit.
 
     Attributes:
@@ -72,13 +72,13 @@ class RunAnswer(Part):
     others: Count
     attacks: Annotated[list[AttackAnswer], Field(min_length=1)]
     withdrawn: dict[str, str] = Field(default_factory=dict)
-    p_value: Share
+    p_value: Fraction
     flagged: bool | None
     members_flagged: Count
     others_flagged: Count
 
 
-class SourceAnswer(Part):
+class SourceAnswer(RecordPart):
     """Posterior probability of each client, by one source attack in one run.
 
     Attributes:
@@ -95,9 +95,9 @@ class SourceAnswer(Part):
     attack: str
     seed: Count
     clients: Annotated[list[str], Field(min_length=2)]
-    posterior: list[Share]
-    by_labels: list[Share] = Field(default_factory=list)
-    with_labels: list[Share] = Field(default_factory=list)
+    posterior: list[Fraction]
+    by_labels: list[Fraction] = Field(default_factory=list)
+    with_labels: list[Fraction] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "SourceAnswer":
@@ -109,7 +109,7 @@ class SourceAnswer(Part):
         return self
 
 
-class AnswerFields(Part):
+class AnswerFields(RecordPart):
     """Answer to the question whether a client trained on one sample or person.
 
     A flag is evidence that the released models reveal membership to this adversary, not proof of
@@ -145,11 +145,11 @@ class AnswerFields(Part):
     row: Count
     client: str
     contrast: Contrast
-    false_alarm_rate: Share
-    prior: Share
+    false_alarm_rate: Fraction
+    prior: Fraction
     prior_is_assumed: bool
     runs: Annotated[list[RunAnswer], Field(min_length=1)]
-    p_value: Share
+    p_value: Fraction
     flagged: bool | None
     sources: list[SourceAnswer] = Field(default_factory=list)
     caveats: list[str] = Field(default_factory=list)

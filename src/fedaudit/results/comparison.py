@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.fields import Part
+from fedaudit.results.fields import RecordPart
 from fedaudit.results.text import sealed_json
 
 COMPARISON_FORMAT = "fedaudit-comparison"
@@ -26,7 +26,7 @@ OF_SEVERAL = (EVERY_ATTACK, STRONGEST_ATTACK)
 """Names of figures that combine several attacks."""
 
 
-class Source(Part):
+class Source(RecordPart):
     """Record that was compared.
 
     Attributes:
@@ -38,7 +38,7 @@ class Source(Part):
     path: str = ""
 
 
-class Row(Part):
+class Row(RecordPart):
     """Row of a comparison: the results of one record with one defense.
 
     Attributes:
@@ -124,7 +124,7 @@ class AttackEntry(Interval):
     note: str = ""
 
 
-class FigureEntry(Part):
+class FigureEntry(RecordPart):
     """Figure of utility, source inference or clustering in a row, over the runs of its record.
 
     Attributes:
@@ -139,7 +139,7 @@ class FigureEntry(Part):
     change: Difference | None = None
 
 
-class FrontPoint(Part):
+class FrontPoint(RecordPart):
     """Point of a front: leakage and test error of a row, both in [0, 1].
 
     Attributes:
@@ -192,7 +192,7 @@ class Front(Interval):
     seeds: int
 
 
-class Comparison(Part):
+class Comparison(RecordPart):
     """Comparison of records. Figures of attacks are ``entries``, and all others are ``figures``."""
 
     format: Literal["fedaudit-comparison"] = "fedaudit-comparison"

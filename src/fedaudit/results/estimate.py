@@ -12,9 +12,9 @@ from fedaudit.results.fields import (
     LARGEST,
     Count,
     Finite,
+    Fraction,
     Limits,
-    Part,
-    Share,
+    RecordPart,
     refuse_unordered_limits,
 )
 
@@ -109,7 +109,7 @@ def errors_cancel(metric: str) -> bool:
     return not metric.startswith("tpr@") and metric not in _ON_SHARED_TEST_SAMPLES
 
 
-class Coordinates(Part):
+class Coordinates(RecordPart):
     """Description of what an estimate measures. Fields that do not apply keep their default.
 
     Attributes:
@@ -159,7 +159,7 @@ class Interval(Limits[Finite]):
     method: str = ""
 
 
-class Test(Part):
+class Test(RecordPart):
     """Test of whether a figure exceeds the level of its null hypothesis.
 
     Attributes:
@@ -178,9 +178,9 @@ class Test(Part):
     null: str = GUESSING
     level: Finite | None = None
     high: Finite | None = None
-    p_value: Share | None = None
+    p_value: Fraction | None = None
     two_sided: bool = False
-    adjusted: Share | None = None
+    adjusted: Fraction | None = None
     significant: bool | None = None
 
 
@@ -224,8 +224,8 @@ class Estimate(Interval, Coordinates):
     n_nonmembers: Count = 0
     samples: Count = 0
     fair: bool = True
-    labels_alone: Share | None = None
-    realised_fpr: Share | None = None
+    labels_alone: Fraction | None = None
+    realised_fpr: Fraction | None = None
     ceiling: float | None = None
     note: str = ""
     _doubt: str = PrivateAttr("")

@@ -10,8 +10,8 @@ from pydantic_core import CoreSchema
 LARGEST = 1e15
 """Limit of all counts and figures. Floats represent every integer up to it exactly."""
 
-Share = Annotated[float, Field(ge=0, le=1)]
-SignedShare = Annotated[float, Field(ge=-1, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+SignedFraction = Annotated[float, Field(ge=-1, le=1)]
 Count = Annotated[int, Field(ge=0, le=int(LARGEST))]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
 Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
@@ -23,7 +23,7 @@ SMALLEST_GROUP = 10
 _ROUNDING = 1e-6
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """Base of the parts of a record: it refuses unknown keys and non-finite numbers."""
 
     # Schemas are built on first use, since most commands read and write no record.
@@ -56,7 +56,7 @@ class Part(BaseModel):
 Limit = TypeVar("Limit", bound=float)
 
 
-class Limits(Part, Generic[Limit]):
+class Limits(RecordPart, Generic[Limit]):
     """Base of parts that have limits.
 
     Attributes:

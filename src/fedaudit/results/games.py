@@ -17,10 +17,10 @@ from fedaudit.results.fields import (
     LARGEST,
     Count,
     Finite,
+    Fraction,
     Limits,
-    Part,
+    RecordPart,
     Seconds,
-    Share,
     refuse_unordered_limits,
 )
 
@@ -47,7 +47,7 @@ HONEST_ACCURACY = "accuracy"
 _SIGN_METRICS = (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
 
 
-class Outline(Part):
+class Outline(RecordPart):
     """Histogram of weights.
 
     Attributes:
@@ -59,7 +59,7 @@ class Outline(Part):
     counts: Annotated[list[Count], Field(max_length=200)]
 
 
-class WeightSpread(Part):
+class WeightSpread(RecordPart):
     """Weights of the first-layer units that a server replaces, in honest and in planted models.
 
     Attributes:
@@ -79,7 +79,7 @@ class WeightSpread(Part):
         return self
 
 
-class Detector(Part):
+class Detector(RecordPart):
     """Detection of planted models by a client, measured on simulated federations.
 
     Attributes:
@@ -240,7 +240,7 @@ class Rate(Limited[float]):
         return round(self.value * self.total)
 
 
-class TrainingLength(Part):
+class TrainingLength(RecordPart):
     """Epochs of neurons whose training stops as soon as they separate all validation records.
 
     Attributes:
@@ -254,7 +254,7 @@ class TrainingLength(Part):
     stopped: Count
 
 
-class NeuronMean(Part):
+class NeuronMean(RecordPart):
     """Mean of a neuron's outputs on independent randomised records.
 
     Attributes:
@@ -271,7 +271,7 @@ class NeuronMean(Part):
     sound_width: Finite | None
 
 
-class TargetCertificate(Limits[Share]):
+class TargetCertificate(Limits[Fraction]):
     """Certificate of one target's neuron, from fresh copies of the target and other records.
 
     Attributes:
@@ -289,10 +289,10 @@ class TargetCertificate(Limits[Share]):
         of_others: The mean on other records.
     """
 
-    delta_sound: Share | None
-    failure_sound: Share | None
-    delta_sample: Share
-    played: Share | None
+    delta_sound: Fraction | None
+    failure_sound: Fraction | None
+    delta_sample: Fraction
+    played: Fraction | None
     of_target: NeuronMean | None = None
     of_others: NeuronMean | None = None
 
@@ -304,7 +304,7 @@ class TargetCertificate(Limits[Share]):
         return self
 
 
-class Spread(Part):
+class Spread(RecordPart):
     """Histograms of the outputs of the first target's neuron on fresh randomised records.
 
     Attributes:
@@ -326,7 +326,7 @@ class Spread(Part):
         return self
 
 
-class InRounds(Part):
+class InRounds(RecordPart):
     """Settings of a point whose games were played in rounds of federated learning.
 
     Attributes:
@@ -361,7 +361,7 @@ class InRounds(Part):
         return self
 
 
-class GamePoint(Part):
+class GamePoint(RecordPart):
     """Settings and certificates of one point of a study of games.
 
     Attributes:
@@ -385,7 +385,7 @@ class GamePoint(Part):
     records: str
     mechanism: str
     shared_mask: bool
-    delta: Share = 0.0
+    delta: Fraction = 0.0
     targets: Annotated[int, Field(ge=1, le=int(LARGEST))]
     batch: Count
     certificates: list[TargetCertificate] = Field(default_factory=list)

@@ -20,11 +20,11 @@ from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, 
 from fedaudit.results.fields import (
     Count,
     Finite,
+    Fraction,
     Limits,
-    Part,
+    RecordPart,
     Seconds,
-    Share,
-    SignedShare,
+    SignedFraction,
     refuse_unequal_lengths,
     refuse_unordered_limits,
 )
@@ -65,7 +65,7 @@ SOURCE_RULE_SUFFIX = "arg max"
 """End of the rule over clients of an attack that identifies sources and scores no membership."""
 
 
-class Curve(Part):
+class Curve(RecordPart):
     """Receiver operating characteristic, thinned for a plot."""
 
     attack: str
@@ -74,8 +74,8 @@ class Curve(Part):
     contrast: str
     target: Count
     seed: Count
-    fpr: Annotated[list[Share], Field(min_length=1)]
-    tpr: list[Share]
+    fpr: Annotated[list[Fraction], Field(min_length=1)]
+    tpr: list[Fraction]
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "Curve":
@@ -83,7 +83,7 @@ class Curve(Part):
         return self
 
 
-class Trajectory(Part):
+class Trajectory(RecordPart):
     """Signal of the target client by round: mean and 10-90% range over samples of one origin."""
 
     signal: str
@@ -102,7 +102,7 @@ class Trajectory(Part):
         return self
 
 
-class Histogram(Part):
+class Histogram(RecordPart):
     """Histograms of scores by origin of samples, with common bins between ``edges``."""
 
     attack: str
@@ -125,7 +125,7 @@ class Histogram(Part):
         return self
 
 
-class ExposedSample(Part):
+class ExposedSample(RecordPart):
     """Member with an unusually high score.
 
     Attributes:
@@ -142,10 +142,10 @@ class ExposedSample(Part):
     unit: Literal["sample", "person"] = "sample"
     sample: Count
     label: Count | None = None
-    above_nonmembers: Share
+    above_nonmembers: Fraction
 
 
-class ControlResult(Limits[Share]):
+class ControlResult(Limits[Fraction]):
     """Result of a control: a check whose result is known in advance if the audit is valid.
 
     Attributes:
@@ -164,7 +164,7 @@ class ControlResult(Limits[Share]):
     seed: Count | None = None
     clients: list[Count] = Field(default_factory=list)
     expected: str
-    value: Share | None
+    value: Fraction | None
     passed: bool | None
     note: str = ""
 
@@ -175,13 +175,13 @@ class ControlResult(Limits[Share]):
         return self
 
 
-class AccuracyByRound(Part):
+class AccuracyByRound(RecordPart):
     """Test accuracy of one run's models after each measured round."""
 
     defense: str = "none"
     seed: Count
     rounds: list[Count]
-    accuracy: list[Share]
+    accuracy: list[Fraction]
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "AccuracyByRound":
@@ -189,7 +189,7 @@ class AccuracyByRound(Part):
         return self
 
 
-class UsageRow(Part):
+class UsageRow(RecordPart):
     """How often a client used its samples in one run, and the costs of its defense.
 
     Attributes:
@@ -218,7 +218,7 @@ class UsageRow(Part):
     times_recycled: list[Count]
     extra_bytes: Count = 0
     seconds: Seconds = 0.0
-    filter_cosine: SignedShare | None = None
+    filter_cosine: SignedFraction | None = None
     rounds_acted: Count | None = None
     rounds_decided_by_risk: Count | None = None
 
@@ -229,7 +229,7 @@ class UsageRow(Part):
         return self
 
 
-class AttackRow(Part):
+class AttackRow(RecordPart):
     """Description of an attack, as in the catalogue.
 
     Attributes:
@@ -254,7 +254,7 @@ class AttackRow(Part):
         return self.over_clients.endswith(SOURCE_RULE_SUFFIX)
 
 
-class ClientRow(Part):
+class ClientRow(RecordPart):
     """Size and label distribution of a client, and the number of its audited samples.
 
     Attributes:
@@ -273,7 +273,7 @@ MOST_CLIENTS = 200
 """Maximum number of clients that have a row of their own in a record; all others share one row."""
 
 
-class OtherClients(Part):
+class OtherClients(RecordPart):
     """Sum over the clients of a large federation that have no row of their own.
 
     Attributes:
@@ -293,7 +293,7 @@ class OtherClients(Part):
     class_counts: list[Count]
 
 
-class ViewRow(Part):
+class ViewRow(RecordPart):
     """Description of the adversary of a study."""
 
     name: str
@@ -301,7 +301,7 @@ class ViewRow(Part):
     description: str
 
 
-class Environment(Part):
+class Environment(RecordPart):
     """Software, device and time of an audit. It is not part of the content hash."""
 
     versions: dict[str, str] = Field(default_factory=dict)
@@ -311,7 +311,7 @@ class Environment(Part):
     seconds: Seconds | None = None
 
 
-class Record(Part):
+class Record(RecordPart):
     """Results of a study.
 
     Attributes:
@@ -641,10 +641,10 @@ TAMPERING = ViewRow(
 )
 """View of the adversary in games."""
 
-AnyPart = TypeVar("AnyPart", bound=Part)
+AnyPart = TypeVar("AnyPart", bound=RecordPart)
 
 
-def _without_figures(part: Part, kind: type[AnyPart]) -> AnyPart:
+def _without_figures(part: RecordPart, kind: type[AnyPart]) -> AnyPart:
     return kind.model_construct(**{name: getattr(part, name) for name in kind.model_fields})
 
 

@@ -11,10 +11,10 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import (
     Count,
     Finite,
+    Fraction,
     Limits,
-    Part,
-    Share,
-    SignedShare,
+    RecordPart,
+    SignedFraction,
     refuse_unequal_lengths,
     refuse_unordered_limits,
 )
@@ -25,7 +25,7 @@ limit."""
 Reason = Annotated[str, Field(max_length=2000)]
 
 
-class MissingUpload(Part):
+class MissingUpload(RecordPart):
     """Upload that was not measured.
 
     Attributes:
@@ -42,7 +42,7 @@ class MissingUpload(Part):
     aggregated: bool = True
 
 
-class MissingRounds(Part):
+class MissingRounds(RecordPart):
     """Consecutive rounds that were not measured, all for the same reason.
 
     Attributes:
@@ -56,7 +56,7 @@ class MissingRounds(Part):
     reason: Reason
 
 
-class ClientCoverage(Part):
+class ClientCoverage(RecordPart):
     """Participation of one audited client.
 
     Attributes:
@@ -91,7 +91,7 @@ class ClientCoverage(Part):
         )
 
 
-class Coverage(Part):
+class Coverage(RecordPart):
     """Rounds and uploads of a run that were measured.
 
     A client that was not sampled in a round is not missing from it.
@@ -175,7 +175,7 @@ def has_older_level(excess: Estimate) -> bool:
     return "Clopper-Pearson" in excess.method and "Zou" not in excess.method
 
 
-class SelectivePrediction(Part):
+class SelectivePrediction(RecordPart):
     """Selective prediction: the adversary predicts a client only if it is confident.
 
     Attributes:
@@ -184,7 +184,7 @@ class SelectivePrediction(Part):
         right: Number of samples with a correct prediction.
     """
 
-    least: Share
+    least: Fraction
     answered: Count
     right: Count
 
@@ -195,7 +195,7 @@ class SelectivePrediction(Part):
         return self
 
 
-class ChainedInference(Part):
+class ChainedInference(RecordPart):
     """Membership inference, followed by source inference on the predicted members.
 
     Attributes:
@@ -205,8 +205,8 @@ class ChainedInference(Part):
         right: Number of these members whose client was predicted correctly.
     """
 
-    fpr: Share
-    realised_fpr: Share
+    fpr: Fraction
+    realised_fpr: Fraction
     called: Count
     right: Count
 
@@ -217,7 +217,7 @@ class ChainedInference(Part):
         return self
 
 
-class ClassSuccess(Part):
+class ClassSuccess(RecordPart):
     """Number of samples of one class, and of correct predictions (``right``) on them."""
 
     label: Count
@@ -225,7 +225,7 @@ class ClassSuccess(Part):
     right: Count
 
 
-class SourceResult(Part):
+class SourceResult(RecordPart):
     """Predictions of one source attack in one run. Its success rates are in the record's estimates.
 
     Equally many samples of every client are audited, so that the success rate at chance level is
@@ -261,8 +261,8 @@ class SourceResult(Part):
     answers: list[SelectivePrediction]
     chained: list[ChainedInference] = Field(default_factory=list)
     rounds: list[Count]
-    by_round: list[Share] = Field(default_factory=list)
-    overfitting: list[SignedShare] = Field(default_factory=list)
+    by_round: list[Fraction] = Field(default_factory=list)
+    overfitting: list[SignedFraction] = Field(default_factory=list)
     absent: list[Count] = Field(default_factory=list)
 
     @property
@@ -290,7 +290,7 @@ ALL_CLIENTS = "everybody"
 """Name of the group that contains all clients."""
 
 
-class ModelState(Limits[Share]):
+class ModelState(Limits[Fraction]):
     """One of the federation's models after a measured round.
 
     Attributes:
@@ -317,15 +317,15 @@ class ModelState(Limits[Share]):
     """
 
     clients: Count
-    told: Share | None = None
-    estimated: Share | None = None
+    told: Fraction | None = None
+    estimated: Fraction | None = None
     samples: Count = 0
     shadow_samples: Count = 0
-    risk: Share | None = None
+    risk: Fraction | None = None
     members: Count = 0
     others: Count = 0
     loss: Finite | None = None
-    accuracy: Share | None = None
+    accuracy: Fraction | None = None
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ModelState":
@@ -333,7 +333,7 @@ class ModelState(Limits[Share]):
         return self
 
 
-class ClusterRound(Part):
+class ClusterRound(RecordPart):
     """Measured round of clustered learning.
 
     Attributes:
@@ -348,7 +348,7 @@ class ClusterRound(Part):
     models: list[ModelState]
 
 
-class ClusterResult(Part):
+class ClusterResult(RecordPart):
     """Clients' choices of models in one run, and the membership risk of each model.
 
     The figures of the run are estimates (``fedaudit.evaluation.clusters``).
@@ -375,7 +375,7 @@ class ClusterResult(Part):
     clients: Annotated[list[Count], Field(min_length=2)]
     group_names: Annotated[list[str], Field(min_length=1)]
     group: list[Count]
-    thresholds: list[Share]
+    thresholds: list[Fraction]
     rounds: Annotated[list[ClusterRound], Field(min_length=1)]
     joined: list[Count | None] = Field(default_factory=list)
     fairness_note: str = ""

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import Share
+from fedaudit.core.arguments import PositiveFraction
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.tasks import NextTokens, Reading
 from fedaudit.core.values import Model, Sees
@@ -186,7 +186,7 @@ class _LeastLikelyTokens(OutputSignal):
         share: Fraction of a sequence's tokens that is used, in (0, 1]; at least one token is used.
     """
 
-    share: Share = 0.2
+    share: PositiveFraction = 0.2
     reads: ClassVar[Reading] = Reading.TOKENS
 
     @property

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedaudit.core.arguments import ProperShare, Share, dataclass
+from fedaudit.core.arguments import PositiveFraction, ProperFraction, dataclass
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
 from fedaudit.core.modules import CHUNK, in_model_dtype, loaded
@@ -59,7 +59,7 @@ class CentredTailCosine:
     Source: None; FedMIA's Eq. (7), adapted to CoFedMID's algorithm 3.
     """
 
-    tail: Share = 0.2
+    tail: PositiveFraction = 0.2
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
     @property
@@ -86,7 +86,7 @@ class WithoutTailCosine:
     Source: None; FedMIA's Eq. (7), adapted to CoFedMID's section 4.3.
     """
 
-    tail: ProperShare = 0.2
+    tail: ProperFraction = 0.2
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
     @property
@@ -214,7 +214,7 @@ class ProjectionResidual:
 
     layer: str = ""
     # The default is far above rounding errors and far below the contribution of a sample.
-    ridge: ProperShare = 3e-4
+    ridge: ProperFraction = 3e-4
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
     @property

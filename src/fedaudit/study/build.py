@@ -26,10 +26,10 @@ from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import View, merged_view, output_view, several_models_view, view_named
 from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
-from fedaudit.plan.dealing import (
+from fedaudit.plan.assignment import (
     GroupedData,
     HoldOutRule,
-    draw_deal,
+    draw_assignment,
     exclude_held_out,
     refuse_empty_split,
     shifted_groups,
@@ -127,20 +127,22 @@ def _setup(
                 modules.refuse_unusable_model(net.initial(0), part)
     attacks, refused = _select_attacks(study, parts.attacks, parts.task, view)
     _refuse_unmeasured_signals(attacks, algorithm)
-    parts.server.refuse_misfit(data.deal.clients.keys(), study.training.rounds)
+    parts.server.refuse_misfit(data.assignment.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
-    refuse_empty_split(data.deal.clients, holdout)
-    deal = exclude_held_out(data.deal, holdout)
+    refuse_empty_split(data.assignment.clients, holdout)
+    assignment = exclude_held_out(data.assignment, holdout)
     if study.audit.sources:
-        trainable = training_samples(data.deal.clients, holdout)
+        trainable = training_samples(data.assignment.clients, holdout)
         # The original samples are used, since a defense may change the samples that clients train.
-        trained = {c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in deal.clients.items()}
-        deal = deal.with_source_samples(trained, study.audit.sources, seed=seed)
+        trained = {
+            c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in assignment.clients.items()
+        }
+        assignment = assignment.with_source_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
         study=study,
         seed=seed,
         dataset=data.dataset,
-        deal=deal,
+        assignment=assignment,
         algorithm=algorithm,
         defenses=defenses,
         view=view,
@@ -241,8 +243,8 @@ def _merge_errors(errors: Mapping[str, FedauditError]) -> FedauditError:
 
 def _deal_data(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
     """Divide the data among clients, and apply the shift of the study."""
-    deal = draw_deal(parts.study, parts.partition, dataset, seed)
-    return shifted_groups(parts.study, dataset, deal, seed)
+    assignment = draw_assignment(parts.study, parts.partition, dataset, seed)
+    return shifted_groups(parts.study, dataset, assignment, seed)
 
 
 def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorithm) -> None:

@@ -110,7 +110,7 @@ def test_members_without_coordination_draw_independent_sets() -> None:
             ]
             for r in range(1, 41)
         ]
-        return [[defense.dealt(v, classes=10).numpy() for v in both] for both in visits]
+        return [[defense.assigned_classes(v, classes=10).numpy() for v in both] for both in visits]
 
     def common(rounds: list[list[np.ndarray]]) -> float:
         return float(np.mean([(one & other).sum() for one, other in rounds]))

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Samples, short_repr
+from fedaudit.core.values import NO_CLIENT, ClientId, Samples, short_repr
 from fedaudit.datasets.dataset import Dataset, with_parts
 
 
@@ -25,13 +25,13 @@ class AuditSet:
 
     Attributes:
         samples: The audited samples, in random order.
-        owner: The client that trains on each sample; ``NOBODY`` (-1) for a held-out sample.
-        panel: The target client for which a fair draw decided the sample's owner; ``NOBODY``
+        owner: The client that trains on each sample; ``NO_CLIENT`` (-1) for a held-out sample.
+        panel: The target client for which a fair draw decided the sample's owner; ``NO_CLIENT``
             without a fair draw.
         group: Group of each sample (a protected attribute), if the data set has one.
         subject: Person of each sample, if fair draws chose people with all their samples; None if
             they chose single samples.
-        drawn_for: The target whose label distribution each sample was drawn with, or ``NOBODY``;
+        drawn_for: The target whose label distribution each sample was drawn with, or ``NO_CLIENT``;
             None if it equals ``panel``.
         unaudited: Clients that declined the audit or gave no usable part, with the reason.
     """
@@ -50,7 +50,7 @@ class AuditSet:
     @property
     def fair(self) -> Bool[ndarray, " samples"]:
         """Mask of the samples whose owner a fair draw for any target decided."""
-        is_fair: Bool[ndarray, " samples"] = self.panel != NOBODY
+        is_fair: Bool[ndarray, " samples"] = self.panel != NO_CLIENT
         return is_fair
 
     def fair_for(self, target: ClientId) -> Bool[ndarray, " samples"]:
@@ -72,7 +72,7 @@ class AuditSet:
 
     def origin(self, target: ClientId) -> Int[ndarray, " samples"]:
         """Return the provenance of each sample for the target: values of :class:`Origin`."""
-        of_non_members = np.where(self.owner == NOBODY, Origin.UNSEEN, Origin.OTHER_CLIENT)
+        of_non_members = np.where(self.owner == NO_CLIENT, Origin.UNSEEN, Origin.OTHER_CLIENT)
         return np.where(self.owner == target, Origin.MEMBER, of_non_members).astype(np.int64)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -110,7 +110,7 @@ class SourceSamples(NamedTuple):
 
 @short_repr
 @dataclass(frozen=True)
-class Deal:
+class Assignment:
     """Training samples of each client, and the audited samples.
 
     Attributes:
@@ -157,7 +157,7 @@ class Deal:
 
     def with_source_samples(
         self, data: Mapping[ClientId, Samples], per_client: int, *, seed: int
-    ) -> "Deal":
+    ) -> "Assignment":
         """Draw random samples of each client's training data for source inference.
 
         The draw uses a separate random stream, so that no other choice depends on it. If a client
@@ -198,14 +198,14 @@ class Audited(NamedTuple):
     drawn_for: Int[ndarray, " audited"] | None = None
 
 
-def build_deal(
+def build_assignment(
     dataset: Dataset,
     ids_by_client: Mapping[ClientId, Int[ndarray, " _"]],
     audited: Audited,
     *,
     seed: int,
-) -> Deal:
-    """Return the deal of samples that are given by id; random orders hide their owners.
+) -> Assignment:
+    """Return the assignment of samples that are given by id; random orders hide their owners.
 
     Raises:
         BadInput: A client has no samples.
@@ -227,7 +227,7 @@ def build_deal(
     )
     samples = dataset.samples(torch.from_numpy(audited.ids[order]))
     group = None if dataset.group is None else dataset.group[samples.ids].numpy()
-    return Deal(clients, AuditSet(samples, owner, panel, group, subject, drawn_for=drawn_for))
+    return Assignment(clients, AuditSet(samples, owner, panel, group, subject, drawn_for=drawn_for))
 
 
 def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
@@ -253,11 +253,13 @@ def other_positions(count: int, used: Int[ndarray, " used"]) -> Int[ndarray, " f
     return np.flatnonzero(is_free)
 
 
-def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
-    """Deal a shadow federation from training samples that the audited run does not use.
+def shadow_assignment(
+    dataset: Dataset, audited: Assignment, draw: Callable[[Dataset], Assignment]
+) -> Assignment:
+    """Draw a shadow federation from training samples that the audited run does not use.
 
     The shadow federation has the same test part. Samples keep their ids in the data set. ``draw``
-    deals a data set to the shadow's clients.
+    assigns a data set to the shadow's clients.
 
     Raises:
         BadInput: Too few samples remain for a federation as large as the audited one.
@@ -280,14 +282,14 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
         classes=dataset.classes,
     )
     try:
-        deal = draw(remaining)
+        assignment = draw(remaining)
     except BadInput as error:
         raise BadInput(
-            f"no shadow federation can be dealt from the {available} remaining samples: {error}"
+            f"no shadow federation can be drawn from the {available} remaining samples: {error}"
         ) from error
-    return Deal(
-        {client: _with_ids(samples, ids) for client, samples in deal.clients.items()},
-        replace(deal.audit, samples=_with_ids(deal.audit.samples, ids)),
+    return Assignment(
+        {client: _with_ids(samples, ids) for client, samples in assignment.clients.items()},
+        replace(assignment.audit, samples=_with_ids(assignment.audit.samples, ids)),
     )
 
 
@@ -301,7 +303,7 @@ class KnownMembers(NamedTuple):
 
 def known_split(
     dataset: Dataset,
-    audited: Deal,
+    audited: Assignment,
     *,
     client: ClientId,
     trained_on: Int[ndarray, " _"],
@@ -310,7 +312,7 @@ def known_split(
 ) -> KnownMembers:
     """Draw unaudited members of a client and as many unaudited held-out samples.
 
-    Non-members are training samples that were not dealt and, if these do not suffice, test samples.
+    Non-members are training samples of no client and, if these do not suffice, test samples.
 
     ``trained_on`` has the ids of the client's data without samples that a defense holds out.
     ``size`` is the number of members and non-members together.
@@ -340,7 +342,7 @@ def known_split(
     return KnownMembers(client, dataset.samples(torch.from_numpy(ids[order])), is_member)
 
 
-def unused_ids(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
+def unused_ids(dataset: Dataset, audited: Assignment) -> Int[Tensor, " samples"]:
     """Return ids of training samples that no client trains on and that are not audited."""
     used = [samples.ids for samples in audited.clients.values()] + [audited.audit.samples.ids]
     is_free = torch.ones(len(dataset), dtype=torch.bool)

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.seeds import seeded, seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Samples, positions_of
+from fedaudit.core.values import NO_CLIENT, ClientId, Samples, positions_of
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import (
+    Assignment,
     Audited,
     AuditSet,
-    Deal,
-    build_deal,
+    build_assignment,
     check_targets,
     other_positions,
 )
@@ -28,7 +28,7 @@ from fedaudit.datasets.partitions.schemes import (
     Partition,
     Quotas,
     apportion,
-    deal,
+    assign_samples,
     limit_quotas,
     shuffled_classes,
 )
@@ -37,20 +37,20 @@ KINDS = ("mislabelled", "noise")
 
 
 def with_canaries(
-    deal: Deal,
+    assignment: Assignment,
     dataset: Dataset,
     *,
     seed: int,
     targets: Sequence[ClientId],
     kind: str,
-) -> Deal:
+) -> Assignment:
     """Turn the audited samples into canaries, and draw a fair coin for each.
 
     The canaries are divided equally among the targets. A target trains on those of its canaries
     whose coin shows heads.
 
     Args:
-        deal: The samples of each client and the audit set. No client may train on an audited
+        assignment: The samples of each client and the audit set. No client may train on an audited
             sample yet.
         dataset: Data set of the samples.
         seed: Root seed of all choices.
@@ -63,7 +63,7 @@ def with_canaries(
     """
     if kind not in KINDS:
         raise BadInput(f"the kind of canaries is {kind!r}; give 'mislabelled' or 'noise'")
-    audit, rng = deal.audit, seeded(seed, "canary records")
+    audit, rng = assignment.audit, seeded(seed, "canary records")
     samples = audit.samples
     has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
     # With deal_by_code, labels are pairs of code and class, and dataset.classes is the number of
@@ -86,14 +86,16 @@ def with_canaries(
     samples = samples.replace(targets=(samples.targets + label_shift) % classes)
     coin_rng = seeded_numpy(seed, "canary coins")
     coin_client = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
-    owner = np.where(coin_rng.random(len(samples)) < 0.5, coin_client, NOBODY)
-    clients = dict(deal.clients)
+    owner = np.where(coin_rng.random(len(samples)) < 0.5, coin_client, NO_CLIENT)
+    clients = dict(assignment.clients)
     for client in targets:
         canaries_of_client = samples.take(torch.from_numpy(owner == client))
-        joined = Samples.joined(deal.clients[client], canaries_of_client)
+        joined = Samples.joined(assignment.clients[client], canaries_of_client)
         order = seeded_numpy(seed, "order with canaries", client).permutation(len(joined))
         clients[client] = joined.take(torch.from_numpy(order))
-    return replace(deal, clients=clients, audit=AuditSet(samples, owner, coin_client, audit.group))
+    return replace(
+        assignment, clients=clients, audit=AuditSet(samples, owner, coin_client, audit.group)
+    )
 
 
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:
@@ -137,7 +139,7 @@ def draw(
     background: int | None = None,
     unit: Literal["sample", "person"] = "sample",
     clients_per_person: int = 1,
-) -> Deal:
+) -> Assignment:
     """Draw audited samples, and decide by a fair draw which client trains on each.
 
     The partition determines every client's label distribution. Audited samples are drawn from the
@@ -145,13 +147,13 @@ def draw(
     independently, with probability 1/3 each, to the target, to another client (uniformly) or to no
     client. Extra samples go to other clients or to no client. Members, other clients' samples and
     unseen samples are therefore exchangeable, so a distribution shift between them cannot look
-    like leakage. The partition deals the background, the other training samples of each client,
+    like leakage. The partition assigns the other training samples of each client, its background,
     from the remaining data.
 
     The background depends on which samples are audited and not on the outcome of their draw, as
     bounds on independent inclusion require. It fills a client up to its size in the partition,
     given its expected number of audited samples. Clients' sizes are therefore close to their sizes
-    in the partition, but not equal; see :attr:`Deal.sizes`.
+    in the partition, but not equal; see :attr:`Assignment.sizes`.
 
     With ``unit="person"``, people are drawn uniformly from the training part, each with all of
     their samples, and each person is assigned with probability 1/3. The target gets all samples of
@@ -199,7 +201,7 @@ def draw(
     )
     rng = seeded_numpy(seed, "background")
     available = np.bincount(labels[free_positions], minlength=dataset.classes)
-    dealt = deal(
+    assigned = assign_samples(
         labels[free_positions], limit_quotas(background_quotas, available, rng=rng), rng=rng
     )
     if unit == "person":
@@ -213,7 +215,7 @@ def draw(
         client: np.concatenate(
             [free_positions[unaudited], audited_positions[audited.owner == client]]
         )
-        for client, unaudited in enumerate(dealt)
+        for client, unaudited in enumerate(assigned)
     }
     empty = [target for target in targets if not len(training_ids[target])]
     if empty and background == 0:
@@ -222,7 +224,7 @@ def draw(
             f"got none of the {n_fair} fairly drawn {'people' if unit == 'person' else 'samples'}; "
             "raise or omit audit.background, or draw more (audit.samples)"
         )
-    return build_deal(dataset, training_ids, audited, seed=seed)
+    return build_assignment(dataset, training_ids, audited, seed=seed)
 
 
 def canaries(
@@ -234,7 +236,7 @@ def canaries(
     targets: Sequence[ClientId] = (0,),
     count: int = 500,
     kind: str = "mislabelled",
-) -> Deal:
+) -> Assignment:
     """Draw canaries: samples with a wrong label, of which a fair coin makes each a member or not.
 
     A model can predict a wrong label only if it was trained on it. Bounds on epsilon from one run
@@ -282,7 +284,7 @@ state that no draw was fair."""
 OF_EACH_CLIENT = AS_PUBLISHED | {"sia"}
 """Draws whose audited samples of each client are random samples of its training data."""
 
-DRAWS: dict[str, Callable[..., Deal]] = {
+DRAWS: dict[str, Callable[..., Assignment]] = {
     "fair": draw,
     "canaries": canaries,
     "fedmia_paper": fedmia_paper,
@@ -373,7 +375,7 @@ def _assign_people(
     for panel in panels:
         assert panel.subject is not None
         rng = seeded_numpy(seed, "owners", panel.target)
-        owner = np.full(len(panel.positions), NOBODY, dtype=np.int64)
+        owner = np.full(len(panel.positions), NO_CLIENT, dtype=np.int64)
         others = np.delete(np.arange(clients), panel.target)
         for positions in positions_of(panel.subject).values():
             # Make all draws for every person, so that no draw depends on an earlier outcome.
@@ -405,7 +407,7 @@ def _assign_samples(
     for panel in panels:
         owners.append(_owners(panel, clients, n_fair=n_fair, extra_other=extra_other, seed=seed))
         is_fair = np.arange(len(panel.positions)) < n_fair
-        fair_for.append(np.where(is_fair, panel.target, NOBODY))
+        fair_for.append(np.where(is_fair, panel.target, NO_CLIENT))
     return Audited(
         np.concatenate([panel.positions for panel in panels]),
         np.concatenate(owners),
@@ -422,8 +424,8 @@ def _owners(
     size = len(panel.positions)
     others = np.delete(np.arange(clients), panel.target)
     other = rng.choice(others, size=size)
-    fair = np.choose(rng.integers(3, size=size), [np.full(size, panel.target), other, NOBODY])
-    extra = np.where(np.arange(size) < n_fair + extra_other, other, NOBODY)
+    fair = np.choose(rng.integers(3, size=size), [np.full(size, panel.target), other, NO_CLIENT])
+    extra = np.where(np.arange(size) < n_fair + extra_other, other, NO_CLIENT)
     return np.where(np.arange(size) < n_fair, fair, extra)
 
 

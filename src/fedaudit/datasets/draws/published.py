@@ -1,6 +1,6 @@
 """Audit sets of published papers: all of the target's data, and samples of other clients.
 
-Every function deals the training part to ``clients`` by ``partition`` and holds the test part out.
+Every function assigns the training part to ``clients`` by ``partition``; the test part is held out.
 ``targets`` are the audited clients, and ``seed`` determines all choices.
 """
 
@@ -12,10 +12,10 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId
+from fedaudit.core.values import NO_CLIENT, ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Audited, Deal, build_deal, check_targets
-from fedaudit.datasets.partitions.schemes import Partition, apportion, deal
+from fedaudit.datasets.draws.audit_set import Assignment, Audited, build_assignment, check_targets
+from fedaudit.datasets.partitions.schemes import Partition, apportion, assign_samples
 
 
 def fedmia_paper(
@@ -26,7 +26,7 @@ def fedmia_paper(
     seed: int,
     targets: Sequence[ClientId] = (0,),
     share: float = 0.1,
-) -> Deal:
+) -> Assignment:
     """Audit all of the target's data, and a share of the test part and of every other client.
 
     Args:
@@ -60,7 +60,7 @@ def fedmia_code(
     targets: Sequence[ClientId] = (0,),
     n_unseen: int = 1000,
     share: float = 0.2,
-) -> Deal:
+) -> Assignment:
     """Audit all of the target's data, 1,000 test samples and a fifth of every other client.
 
     Args:
@@ -74,13 +74,13 @@ def fedmia_code(
     Differs: Non-members are drawn once, not for every client and round.
     """
     _check_share(share)
-    positions = _dealt_positions(dataset, clients, partition, targets, seed, is_single=True)
+    positions = _assigned_positions(dataset, clients, partition, targets, seed, is_single=True)
     return _with_audit(
         dataset,
         positions,
         target=targets[0],
         n_unseen=n_unseen,
-        n_audited={client: round(share * len(dealt)) for client, dealt in positions.items()},
+        n_audited={client: round(share * len(assigned)) for client, assigned in positions.items()},
         seed=seed,
     )
 
@@ -94,7 +94,7 @@ def cofedmid(
     targets: Sequence[ClientId] = (0,),
     n_unseen: int = 1000,
     n_other: int = 9000,
-) -> Deal:
+) -> Assignment:
     """Audit all of the target's data, 1,000 test samples and 9,000 of the other clients.
 
     Args:
@@ -107,14 +107,14 @@ def cofedmid(
     Source: CoFedMID, appendix D (5,000 members, 1,000 unseen samples and 9,000 samples of other
     clients).
     """
-    positions = _dealt_positions(dataset, clients, partition, targets, seed, is_single=True)
+    positions = _assigned_positions(dataset, clients, partition, targets, seed, is_single=True)
     sizes = np.array(
-        [0 if client == targets[0] else len(dealt) for client, dealt in positions.items()]
+        [0 if client == targets[0] else len(assigned) for client, assigned in positions.items()]
     )
     if n_other > sizes.sum():
         raise BadInput(
             f"n_other is {n_other} and the other clients have {sizes.sum()} samples "
-            f"({n_other - sizes.sum()} short); lower n_other or deal more samples"
+            f"({n_other - sizes.sum()} short); lower n_other or assign more samples"
         )
     return _with_audit(
         dataset,
@@ -135,7 +135,7 @@ def sia(
     targets: Sequence[ClientId] = (0,),
     per_client: int = 100,
     n_unseen: int = 0,
-) -> Deal:
+) -> Assignment:
     """Audit equally many samples of every client, so guessing has an accuracy of 1 / clients.
 
     Args:
@@ -151,15 +151,15 @@ def sia(
     """
     if per_client < 1:
         raise BadInput(f"per_client is {per_client}; give at least 1 (the paper audits 100)")
-    positions = _dealt_positions(dataset, clients, partition, targets, seed)
-    each = min(per_client, *(len(dealt) for dealt in positions.values()))
+    positions = _assigned_positions(dataset, clients, partition, targets, seed)
+    each = min(per_client, *(len(assigned) for assigned in positions.values()))
     n_audited = dict.fromkeys(positions, each)
     return _with_audit(
         dataset, positions, target=None, n_unseen=n_unseen, n_audited=n_audited, seed=seed
     )
 
 
-def _dealt_positions(
+def _assigned_positions(
     dataset: Dataset,
     clients: int,
     partition: Partition,
@@ -168,7 +168,7 @@ def _dealt_positions(
     *,
     is_single: bool = False,
 ) -> dict[ClientId, Int[ndarray, " _"]]:
-    """Return the positions in the training part that the partition deals to each client."""
+    """Return the positions in the training part that the partition assigns to each client."""
     if is_single and len(targets) > 1:
         raise BadInput(
             f"a published draw audits one target, got {len(targets)}; use the fair draw for "
@@ -178,7 +178,9 @@ def _dealt_positions(
     labels = dataset.train.labels.numpy()
     counts = np.bincount(labels, minlength=dataset.classes)
     rng = seeded_numpy(seed, "partition")
-    return dict(enumerate(deal(labels, partition.quotas(counts, clients, rng=rng), rng=rng)))
+    return dict(
+        enumerate(assign_samples(labels, partition.quotas(counts, clients, rng=rng), rng=rng))
+    )
 
 
 def _with_audit(
@@ -189,8 +191,8 @@ def _with_audit(
     n_unseen: int,
     n_audited: Mapping[ClientId, int],
     seed: int,
-) -> Deal:
-    """Return the deal with all of the target's data and ``n_audited`` of other clients audited."""
+) -> Assignment:
+    """Audit all of the target's samples, and ``n_audited`` samples of each other client."""
     if not 0 <= n_unseen <= len(dataset.test):
         raise BadInput(
             f"n_unseen is {n_unseen} and the test part has {len(dataset.test)} samples "
@@ -198,14 +200,14 @@ def _with_audit(
         )
     rng = seeded_numpy(seed, "audit records")
     chosen = {
-        client: dealt if client == target else rng.permutation(dealt)[: n_audited[client]]
-        for client, dealt in positions.items()
+        client: assigned if client == target else rng.permutation(assigned)[: n_audited[client]]
+        for client, assigned in positions.items()
     }
     test = rng.permutation(len(dataset.test))[:n_unseen] + len(dataset.train)
     ids = np.concatenate([*chosen.values(), test])
-    owners = np.repeat([*chosen, NOBODY], [*map(len, chosen.values()), len(test)])
-    return build_deal(
-        dataset, positions, Audited(ids, owners, np.full(len(ids), NOBODY)), seed=seed
+    owners = np.repeat([*chosen, NO_CLIENT], [*map(len, chosen.values()), len(test)])
+    return build_assignment(
+        dataset, positions, Audited(ids, owners, np.full(len(ids), NO_CLIENT)), seed=seed
     )
 
 

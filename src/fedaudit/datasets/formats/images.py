@@ -13,7 +13,7 @@ from jaxtyping import Int, Shaped
 from numpy import ndarray
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import Count, ProperShare
+from fedaudit.core.arguments import Count, ProperFraction
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import open_regular, refuse_oversized, regular_size
 from fedaudit.core.seeds import seeded_numpy
@@ -209,7 +209,7 @@ class images(DataFile):
     _: KW_ONLY
     size: Count = 0
     grey: bool = False
-    test_share: ProperShare = 0.2
+    test_share: ProperFraction = 0.2
     standardise: bool = True
 
     @classmethod

@@ -21,7 +21,7 @@ from numpy import ndarray
 from numpy.lib import format as npy
 from torch import Tensor
 
-from fedaudit.core.arguments import Count, ProperShare, dataclass
+from fedaudit.core.arguments import Count, ProperFraction, dataclass
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
 from fedaudit.core.files import open_regular, parsed_json, refuse_oversized
 from fedaudit.core.pretrained import read_minilm_file
@@ -88,7 +88,7 @@ class npz(DataFile):
     suffix: ClassVar[str] = ".npz"
 
     _: KW_ONLY
-    test_share: ProperShare = 0.2
+    test_share: ProperFraction = 0.2
     standardise: bool = True
     first_label: int = 0
     labels: str = "y"

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from fedaudit.core.arguments import ProperShare, Range, dataclass
+from fedaudit.core.arguments import ProperFraction, Range, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import assembled, scaled_columns, split
 from fedaudit.datasets.dataset import Dataset, DataSource
@@ -38,7 +38,7 @@ class diabetes(DataSource):
 
     _: KW_ONLY
     progression_classes: Annotated[int, Range(ge=2, le=10)] = 4
-    test_share: ProperShare = 0.2
+    test_share: ProperFraction = 0.2
     standardise: bool = True
 
     def read(self, seed: int) -> Dataset:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from fedaudit.core.arguments import ProperShare, dataclass
+from fedaudit.core.arguments import ProperFraction, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
 from fedaudit.datasets.dataset import Dataset, DataSource
@@ -29,7 +29,7 @@ class digits(DataSource):
     """
 
     _: KW_ONLY
-    test_share: ProperShare = 0.2
+    test_share: ProperFraction = 0.2
     standardise: bool = True
 
     def read(self, seed: int) -> Dataset:

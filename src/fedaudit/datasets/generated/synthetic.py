@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from fedaudit.core.arguments import Count, Fraction, Positive, ProperShare, Range, dataclass
+from fedaudit.core.arguments import Count, Fraction, Positive, ProperFraction, Range, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
@@ -45,7 +45,7 @@ class synthetic(DataSource):
     samples: Annotated[int, Range(ge=2, le=10**9)] = 100_000
     dimensions: Positive = 60
     classes: Annotated[int, Range(ge=2, le=10**6)] = 10
-    test_share: ProperShare = 0.2
+    test_share: ProperFraction = 0.2
     people: Count = 0
     alike: Fraction = 0.5
 

@@ -67,7 +67,7 @@ class IID(PartitionScheme):
     """Equal numbers of samples, drawn at random whatever their class.
 
     Attributes:
-        samples_per_client: Samples of each client; 0 deals all samples.
+        samples_per_client: Samples of each client; 0 assigns all samples.
 
     Examples:
         >>> import fedaudit as fa
@@ -81,7 +81,7 @@ class IID(PartitionScheme):
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Return the number of samples of each class for each client."""
-        counts = _dealt_counts(counts, clients, self.samples_per_client, rng)
+        counts = _assigned_counts(counts, clients, self.samples_per_client, rng)
         shuffled_labels = rng.permutation(np.repeat(np.arange(len(counts)), counts))
         parts = np.array_split(shuffled_labels, clients)
         return np.stack([np.bincount(part, minlength=len(counts)) for part in parts])
@@ -92,7 +92,7 @@ class Dirichlet(PartitionScheme):
     """Random unequal shares of each class; a smaller ``beta`` makes them more unequal.
 
     Without ``samples_per_client`` the clients' shares of each class are one Dirichlet draw. Every
-    sample is dealt exactly once, and clients differ in size.
+    sample is assigned exactly once, and clients differ in size.
 
     With ``samples_per_client``, each client draws its label distribution and takes its samples from
     the classes' pools. If a class runs out, clients at random get fewer samples of it, and random
@@ -104,7 +104,7 @@ class Dirichlet(PartitionScheme):
             (FedMIA), 0.5, 1 and 10 (CoFedMID).
         minimum: Minimum number of samples of a client; the draw is repeated until every client has
             them. It has no effect if ``samples_per_client`` is set.
-        samples_per_client: Samples of each client; 0 deals all samples.
+        samples_per_client: Samples of each client; 0 assigns all samples.
 
     Examples:
         >>> import fedaudit as fa
@@ -122,7 +122,7 @@ class Dirichlet(PartitionScheme):
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Return the number of samples of each class for each client."""
-        _dealt_counts(counts, clients, self.samples_per_client, rng)
+        _assigned_counts(counts, clients, self.samples_per_client, rng)
         if self.samples_per_client:
             return self._equal_sizes(counts, clients, rng)
         return _with_minimum(
@@ -133,7 +133,7 @@ class Dirichlet(PartitionScheme):
 
     def _shares(self, counts: Counts, clients: int, rng: np.random.Generator) -> Quotas:
         shares = rng.dirichlet(np.full(clients, self.beta), size=len(counts))
-        # Round cumulative shares, so that every sample of a class is dealt exactly once.
+        # Round cumulative shares, so that every sample of a class is assigned exactly once.
         ends = np.rint(shares.cumsum(axis=1) * counts[:, None]).astype(np.int64)
         quotas: Quotas = np.diff(ends, axis=1, prepend=0).T
         return quotas
@@ -157,7 +157,7 @@ class Shards(PartitionScheme):
 
     Attributes:
         per_client: Shards of each client, at least 1; 2 gives most clients two classes.
-        samples_per_client: Samples of each client; 0 deals all samples.
+        samples_per_client: Samples of each client; 0 assigns all samples.
 
     Examples:
         >>> import fedaudit as fa
@@ -180,7 +180,7 @@ class Shards(PartitionScheme):
                 f"{self.per_client} shards for each of {clients} clients cannot be cut from "
                 f"{counts.sum()} samples; give between 1 and {counts.sum() // max(clients, 1)}"
             )
-        counts = _dealt_counts(counts, clients, self.samples_per_client, rng)
+        counts = _assigned_counts(counts, clients, self.samples_per_client, rng)
         sizes = apportion(int(counts.sum()), np.ones(clients))
         shard_sizes = np.concatenate(
             [apportion(int(size), np.ones(self.per_client)) for size in sizes]
@@ -203,7 +203,7 @@ class WholeClasses(PartitionScheme):
     The fair draw then gives some samples of an audited client's classes to other clients.
 
     Attributes:
-        samples_per_client: Samples of each client, drawn from its classes; 0 deals all samples.
+        samples_per_client: Samples of each client, drawn from its classes; 0 assigns all samples.
 
     Examples:
         >>> import fedaudit as fa
@@ -217,7 +217,7 @@ class WholeClasses(PartitionScheme):
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Return the number of samples of each class for each client."""
-        _dealt_counts(counts, clients, self.samples_per_client, rng)
+        _assigned_counts(counts, clients, self.samples_per_client, rng)
         quotas: Quotas = np.zeros((clients, len(counts)), dtype=np.int64)
         # Shuffle before the stable sort, so that classes of equal size are in random order.
         order = rng.permutation(len(counts))
@@ -241,7 +241,7 @@ class Natural(PartitionScheme):
     The fair draw gives some audited samples of a client to other clients, and holds others out.
 
     Attributes:
-        samples_per_client: Samples of each client, drawn from the client's data; 0 deals all.
+        samples_per_client: Samples of each client, drawn from the client's data; 0 assigns all.
 
     Examples:
         >>> import fedaudit as fa
@@ -261,7 +261,7 @@ class Natural(PartitionScheme):
         if clients * len(counts) > _MAX_QUOTAS:
             raise BadInput(
                 f"{clients} clients with {len(counts) // clients} classes each are too many to "
-                f"deal (at most {_MAX_QUOTAS:,} for clients squared times classes); merge clients"
+                f"assign (at most {_MAX_QUOTAS:,} for clients squared times classes); merge clients"
             )
         by_client = counts.reshape(clients, -1)
         sizes = by_client.sum(axis=1)
@@ -272,7 +272,7 @@ class Natural(PartitionScheme):
                 f"{setting('partition.samples_per_client')}, or leave the client out of the data"
             )
         quotas: Quotas = np.zeros((clients, clients, by_client.shape[1]), dtype=np.int64)
-        # A client deals its own classes only, the diagonal of clients times clients.
+        # A client only has its own classes, the diagonal of clients times clients.
         diagonal = np.arange(clients)
         quotas[diagonal, diagonal] = _sampled_quotas(by_client, self.samples_per_client, rng)
         return quotas.reshape(clients, -1)
@@ -292,9 +292,9 @@ class SIAClass0Size(PartitionScheme):
         1
 
     Source: SIA, published code (its alpha is our beta).
-    Differs: From an exact split, on purpose: every class is dealt as if it were as large as class
-    0, to clients in order until the class runs out. The published code draws its shuffle and its
-    shares from two global generators.
+    Differs: From an exact split, on purpose: every class is assigned as if it were as large as
+    class 0, to clients in order until the class runs out. The published code draws its shuffle
+    and its shares from two global generators.
     """
 
     catalogue_name: ClassVar[str] = "sia_class0_size"
@@ -304,7 +304,7 @@ class SIAClass0Size(PartitionScheme):
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
         """Return the number of samples of each class for each client."""
-        _dealt_counts(counts, clients, 0, rng)
+        _assigned_counts(counts, clients, 0, rng)
 
         def draw() -> Quotas:
             shares = rng.dirichlet(np.full(clients, self.beta), size=len(counts))
@@ -321,7 +321,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 }
 
 
-def deal(
+def assign_samples(
     labels: Int[ndarray, " samples"], quotas: Quotas, *, rng: np.random.Generator
 ) -> list[Int[ndarray, " _"]]:
     """Return the positions of each client's samples, in random order; no two clients share one."""
@@ -364,10 +364,10 @@ def limit_quotas(demand: Quotas, available: Counts, *, rng: np.random.Generator)
     return limited
 
 
-def _dealt_counts(
+def _assigned_counts(
     counts: Counts, clients: int, per_client: int, rng: np.random.Generator
 ) -> Counts:
-    """Return class counts of the samples that are dealt; raise if there are too few samples."""
+    """Return class counts of the samples that are assigned; raise if there are too few samples."""
     total = int(counts.sum())
     if clients < 1 or clients > total:
         raise BadInput(
@@ -377,7 +377,7 @@ def _dealt_counts(
         raise BadInput(
             f"{clients} clients with {per_client} samples each need {clients * per_client}, but "
             f"there are {total} ({clients * per_client - total} short); give at most "
-            f"{total // clients} samples per client, or 0 to deal everything"
+            f"{total // clients} samples per client, or 0 to assign everything"
         )
     if not per_client:
         return counts

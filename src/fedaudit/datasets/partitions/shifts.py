@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples, chunks
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.datasets.partitions.schemes import Counts, Partition, Quotas
 
 Images: TypeAlias = Float[Tensor, "images channels height width"]
@@ -119,14 +119,14 @@ def minority_groups(clients: int, minority_share: float) -> Int[ndarray, " clien
 
 
 class Shifted(NamedTuple):
-    """Data set and deal with the samples after their clients' shifts."""
+    """Data set and assignment with the samples after their clients' shifts."""
 
     dataset: Dataset
-    deal: Deal
+    assignment: Assignment
 
 
 def shift_clients(
-    dataset: Dataset, deal: Deal, targets: Sequence[ClientId], *, seed: int
+    dataset: Dataset, assignment: Assignment, targets: Sequence[ClientId], *, seed: int
 ) -> Int[ndarray, " samples"]:
     """Return, for every sample of a data set, the client whose shift it gets.
 
@@ -134,18 +134,25 @@ def shift_clients(
     targets in turn, so that no shift distinguishes them from members. All other samples, including
     the test part, get the shifts of all clients in turn.
     """
-    clients, rng = np.array(sorted(deal.clients)), seeded_numpy(seed, "places")
+    clients, rng = np.array(sorted(assignment.clients)), seeded_numpy(seed, "places")
     client_of_sample = np.empty(len(dataset), dtype=np.int64)
     for part in (dataset.train.ids.numpy(), dataset.test.ids.numpy()):
         client_of_sample[rng.permutation(part)] = np.resize(clients, len(part))
-    client_of_sample[deal.audit.samples.ids.numpy()] = np.resize(np.array(targets), len(deal.audit))
-    for client, samples in deal.clients.items():
+    client_of_sample[assignment.audit.samples.ids.numpy()] = np.resize(
+        np.array(targets), len(assignment.audit)
+    )
+    for client, samples in assignment.clients.items():
         client_of_sample[samples.ids.numpy()] = client
     return client_of_sample
 
 
 def apply_shift(
-    dataset: Dataset, deal: Deal, shift: Shift, client: Int[ndarray, " samples"], *, seed: int
+    dataset: Dataset,
+    assignment: Assignment,
+    shift: Shift,
+    client: Int[ndarray, " samples"],
+    *,
+    seed: int,
 ) -> Shifted:
     """Shift every sample like its client in ``client``; see :func:`shift_clients`.
 
@@ -157,16 +164,18 @@ def apply_shift(
             f"the shift {shift.kind!r} is of images, but samples of {dataset.name!r} have shape "
             f"{tuple(dataset.train.features.shape[1:])}; use a data set of images"
         )
-    amounts = shift.amounts(minority_groups(len(deal.clients), shift.minority), seed=seed)
+    amounts = shift.amounts(minority_groups(len(assignment.clients), shift.minority), seed=seed)
     amount = torch.from_numpy(amounts[client]).to(torch.float32)
     result = replace(
         dataset,
         train=_shift_samples(dataset.train, shift, amount),
         test=_shift_samples(dataset.test, shift, amount),
     )
-    clients = {client: result.samples(samples.ids) for client, samples in deal.clients.items()}
-    audit = replace(deal.audit, samples=result.samples(deal.audit.samples.ids))
-    return Shifted(result, replace(deal, clients=clients, audit=audit))
+    clients = {
+        client: result.samples(samples.ids) for client, samples in assignment.clients.items()
+    }
+    audit = replace(assignment.audit, samples=result.samples(assignment.audit.samples.ids))
+    return Shifted(result, replace(assignment, clients=clients, audit=audit))
 
 
 def _shift_samples(samples: Samples, shift: Shift, amount: Float[Tensor, " all"]) -> Samples:
@@ -235,18 +244,23 @@ def split_by_attribute(dataset: Dataset, value: str = "") -> AttributeSplit:
     return AttributeSplit(dataset.group == number, names[number])
 
 
-def deal_by_side(dataset: Dataset, sides: AttributeSplit, deal: Callable[[Dataset], Deal]) -> Deal:
-    """Deal a data set with a class for each pair of side and class, and restore the classes."""
-    return deal_by_code(dataset, sides.minority.long(), 2, deal)
+def draw_by_side(
+    dataset: Dataset, sides: AttributeSplit, assign: Callable[[Dataset], Assignment]
+) -> Assignment:
+    """Assign a data set with a class for each pair of side and class, and restore the classes."""
+    return draw_by_code(dataset, sides.minority.long(), 2, assign)
 
 
-def deal_by_code(
-    dataset: Dataset, code: Int[Tensor, " all"], codes: int, deal: Callable[[Dataset], Deal]
-) -> Deal:
-    """Deal a data set with a class for each pair of code and class, and restore the classes.
+def draw_by_code(
+    dataset: Dataset,
+    code: Int[Tensor, " all"],
+    codes: int,
+    assign: Callable[[Dataset], Assignment],
+) -> Assignment:
+    """Assign a data set with a class for each pair of code and class, and restore the classes.
 
-    ``code`` is the code of each sample by id, such as its client. ``deal`` deals a data set whose
-    classes are ``classes * code + class``.
+    ``code`` is the code of each sample by id, such as its client. ``assign`` receives a data set
+    whose classes are ``classes * code + class``.
     """
     classes = dataset.classes
 
@@ -257,10 +271,10 @@ def deal_by_code(
         return replace(samples, labels=samples.labels % classes)
 
     train, test = split_classes(dataset.train), split_classes(dataset.test)
-    split = deal(replace(dataset, train=train, test=test, classes=codes * classes))
+    split = assign(replace(dataset, train=train, test=test, classes=codes * classes))
     clients = {client: merge_classes(samples) for client, samples in split.clients.items()}
     audit = replace(split.audit, samples=merge_classes(split.audit.samples))
-    return Deal(clients, audit)
+    return Assignment(clients, audit)
 
 
 def assign_by_side(

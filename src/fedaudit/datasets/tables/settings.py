@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, TypeAlias
 
-from fedaudit.core.arguments import Condition, ProperShare, Range, dataclass
+from fedaudit.core.arguments import Condition, ProperFraction, Range, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.tables.columns import Table
 
@@ -85,7 +85,7 @@ class TableSettings:
     categories: Categories | None = None
     scaling: Scalings | None = None
     hash_width: Width = 16
-    test_share: ProperShare = 0.2
+    test_share: ProperFraction = 0.2
     standardise: bool = True
 
     def reads(self, column: str) -> bool:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.arguments import AtLeastZero, Share, dataclass
+from fedaudit.core.arguments import AtLeastZero, PositiveFraction, dataclass
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, plus_tail, tail_size
 from fedaudit.defenses.cofedmid.partition import (
@@ -55,7 +55,7 @@ class NeutralNoise(CoalitionDefense):
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
 
     sigma: AtLeastZero = 0.1
-    ratio: Share = 0.2
+    ratio: PositiveFraction = 0.2
     # In earlier versions, "published" was called "scalar".
     noise: Literal["vector", "published", "scalar"] = "vector"
     independent: bool = False

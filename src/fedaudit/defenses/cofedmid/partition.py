@@ -345,13 +345,15 @@ class ClassGuided(CoalitionDefense):
     def has_class(self, data: Samples, context: TrainingContext) -> Bool[Tensor, " samples"]:
         """Return True for samples of this client's classes in this round."""
         classes = class_count(context, data.features)
-        is_assigned = self.dealt(context, classes=classes)
+        is_assigned = self.assigned_classes(context, classes=classes)
         if not self.independent:
             # The paper counts one byte per class.
             context.note("extra_bytes", torch.tensor([classes]))
         return is_assigned.to(data.labels.device)[data.labels]
 
-    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
+    def assigned_classes(
+        self, client_context: ClientContext, *, classes: int
+    ) -> Bool[Tensor, " classes"]:
         """Return whether the client has each class in a round; every member can compute this."""
         members = present_members(self._group(client_context), client_context)
         assignment = self.assignment_in(classes, len(members), client_context)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperShare
+from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperFraction
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
@@ -262,7 +262,7 @@ class IfcaMirOfClients(Ifca):
     """
 
     own_risk: OwnRisk = field(kw_only=True)
-    share: ProperShare = 0.1
+    share: ProperFraction = 0.1
     preference: Preference = field(default_factory=Preference)
 
     def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:

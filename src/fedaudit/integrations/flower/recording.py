@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NOBODY, ClientId
+from fedaudit.core.values import NO_CLIENT, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.integrations.common import NO_COMMON_MODEL, delegated, warn, warn_of_errors
 from fedaudit.integrations.flower.ledger import (
@@ -418,7 +418,7 @@ def _read(name: str, reply: Message, seed: int) -> _Part:
     if not isinstance(arrays, dict):
         raise BadInput("it replies without a part of the audit")
     audit = join_audits([arrays], seed=seed)
-    clients = frozenset({*audit.owner.tolist(), *audit.panel.tolist()} - {NOBODY})
+    clients = frozenset({*audit.owner.tolist(), *audit.panel.tolist()} - {NO_CLIENT})
     sender = client_of(reply)
     if sender is not None and clients != {number_of(sender)}:
         raise BadInput(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, option
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NO_CLIENT
 from fedaudit.live.clients import plain_name
 from fedaudit.live.files import read_audit
 from fedaudit.live.recording import is_recording, read_recording
@@ -58,7 +58,7 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
         )
     rounds = [stored.measured for stored in read_measured(folder)]
     audit = read_audit(folder)
-    numbers = sorted({*audit.owner[audit.owner != NOBODY].tolist(), *_clients(rounds)})
+    numbers = sorted({*audit.owner[audit.owner != NO_CLIENT].tolist(), *_clients(rounds)})
     names = {number: settings.names.get(number, str(number)) for number in numbers}
     if client:
         if len(numbers) > 1:
@@ -78,7 +78,7 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
     prefix = names[numbers[0]] if len(numbers) == 1 else settings.name
     sample = np.array([f"{prefix}-{number}" for number in range(len(audit))], dtype=object)
     per_sample = {"sample": sample, "owner": _names_of(names, audit.owner)}
-    if (audit.panel != NOBODY).all():
+    if (audit.panel != NO_CLIENT).all():
         per_sample["drawn_for"] = _names_of(names, audit.panel)
     parts = [
         {

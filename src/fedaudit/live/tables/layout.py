@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Samples
+from fedaudit.core.values import NO_CLIENT, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.clients import ByClient, numbers_of
 from fedaudit.live.tables.columns import Columns, name_of
@@ -108,18 +108,18 @@ def audit_of(
     owners = _owners(columns, layout, members)
     names = {*layout.clients, *filter(None, owners)}
     numbers = {str(name): number for name, number in numbers_of(sorted(names)).items()}
-    owner = np.array([numbers[name] if name else NOBODY for name in owners], dtype=np.int64)
+    owner = np.array([numbers[name] if name else NO_CLIENT for name in owners], dtype=np.int64)
     labels = np.zeros(len(owner), dtype=np.int64)
     if "label" in columns:
         labels = _value_of_each_sample(columns["label"].astype(np.int64), layout, "label")
         if labels.min() < 0:
             raise BadInput(f"label has the value {labels.min()}; give classes from 0")
     drawn_for = _drawn_for(columns, layout, numbers)
-    panel = np.full(len(owner), NOBODY)
+    panel = np.full(len(owner), NO_CLIENT)
     if fair:
         if drawn_for is None:
             raise BadInput("fair=True needs the column drawn_for, the client whose coin was tossed")
-        if bool(((owner != NOBODY) & (owner != drawn_for)).any()):
+        if bool(((owner != NO_CLIENT) & (owner != drawn_for)).any()):
             raise BadInput(
                 "fair=True, but a sample is owned by another client than that in drawn_for"
             )

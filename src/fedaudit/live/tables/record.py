@@ -9,7 +9,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION
-from fedaudit.core.values import NOBODY, Sees
+from fedaudit.core.values import NO_CLIENT, Sees
 from fedaudit.live.clients import ByClient, ClientRef, by_number, numbers_of, plain_name
 from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, claim
 from fedaudit.live.recording import (
@@ -145,7 +145,7 @@ def from_signals(
         is_separate=layout.is_separate,
         reference_fault=None if models is None else models.reason_against,
     )
-    owners = {*audit.owner[audit.owner != NOBODY].tolist()}
+    owners = {*audit.owner[audit.owner != NO_CLIENT].tolist()}
     if not owners:
         raise BadInput(
             "no client trains on a sample of the table; give members as well as held-out samples"

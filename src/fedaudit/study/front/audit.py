@@ -29,7 +29,7 @@ from fedaudit.core.importing import RegisteredObject, with_registered
 from fedaudit.core.naming import changed_fields
 from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
-from fedaudit.engines.base import Counted
+from fedaudit.engines.base import CountedEngine
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.games.run import run_games
 from fedaudit.plan.games import GameStudy
@@ -522,7 +522,7 @@ def _refuse_federation_settings(options: AuditOptions, arguments: Mapping[str, o
         raise BadInput(f"{changed[0]}= applies only to federations, not to games; leave it out")
 
 
-def _refuse_unimportable(plan: AnyPlan, engine: Counted | None, workers: int) -> None:
+def _refuse_unimportable(plan: AnyPlan, engine: CountedEngine | None, workers: int) -> None:
     """Raise if worker processes would need an object that they cannot import."""
     if engine is None and workers == 1:
         return

@@ -27,7 +27,7 @@ from fedaudit.datasets.arrays import InMemory
 from fedaudit.datasets.catalog import client_names_of
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.tables.dataframe import dataframe
-from fedaudit.engines.base import Counted
+from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import refuse_unknown_engine
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Defense
@@ -260,7 +260,7 @@ class AuditOptions:
     metrics: MetricLike | Sequence[MetricLike] = ()
     server: str | Server | None = None
     view: str | View | None = None
-    engine: Counted | str = "local"
+    engine: CountedEngine | str = "local"
     pool: Path | str | None = None
     data_dir: Path | str | None = None
     about: str = ""
@@ -276,7 +276,7 @@ class AuditOptions:
             check_part("view", self.view)
         if isinstance(self.engine, str):
             refuse_unknown_engine(self.engine)
-        elif not isinstance(self.engine, Counted):
+        elif not isinstance(self.engine, CountedEngine):
             raise BadInput(
                 f'engine must be "local", "ray" or an object of fedaudit.engines, got '
                 f"{type_of(self.engine)}"

@@ -119,12 +119,14 @@ def measure_kept_updates(
     resources.progress(phase, 0, total)
     measured = []
     for round in rounds:
-        if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
+        if not set(run.assignment.clients) >= {*round.asked, *round.stands_for}:
             raise Damaged(
                 f"round {round.index} stored in {run.folder} is damaged: it has clients that the "
                 "run does not have; restore the folder from a copy, or run the study again"
             )
-        measured.append(measure_round(round, signals, run.deal.measured, device=resources.device))
+        measured.append(
+            measure_round(round, signals, run.assignment.measured, device=resources.device)
+        )
         resources.progress(phase, len(measured), total)
     if [(new.index, new.clients) for new in measured] != [
         (old.measured.index, old.measured.clients) for old in stored
@@ -151,8 +153,8 @@ def disk_needed(run: Setup) -> int:
     return estimated_bytes(
         keep=run.study.audit.keep,
         rounds=len(run.measured_rounds),
-        clients=len(run.deal.clients),
-        samples=len(run.deal.measured),
+        clients=len(run.assignment.clients),
+        samples=len(run.assignment.measured),
         signals=len(run.signals),
         parameters=len(flat(initial.params)),
     )
@@ -177,7 +179,7 @@ def results_needed(runs: Sequence[Setup]) -> int:
     total = _PAGE_BYTES
     for run in runs:
         targets = len(run.study.audit.targets)
-        scores = 8 * len(run.deal.measured) * (len(run.attacks) + 2)
+        scores = 8 * len(run.assignment.measured) * (len(run.attacks) + 2)
         total += targets * (scores + 2 * _RESULT_BYTES * len(run.attacks))
     return total
 
@@ -195,7 +197,7 @@ def observe(run: Setup, resources: Resources) -> list[Stored]:
     stream = run.simulate(resources.engine, resources.device, run.folder / "checkpoint.safetensors")
     for extension in run.extensions:
         stream = extension.watch(stream, run, key, resources.progress)
-    stream = record_usage(stream, run.deal.clients, run.folder, key)
+    stream = record_usage(stream, run.assignment.clients, run.folder, key)
     split = evaluation_split(run)
     phase = f"seed {run.seed}: training rounds"
     done = 0
@@ -235,7 +237,7 @@ def stored_rounds(run: Setup) -> list[Stored]:
                 f"{what} belongs to another run; restore it from a copy, or delete the folder and "
                 "run the study again"
             )
-        fault = fault_in(round.measured, run.deal.clients, len(run.deal.measured))
+        fault = fault_in(round.measured, run.assignment.clients, len(run.assignment.measured))
         is_last = round.measured.index == run.measured_rounds[-1]
         if not fault and not are_notes_valid(run, round.notes, means=is_last):
             fault = "its counts of correct predictions are missing or impossible"
@@ -250,7 +252,7 @@ def stored_rounds(run: Setup) -> list[Stored]:
 @contextmanager
 def _measuring(run: Setup, resources: Resources) -> Iterator[MeasureRound]:
     """Yield the function that measures audited samples in a round, maybe in other processes."""
-    samples = run.deal.measured
+    samples = run.assignment.measured
     # All rounds in a folder must have the same signals. If attacks with other signals were added
     # since the first round, these are measured later on stored updates.
     measured = signal_names(run.folder)

@@ -174,8 +174,8 @@ def _signal_key(signal: Signal) -> tuple[str, str]:
 def _data_digest(run: Setup) -> str:
     digest = hashlib.blake2b(digest_size=16)
     parts: Sequence[Samples] = (
-        *(data for _, data in sorted(run.deal.clients.items())),
-        run.deal.measured,
+        *(data for _, data in sorted(run.assignment.clients.items())),
+        run.assignment.measured,
         run.dataset.test,
     )
     for samples in parts:

@@ -27,7 +27,7 @@ from fedaudit.core.modules import CHUNK, in_model_dtype, outputs_of
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
-from fedaudit.engines.base import Counted
+from fedaudit.engines.base import CountedEngine
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.chain import custom_parts
@@ -36,7 +36,7 @@ from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
 from fedaudit.metrics.table import CONTRASTS
-from fedaudit.plan.dealing import prepare_training
+from fedaudit.plan.assignment import prepare_training
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import refuse_misfits
@@ -163,7 +163,7 @@ def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
     for defense, clients in _clients_by_defense(run).items():
         if defense:
             work = replace(
-                run.algorithm.workload(run.study.training.rounds, run.deal.sizes[clients[0]]),
+                run.algorithm.workload(run.study.training.rounds, run.assignment.sizes[clients[0]]),
                 features=run.dataset.train.features[0].numel(),
             )
             run.defenses[clients[0]].guarantee(work, delta=FORMAL_DELTA)
@@ -187,7 +187,7 @@ def _hook_error(defense: Defense, error: Exception, described: str) -> BadInput:
 def _try_hooks(run: Setup, client: ClientId, defense: Defense, device: torch.device) -> None:
     context = _training_context(run, client, run.algorithm.nets[0], 1, device)
 
-    data = defense.prepare(run.deal.clients[client], replace(context, round=0))
+    data = defense.prepare(run.assignment.clients[client], replace(context, round=0))
     data = checked_return(
         defense, "select", defense.select(samples_on(data, device), context), Samples
     )
@@ -204,7 +204,7 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
     Steps are tried on the smallest and on the largest batch of all clients with the same defense.
     Batch normalisation, for example, cannot be trained on a last batch of one sample.
     """
-    data, defenses = prepare_training(run.deal.clients, run.holdout)
+    data, defenses = prepare_training(run.assignment.clients, run.holdout)
     for clients in _clients_by_defense(run).values():
         for index, net in enumerate(run.algorithm.nets):
             batches = [
@@ -230,7 +230,7 @@ def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
     sample.
     """
     tried = set[int]()
-    for samples in (run.deal.audit.samples, run.dataset.test):
+    for samples in (run.assignment.audit.samples, run.dataset.test):
         for size in {min(len(samples), CHUNK), len(samples) % CHUNK} - {0} - tried:
             tried.add(size)
             for net in run.algorithm.nets:
@@ -304,7 +304,9 @@ def _restored_generators() -> Iterator[None]:
         np.random.set_state(state)  # noqa: NPY002
 
 
-def refuse_unsupported_device(device: torch.device, workers: int, engine: Counted | None) -> None:
+def refuse_unsupported_device(
+    device: torch.device, workers: int, engine: CountedEngine | None
+) -> None:
     """Raise if a device, a number of workers and an engine cannot be combined."""
     refuse_several_workers(device, workers)
     if engine is not None and device.type != "cpu":
@@ -338,7 +340,7 @@ class _PlannedBatch(NamedTuple):
 def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
     """Return the clients of each defense, by the text of its settings; "" for no defense."""
     groups = dict[str, list[ClientId]]()
-    for client in sorted(run.deal.clients):
+    for client in sorted(run.assignment.clients):
         defense = run.defenses.get(client)
         groups.setdefault("" if defense is None else canonical_repr(defense), []).append(client)
     return groups
@@ -381,7 +383,7 @@ def _batches(
 def _checked_rounds(run: Setup, data: Samples) -> list[int]:
     """Return all rounds, or some of them including the first and the last if drawing is slow."""
     rounds, epochs = run.study.training.rounds, run.study.training.epochs
-    draws = epochs * len(run.deal.clients) * len(run.algorithm.nets)
+    draws = epochs * len(run.assignment.clients) * len(run.algorithm.nets)
     draw_bytes = max(_MIN_DRAW_BYTES, data.features.nbytes)
     count = max(2, min(rounds, _MAX_DRAWN_BYTES // (draws * draw_bytes)))
     return sorted({int(index) for index in np.linspace(1, rounds, count).round()})
@@ -393,7 +395,7 @@ def _training_context(
     """Return the context of a client that trains an untrained model in a round."""
     cohort = run.cohort(round)
     if client not in cohort:
-        cohort = tuple(sorted(run.deal.clients))
+        cohort = tuple(sorted(run.assignment.clients))
     client_context = ClientContext(
         round=round,
         rounds=run.study.training.rounds,

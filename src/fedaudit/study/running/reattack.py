@@ -258,7 +258,7 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
 def refuse_other_data(run: Setup) -> None:
     """Raise if the stored audited samples differ from those by the settings and the data set."""
     stored, _ = read_tensors(run.folder / "audit.safetensors")
-    expected = run.deal.tensors()
+    expected = run.assignment.tensors()
     is_same = stored.keys() == expected.keys() and all(
         stored[name].shape == values.shape and bool((stored[name] == values).all())
         for name, values in expected.items()

@@ -297,8 +297,8 @@ def _names(sees: Sees) -> list[str]:
 
 def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
     """Return rows of targets and other clients up to a limit, and one row for the rest."""
-    counts, audited = run.deal.class_counts(run.dataset.classes), run.deal.audited
-    sizes, targets = run.deal.sizes, run.study.audit.targets
+    counts, audited = run.assignment.class_counts(run.dataset.classes), run.assignment.audited
+    sizes, targets = run.assignment.sizes, run.study.audit.targets
     ranked = sorted(sizes, key=lambda client: (client not in targets, -audited[client], client))
     listed, others = set(ranked[:MOST_CLIENTS]), ranked[MOST_CLIENTS:]
     rows = [

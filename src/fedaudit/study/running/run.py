@@ -16,7 +16,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import create_subfolder, delete_partial_files
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, format_bytes, quiet
-from fedaudit.engines.base import Counted
+from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
@@ -70,7 +70,7 @@ def run_study(
     data_dir: Path | None = None,
     workers: int = 1,
     device: torch.device = CPU,
-    engine: Counted | None = None,
+    engine: CountedEngine | None = None,
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> "Record":
@@ -158,7 +158,11 @@ def run_study(
 
 
 def _resources(
-    engine: Counted | None, workers: int, clients: int, device: torch.device, progress: Progress
+    engine: CountedEngine | None,
+    workers: int,
+    clients: int,
+    device: torch.device,
+    progress: Progress,
 ) -> Resources:
     if engine is not None:
         return Resources(engine, engine.count, device, progress, measuring=engine)
@@ -178,7 +182,7 @@ def _observe_and_measure(
             log(f"seed {run.seed}: already trained and measured in {run.folder}")
             stored = stored_rounds(run)
         else:
-            write_tensors(run.deal.tensors(), run.folder / "audit.safetensors", private=True)
+            write_tensors(run.assignment.tensors(), run.folder / "audit.safetensors", private=True)
             stored = observe(run, resources)
         return with_all_signals(run, stored, resources, notes)
 
@@ -256,7 +260,7 @@ def _refuse_full_disk(runs_folder: Path, run_bytes: int, out: Path, result_bytes
 
 def _describe_sizes(run: Setup) -> str:
     """Return the numbers of samples of all clients, or their range for many clients."""
-    sizes, names = run.deal.sizes, run.names
+    sizes, names = run.assignment.sizes, run.names
     if len(sizes) > _MAX_LISTED:
         return f"{min(sizes.values())} to {max(sizes.values())} samples, {len(sizes)} clients"
     return ", ".join(

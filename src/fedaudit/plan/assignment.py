@@ -1,4 +1,4 @@
-"""The deal of a run: clients' training data, audited samples, and groups of clients.
+"""Assignment of data to clients: clients' training data, audited samples, and groups of clients.
 
 Samples that clients hold out of their training are not members.
 """
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NOBODY, ClientId, Samples
+from fedaudit.core.values import NO_CLIENT, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal, other_positions
+from fedaudit.datasets.draws.audit_set import Assignment, other_positions
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Natural, Partition
 from fedaudit.datasets.partitions.shifts import (
@@ -29,8 +29,8 @@ from fedaudit.datasets.partitions.shifts import (
     Shift,
     apply_shift,
     assign_by_side,
-    deal_by_code,
-    deal_by_side,
+    draw_by_code,
+    draw_by_side,
     minority_groups,
     shift_clients,
     split_by_attribute,
@@ -59,8 +59,8 @@ class HoldOutRule(NamedTuple):
     seed: int
 
 
-def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
-    """Return the deal, with audited samples that a client holds out of training as unseen.
+def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
+    """Return the assignment, with audited samples that a client holds out of training as unseen.
 
     The fair draw must not contain samples whose membership the rule decides. If the rule decides
     about each sample independently of the others, the samples that any client would hold out are
@@ -70,18 +70,18 @@ def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
     all_hold_out = isinstance(rule.algorithm, HoldsOut)
     clients = [
         client
-        for client in sorted(deal.clients)
+        for client in sorted(assignment.clients)
         if all_hold_out or (client in rule.defenses and rule.defenses[client].acts_in("prepare"))
     ]
     if not clients:
-        return deal
-    audit, ids = deal.audit, deal.audit.samples.ids.numpy()
-    data = {client: deal.clients[client] for client in clients}
+        return assignment
+    audit, ids = assignment.audit, assignment.audit.samples.ids.numpy()
+    data = {client: assignment.clients[client] for client in clients}
     trained = _ids(training_samples(data, rule))
     held_out = {c: (audit.owner == c) & ~np.isin(ids, trained[c]) for c in clients}
     is_held_out = np.logical_or.reduce(list(held_out.values()))
     if not is_held_out.any():
-        return deal
+        return assignment
     # The samples that each client would hold out if it had all audited samples.
     held_out_of_all = {
         client: ~np.isin(ids, trained_ids)
@@ -98,10 +98,10 @@ def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
         is_unfair = np.ones_like(is_held_out)
     changed_audit = replace(
         audit,
-        owner=np.where(is_held_out, NOBODY, audit.owner),
-        panel=np.where(is_unfair, NOBODY, audit.panel),
+        owner=np.where(is_held_out, NO_CLIENT, audit.owner),
+        panel=np.where(is_unfair, NO_CLIENT, audit.panel),
     )
-    return replace(deal, audit=changed_audit)
+    return replace(assignment, audit=changed_audit)
 
 
 class TrainingData(NamedTuple):
@@ -152,7 +152,7 @@ def _ids(data: Mapping[ClientId, Samples]) -> dict[ClientId, Int[ndarray, " _"]]
 MAJORITY_AND_MINORITY = ("majority", "minority")
 
 
-def draw_deal(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Deal:
+def draw_assignment(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
     """Draw the audited samples of a data set, and divide training samples among clients.
 
     Raises:
@@ -160,18 +160,18 @@ def draw_deal(study: Study, partition: Partition, dataset: Dataset, seed: int) -
     """
     if dataset.client is not None or isinstance(partition, Natural):
         client = _named_clients(study, partition, dataset)
-        return deal_by_code(
+        return draw_by_code(
             dataset,
             client,
             study.partition.clients,
-            lambda part: _draw_deal(study, part, partition, seed),
+            lambda part: _draw_assignment(study, part, partition, seed),
         )
     if study.shift is None or study.shift.kind != ATTRIBUTE:
-        return _draw_deal(study, dataset, partition, seed)
+        return _draw_assignment(study, dataset, partition, seed)
     group = minority_groups(study.partition.clients, study.shift.minority)
     by_side = BySide(partition, tuple(group.tolist()))
     sides = split_by_attribute(dataset, study.shift.value)
-    return deal_by_side(dataset, sides, lambda part: _draw_deal(study, part, by_side, seed))
+    return draw_by_side(dataset, sides, lambda part: _draw_assignment(study, part, by_side, seed))
 
 
 def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[Tensor, " samples"]:
@@ -224,7 +224,7 @@ def _refuse_small_targets(study: Study, dataset: Dataset, client: Int[Tensor, " 
         )
 
 
-def _draw_deal(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
+def _draw_assignment(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Assignment:
     audit = study.audit
     if audit.draw not in DRAWS:
         raise unknown_name("draw", audit.draw, DRAWS)
@@ -271,14 +271,16 @@ class Groups(NamedTuple):
 
 
 class GroupedData(NamedTuple):
-    """Data set, deal, and groups of clients."""
+    """Data set, assignment, and groups of clients."""
 
     dataset: Dataset
-    deal: Deal
+    assignment: Assignment
     groups: Groups
 
 
-def shifted_groups(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedData:
+def shifted_groups(
+    study: Study, dataset: Dataset, assignment: Assignment, seed: int
+) -> GroupedData:
     """Return the data with shifted features, if the study has a shift.
 
     Raises:
@@ -288,32 +290,32 @@ def shifted_groups(study: Study, dataset: Dataset, deal: Deal, seed: int) -> Gro
     if study.shift is not None and study.shift.kind not in KINDS:
         raise unknown_name("shift", study.shift.kind, KINDS)
     _refuse_different_targets(study)
-    clients, section = sorted(deal.clients), study.shift
-    similar_client = shift_clients(dataset, deal, study.audit.targets, seed=seed)
+    clients, section = sorted(assignment.clients), study.shift
+    similar_client = shift_clients(dataset, assignment, study.audit.targets, seed=seed)
     if dataset.client is not None:
-        is_dealt = _is_dealt(dataset, deal)
-        similar_client = np.where(is_dealt, similar_client, dataset.client.numpy())
+        is_assigned = _is_assigned(dataset, assignment)
+        similar_client = np.where(is_assigned, similar_client, dataset.client.numpy())
     if section is None:
         one_group = Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), similar_client)
-        return GroupedData(dataset, deal, one_group)
+        return GroupedData(dataset, assignment, one_group)
     group = minority_groups(len(clients), section.minority)
     group_of_client = dict(zip(clients, group.tolist(), strict=True))
     groups = Groups(MAJORITY_AND_MINORITY, group_of_client, similar_client)
     if section.kind == ATTRIBUTE:
         sides = split_by_attribute(dataset, section.value)
         rng = seeded_numpy(seed, "places by attribute")
-        assigned = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
+        assigned = np.concatenate([samples.ids.numpy() for samples in assignment.clients.values()])
         unassigned = other_positions(len(dataset), assigned)
         similar_client[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)
-        return GroupedData(dataset, deal, groups)
+        return GroupedData(dataset, assignment, groups)
     shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
-    data = apply_shift(dataset, deal, shift, similar_client, seed=seed)
-    return GroupedData(data.dataset, data.deal, groups)
+    data = apply_shift(dataset, assignment, shift, similar_client, seed=seed)
+    return GroupedData(data.dataset, data.assignment, groups)
 
 
-def _is_dealt(dataset: Dataset, deal: Deal) -> Bool[ndarray, " samples"]:
-    """Return a mask by sample id of the samples that the deal gives to any client."""
-    ids = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
+def _is_assigned(dataset: Dataset, assignment: Assignment) -> Bool[ndarray, " samples"]:
+    """Return a mask by sample id of the samples that are assigned to any client."""
+    ids = np.concatenate([samples.ids.numpy() for samples in assignment.clients.values()])
     return np.isin(np.arange(len(dataset)), ids)
 
 
