@@ -30,8 +30,9 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from fedaudit.core.next_token import next_token
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import CLASSIFICATION, Task, cross_entropy, next_token
+from fedaudit.core.tasks import CLASSIFICATION, Task, cross_entropy
 from fedaudit.core.values import Architecture, Model, Params, Setting, chunks, flat
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import gradient_products

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedaudit.core.denoising import signal_fraction
 from fedaudit.core.pretrained import pretrained
-from fedaudit.core.tasks import signal_fraction
 
 CLASSES = 5
 

@@ -71,7 +71,7 @@ DEPENDENCIES: dict[str, str] = {
     "pack": "core.errors core.files core.importing core.metric_names results report gate",
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
-    "tasks": "core.tasks",
+    "tasks": "core",
     "errors": "core.errors",
     "views": "core.values observe.views",
     "plots": "core.arguments core.errors results.record",

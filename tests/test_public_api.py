@@ -231,7 +231,8 @@ def test_public_examples_run_in_a_new_interpreter(
 
 
 DEFINING = sorted({one.__module__ for one in TOP_LEVEL.values()} | {"fedaudit.plots"})
-DEFINING += ["fedaudit.core.errors", "fedaudit.core.tasks", "fedaudit.fl.hooks", "fedaudit.models"]
+DEFINING += [f"fedaudit.core.{name}" for name in ("denoising", "errors", "next_token", "tasks")]
+DEFINING += ["fedaudit.core.task_catalogue", "fedaudit.fl.hooks", "fedaudit.models"]
 
 
 @pytest.mark.slow

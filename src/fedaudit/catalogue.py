@@ -21,7 +21,7 @@ from fedaudit.attacks import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import CATALOGUE_NAMES, folded_name, unknown_name
 from fedaudit.core.importing import installed, package_of, unknown_group_warnings
-from fedaudit.core.tasks import TASKS
+from fedaudit.core.task_catalogue import TASKS
 from fedaudit.core.values import Sees
 from fedaudit.datasets.catalog import FORMATS, GENERATED, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS

@@ -4,21 +4,10 @@ Tasks with settings are functions, such as ``next_token(padding=3)``. :func:`of_
 from a loss function of outputs and targets that returns one number per sample.
 """
 
-from fedaudit.core.tasks import (
-    TASKS,
-    Denoising,
-    NextTokens,
-    Reading,
-    Task,
-    Utility,
-    binary,
-    classification,
-    denoising,
-    multi_label,
-    next_token,
-    of_loss,
-    regression,
-)
+from fedaudit.core.denoising import Denoising, denoising
+from fedaudit.core.next_token import next_token
+from fedaudit.core.task_catalogue import TASKS, binary, multi_label, of_loss, regression
+from fedaudit.core.tasks import NextTokens, Reading, Task, Utility, classification
 
 __all__ = [
     "TASKS",

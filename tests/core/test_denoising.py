@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import fedaudit as fa
+from fedaudit.core.denoising import Denoising, denoising, signal_fraction
 from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import outputs_of, refuse_unusable_model
-from fedaudit.core.tasks import Denoising, denoising, signal_fraction
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.signals.gradients import gradient_products

@@ -15,7 +15,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import packed
 from fedaudit.core.modules import refuse_unusable_model
 from fedaudit.core.objects import part_reference
-from fedaudit.core.tasks import TASKS, PerSampleLoss, Reading, missing_readings, of_loss, task_named
+from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
+from fedaudit.core.tasks import PerSampleLoss, Reading, missing_readings
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.dataset import samples_of_task
 

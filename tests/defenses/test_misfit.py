@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.tasks import binary, regression
+from fedaudit.core.task_catalogue import binary, regression
 from fedaudit.core.values import Architecture, Setting
 from fedaudit.defenses import create_defense
 from fedaudit.defenses.cofedmid import CoFedMID

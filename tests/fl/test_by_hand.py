@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import cross_entropy, of_loss
+from fedaudit.core.task_catalogue import of_loss
+from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import (
     Architecture,
     Batch,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fedaudit
 from fedaudit.core.errors import BadInput
-from fedaudit.core.tasks import task_named
+from fedaudit.core.task_catalogue import task_named
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.network import network_of

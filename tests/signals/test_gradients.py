@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.tasks import cross_entropy, of_loss
+from fedaudit.core.task_catalogue import of_loss
+from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Model, Params, Setting, flat
 from fedaudit.models import MODELS, architecture
 from fedaudit.signals.gradients import (

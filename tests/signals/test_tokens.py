@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.tasks import task_named
+from fedaudit.core.task_catalogue import task_named
 from fedaudit.core.values import Architecture, Model
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import gradient_products

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import fedaudit as fa
+from fedaudit.core.denoising import signal_fraction
 from fedaudit.core.inputs import packed
-from fedaudit.core.tasks import signal_fraction
 from fedaudit.core.values import Architecture, Model
 from fedaudit.pack.packing import write_pack
 from fedaudit.study.running.pictures import generate

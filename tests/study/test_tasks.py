@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fedaudit as fa
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.core.tasks import regression
+from fedaudit.core.task_catalogue import regression
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.evaluation.accuracy import _utilities
 from fedaudit.results.record import Record

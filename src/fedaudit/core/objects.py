@@ -25,7 +25,7 @@ from torch._tensor_str import printoptions
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import KNOWN_PACKAGES, RegisteredObject
 from fedaudit.core.naming import DataSetting
-from fedaudit.core.tasks import refuse_mean_loss
+from fedaudit.core.task_catalogue import refuse_mean_loss
 from fedaudit.core.values import Setting
 
 _MAX_SHOWN = 1000

@@ -17,7 +17,8 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.lazy import entry_name
 from fedaudit.core.naming import DataPart, changed_fields
-from fedaudit.core.tasks import Reading, Task, without_masked
+from fedaudit.core.next_token import without_masked
+from fedaudit.core.tasks import Reading, Task
 from fedaudit.core.values import Samples, chunks, short_repr
 
 

@@ -10,15 +10,13 @@ from torch import nn
 from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.progress import print_to_stderr
+from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
 from fedaudit.core.tasks import (
     CLASSIFICATION,
-    TASKS,
     PerSampleLoss,
     Task,
     classification_by,
     cross_entropy,
-    of_loss,
-    task_named,
 )
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet

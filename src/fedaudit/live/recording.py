@@ -25,7 +25,8 @@ from fedaudit.core.files import (
     refuse_unreadable,
     write_whole,
 )
-from fedaudit.core.tasks import TASKS, Task, of_loss, task_named
+from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
+from fedaudit.core.tasks import Task
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.evaluation.uploads import Metric
 from fedaudit.observe.tensors import MAX_ROUND, Keep

@@ -65,7 +65,7 @@ def _catalogue(kind: str) -> Collection[str]:
 
             return DRAWS
         case "task":
-            from fedaudit.core.tasks import TASKS
+            from fedaudit.core.task_catalogue import TASKS
 
             return TASKS
         case "view":

@@ -21,7 +21,8 @@ from fedaudit.core.errors import (
 from fedaudit.core.importing import call_part, look_up
 from fedaudit.core.naming import CopyFactory
 from fedaudit.core.objects import canonical_repr
-from fedaudit.core.tasks import TASKS, Task, missing_readings, task_named
+from fedaudit.core.task_catalogue import TASKS, task_named
+from fedaudit.core.tasks import Task, missing_readings
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server

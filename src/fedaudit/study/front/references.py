@@ -25,7 +25,8 @@ from fedaudit.core.objects import (
     plain_settings,
     snapshot_reference,
 )
-from fedaudit.core.tasks import TASKS, Task
+from fedaudit.core.task_catalogue import TASKS
+from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import InMemory, of_samples, samples
 from fedaudit.datasets.catalog import SOURCES

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedaudit.core.denoising import NOISE_STEPS, Denoising, signal_fraction
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import NOISE_STEPS, Denoising, signal_fraction
 from fedaudit.core.values import Model, Sees
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
