@@ -13,9 +13,9 @@ from fedaudit.datasets.dataset import Dataset, numbered
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet
 from fedaudit.datasets.partitions.shifts import (
-    BySide,
-    assign_by_side,
-    draw_by_side,
+    PartitionByAttribute,
+    assign_held_out,
+    draw_by_code,
     split_by_attribute,
 )
 
@@ -43,39 +43,40 @@ def people() -> Dataset:
 )
 def test_clients_have_samples_of_their_group_with_unchanged_labels(scheme: object) -> None:
     data = people()
-    sides = split_by_attribute(data, "c")
+    split = split_by_attribute(data, "c")
     assert isinstance(scheme, IID | Dirichlet)
-    assignment = draw_by_side(
+    assignment = draw_by_code(
         data,
-        sides,
-        partial(draw, clients=6, partition=BySide(scheme, GROUP), n_fair=30, seed=2),
+        split.is_minority.long(),
+        2,
+        partial(draw, clients=6, partition=PartitionByAttribute(scheme, GROUP), n_fair=30, seed=2),
     )
     background = {
         c: s.ids[~torch.isin(s.ids, assignment.audit.samples.ids)]
         for c, s in assignment.clients.items()
     }
     for client, ids in background.items():
-        assert bool((sides.minority[ids] == bool(GROUP[client])).all())
+        assert bool((split.is_minority[ids] == bool(GROUP[client])).all())
     for samples in (*assignment.clients.values(), assignment.audit.samples):
         assert torch.equal(samples.labels, data.samples(samples.ids).labels)
     # What is audited is drawn like the target's own people.
-    assert not bool(sides.minority[assignment.audit.samples.ids].any())
+    assert not bool(split.is_minority[assignment.audit.samples.ids].any())
 
 
 def test_the_rarest_value_is_the_default_minority() -> None:
     data = people()
     assert data.group is not None
     assert split_by_attribute(data).value == "b"
-    assert torch.equal(split_by_attribute(data).minority, data.group == 1)
+    assert torch.equal(split_by_attribute(data).is_minority, data.group == 1)
     assert split_by_attribute(data, "a").value == "a"
 
 
 def test_unassigned_samples_are_assigned_to_their_group_in_turn() -> None:
-    sides = split_by_attribute(people(), "c")
+    split = split_by_attribute(people(), "c")
     ids = np.arange(600, 700)
-    place = assign_by_side(sides, np.array(GROUP), ids, rng=seeded_numpy(1, "turns"))
+    place = assign_held_out(split, np.array(GROUP), ids, rng=seeded_numpy(1, "turns"))
     for side in (0, 1):
-        mine = place[sides.minority.numpy()[ids] == bool(side)]
+        mine = place[split.is_minority.numpy()[ids] == bool(side)]
         counts = np.bincount(mine, minlength=6)[np.array(GROUP) == side]
         assert counts.sum() == len(mine)
         assert counts.max() - counts.min() <= 1

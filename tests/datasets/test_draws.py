@@ -133,7 +133,7 @@ class TestFairDraw:
 
         first = fair()
         monkeypatch.setattr(
-            draws, "_owners", lambda panel, *_, **__: np.full(len(panel.positions), 1)
+            draws, "_owners", lambda drawn, *_, **__: np.full(len(drawn.positions), 1)
         )
         second = fair()
         assert first.sizes != second.sizes
@@ -281,8 +281,10 @@ class TestAuditSet:
         assert stored.keys() == {"ids", "labels", "owner", "panel", "group"}
         assert torch.equal(stored["ids"], audit.samples.ids)
         assert torch.equal(stored["labels"], audit.samples.labels)
-        for name in ("owner", "panel", "group"):
-            assert np.array_equal(stored[name].numpy(), getattr(audit, name))
+        assert np.array_equal(stored["owner"].numpy(), audit.owner)
+        assert np.array_equal(stored["panel"].numpy(), audit.fair_target)
+        assert audit.group is not None
+        assert np.array_equal(stored["group"].numpy(), audit.group)
 
 
 class TestCanaries:
@@ -323,9 +325,9 @@ class TestCanaries:
 
     def test_every_target_has_equally_many_canaries(self) -> None:
         assignment = self.drawn(count=100, targets=(0, 3))
-        assert np.bincount(assignment.audit.panel).tolist() == [100, 0, 0, 100]
+        assert np.bincount(assignment.audit.fair_target).tolist() == [100, 0, 0, 100]
         assert (
-            (assignment.audit.owner == assignment.audit.panel)
+            (assignment.audit.owner == assignment.audit.fair_target)
             | (assignment.audit.owner == NO_CLIENT)
         ).all()
 

@@ -53,7 +53,7 @@ def test_all_samples_of_a_person_are_audited_and_have_one_holder() -> None:
     assignment = drawn()
     audit = assignment.audit
     assert audit.subject is not None
-    assert (audit.panel == 0).all()
+    assert (audit.fair_target == 0).all()
     assert np.array_equal(audit.subject, SUBJECT[audit.samples.ids.numpy()])
     training = SUBJECT[: len(DATA.train)]
     for person, who in holders(assignment).items():

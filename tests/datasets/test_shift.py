@@ -136,7 +136,7 @@ def test_a_table_cannot_be_rotated() -> None:
         train=replace(flat.train, features=flat.train.features.flatten(1)),
         test=replace(flat.test, features=flat.test.features.flatten(1)),
     )
-    with pytest.raises(BadInput, match="is of images"):
+    with pytest.raises(BadInput, match="applies to images"):
         apply_shift(
             flat,
             assignment(flat),

@@ -332,7 +332,7 @@ def test_identity_mod_never_raises_and_passes_the_reply_on(value: object) -> Non
 
 def named_audit() -> dict[str, tuple[Tensor, Tensor]]:
     audit = data().split.audit
-    mine = {place: np.flatnonzero(audit.panel == place) for place in range(CLIENTS)}
+    mine = {place: np.flatnonzero(audit.fair_target == place) for place in range(CLIENTS)}
     x, y = audit.samples.features, audit.samples.labels
     return {name: (x[mine[place]], y[mine[place]]) for place, name in enumerate(NAMES)}
 

@@ -71,9 +71,9 @@ def test_clients_send_their_audit_parts_before_training() -> None:
     grid = StubGrid(handing_over(), late=2)
     audit = gathered_audit(grid, nodes=CLIENTS, patience=10.0)
     assert [message.metadata.message_type for message in grid.sent] == ["query.audit"] * CLIENTS
-    assert sorted(set(audit.panel.tolist())) == list(range(CLIENTS))
-    assert audit.samples.features[:, 0].floor().tolist() == audit.panel.tolist()
-    assert all(int((audit.panel == client).sum()) == 20 for client in range(CLIENTS))
+    assert sorted(set(audit.fair_target.tolist())) == list(range(CLIENTS))
+    assert audit.samples.features[:, 0].floor().tolist() == audit.fair_target.tolist()
+    assert all(int((audit.fair_target == client).sum()) == 20 for client in range(CLIENTS))
     assert audit.unaudited == {}
 
 
@@ -120,7 +120,9 @@ def test_a_client_without_audit_part_is_reported(kind: str, place: int) -> None:
     answer, why = OTHER_ANSWERS[kind]
     with pytest.warns(RuntimeWarning, match=f"1 of 3 clients are not audited.*{why}"):
         audit = gathered_audit(StubGrid(answering(place, answer)), nodes=CLIENTS)
-    assert sorted(set(audit.panel.tolist())) == [one for one in range(CLIENTS) if one != place]
+    assert sorted(set(audit.fair_target.tolist())) == [
+        one for one in range(CLIENTS) if one != place
+    ]
     assert len(audit.unaudited) == 1
 
 
@@ -130,7 +132,7 @@ def test_two_nodes_with_one_client_id_are_both_reported() -> None:
     second.node_config["partition-id"] = first.node_config["partition-id"] = 0
     with pytest.warns(RuntimeWarning, match="a part of the same client"):
         audit = gathered_audit(grid, nodes=CLIENTS)
-    assert set(audit.panel.tolist()) == {2}
+    assert set(audit.fair_target.tolist()) == {2}
 
 
 def test_absent_nodes_are_reported_and_others_are_audited() -> None:
@@ -164,7 +166,7 @@ def test_an_audit_below_its_quorum_raises_before_training() -> None:
 def test_audit_mod_sends_the_part_of_a_client_function_app() -> None:
     app = ClientApp(lambda context: trainer(), mods=[audit_mod(split_of)])
     audit = gathered_audit(StubGrid(app), nodes=CLIENTS)
-    assert sorted(set(audit.panel.tolist())) == list(range(CLIENTS))
+    assert sorted(set(audit.fair_target.tolist())) == list(range(CLIENTS))
 
 
 def test_clients_can_decline_or_report_a_failed_split() -> None:
@@ -199,7 +201,7 @@ def test_declined_clients_are_in_recording_and_record(tmp_path: Path) -> None:
         client = int(context.node_config["partition-id"])
         if client == 2:
             return audit_decline(message)
-        mine = np.flatnonzero(digits.audit.panel == client)
+        mine = np.flatnonzero(digits.audit.fair_target == client)
         x, y = digits.audit.samples.features[mine], digits.audit.samples.labels[mine]
         return audit_reply(message, fair_split({client: (x, y)}, audited=40))
 

@@ -345,7 +345,7 @@ def test_a_much_better_reported_accuracy_fails_the_control(
 
 def test_named_clients_are_matched_to_sites_by_name(tmp_path: Path) -> None:
     audit = data().split.audit
-    parts = {place: np.flatnonzero(audit.panel == place) for place in range(2)}
+    parts = {place: np.flatnonzero(audit.fair_target == place) for place in range(2)}
     x, y = audit.samples.features, audit.samples.labels
     names = ("charite", "site-2")
     split = fair_split({n: (x[parts[p]], y[parts[p]]) for p, n in enumerate(names)}, audited=40)

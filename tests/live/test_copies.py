@@ -137,7 +137,7 @@ def test_a_split_without_copies_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         split = fedaudit.fair_split({"a": MEMBERS, "b": OTHERS}, audited={"a": 5, "b": 20})
-    assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [5, 20]
+    assert sorted(np.unique(split.audit.fair_target, return_counts=True)[1].tolist()) == [5, 20]
     with pytest.raises(BadInput, match="audited has no number for client b"):
         fedaudit.fair_split({"a": MEMBERS, "b": OTHERS}, audited={"a": 5})
 

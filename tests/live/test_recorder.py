@@ -621,14 +621,14 @@ def test_fair_split_holds_out_about_half_of_the_audited_samples() -> None:
     given = {c: (torch.rand(500, 3), torch.arange(500) % 2) for c in range(2)}
     train, audit = fedaudit.fair_split(given, audited=400, seed=4)
     for client in given:
-        mine = audit.panel == client
+        mine = audit.fair_target == client
         unseen = int((mine & (audit.owner == NO_CLIENT)).sum())
         assert int(mine.sum()) == 400
         assert 160 <= unseen <= 240
         assert len(train[client]) == 500 - unseen
         theirs = {tuple(x) for x in given[client][0][torch.from_numpy(train[client])].tolist()}
         for row, owner in zip(audit.samples.features, audit.owner, strict=True):
-            if audit.panel[0] == client and owner == client:
+            if audit.fair_target[0] == client and owner == client:
                 assert tuple(row.tolist()) in theirs
 
 
@@ -645,7 +645,7 @@ def test_joined_client_parts_equal_the_central_split(tmp_path: Path) -> None:
         join_audits(files, seed=4),
     ):
         assert np.array_equal(joined.owner, whole.audit.owner)
-        assert np.array_equal(joined.panel, whole.audit.panel)
+        assert np.array_equal(joined.fair_target, whole.audit.fair_target)
         assert torch.equal(joined.samples.features, whole.audit.samples.features)
         assert torch.equal(joined.samples.labels, whole.audit.samples.labels)
 

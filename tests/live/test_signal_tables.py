@@ -57,7 +57,7 @@ def table_of(folder: Path) -> Table:
                     "client": np.full(len(ids), client),
                     "sample": ids,
                     "owner": owner,
-                    "drawn_for": audit.panel,
+                    "drawn_for": audit.fair_target,
                     "label": audit.samples.labels.numpy(),
                     "loss": -signals["loss"][row],
                     "cosine": signals["gradient-cosine"][row],
@@ -354,7 +354,7 @@ def test_a_fair_draw_needs_the_client_whose_coin_was_tossed(record_table: Record
     table = leaking()
     table["drawn_for"] = table["sample"] % 3
     audit = read_audit(record_table(table, fair=True))
-    assert (audit.panel == audit.samples.ids.numpy() % 3).all()
+    assert (audit.fair_target == audit.samples.ids.numpy() % 3).all()
 
 
 @pytest.mark.parametrize(

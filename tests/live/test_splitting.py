@@ -137,10 +137,10 @@ def test_duplicate_column_names_raise_if_used() -> None:
 def test_clients_audit_at_most_half_of_their_data() -> None:
     sets = {"a": Subset(Items(), range(10)), "b": Subset(Items(), range(10, 60))}
     train, split = fedaudit.split_dataset(sets, 20)
-    assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [5, 20]
+    assert sorted(np.unique(split.audit.fair_target, return_counts=True)[1].tolist()) == [5, 20]
     assert set(train) == {"a", "b"}
     split = fedaudit.split_dataset(sets, {"a": 3, "b": 100}).split
-    assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [3, 25]
+    assert sorted(np.unique(split.audit.fair_target, return_counts=True)[1].tolist()) == [3, 25]
 
 
 def test_named_inputs_are_kept_separate() -> None:

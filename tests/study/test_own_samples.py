@@ -115,9 +115,9 @@ def test_audited_source_samples_are_measured_once() -> None:
     found = assignment(60)
     assert found.source_samples is not None
     audited = found.audit.samples.ids[torch.from_numpy(found.audit.owner != NO_CLIENT)]
-    assert not torch.isin(found.source_samples.added.ids, audited).any()
+    assert not torch.isin(found.source_samples.unaudited.ids, audited).any()
     assert (found.source_samples.position < len(found.audit)).sum() > 0
-    assert len(found.measured) == len(found.audit) + len(found.source_samples.added)
+    assert len(found.measured) == len(found.audit) + len(found.source_samples.unaudited)
 
 
 def test_source_samples_are_limited_by_the_smallest_client() -> None:

@@ -23,7 +23,7 @@ from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId, Sees, positions_of
-from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
+from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
 from fedaudit.evaluation.accuracy import overfitting
 from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
 from fedaudit.evaluation.truth import run_coordinates, view_coordinates
@@ -95,7 +95,7 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     """
     study, assignment = run.study, run.assignment
     audited = _audited_queries(run)
-    is_drawn_by_client = study.audit.draw in OF_EACH_CLIENT
+    is_drawn_by_client = study.audit.draw in CLIENT_SAMPLE_DRAWS
     is_own = run.recorded is not None or is_drawn_by_client or study.has_equal_clients
     draws = {} if audited is None else {OWN if is_own else FAIR: audited}
     if assignment.source_samples is None or not len(assignment.source_samples.position):
@@ -121,7 +121,7 @@ def _audited_queries(run: Setup) -> SourceQueries | None:
     positions = np.sort(np.concatenate([drawn[:count] for drawn in by_client]))
     owner = np.searchsorted(clients, audit.owner[positions])
     labels = audit.samples.labels.numpy()[positions]
-    at_random = run.study.audit.draw in OF_EACH_CLIENT
+    at_random = run.study.audit.draw in CLIENT_SAMPLE_DRAWS
     return SourceQueries(positions, owner, labels, clients, at_random)
 
 

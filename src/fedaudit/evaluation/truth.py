@@ -12,7 +12,7 @@ from numpy import ndarray
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
-from fedaudit.datasets.draws.fair import AS_PUBLISHED
+from fedaudit.datasets.draws.fair import PUBLISHED_DRAWS
 from fedaudit.metrics import labels_alone_auc, matched_in_class
 from fedaudit.metrics.intervals import LimitsAt
 from fedaudit.metrics.table import CONTRASTS
@@ -280,7 +280,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         target=target,
         unit="sample",
         unfair=frozenset() if equal_clients or null_members else frozenset(unfair),
-        match_classes=classes and study.audit.draw not in AS_PUBLISHED,
+        match_classes=classes and study.audit.draw not in PUBLISHED_DRAWS,
         has_classes=classes,
         seed=setup.seed,
         origin=origin,

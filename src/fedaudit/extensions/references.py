@@ -210,7 +210,7 @@ def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
     extended = AuditSet(
         Samples.joined(audit.samples, samples),
         np.concatenate([audit.owner, owner]),
-        np.concatenate([audit.panel, np.full(len(samples), NO_CLIENT, dtype=np.int64)]),
+        np.concatenate([audit.fair_target, np.full(len(samples), NO_CLIENT, dtype=np.int64)]),
     )
     return replace(reference, assignment=replace(reference.assignment, audit=extended))
 

@@ -186,7 +186,7 @@ def with_estimates(
 
 def _samples_of(audit: AuditSet, client: ClientId, all_samples: Samples) -> Samples:
     """Return a client's audited samples, or all samples if the client has too few."""
-    is_chosen = audit.panel == client
+    is_chosen = audit.fair_target == client
     if not is_chosen.any():
         # Without a draw, the client's members and all held-out samples.
         is_member = audit.owner == client

@@ -25,12 +25,11 @@ from fedaudit.datasets.partitions.schemes import Natural, Partition
 from fedaudit.datasets.partitions.shifts import (
     ATTRIBUTE,
     KINDS,
-    BySide,
+    PartitionByAttribute,
     Shift,
     apply_shift,
-    assign_by_side,
+    assign_held_out,
     draw_by_code,
-    draw_by_side,
     minority_groups,
     shift_clients,
     split_by_attribute,
@@ -99,7 +98,7 @@ def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
     changed_audit = replace(
         audit,
         owner=np.where(is_held_out, NO_CLIENT, audit.owner),
-        panel=np.where(is_unfair, NO_CLIENT, audit.panel),
+        fair_target=np.where(is_unfair, NO_CLIENT, audit.fair_target),
     )
     return replace(assignment, audit=changed_audit)
 
@@ -169,9 +168,14 @@ def draw_assignment(study: Study, partition: Partition, dataset: Dataset, seed: 
     if study.shift is None or study.shift.kind != ATTRIBUTE:
         return _draw_assignment(study, dataset, partition, seed)
     group = minority_groups(study.partition.clients, study.shift.minority)
-    by_side = BySide(partition, tuple(group.tolist()))
-    sides = split_by_attribute(dataset, study.shift.value)
-    return draw_by_side(dataset, sides, lambda part: _draw_assignment(study, part, by_side, seed))
+    by_attribute = PartitionByAttribute(partition, tuple(group.tolist()))
+    split = split_by_attribute(dataset, study.shift.value)
+    return draw_by_code(
+        dataset,
+        split.is_minority.long(),
+        2,
+        lambda part: _draw_assignment(study, part, by_attribute, seed),
+    )
 
 
 def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[Tensor, " samples"]:
@@ -302,11 +306,11 @@ def shifted_groups(
     group_of_client = dict(zip(clients, group.tolist(), strict=True))
     groups = Groups(MAJORITY_AND_MINORITY, group_of_client, similar_client)
     if section.kind == ATTRIBUTE:
-        sides = split_by_attribute(dataset, section.value)
+        split = split_by_attribute(dataset, section.value)
         rng = seeded_numpy(seed, "places by attribute")
         assigned = np.concatenate([samples.ids.numpy() for samples in assignment.clients.values()])
         unassigned = other_positions(len(dataset), assigned)
-        similar_client[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)
+        similar_client[unassigned] = assign_held_out(split, group, unassigned, rng=rng)
         return GroupedData(dataset, assignment, groups)
     shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
     data = apply_shift(dataset, assignment, shift, similar_client, seed=seed)

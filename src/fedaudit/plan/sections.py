@@ -525,9 +525,9 @@ class Study(Section):
         if not self.audit.sources:
             return
         # Imported here, since reading settings needs no code that draws samples.
-        from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
+        from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
 
-        if self.audit.draw in OF_EACH_CLIENT:
+        if self.audit.draw in CLIENT_SAMPLE_DRAWS:
             raise ValueError(
                 f"the draw {self.audit.draw!r} already gives source inference random samples of "
                 f"each client, but audit.sources is {self.audit.sources}; leave it out"

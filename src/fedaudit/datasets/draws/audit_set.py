@@ -1,4 +1,4 @@
-"""Audited samples with their owners, clients' training samples, and data for attacks that learn."""
+"""Audited samples with their owners, clients' training samples, and data to train attacks on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,19 +26,20 @@ class AuditSet:
     Attributes:
         samples: The audited samples, in random order.
         owner: The client that trains on each sample; ``NO_CLIENT`` (-1) for a held-out sample.
-        panel: The target client for which a fair draw decided the sample's owner; ``NO_CLIENT``
-            without a fair draw.
+        fair_target: The target for which a fair draw decided the owner of each sample;
+            ``NO_CLIENT`` if no fair draw decided it.
         group: Group of each sample (a protected attribute), if the data set has one.
         subject: Person of each sample, if fair draws chose people with all their samples; None if
             they chose single samples.
-        drawn_for: The target whose label distribution each sample was drawn with, or ``NO_CLIENT``;
-            None if it equals ``panel``.
-        unaudited: Clients that declined the audit or gave no usable part, with the reason.
+        drawn_for: The target with whose label distribution each sample was drawn, or
+            ``NO_CLIENT``. It differs from ``fair_target`` for extra samples, whose owner no fair
+            draw decided. None if there are no such samples.
+        unaudited: Clients that declined the audit or sent unusable samples, with the reason.
     """
 
     samples: Samples
     owner: Int[ndarray, " samples"]
-    panel: Int[ndarray, " samples"]
+    fair_target: Int[ndarray, " samples"]
     group: Int[ndarray, " samples"] | None = None
     subject: Int[ndarray, " samples"] | None = None
     unaudited: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -50,7 +51,7 @@ class AuditSet:
     @property
     def fair(self) -> Bool[ndarray, " samples"]:
         """Mask of the samples whose owner a fair draw for any target decided."""
-        is_fair: Bool[ndarray, " samples"] = self.panel != NO_CLIENT
+        is_fair: Bool[ndarray, " samples"] = self.fair_target != NO_CLIENT
         return is_fair
 
     def fair_for(self, target: ClientId) -> Bool[ndarray, " samples"]:
@@ -58,20 +59,20 @@ class AuditSet:
 
         Bounds that require independent inclusion use these samples only.
         """
-        is_fair: Bool[ndarray, " samples"] = self.panel == target
+        is_fair: Bool[ndarray, " samples"] = self.fair_target == target
         return is_fair
 
     def drawn_with(self, target: ClientId) -> Bool[ndarray, " samples"]:
         """Return a mask of the samples that were drawn with this target's label distribution.
 
-        They are all samples of the target's fair draw and the extra non-members of that draw.
+        These are the samples of the target's fair draw and its extra samples.
         """
-        drawn_for = self.panel if self.drawn_for is None else self.drawn_for
+        drawn_for = self.fair_target if self.drawn_for is None else self.drawn_for
         is_drawn: Bool[ndarray, " samples"] = drawn_for == target
         return is_drawn
 
     def origin(self, target: ClientId) -> Int[ndarray, " samples"]:
-        """Return the provenance of each sample for the target: values of :class:`Origin`."""
+        """Return for each sample whether it is a member for the target (:class:`Origin`)."""
         of_non_members = np.where(self.owner == NO_CLIENT, Origin.UNSEEN, Origin.OTHER_CLIENT)
         return np.where(self.owner == target, Origin.MEMBER, of_non_members).astype(np.int64)
 
@@ -81,7 +82,7 @@ class AuditSet:
             "ids": self.samples.ids,
             "labels": self.samples.labels,
             "owner": torch.from_numpy(self.owner.astype(np.int64)),
-            "panel": torch.from_numpy(self.panel.astype(np.int64)),
+            "panel": torch.from_numpy(self.fair_target.astype(np.int64)),
         }
         if len(self.samples.parts) > 3:
             stored["targets"] = self.samples.targets
@@ -94,16 +95,16 @@ class AuditSet:
 class SourceSamples(NamedTuple):
     """Random samples of each client's training data for source inference, equally many per client.
 
-    Membership inference does not use them. They are measured after the audited samples, and are not
-    part of the audit set.
+    Membership inference does not use these samples. Their signals are measured after those of the
+    audited samples.
 
     Attributes:
-        added: Those of the samples that are not audited.
-        position: Position of each sample among the audited samples followed by ``added``.
+        unaudited: Samples for source inference that are not in the audit set.
+        position: Position of each sample among the audited samples followed by ``unaudited``.
         owner: The client of each sample.
     """
 
-    added: Samples
+    unaudited: Samples
     position: Int[ndarray, " samples"]
     owner: Int[ndarray, " samples"]
 
@@ -141,16 +142,16 @@ class Assignment:
 
     @cached_property
     def measured(self) -> Samples:
-        """Samples whose signals are measured: the audited ones, then those for source inference."""
-        if self.source_samples is None or not len(self.source_samples.added):
+        """All samples whose signals are measured: audited samples, then source samples."""
+        if self.source_samples is None or not len(self.source_samples.unaudited):
             return self.audit.samples
-        return Samples.joined(self.audit.samples, self.source_samples.added)
+        return Samples.joined(self.audit.samples, self.source_samples.unaudited)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all fields of the measured samples except the features, for storage."""
         stored = self.audit.tensors()
         if self.source_samples is not None:
-            stored["own/ids"] = self.source_samples.added.ids
+            stored["own/ids"] = self.source_samples.unaudited.ids
             stored["own/place"] = torch.from_numpy(self.source_samples.position)
             stored["own/owner"] = torch.from_numpy(self.source_samples.owner)
         return stored
@@ -160,8 +161,8 @@ class Assignment:
     ) -> "Assignment":
         """Draw random samples of each client's training data for source inference.
 
-        The draw uses a separate random stream, so that no other choice depends on it. If a client
-        has fewer than ``per_client`` samples, all clients get as few.
+        The draw uses a separate random stream, so that no other draw depends on it. If a client
+        has fewer than ``per_client`` samples, equally few are drawn for every client.
         """
         per_client = min(per_client, *(len(samples) for samples in data.values()))
         owner = np.repeat(np.array(sorted(data), dtype=np.int64), per_client)
@@ -170,15 +171,17 @@ class Assignment:
             order = seeded_numpy(seed, "own samples", client).permutation(len(samples))
             parts.append(samples.take(torch.from_numpy(order[:per_client])))
         chosen = Samples.joined(*parts)
+        # A sample may have several owners, so that it is identified by its id and owner.
         audited = zip(self.audit.samples.ids.tolist(), self.audit.owner.tolist(), strict=True)
         audited_position = {pair: index for index, pair in enumerate(audited)}
         pairs = zip(chosen.ids.tolist(), owner.tolist(), strict=True)
         position = np.array([audited_position.get(pair, -1) for pair in pairs], dtype=np.int64)
-        # A random order, so that positions reveal no owner.
-        new = seeded_numpy(seed, "order of own samples").permutation(np.flatnonzero(position < 0))
-        position[new] = len(self.audit) + np.arange(len(new))
-        added = chosen.take(torch.from_numpy(new))
-        return replace(self, source_samples=SourceSamples(added, position, owner))
+        # Shuffle, so that positions reveal no owner.
+        rng = seeded_numpy(seed, "order of own samples")
+        unaudited = rng.permutation(np.flatnonzero(position < 0))
+        position[unaudited] = len(self.audit) + np.arange(len(unaudited))
+        unaudited_samples = chosen.take(torch.from_numpy(unaudited))
+        return replace(self, source_samples=SourceSamples(unaudited_samples, position, owner))
 
     def class_counts(self, classes: int) -> dict[ClientId, list[int]]:
         """Return the number of samples of each class that each client trains on."""
@@ -189,11 +192,11 @@ class Assignment:
 
 
 class Audited(NamedTuple):
-    """Audited samples by id; the other fields are those of :class:`AuditSet`."""
+    """Ids of audited samples, with the fields of :class:`AuditSet` that a draw decides."""
 
     ids: Int[ndarray, " audited"]
     owner: Int[ndarray, " audited"]
-    panel: Int[ndarray, " audited"]
+    fair_target: Int[ndarray, " audited"]
     subject: Int[ndarray, " audited"] | None = None
     drawn_for: Int[ndarray, " audited"] | None = None
 
@@ -205,33 +208,35 @@ def build_assignment(
     *,
     seed: int,
 ) -> Assignment:
-    """Return the assignment of samples that are given by id; random orders hide their owners.
+    """Return the assignment of samples to clients by id, in random orders that hide the owners.
 
     Raises:
         BadInput: A client has no samples.
     """
+    clients = {}
     for client, ids in ids_by_client.items():
         if not len(ids):
             raise BadInput(
                 f"client {client} has no samples; give more samples per client, fewer clients or "
                 "a smaller audit"
             )
-    clients = {}
-    for client, ids in ids_by_client.items():
         shuffled = seeded_numpy(seed, "order", client).permutation(ids)
         clients[client] = dataset.samples(torch.from_numpy(shuffled))
     order = seeded_numpy(seed, "audit order").permutation(len(audited.ids))
-    owner, panel = audited.owner[order], audited.panel[order]
-    subject, drawn_for = (
-        None if values is None else values[order] for values in (audited.subject, audited.drawn_for)
-    )
     samples = dataset.samples(torch.from_numpy(audited.ids[order]))
-    group = None if dataset.group is None else dataset.group[samples.ids].numpy()
-    return Assignment(clients, AuditSet(samples, owner, panel, group, subject, drawn_for=drawn_for))
+    audit = AuditSet(
+        samples,
+        audited.owner[order],
+        audited.fair_target[order],
+        group=None if dataset.group is None else dataset.group[samples.ids].numpy(),
+        subject=None if audited.subject is None else audited.subject[order],
+        drawn_for=None if audited.drawn_for is None else audited.drawn_for[order],
+    )
+    return Assignment(clients, audit)
 
 
 def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
-    """Raise if there are fewer than two clients, or targets are unknown or repeated."""
+    """Raise if there are fewer than two clients, or a target is repeated or no client."""
     if clients < 2:
         raise BadInput(
             f"an audit compares the target with other clients and needs at least 2 clients, got "
@@ -247,10 +252,10 @@ def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
 
 
 def other_positions(count: int, used: Int[ndarray, " used"]) -> Int[ndarray, " free"]:
-    """Return the positions below a count that are not used, in ascending order."""
-    is_free = np.ones(count, dtype=bool)
-    is_free[used] = False
-    return np.flatnonzero(is_free)
+    """Return the positions below ``count`` that are not in ``used``, in ascending order."""
+    is_unused = np.ones(count, dtype=bool)
+    is_unused[used] = False
+    return np.flatnonzero(is_unused)
 
 
 def shadow_assignment(
@@ -258,8 +263,8 @@ def shadow_assignment(
 ) -> Assignment:
     """Draw a shadow federation from training samples that the audited run does not use.
 
-    The shadow federation has the same test part. Samples keep their ids in the data set. ``draw``
-    assigns a data set to the shadow's clients.
+    The shadow federation has the same test part. Samples keep their ids in ``dataset``. ``draw``
+    draws the shadow federation's audited samples and clients from a data set.
 
     Raises:
         BadInput: Too few samples remain for a federation as large as the audited one.
@@ -314,15 +319,16 @@ def known_split(
 
     Non-members are training samples of no client and, if these do not suffice, test samples.
 
-    ``trained_on`` has the ids of the client's data without samples that a defense holds out.
-    ``size`` is the number of members and non-members together.
+    ``trained_on`` contains the ids of the samples on which the client trains. Samples that a
+    defense holds out are not among them. ``size`` counts members and non-members together.
 
     Raises:
         BadInput: The client has too few unaudited samples, or too few held-out samples are
             unaudited.
     """
     rng = seeded_numpy(seed, "known split")
-    audited_ids, half = audited.audit.samples.ids.numpy(), size // 2
+    audited_ids = audited.audit.samples.ids.numpy()
+    half = size // 2
     members = np.setdiff1d(trained_on, audited_ids)
     unused = rng.permutation(unused_ids(dataset, audited).numpy())
     test_ids = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audited_ids))
@@ -345,11 +351,11 @@ def known_split(
 def unused_ids(dataset: Dataset, audited: Assignment) -> Int[Tensor, " samples"]:
     """Return ids of training samples that no client trains on and that are not audited."""
     used = [samples.ids for samples in audited.clients.values()] + [audited.audit.samples.ids]
-    is_free = torch.ones(len(dataset), dtype=torch.bool)
-    is_free[torch.cat(used)] = False
-    return is_free[: len(dataset.train)].nonzero().flatten()
+    is_unused = torch.ones(len(dataset), dtype=torch.bool)
+    is_unused[torch.cat(used)] = False
+    return is_unused[: len(dataset.train)].nonzero().flatten()
 
 
 def _with_ids(samples: Samples, ids: Int[Tensor, " all"]) -> Samples:
-    """Return the samples with their ids in the whole data set."""
+    """Return samples of a part of the data set with their ids in the whole data set."""
     return samples.replace(ids=ids[samples.ids])

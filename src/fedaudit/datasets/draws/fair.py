@@ -44,16 +44,16 @@ def with_canaries(
     targets: Sequence[ClientId],
     kind: str,
 ) -> Assignment:
-    """Turn the audited samples into canaries, and draw a fair coin for each.
+    """Turn the audited samples into canaries, and decide by a fair coin which are trained on.
 
-    The canaries are divided equally among the targets. A target trains on those of its canaries
-    whose coin shows heads.
+    The canaries are divided equally among the targets. The coin of a canary decides whether its
+    target trains on it.
 
     Args:
         assignment: The samples of each client and the audit set. No client may train on an audited
             sample yet.
         dataset: Data set of the samples.
-        seed: Root seed of all choices.
+        seed: Root seed of all random draws.
         targets: Audited clients.
         kind: "mislabelled" or "noise"; see :func:`canaries`.
 
@@ -66,8 +66,7 @@ def with_canaries(
     audit, rng = assignment.audit, seeded(seed, "canary records")
     samples = audit.samples
     has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
-    # With deal_by_code, labels are pairs of code and class, and dataset.classes is the number of
-    # pairs. Targets are always classes.
+    # Count classes from targets: within draw_by_code, labels are pairs of a code and a class.
     classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
     if classes < 2:
         raise Unsupported(
@@ -81,28 +80,27 @@ def with_canaries(
                 "'mislabelled'"
             )
         samples = samples.replace(features=_noise_like(samples, dataset, rng))
-    # Never 0 modulo the number of classes, so that every label is wrong.
+    # The shift is never a multiple of the number of classes, so every label becomes wrong.
     label_shift = torch.randint(1, classes, (len(samples),), generator=rng)
     samples = samples.replace(targets=(samples.targets + label_shift) % classes)
     coin_rng = seeded_numpy(seed, "canary coins")
-    coin_client = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
-    owner = np.where(coin_rng.random(len(samples)) < 0.5, coin_client, NO_CLIENT)
+    fair_target = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
+    owner = np.where(coin_rng.random(len(samples)) < 0.5, fair_target, NO_CLIENT)
     clients = dict(assignment.clients)
     for client in targets:
         canaries_of_client = samples.take(torch.from_numpy(owner == client))
-        joined = Samples.joined(assignment.clients[client], canaries_of_client)
-        order = seeded_numpy(seed, "order with canaries", client).permutation(len(joined))
-        clients[client] = joined.take(torch.from_numpy(order))
-    return replace(
-        assignment, clients=clients, audit=AuditSet(samples, owner, coin_client, audit.group)
-    )
+        client_samples = Samples.joined(assignment.clients[client], canaries_of_client)
+        order = seeded_numpy(seed, "order with canaries", client).permutation(len(client_samples))
+        clients[client] = client_samples.take(torch.from_numpy(order))
+    canary_audit = AuditSet(samples, owner, fair_target, audit.group)
+    return replace(assignment, clients=clients, audit=canary_audit)
 
 
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:
     """Return normal noise with the root mean square of the training features.
 
-    The mean is 0, so that two canaries, and their gradients in a first layer, are almost
-    orthogonal.
+    Its mean is 0, so that two canaries are almost orthogonal. Their gradients in a first layer
+    are then almost orthogonal, too.
     """
     train = dataset.train.features
     scale = train.double().square().mean().sqrt().to(train.dtype)
@@ -110,19 +108,23 @@ def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Ten
     return scale * noise.to(train.device)
 
 
+# About a third of the audited people become members, so fewer people often give no member.
 _MIN_PEOPLE = 4
 
 
-class _Panel(NamedTuple):
-    """Audited training samples drawn for one target.
+class _TargetDraw(NamedTuple):
+    """Samples that are audited for one target, before owners are assigned.
 
-    ``positions`` are the samples' positions in the training part, ``counts`` their number per
-    class, and ``subject`` their people if people were drawn.
+    Attributes:
+        target: The audited client.
+        positions: Positions of the samples in the training part.
+        class_counts: Number of the samples in each class.
+        subject: Person of each sample, if people were drawn.
     """
 
     target: ClientId
     positions: Int[ndarray, " audited"]
-    counts: Counts
+    class_counts: Counts
     subject: Int[ndarray, " audited"] | None = None
 
 
@@ -147,33 +149,35 @@ def draw(
     independently, with probability 1/3 each, to the target, to another client (uniformly) or to no
     client. Extra samples go to other clients or to no client. Members, other clients' samples and
     unseen samples are therefore exchangeable, so a distribution shift between them cannot look
-    like leakage. The partition assigns the other training samples of each client, its background,
-    from the remaining data.
+    like leakage.
 
-    The background depends on which samples are audited and not on the outcome of their draw, as
-    bounds on independent inclusion require. It fills a client up to its size in the partition,
-    given its expected number of audited samples. Clients' sizes are therefore close to their sizes
-    in the partition, but not equal; see :attr:`Assignment.sizes`.
+    The partition assigns the other training samples of each client, its background, from the
+    remaining data. The background depends on which samples are audited, but not on which client
+    gets them: bounds on epsilon need this independence. The background fills a client up to its
+    size in the partition, given its expected number of audited samples. Clients' sizes are
+    therefore close to their sizes in the partition, but not equal; see :attr:`Assignment.sizes`.
 
     With ``unit="person"``, people are drawn uniformly from the training part, each with all of
-    their samples, and each person is assigned with probability 1/3. The target gets all samples of
-    a person that is assigned to it. With ``clients_per_person`` above 1 it gets a share, like a
-    hospital that has some of the records of a patient who visits several hospitals.
+    their samples. Each person goes to the target, to another client or to no client, with
+    probability 1/3 each. The client gets all samples of the person. With ``clients_per_person``
+    above 1 it gets a fraction of them, like a hospital that has some of the records of a patient
+    who visits several hospitals.
 
-    Each target has a panel with its label distribution. Only this panel is fair for the target. If
-    label distributions differ, estimates for a target leave out the panels of other targets.
+    With several targets, samples are drawn separately for each, with its label distribution. Only
+    these samples are a fair draw for the target. If label distributions differ, estimates for a
+    target leave out the samples that were drawn for other targets.
 
     Args:
         dataset: Data set whose training part is drawn from; its test part is not used.
         clients: Number of clients, at least 2.
         partition: Label distribution and size of every client.
         n_fair: Fairly drawn samples, or people, per target; about a third become members.
-        seed: Root seed of all choices.
+        seed: Root seed of all random draws.
         targets: Audited clients.
         extra_other: Further audited samples of other clients, per target.
         extra_unseen: Further audited samples of no client, per target.
         background: Background samples per target; None fills a target up like other clients.
-        unit: Unit of the fair draw: a "sample", or a "person" with all of their samples.
+        unit: Unit of the fair draw: a "sample", or a "person" with all their samples.
         clients_per_person: Number of clients among which the samples of an assigned person are
             divided, in parts of equal size.
 
@@ -185,37 +189,35 @@ def draw(
     labels = dataset.train.labels.numpy()
     counts = np.bincount(labels, minlength=dataset.classes)
     quotas = partition.quotas(counts, clients, rng=seeded_numpy(seed, "partition"))
-    panel_size = n_fair + extra_other + extra_unseen
-    target_share, others_share = n_fair / 3 / panel_size, (n_fair / 3 + extra_other) / panel_size
     if unit == "person":
         _check_people(dataset, clients, clients_per_person, n_fair, extra_other + extra_unseen)
-        panels = _draw_people(dataset, targets=targets, size=n_fair, seed=seed)
-        target_share = 1 / 3 / clients_per_person
-        others_share = 2 / 3 - target_share
+        draws = _draw_people(dataset, targets=targets, size=n_fair, seed=seed)
+        audited = _assign_people(draws, clients, clients_per_person, seed=seed)
+        target_fraction = 1 / 3 / clients_per_person
+        others_fraction = 2 / 3 - target_fraction
     else:
-        panels = _draw_samples(labels, quotas, targets=targets, size=panel_size, seed=seed)
-    audited_positions = np.concatenate([panel.positions for panel in panels])
-    free_positions = other_positions(len(labels), audited_positions)
+        size = n_fair + extra_other + extra_unseen
+        draws = _draw_samples(labels, quotas, targets=targets, size=size, seed=seed)
+        audited = _assign_samples(draws, clients, n_fair=n_fair, n_other=extra_other, seed=seed)
+        target_fraction = n_fair / 3 / size
+        others_fraction = (n_fair / 3 + extra_other) / size
+    free_positions = other_positions(len(labels), audited.ids)
     background_quotas = _background_quotas(
-        quotas, panels, target_share=target_share, others_share=others_share, fixed=background
+        quotas,
+        draws,
+        target_fraction=target_fraction,
+        others_fraction=others_fraction,
+        fixed_size=background,
     )
     rng = seeded_numpy(seed, "background")
     available = np.bincount(labels[free_positions], minlength=dataset.classes)
-    assigned = assign_samples(
+    background_positions = assign_samples(
         labels[free_positions], limit_quotas(background_quotas, available, rng=rng), rng=rng
     )
-    if unit == "person":
-        audited = _assign_people(panels, clients, clients_per_person, seed=seed)
-    else:
-        audited = _assign_samples(
-            panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed
-        )
     # Ids of the training part are positions in it.
     training_ids = {
-        client: np.concatenate(
-            [free_positions[unaudited], audited_positions[audited.owner == client]]
-        )
-        for client, unaudited in enumerate(assigned)
+        client: np.concatenate([free_positions[positions], audited.ids[audited.owner == client]])
+        for client, positions in enumerate(background_positions)
     }
     empty = [target for target in targets if not len(training_ids[target])]
     if empty and background == 0:
@@ -237,7 +239,7 @@ def canaries(
     count: int = 500,
     kind: str = "mislabelled",
 ) -> Assignment:
-    """Draw canaries: samples with a wrong label, of which a fair coin makes each a member or not.
+    """Draw canaries, samples with wrong labels, and decide by fair coins which are members.
 
     A model can predict a wrong label only if it was trained on it. Bounds on epsilon from one run
     are therefore tighter than with ordinary samples. Member and non-member canaries differ only in
@@ -247,12 +249,12 @@ def canaries(
         dataset: Data set whose training part is drawn from; its test part is not used.
         clients: Number of clients, at least 2.
         partition: Label distribution and size of every client.
-        seed: Root seed of all choices.
+        seed: Root seed of all random draws.
         targets: Audited clients.
         count: Canaries per target; about half of them are trained on.
         kind: "mislabelled" for samples of the data set; "noise" for random normal features with
-            mean 0 and the size of real features, which resemble neither other samples nor each
-            other.
+            mean 0 and the root mean square of real features. Such canaries resemble no other
+            sample.
 
     Raises:
         BadInput: The kind does not exist, a target or number is out of range, or there are too few
@@ -277,11 +279,11 @@ def canaries(
     return with_canaries(untrained, dataset, seed=seed, targets=targets, kind=kind)
 
 
-AS_PUBLISHED = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
-"""Draws that compare members and non-members as a paper does, although clients may differ. Reports
-state that no draw was fair."""
+PUBLISHED_DRAWS = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
+"""Draws of papers, whose members and non-members may differ in distribution. Reports state that
+membership was not drawn fairly."""
 
-OF_EACH_CLIENT = AS_PUBLISHED | {"sia"}
+CLIENT_SAMPLE_DRAWS = PUBLISHED_DRAWS | {"sia"}
 """Draws whose audited samples of each client are random samples of its training data."""
 
 DRAWS: dict[str, Callable[..., Assignment]] = {
@@ -301,12 +303,13 @@ def _draw_samples(
     targets: Sequence[ClientId],
     size: int,
     seed: int,
-) -> list[_Panel]:
+) -> list[_TargetDraw]:
+    """Draw disjoint sets of samples for the targets, each with its target's label distribution."""
     rng = seeded_numpy(seed, "audit records")
     classes = quotas.shape[1]
     pools = shuffled_classes(labels, classes, rng)
     used = np.zeros(classes, dtype=np.int64)
-    panels = []
+    draws = []
     for target in targets:
         needed = apportion(size, quotas[target])
         _check_enough(target, needed, np.array([len(pool) for pool in pools]) - used)
@@ -314,14 +317,14 @@ def _draw_samples(
             pool[start : start + count]
             for pool, start, count in zip(pools, used, needed, strict=True)
         ]
-        panels.append(_Panel(target, rng.permutation(np.concatenate(chosen)), needed))
+        draws.append(_TargetDraw(target, rng.permutation(np.concatenate(chosen)), needed))
         used = used + needed
-    return panels
+    return draws
 
 
 def _draw_people(
     dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: int
-) -> list[_Panel]:
+) -> list[_TargetDraw]:
     """Draw disjoint sets of people for the targets, with all samples of each person.
 
     If the data name clients, only people whose samples all belong to a target are drawn for it.
@@ -336,121 +339,118 @@ def _draw_people(
                 f"part has samples of {len(people)}; lower {setting('audit.samples')}, the number "
                 "of audited people"
             )
-        drawn = seeded_numpy(seed, "audit records").permutation(people)
-        return [
-            _panel_of_people(dataset, subject, target, drawn[index * size : (index + 1) * size])
-            for index, target in enumerate(targets)
-        ]
-    client = dataset.client[: len(dataset.train)].numpy()
-    panels = []
-    for target in targets:
-        people = np.setdiff1d(subject[client == target], subject[client != target])
-        if size > len(people):
-            raise BadInput(
-                f"{size} people of client {target} are audited, and {len(people)} have training "
-                f"samples of this client alone; lower {setting('audit.samples')}, the number of "
-                "audited people"
-            )
-        drawn = seeded_numpy(seed, "audit records", target).permutation(people)[:size]
-        panels.append(_panel_of_people(dataset, subject, target, drawn))
-    return panels
-
-
-def _panel_of_people(
-    dataset: Dataset,
-    subject: Int[ndarray, " train"],
-    target: ClientId,
-    people: Int[ndarray, " people"],
-) -> _Panel:
-    positions = np.flatnonzero(np.isin(subject, people))
-    counts = np.bincount(dataset.train.labels.numpy()[positions], minlength=dataset.classes)
-    return _Panel(target, positions, counts, subject[positions])
+        shuffled = seeded_numpy(seed, "audit records").permutation(people)
+        people_by_target = [shuffled[i * size : (i + 1) * size] for i in range(len(targets))]
+    else:
+        client = dataset.client[: len(dataset.train)].numpy()
+        people_by_target = []
+        for target in targets:
+            people = np.setdiff1d(subject[client == target], subject[client != target])
+            if size > len(people):
+                raise BadInput(
+                    f"{size} people of client {target} are audited, and {len(people)} have "
+                    "training samples of this client alone; lower "
+                    f"{setting('audit.samples')}, the number of audited people"
+                )
+            rng = seeded_numpy(seed, "audit records", target)
+            people_by_target.append(rng.permutation(people)[:size])
+    labels = dataset.train.labels.numpy()
+    draws = []
+    for target, people in zip(targets, people_by_target, strict=True):
+        positions = np.flatnonzero(np.isin(subject, people))
+        class_counts = np.bincount(labels[positions], minlength=dataset.classes)
+        draws.append(_TargetDraw(target, positions, class_counts, subject[positions]))
+    return draws
 
 
 def _assign_people(
-    panels: Sequence[_Panel], clients: int, clients_per_person: int, *, seed: int
+    draws: Sequence[_TargetDraw], clients: int, clients_per_person: int, *, seed: int
 ) -> Audited:
     """Assign each person to clients, and each sample of a person to one of these clients."""
-    owners, subjects = [], []
-    for panel in panels:
-        assert panel.subject is not None
-        rng = seeded_numpy(seed, "owners", panel.target)
-        owner = np.full(len(panel.positions), NO_CLIENT, dtype=np.int64)
-        others = np.delete(np.arange(clients), panel.target)
-        for positions in positions_of(panel.subject).values():
+    owners, fair_targets, subjects = [], [], []
+    for target, drawn, _, subject in draws:
+        assert subject is not None
+        rng = seeded_numpy(seed, "owners", target)
+        owner = np.full(len(drawn), NO_CLIENT, dtype=np.int64)
+        other_clients = np.delete(np.arange(clients), target)
+        for positions in positions_of(subject).values():
             # Make all draws for every person, so that no draw depends on an earlier outcome.
-            outcome, assigned = int(rng.integers(3)), rng.permutation(others)[:clients_per_person]
+            outcome = int(rng.integers(3))
+            assigned = rng.permutation(other_clients)[:clients_per_person]
             if outcome == 0:
-                assigned[0] = panel.target
+                assigned[0] = target
             shuffled = rng.permutation(positions)
             if outcome < 2:
                 owner[shuffled] = np.resize(assigned, len(shuffled))
         owners.append(owner)
-        subjects.append(panel.subject)
+        fair_targets.append(np.full(len(drawn), target))
+        subjects.append(subject)
     return Audited(
-        np.concatenate([panel.positions for panel in panels]),
+        np.concatenate([drawn.positions for drawn in draws]),
         np.concatenate(owners),
-        _targets_by_sample(panels),
+        np.concatenate(fair_targets),
         np.concatenate(subjects),
     )
 
 
-def _targets_by_sample(panels: Sequence[_Panel]) -> Int[ndarray, " audited"]:
-    return np.repeat([panel.target for panel in panels], [len(panel.positions) for panel in panels])
-
-
 def _assign_samples(
-    panels: Sequence[_Panel], clients: int, *, n_fair: int, extra_other: int, seed: int
+    draws: Sequence[_TargetDraw], clients: int, *, n_fair: int, n_other: int, seed: int
 ) -> Audited:
-    """Assign an owner to each audited sample."""
-    owners, fair_for = [], []
-    for panel in panels:
-        owners.append(_owners(panel, clients, n_fair=n_fair, extra_other=extra_other, seed=seed))
-        is_fair = np.arange(len(panel.positions)) < n_fair
-        fair_for.append(np.where(is_fair, panel.target, NO_CLIENT))
+    """Assign an owner to each audited sample of every target."""
+    owners, fair_targets, targets = [], [], []
+    for drawn in draws:
+        owners.append(_owners(drawn, clients, n_fair=n_fair, n_other=n_other, seed=seed))
+        index = np.arange(len(drawn.positions))
+        fair_targets.append(np.where(index < n_fair, drawn.target, NO_CLIENT))
+        targets.append(np.full(len(index), drawn.target))
     return Audited(
-        np.concatenate([panel.positions for panel in panels]),
+        np.concatenate([drawn.positions for drawn in draws]),
         np.concatenate(owners),
-        np.concatenate(fair_for),
-        drawn_for=_targets_by_sample(panels),
+        np.concatenate(fair_targets),
+        drawn_for=np.concatenate(targets),
     )
 
 
 def _owners(
-    panel: _Panel, clients: int, *, n_fair: int, extra_other: int, seed: int
+    drawn: _TargetDraw, clients: int, *, n_fair: int, n_other: int, seed: int
 ) -> Int[ndarray, " audited"]:
-    """Return owners by position: fair draws, then extra samples of others, then of no client."""
-    rng = seeded_numpy(seed, "owners", panel.target)
-    size = len(panel.positions)
-    others = np.delete(np.arange(clients), panel.target)
-    other = rng.choice(others, size=size)
-    fair = np.choose(rng.integers(3, size=size), [np.full(size, panel.target), other, NO_CLIENT])
-    extra = np.where(np.arange(size) < n_fair + extra_other, other, NO_CLIENT)
-    return np.where(np.arange(size) < n_fair, fair, extra)
+    """Draw the owners of a target's samples.
+
+    The owners of the first ``n_fair`` samples are drawn fairly. The next ``n_other`` samples get
+    other clients, and the remaining samples no client.
+    """
+    rng = seeded_numpy(seed, "owners", drawn.target)
+    size = len(drawn.positions)
+    other = rng.choice(np.delete(np.arange(clients), drawn.target), size=size)
+    fair = np.choose(rng.integers(3, size=size), [np.full(size, drawn.target), other, NO_CLIENT])
+    index = np.arange(size)
+    extra = np.where(index < n_fair + n_other, other, NO_CLIENT)
+    return np.where(index < n_fair, fair, extra)
 
 
 def _background_quotas(
     quotas: Quotas,
-    panels: Sequence[_Panel],
+    draws: Sequence[_TargetDraw],
     *,
-    target_share: float,
-    others_share: float,
-    fixed: int | None,
+    target_fraction: float,
+    others_fraction: float,
+    fixed_size: int | None,
 ) -> Quotas:
     """Return the number of background samples of each class that each client needs.
 
-    A panel's target is expected to get ``target_share`` of it, and all other clients together
-    ``others_share``. If ``fixed`` is not None, it is the size of each target's background.
+    Of the samples that are audited for a target, the target is expected to get
+    ``target_fraction``, and all other clients together ``others_fraction``. If ``fixed_size`` is
+    not None, it is the size of each target's background.
     """
     clients = len(quotas)
     expected: Float[ndarray, "clients classes"] = np.zeros(quotas.shape)
-    for panel in panels:
-        share = np.full(clients, others_share / (clients - 1))
-        share[panel.target] = target_share
-        expected += share[:, None] * panel.counts
+    for drawn in draws:
+        fraction = np.full(clients, others_fraction / (clients - 1))
+        fraction[drawn.target] = target_fraction
+        expected += fraction[:, None] * drawn.class_counts
     sizes = np.maximum(np.rint(quotas.sum(axis=1) - expected.sum(axis=1)), 0).astype(np.int64)
-    if fixed is not None:
-        sizes[[panel.target for panel in panels]] = fixed
+    if fixed_size is not None:
+        sizes[[drawn.target for drawn in draws]] = fixed_size
     missing = np.maximum(quotas - expected, 0)
     # If the audit covers a client's quota in every class, use the client's label distribution.
     is_covered = missing.sum(axis=1) == 0

@@ -33,7 +33,8 @@ def rotated(images: Images, degrees: Amounts) -> Images:
     cos, sin = angle.cos(), angle.sin()
     ratio = images.shape[2] / images.shape[3]
     zero = torch.zeros_like(cos)
-    # affine_grid maps positions in the new image to the old one, in units of half a side.
+    # affine_grid maps positions in the new image to positions in the old one. Both range from -1 to
+    # 1 along each axis, so angles are only kept if the ratio of height to width is taken out.
     rows = [torch.stack([cos, -sin * ratio, zero], 1), torch.stack([sin / ratio, cos, zero], 1)]
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
@@ -65,14 +66,14 @@ KINDS = (*SHIFTS, ATTRIBUTE)
 
 @dataclass(frozen=True)
 class Shift:
-    """Minority of clients whose images differ from the majority's.
+    """Shift of images that differs between a minority of clients and the majority.
 
-    Every client draws an angle or a factor, its amount, uniformly from the range of its group. The
-    amount applies to all images of the client.
+    For every client, an angle or a factor, its amount, is drawn uniformly from the range of its
+    group. It applies to all images of the client.
 
     Attributes:
-        kind: "rotation" (degrees) or "brightness" (a factor).
-        minority: Share of the clients in the minority, in (0, 1); they are the first ones.
+        kind: "rotation" (amounts are degrees) or "brightness" (amounts are factors).
+        minority: Fraction of the clients in the minority, in (0, 1); the first clients are in it.
         minority_range: Smallest and largest amount of the minority.
         majority_range: Smallest and largest amount of the majority.
 
@@ -102,15 +103,14 @@ class Shift:
                 raise BadInput(f"a factor of brightness is {low}; give at least 0")
 
     def amounts(self, group: Int[ndarray, " clients"], *, seed: int) -> Float[ndarray, " clients"]:
-        """Return each client's amount; ``group`` is 0 for the majority and 1 for the minority."""
-        ranges = [self.minority_range if number else self.majority_range for number in group]
-        low, high = np.array(ranges, dtype=float).reshape(-1, 2).T
+        """Draw each client's amount; ``group`` is 0 for the majority and 1 for the minority."""
+        low, high = np.array([self.majority_range, self.minority_range], dtype=float)[group].T
         amounts: Float[ndarray, " clients"] = seeded_numpy(seed, "shift").uniform(low, high)
         return amounts
 
 
 def minority_groups(clients: int, minority_share: float) -> Int[ndarray, " clients"]:
-    """Return each client's group: 1 for the first clients, the minority, and 0 for all others.
+    """Return each client's group: 1 for the minority, the first clients, and 0 for the majority.
 
     Both groups have at least one client.
     """
@@ -119,7 +119,7 @@ def minority_groups(clients: int, minority_share: float) -> Int[ndarray, " clien
 
 
 class Shifted(NamedTuple):
-    """Data set and assignment with the samples after their clients' shifts."""
+    """Data set and assignment after samples were shifted."""
 
     dataset: Dataset
     assignment: Assignment
@@ -130,9 +130,10 @@ def shift_clients(
 ) -> Int[ndarray, " samples"]:
     """Return, for every sample of a data set, the client whose shift it gets.
 
-    A client's sample gets the shift of that client. Audited held-out samples get the shifts of the
-    targets in turn, so that no shift distinguishes them from members. All other samples, including
-    the test part, get the shifts of all clients in turn.
+    - Training samples get the shift of their client.
+    - Audited held-out samples are divided equally among the targets, so that no shift distinguishes
+      them from members.
+    - All other samples, including the test part, are divided equally among all clients.
     """
     clients, rng = np.array(sorted(assignment.clients)), seeded_numpy(seed, "places")
     client_of_sample = np.empty(len(dataset), dtype=np.int64)
@@ -154,15 +155,17 @@ def apply_shift(
     *,
     seed: int,
 ) -> Shifted:
-    """Shift every sample like its client in ``client``; see :func:`shift_clients`.
+    """Apply to every sample the shift of its client.
+
+    ``client`` contains the client of each sample by id; see :func:`shift_clients`.
 
     Raises:
         BadInput: Samples are not images, or brightness would change standardised pixels.
     """
     if dataset.train.features.ndim != 4:
         raise BadInput(
-            f"the shift {shift.kind!r} is of images, but samples of {dataset.name!r} have shape "
-            f"{tuple(dataset.train.features.shape[1:])}; use a data set of images"
+            f"the shift {shift.kind!r} applies to images, but samples of {dataset.name!r} have "
+            f"shape {tuple(dataset.train.features.shape[1:])}; use a data set of images"
         )
     amounts = shift.amounts(minority_groups(len(assignment.clients), shift.minority), seed=seed)
     amount = torch.from_numpy(amounts[client]).to(torch.float32)
@@ -179,30 +182,33 @@ def apply_shift(
 
 
 def _shift_samples(samples: Samples, shift: Shift, amount: Float[Tensor, " all"]) -> Samples:
-    apply, features = SHIFTS[shift.kind], torch.empty_like(samples.features)
-    for part in chunks(len(samples), _IMAGES_AT_ONCE):
-        features[part] = apply(samples.features[part], amount[samples.ids[part]])
+    apply = SHIFTS[shift.kind]
+    features = torch.empty_like(samples.features)
+    for rows in chunks(len(samples), _IMAGES_AT_ONCE):
+        features[rows] = apply(samples.features[rows], amount[samples.ids[rows]])
     return replace(samples, features=features)
 
 
 class AttributeSplit(NamedTuple):
-    """Two sides of a data set: the minority with one value of an attribute, and all others.
+    """Division of a data set into samples with one value of an attribute, and all others.
 
-    ``minority`` is a mask of the samples by id, and ``value`` the minority's value.
+    Attributes:
+        is_minority: Mask of the samples with the value, by id.
+        value: The minority's value of the attribute.
     """
 
-    minority: Bool[Tensor, " samples"]
+    is_minority: Bool[Tensor, " samples"]
     value: str
 
 
 @dataclass(frozen=True)
-class BySide:
-    """Partition of each side's samples among that side's clients.
+class PartitionByAttribute:
+    """Partition of the majority's samples among its clients, and likewise for the minority.
 
     Counts have the classes of the majority, followed by the classes of the minority.
 
     Attributes:
-        scheme: Partition of one side's samples among its clients.
+        scheme: Partition of a group's samples among the clients of this group.
         group: For each client, 0 for the majority, 1 for the minority.
     """
 
@@ -210,12 +216,12 @@ class BySide:
     group: tuple[int, ...]
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Return the number of samples of each class and side for each client."""
+        """Return the number of samples of each group and class for each client."""
         quotas = np.zeros((clients, len(counts)), dtype=np.int64)
-        for side, classes in enumerate(np.split(np.arange(len(counts)), 2)):
-            side_clients = np.flatnonzero(np.array(self.group) == side)
-            side_quotas = self.scheme.quotas(counts[classes], len(side_clients), rng=rng)
-            quotas[np.ix_(side_clients, classes)] = side_quotas
+        for group, columns in enumerate(np.split(np.arange(len(counts)), 2)):
+            group_clients = np.flatnonzero(np.array(self.group) == group)
+            group_quotas = self.scheme.quotas(counts[columns], len(group_clients), rng=rng)
+            quotas[np.ix_(group_clients, columns)] = group_quotas
         return quotas
 
 
@@ -244,23 +250,22 @@ def split_by_attribute(dataset: Dataset, value: str = "") -> AttributeSplit:
     return AttributeSplit(dataset.group == number, names[number])
 
 
-def draw_by_side(
-    dataset: Dataset, sides: AttributeSplit, assign: Callable[[Dataset], Assignment]
-) -> Assignment:
-    """Assign a data set with a class for each pair of side and class, and restore the classes."""
-    return draw_by_code(dataset, sides.minority.long(), 2, assign)
-
-
 def draw_by_code(
     dataset: Dataset,
     code: Int[Tensor, " all"],
     codes: int,
-    assign: Callable[[Dataset], Assignment],
+    draw: Callable[[Dataset], Assignment],
 ) -> Assignment:
-    """Assign a data set with a class for each pair of code and class, and restore the classes.
+    """Draw an assignment with pairs of code and class in place of classes.
 
-    ``code`` is the code of each sample by id, such as its client. ``assign`` receives a data set
-    whose classes are ``classes * code + class``.
+    Draws and partitions then keep the proportions of every pair. The samples of the result have
+    their ordinary classes again.
+
+    Args:
+        dataset: Data set to draw from.
+        code: Code of each sample by id, such as its client or its group.
+        codes: Number of codes.
+        draw: Function that receives a data set whose classes are ``classes * code + class``.
     """
     classes = dataset.classes
 
@@ -271,26 +276,26 @@ def draw_by_code(
         return replace(samples, labels=samples.labels % classes)
 
     train, test = split_classes(dataset.train), split_classes(dataset.test)
-    split = assign(replace(dataset, train=train, test=test, classes=codes * classes))
-    clients = {client: merge_classes(samples) for client, samples in split.clients.items()}
-    audit = replace(split.audit, samples=merge_classes(split.audit.samples))
+    assignment = draw(replace(dataset, train=train, test=test, classes=codes * classes))
+    clients = {client: merge_classes(samples) for client, samples in assignment.clients.items()}
+    audit = replace(assignment.audit, samples=merge_classes(assignment.audit.samples))
     return Assignment(clients, audit)
 
 
-def assign_by_side(
-    sides: AttributeSplit,
+def assign_held_out(
+    split: AttributeSplit,
     group: Int[ndarray, " clients"],
-    ids: Int[ndarray, " asked"],
+    ids: Int[ndarray, " held_out"],
     *,
     rng: np.random.Generator,
-) -> Int[ndarray, " asked"]:
-    """Assign each held-out sample to a client of the same side, to all clients in turn.
+) -> Int[ndarray, " held_out"]:
+    """Divide held-out samples equally among the clients of their group.
 
     ``group`` is 1 for clients of the minority, and ``ids`` are the held-out samples.
     """
-    is_minority = sides.minority.numpy()[ids]
+    is_minority = split.is_minority.numpy()[ids]
     client = np.empty(len(ids), dtype=np.int64)
-    for side in (0, 1):
-        samples = rng.permutation(np.flatnonzero(is_minority == side))
-        client[samples] = np.resize(np.flatnonzero(group == side), len(samples))
+    for number in (0, 1):
+        samples = rng.permutation(np.flatnonzero(is_minority == number))
+        client[samples] = np.resize(np.flatnonzero(group == number), len(samples))
     return client

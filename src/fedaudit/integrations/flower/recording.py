@@ -418,7 +418,7 @@ def _read(name: str, reply: Message, seed: int) -> _Part:
     if not isinstance(arrays, dict):
         raise BadInput("it replies without a part of the audit")
     audit = join_audits([arrays], seed=seed)
-    clients = frozenset({*audit.owner.tolist(), *audit.panel.tolist()} - {NO_CLIENT})
+    clients = frozenset({*audit.owner.tolist(), *audit.fair_target.tolist()} - {NO_CLIENT})
     sender = client_of(reply)
     if sender is not None and clients != {number_of(sender)}:
         raise BadInput(

@@ -78,8 +78,8 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
     prefix = names[numbers[0]] if len(numbers) == 1 else settings.name
     sample = np.array([f"{prefix}-{number}" for number in range(len(audit))], dtype=object)
     per_sample = {"sample": sample, "owner": _names_of(names, audit.owner)}
-    if (audit.panel != NO_CLIENT).all():
-        per_sample["drawn_for"] = _names_of(names, audit.panel)
+    if (audit.fair_target != NO_CLIENT).all():
+        per_sample["drawn_for"] = _names_of(names, audit.fair_target)
     parts = [
         {
             "round": np.full(len(audit), round.index),
