@@ -60,17 +60,17 @@ def test_a_poisoned_upload_is_the_scaled_update_on_the_probes() -> None:
 
 def test_in_other_rounds_the_client_is_honest_bit_for_bit() -> None:
     training = LocalTraining(epochs=2, batch_size=5, lr=LR)
-    for ascends_to in (0.0, 5.0):
-        poison = PoisonedUpload(PROBES, frozenset({3}), ascends_to, strength=4.0)
+    for max_loss in (0.0, 5.0):
+        poison = PoisonedUpload(PROBES, frozenset({3}), max_loss, strength=4.0)
         honest = sent_by(UNDEFENDED, 2, training)
-        if not ascends_to:
+        if not max_loss:
             assert torch.equal(flat(sent_by(poison, 2, training)), flat(honest))
         # A defense with its own loss uses autograd, which differs in the last digits.
         torch.testing.assert_close(flat(sent_by(poison, 2, training)), flat(honest))
 
 
 def test_one_step_of_ascent_is_the_learning_rate_times_the_gradient() -> None:
-    poison = PoisonedUpload(PROBES, frozenset({1}), ascends_to=100.0)
+    poison = PoisonedUpload(PROBES, frozenset({1}), max_loss=100.0)
     moved = flat(sent_by(poison, 1, ONE_STEP))
     torch.testing.assert_close(moved, LR * gradient_of(PROBES), rtol=1e-4, atol=1e-6)
 
@@ -78,7 +78,7 @@ def test_one_step_of_ascent_is_the_learning_rate_times_the_gradient() -> None:
 def test_ascent_stops_at_the_loss_limit() -> None:
     losses = loss_of(MODEL.params, PROBES)
     middle = float(losses.median()) + 1e-4
-    poison = PoisonedUpload(PROBES, frozenset({1}), ascends_to=middle)
+    poison = PoisonedUpload(PROBES, frozenset({1}), max_loss=middle)
     below = losses < middle
     share = float(below.double().mean())
     wanted = LR * share * gradient_of(PROBES.take(below))
@@ -89,7 +89,7 @@ def test_ascent_stops_at_the_loss_limit() -> None:
 
 def test_an_ascent_of_any_length_stays_finite() -> None:
     long = LocalTraining(epochs=200, batch_size=100, lr=1.0)
-    poison = PoisonedUpload(PROBES, frozenset({1}), ascends_to=2 * math.log(3))
+    poison = PoisonedUpload(PROBES, frozenset({1}), max_loss=2 * math.log(3))
     moved = sent_by(poison, 1, long)
     after = {name: value + moved[name] for name, value in MODEL.params.items()}
     assert bool(flat(after).isfinite().all())
@@ -99,6 +99,6 @@ def test_an_ascent_of_any_length_stays_finite() -> None:
 def test_a_poison_states_whether_it_changes_the_loss() -> None:
     poison = PoisonedUpload(PROBES, frozenset({1}))
     assert not poison.acts_in("loss")
-    assert replace(poison, ascends_to=1.0).acts_in("loss")
+    assert replace(poison, max_loss=1.0).acts_in("loss")
     assert poison.acts_in("select")
     assert not poison.acts_in("gradient")

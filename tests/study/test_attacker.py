@@ -159,7 +159,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
         ({"audit": {"view": "final"}}, NotVisible, "has the view of a participant"),
         ({"attacker": {"client": 0}}, BadInput, "attacker.client is 0"),
         ({"attacker": {"client": 4}}, BadInput, "attacker.client is 4"),
-        ({"attacker": {"first": 6}}, BadInput, "until round 7, but training has 6 rounds"),
+        ({"attacker": {"first": 6}}, BadInput, "needs 7 rounds, but training has 6"),
         (
             {"training": {"rounds": 6, "participation": 0.5}},
             Unsupported,
@@ -174,7 +174,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
         (
             {"defense": {"name": "mixup", "options": {"alpha": 0.2}}},
             Unsupported,
-            "more than its update",
+            "also changes training",
         ),
         ({"canaries": {"count": 20, "length": 1.0}}, Unsupported, r"leave out \[canaries\]"),
         (

@@ -224,7 +224,7 @@ def test_a_study_without_canaries_keeps_its_identity() -> None:
         (
             {"canaries": {"count": 60, "length": 0.2}},
             BadInput,
-            "shorter updates do not test",
+            "would not test the longest updates",
         ),
         ({"defense": {}}, BadInput, "canaries.length"),
         (

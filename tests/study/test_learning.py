@@ -155,12 +155,12 @@ def test_attacks_learned_for_one_client_do_not_score_another() -> None:
     attack = replace(attack_named("seqmia"), signals=(signal,)).with_settings({"epochs": 20})
     run = replace(run, attacks={"one": attack})
     examples = {c: Examples({signal.name: cube(10 * c)}, is_member, c) for c in (0, 1)}
-    each = _fit_attacks(run, FitContext(no_federation), lambda: examples, {0: 0, 1: 1})
+    each = _fit_attacks(run, FitContext(no_federation), examples, {0: 0, 1: 1})
     for client in (0, 1):
         scores = each.attacks["one"].scores({signal.name: cube(99)}, client)
         assert auc_interval(scores.numpy(), is_member.numpy()).value > 0.95
     first = {0: examples[0]}
-    shared = _fit_attacks(run, FitContext(no_federation), lambda: first, {0: 0, 1: 0})
+    shared = _fit_attacks(run, FitContext(no_federation), first, {0: 0, 1: 0})
     wrong = shared.attacks["one"].scores({signal.name: cube(99)}, 1)
     assert auc_interval(wrong.numpy(), is_member.numpy()).value < 0.05
 

@@ -1,4 +1,7 @@
-"""Malicious client that sends poisoned updates in some rounds, configured by table [attacker]."""
+"""Malicious client that sends poisoned updates in some rounds.
+
+The table [attacker] of a study file configures it.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -37,39 +40,39 @@ class PoisonedUpload(Defense):
     Attributes:
         probes: Audited samples, with the labels that the client trains on.
         rounds: Poisoned rounds.
-        ascends_to: Loss up to which the client maximises the loss of each sample; 0 to minimise
-            the loss on wrong labels.
+        max_loss: Loss up to which the client maximises the loss of each sample; 0 to minimise the
+            loss on wrong labels.
         strength: Factor by which poisoned updates are multiplied.
 
     Source: Nasr et al. 2019, active attacks by gradient ascent; Mo et al. 2025 (FedPoisonMIA), for
         wrong labels.
     Differs: The ascent is the client's local training with the opposite sign, instead of one step
         with a separate learning rate. It leaves out samples whose loss is already high, so that the
-        loss stays finite. FedPoisonMIA also chooses updates that resemble honest ones, which is
-        left out, as no aggregation here detects outliers.
+        loss stays finite. FedPoisonMIA also chooses updates that resemble honest ones. This step is
+        left out, because no aggregation here detects outliers.
     """
 
     accepts: ClassVar[tuple[type, ...]] = (Update,)
 
     probes: Samples
     rounds: frozenset[int]
-    ascends_to: float = 0.0
+    max_loss: float = 0.0
     strength: float = 1.0
 
     def acts_in(self, hook: str) -> bool:
         """Return True if the defense acts in a hook; it changes the loss only for an ascent."""
-        return super().acts_in(hook) and (hook != "loss" or self.ascends_to > 0)
+        return super().acts_in(hook) and (hook != "loss" or self.max_loss > 0)
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Return the probes in poisoned rounds, and the client's samples in others."""
         return samples_on(self.probes, context.device) if context.round in self.rounds else data
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
-        """Return minus the loss, clamped where the ascent ends, in poisoned rounds."""
-        if not self.ascends_to or context.round not in self.rounds:
+        """Return the negative loss in poisoned rounds, to train by gradient ascent."""
+        if not self.max_loss or context.round not in self.rounds:
             return super().loss(outputs, batch, context)
         losses = context.received.architecture.loss(outputs, batch.y)
-        return -losses.clamp(max=self.ascends_to).mean()
+        return -losses.clamp(max=self.max_loss).mean()
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the update, multiplied by the strength in poisoned rounds."""
@@ -108,7 +111,7 @@ class Attacker(Extension):
 
     @classmethod
     def extra_rounds(cls, study: Study) -> set[int]:
-        """Return the poisoned rounds, and the last honest round after each of them."""
+        """Return each poisoned round, and the last honest round before the next poisoned one."""
         last_honest = _section(study).every - 1
         return {index + offset for index in poisoned_rounds(study) for offset in (0, last_honest)}
 
@@ -118,7 +121,7 @@ class Attacker(Extension):
         section = _section(run.study)
         if section.kind == "none":
             return run
-        return run.with_extension(_attacker(run, section, dataset.classes))
+        return run.with_extension(_create_attacker(run, section, dataset.classes))
 
     def extend_clients(self, clients: Participants) -> Participants:
         """Return all clients, of which the malicious one sends poisoned updates."""
@@ -143,14 +146,15 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
     Raises:
         BadInput: There are too few rounds for one poisoned round.
     """
-    section, last = _section(study), study.training.rounds
-    rounds = tuple(range(section.first, last - section.every + 2, section.every))
+    section, training_rounds = _section(study), study.training.rounds
+    # An attack compares each poisoned round with the honest rounds after it.
+    rounds = tuple(range(section.first, training_rounds - section.every + 2, section.every))
     if not rounds:
+        needed = section.first + section.every - 1
         raise BadInput(
-            f"attacker.first is {section.first} and attacker.every is {section.every}, so the "
-            f"first poisoned round needs honest rounds until round "
-            f"{section.first + section.every - 1}, but training has {last} rounds; raise "
-            f"{setting('training.rounds')}, or lower attacker.first or attacker.every"
+            f"with attacker.first = {section.first} and attacker.every = {section.every}, a "
+            f"malicious client needs {needed} rounds, but training has {training_rounds}; set "
+            f"{setting('training.rounds')} to {needed} or more"
         )
     return rounds
 
@@ -161,28 +165,33 @@ def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
             f"a malicious client has the view of a participant, but audit.view is {view.name!r}; "
             f"use the view {PARTICIPANT!r}"
         )
-    rounds, client = poisoned_rounds(study), study.malicious_client
+    rounds = poisoned_rounds(study)  # Raises for too few rounds.
     action = {
         "none": "trains honestly in all rounds",
         "mislabel": "trains on the audited samples with wrong labels",
         "ascent": "maximises the loss on the audited samples",
     }[section.kind]
-    listed = ", ".join(map(str, rounds[:2])) + (f", ... {rounds[-1]}" if len(rounds) > 2 else "")
-    when = "" if section.kind == "none" else f" in rounds {listed}, and sends the update"
-    factor = f" times {section.strength:g}" if when and section.strength != 1 else ""
+    if section.kind != "none":
+        listed = ", ".join(map(str, rounds[:2]))
+        if len(rounds) > 2:
+            listed += f", ... {rounds[-1]}"
+        action += f" in rounds {listed}, and sends the update"
+        if section.strength != 1:
+            action += f" times {section.strength:g}"
     return replace(
         with_resources(view, Sees.CHOOSES_UPLOAD),
-        description=f"{view.description}; it is client {client} and {action}{when}{factor}",
+        description=f"{view.description}; it is client {study.malicious_client} and {action}",
     )
 
 
-def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
-    study, algorithm = run.study, run.algorithm
+def _create_attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
+    study = run.study
     run.refuse_several_models("attacker")
     if study.task.name != "classification":
         raise Unsupported(
-            "a malicious client needs classes, for wrong labels or for the loss of guessing, but "
-            f"the task is {study.task.name!r}; use classification"
+            "a malicious client trains on wrong labels or up to the loss of guessing a class, but "
+            f"the task {study.task.name!r} has no classes; use classification, or leave out "
+            f"{table('attacker')}"
         )
     client = study.malicious_client
     defense = run.defenses.get(client)
@@ -190,9 +199,9 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
         defense.cancels or any(defense.acts_in(hook) for hook in TRAINING_HOOKS)
     ):
         raise Unsupported(
-            f"client {client} is malicious, but its defense changes more than its update; list "
-            f"only the other clients in {setting('defense.clients')}, or use a defense that only "
-            "changes updates, such as client-dp"
+            f"client {client} is malicious and trains differently, but its defense also changes "
+            f"training; list only the other clients in {setting('defense.clients')}, or use a "
+            "defense that only changes updates, such as client-dp"
         )
     if study.training.participation < 1:
         raise Unsupported(
@@ -206,17 +215,17 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
             f"{table('attacker')} adds a malicious client; leave out {table('canaries')} or "
             f"{table('attacker')}"
         )
-    rounds = frozenset(poisoned_rounds(study))
-    # Training hooks receive samples that are already converted to the model's data type.
-    net = algorithm.nets[0].initial(0)
-    probes = run.assignment.audit.samples
-    probes = probes.replace(features=in_model_dtype(probes.features, net))
+    # Training hooks receive samples in the model's data type, so the probes need it too.
+    samples = run.assignment.audit.samples
+    net = run.algorithm.nets[0].initial(0)
+    probes = samples.replace(features=in_model_dtype(samples.features, net))
+    max_loss = 0.0
     if section.kind == "ascent":
-        limit = _ASCENT_LIMIT * math.log(classes)
-        poison = PoisonedUpload(probes, rounds, limit, section.strength)
+        max_loss = _ASCENT_LIMIT * math.log(classes)
     else:
+        # A nonzero shift modulo the number of classes never gives the true label.
         rng = seeded(run.seed, "wrong labels")
         shift = torch.randint(1, classes, (len(probes),), generator=rng)
         probes = probes.replace(targets=(probes.labels + shift) % classes)
-        poison = PoisonedUpload(probes, rounds, strength=section.strength)
-    return Attacker(client, poison)
+    rounds = frozenset(poisoned_rounds(study))
+    return Attacker(client, PoisonedUpload(probes, rounds, max_loss, section.strength))

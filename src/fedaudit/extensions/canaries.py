@@ -64,16 +64,16 @@ class Canaries(Extension):
 
     Attributes:
         numbers: Client number of each canary.
-        sends: Whether each canary sends its direction, decided by a fair coin. The others send
-            zeros, with the same weight and noise.
+        sends: Whether each canary sends its direction, decided by a fair coin. Canaries that do not
+            send it send zeros, with the same weight and noise.
         length: Norm of the canaries' updates.
         seed: Seed of the directions.
-        size: Number of samples that determines a canary's weight in the average; that of the
-            largest client.
+        size: Number of samples of the largest client. It determines a canary's weight in the
+            average.
         claimed: Client-level epsilon that the defense claims for the released models, with the
             canaries' noise; None if it claims none.
         claimed_without: Claimed epsilon of the federation without canaries, which has less noise.
-        unclaimed: Reason why a defense makes no claim; empty otherwise.
+        unclaimed: Reason why the defense claims no epsilon; empty otherwise.
     """
 
     numbers: tuple[ClientId, ...]
@@ -90,7 +90,7 @@ class Canaries(Extension):
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         assert run.study.canaries is not None
-        extended = run.with_extension(_canaries(run, run.study.canaries))
+        extended = run.with_extension(_create_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
             if not set(extended.cohort(index)) & run.assignment.clients.keys():
                 raise BadInput(
@@ -147,79 +147,79 @@ class Canaries(Extension):
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return lower bounds on the client-level epsilon, the claim, and its control.
+        """Return lower bounds on the client-level epsilon, the claimed epsilon, and its control.
 
-        There is a bound for each run, and one from the canaries of all runs together, whose coins
-        are independent. Of separate bounds at 95 %, the largest of five would be wrong with a
-        probability of up to 23 %.
+        There is a bound for each run, and a bound from the canaries of all runs together. The
+        latter replaces the largest bound of single runs: of five bounds at 95 %, the largest would
+        be wrong with a probability of up to 23 %.
         """
-        measured = [_measured(run) for run in runs]
-        figures = [figure for m in measured for figure in _one_update([m], m.run.seed)]
-        if len(measured) > 1:
-            figures += _one_update(measured, None)
-        claims = [m.canaries.claimed for m in measured]
-        finite = [claim for claim in claims if claim is not None and math.isfinite(claim)]
-        checks = []
-        if finite:
-            bounds = _bounds(measured, _CLAIM_ERROR)
-            if len(bounds) > 1:
-                # The largest bound is compared with the claim, so the error is divided among them.
-                bounds = _bounds(measured, _CLAIM_ERROR / len(bounds))
-            best = max(bounds.values(), key=lambda bound: bound.value)
-            checks.append(
-                _claim_control(
-                    runs[0].run,
-                    "canary clients",
-                    "one client's whole contribution",
-                    best,
-                    max(finite),
-                )
-            )
-        return Conclusion(figures, checks)
+        statistics = [_read(measured) for measured in runs]
+        figures = []
+        for one_run in statistics:
+            figures += _estimates([one_run], one_run.run.seed)
+        if len(statistics) > 1:
+            figures += _estimates(statistics, None)
+        claims = [one_run.canaries.claimed for one_run in statistics]
+        finite_claims = [claim for claim in claims if claim is not None and math.isfinite(claim)]
+        if not finite_claims:
+            return Conclusion(figures)
+        bounds = _bounds(statistics, _CLAIM_ERROR)
+        if len(bounds) > 1:
+            # The largest bound is compared with the claim, so the bounds share the error level.
+            bounds = _bounds(statistics, _CLAIM_ERROR / len(bounds))
+        control = _claim_control(
+            runs[0].run,
+            "canary clients",
+            "one client's whole contribution",
+            max(bounds.values(), key=lambda bound: bound.value),
+            max(finite_claims),
+        )
+        return Conclusion(figures, [control])
 
     def untested(self) -> str:
         return "The federation without its canary clients, which add noise to every model."
 
 
-def _canaries(run: Setup, section: CanariesSection) -> Canaries:
+def _create_canaries(run: Setup, section: CanariesSection) -> Canaries:
     study, seed, sizes = run.study, run.seed, run.assignment.sizes
-    algorithm, defenses = run.algorithm, run.defenses
     run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
             f"audit.merge is {list(study.audit.merge)}, but canary clients measure how well single "
             f"clients are hidden; leave out audit.merge or {table('canaries')}"
         )
-    private = client_dp_of(defenses)
-    if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
+    defense = client_dp_of(run.defenses)
+    if run.defenses and (defense is None or len(run.defenses) != len(sizes)):
         raise Unsupported(
             "canary clients measure the effect of clipping and noise that all clients use; "
             'use the defense "client-dp" for all clients, or no defense'
         )
-    length = section.length or (private.clip if private else 0.0)
+    length = section.length or (defense.clip if defense else 0.0)
     if not 0 < length < math.inf:
         raise BadInput(
-            f"canaries.length is {section.length:g}, and there is no defense whose clipping norm "
-            "could be used; set it to the norm of the canaries' updates"
+            f"canaries.length is {section.length:g}, and no defense has a clipping norm that could "
+            "replace it; set canaries.length to a positive norm of the canaries' updates"
         )
-    if private is not None and length < private.clip:
+    if defense is not None and length < defense.clip:
         raise BadInput(
-            f"canaries.length is {length:g} and the clipping norm is {private.clip:g}: shorter "
-            "updates do not test the privacy of the longest updates; leave out canaries.length, or "
-            "set it to the clipping norm"
+            f"canaries.length is {length:g}, which is less than the clipping norm "
+            f"{defense.clip:g}, so canaries would not test the longest updates; leave out "
+            "canaries.length to use the clipping norm"
         )
     sends = seeded_numpy(seed, "canary coins").random(section.count) < 0.5
     if sends.all() or not sends.any():
         raise BadInput(
-            f"with seed {seed}, all {section.count} canaries send their direction, or none of them "
-            "does; raise canaries.count, or use another seed"
+            f"with seed {seed}, {'all' if sends.all() else 'none'} of the {section.count} canaries "
+            "send their direction, so there is nothing to compare; raise canaries.count, or use "
+            "another seed"
         )
     size = max(sizes.values())
-    numbers = tuple(range(study.partition.clients, study.partition.clients + section.count))
+    first = study.partition.clients
+    numbers = tuple(range(first, first + section.count))
     canaries = Canaries(numbers, sends, length, seed_for(seed, "canaries"), size)
-    if private is None:
+    if defense is None:
         return canaries
-    if any(net.initial(0).buffers for net in algorithm.nets):
+    if any(net.initial(0).buffers for net in run.algorithm.nets):
         return replace(
             canaries,
             unclaimed="the network has buffers (batch normalisation), which clients send unclipped "
@@ -228,13 +228,13 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     all_sizes = {**sizes, **dict.fromkeys(numbers, size)}
     return replace(
         canaries,
-        claimed=_claimed_epsilon(study, seed, all_sizes, private),
-        claimed_without=_claimed_epsilon(study, seed, sizes, private),
+        claimed=_claimed_epsilon(study, seed, all_sizes, defense),
+        claimed_without=_claimed_epsilon(study, seed, sizes, defense),
     )
 
 
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
-    """Return the "client-dp" defense if all clients use the same one, or None."""
+    """Return the "client-dp" defense if all defended clients use the same one, or None."""
     if not defenses:
         return None
     from fedaudit.defenses.clip import ClientDP  # imported here: it also imports all defenses
@@ -245,7 +245,7 @@ def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
 
 
 def _claimed_epsilon(
-    study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP"
+    study: Study, seed: int, sizes: Mapping[ClientId, int], defense: "ClientDP"
 ) -> float:
     """Return the client-level epsilon for an adversary that sees every global model.
 
@@ -261,11 +261,11 @@ def _claimed_epsilon(
         noise = math.sqrt(sum(sizes[client] ** 2 for client in cohort)) / largest
         least_noise = min(least_noise, noise)
     return gaussian_mechanism_epsilon(
-        private.noise_multiplier * least_noise, study.training.rounds, delta=FORMAL_DELTA
+        defense.noise_multiplier * least_noise, study.training.rounds, delta=FORMAL_DELTA
     )
 
 
-class _Measured(NamedTuple):
+class _RunStatistics(NamedTuple):
     """Canary clients of a run, and the statistic of each canary."""
 
     run: Setup
@@ -273,64 +273,63 @@ class _Measured(NamedTuple):
     statistics: Float[ndarray, " canaries"]
 
 
-def _measured(measured: MeasuredRun) -> _Measured:
+def _read(measured: MeasuredRun) -> _RunStatistics:
     canaries = measured.extension(Canaries)
     tensors = measured.load_tensors(CANARIES_FILE, {"z": (len(canaries.numbers),)})
-    return _Measured(measured.run, canaries, tensors["z"].numpy())
+    return _RunStatistics(measured.run, canaries, tensors["z"].numpy())
 
 
-def _bounds(runs: Sequence[_Measured], alpha: float) -> dict[str, EpsilonBound]:
+def _bounds(runs: Sequence[_RunStatistics], alpha: float) -> dict[str, EpsilonBound]:
     """Return the bounds from the canaries of all runs together, by the name of the metric."""
-    one_run, mean_only = canary_bounds(
+    distribution_free, if_gaussian = canary_bounds(
         np.concatenate([run.statistics for run in runs]),
         np.concatenate([run.canaries.sends for run in runs]),
         delta=FORMAL_DELTA,
         alpha=alpha,
         every_round=runs[0].run.study.training.participation == 1,
     )
-    return {CLIENT_EPSILON: one_run} | (
-        {} if mean_only is None else {CLIENT_EPSILON_IF_GAUSSIAN: mean_only}
-    )
+    bounds = {CLIENT_EPSILON: distribution_free}
+    if if_gaussian is not None:
+        bounds[CLIENT_EPSILON_IF_GAUSSIAN] = if_gaussian
+    return bounds
 
 
-def _one_update(runs: Sequence[_Measured], seed: int | None) -> list[Estimate]:
-    first, canaries = runs[0].run, [run.canaries for run in runs]
-    members = sum(int(c.sends.sum()) for c in canaries)
-    figure = partial(
+def _estimates(runs: Sequence[_RunStatistics], seed: int | None) -> list[Estimate]:
+    """Return the estimates of one run, or of all runs together if ``seed`` is None."""
+    setup, canaries = runs[0].run, [run.canaries for run in runs]
+    n_members = sum(int(c.sends.sum()) for c in canaries)
+    estimate = partial(
         Estimate,
-        defense=first.study.defense.label,
-        view=first.view.name,
+        defense=setup.study.defense.label,
+        view=setup.view.name,
         contrast="unseen",
         seed=seed,
-        n_members=members,
-        n_nonmembers=sum(len(c.numbers) for c in canaries) - members,
+        n_members=n_members,
+        n_nonmembers=sum(len(c.numbers) for c in canaries) - n_members,
     )
-    figures = [
-        figure(metric=name, **bound._asdict(), note=_ONE_UPDATE)
+    estimates = [
+        estimate(metric=name, **bound._asdict(), note=_ONE_UPDATE)
         for name, bound in _bounds(runs, 0.05).items()
     ]
     claims = {
         CLAIMED_CLIENT_EPSILON: [c.claimed for c in canaries],
         CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES: [c.claimed_without for c in canaries],
     }
+    note = f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by sampling"
+    unclaimed = canaries[0].unclaimed
     for metric, values in claims.items():
         claimed = [value for value in values if value is not None]
-        if claimed or canaries[0].unclaimed:
-            figures.append(
-                formal_epsilon(
-                    partial(figure, metric=metric),
-                    max(claimed, default=math.inf),
-                    f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
-                    "sampling",
-                    canaries[0].unclaimed,
-                )
-            )
-    return figures
+        if claimed or unclaimed:
+            largest = max(claimed, default=math.inf)
+            claim = formal_epsilon(partial(estimate, metric=metric), largest, note, unclaimed)
+            estimates.append(claim)
+    return estimates
 
 
 def _claim_control(
     run: Setup, canaries: str, unit: str, best: EpsilonBound, claimed: float, attack: str = ""
 ) -> ControlResult:
+    """Return the control that fails if a lower bound exceeds the claimed epsilon."""
     return ControlResult(
         control="claimed epsilon",
         defense=run.study.defense.label,
@@ -352,27 +351,30 @@ class CanaryRecords(Extension):
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return bounds that need an assumption, and the control of the claimed epsilon."""
         setups = [measured.run for measured in runs]
-        attacked = list(_attacked(setups, scores))
-        claims = {figure.metric: figure.value for figure in formal_epsilons(setups)}
+        coins_by_attack = list(_coins_by_attack(setups, scores))
+        figures = []
+        for coins in coins_by_attack:
+            figures += _record_bounds(coins, len(coins_by_attack))
+        claims = {claim.metric: claim.value for claim in formal_epsilons(setups)}
         claimed = claims.get(FORMAL_EPSILON)
-        return Conclusion(
-            figures=[f for coins in attacked for f in _record_bounds(coins, len(attacked))],
-            checks=[] if claimed is None or not attacked else [_records_checked(attacked, claimed)],
-        )
+        if claimed is None or not coins_by_attack:
+            return Conclusion(figures)
+        return Conclusion(figures, [_record_control(coins_by_attack, claimed)])
 
     def untested(self) -> str:
         return "Ordinary samples, which leak less than the audited canary records."
 
 
-def _attacked(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
+def _coins_by_attack(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
+    """Yield the scores of canary records of each attack, target and run."""
     for run in runs:
         for target in run.study.audit.targets:
             truth = target_truth(run, target)
             for name in run.on_membership:
-                of_attack = scores.get((run.seed, target, name))
-                if of_attack is None:
+                attack_scores = scores.get((run.seed, target, name))
+                if attack_scores is None:
                     continue
-                coins = coin_scores(run, name, of_attack, truth)
+                coins = coin_scores(run, name, attack_scores, truth)
                 if coins is not None:
                     yield coins
 
@@ -381,13 +383,15 @@ _ASSUMPTIONS = {
     EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
     EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
 }
-"""Name and assumption of each bound that needs an assumption."""
+"""Method and assumption of each bound that needs an assumption, by the name of the metric."""
 
 
 def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
     """Return the bounds on epsilon that need an assumption.
 
-    Each bound has the error level divided by the number of bounds of its kind.
+    Args:
+        coins: Scores of one attack.
+        family: Number of bounds with the same assumption. They share the study's error level.
     """
     figures = coins.run.study.figures
     if figures.evaluation == "redraw":
@@ -415,17 +419,23 @@ def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
     ]
 
 
-def _records_checked(attacked: Sequence[CoinScores], claimed: float) -> ControlResult:
-    control = partial(_claim_control, attacked[0].run, "canary records", "one sample")
-    refusals = [one_sided_coins(coins.is_member) for coins in attacked]
-    usable = [coins for coins, refusal in zip(attacked, refusals, strict=True) if not refusal]
-    if not usable:
+def _record_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> ControlResult:
+    """Return the control that compares the largest bound of all attacks with the claim."""
+    control = partial(_claim_control, coins_by_attack[0].run, "canary records", "one sample")
+    bounds = []
+    for coins in coins_by_attack:
+        if not one_sided_coins(coins.is_member):
+            bound = one_run_epsilon(
+                coins.scores,
+                coins.is_member,
+                guesses=coins.guesses,
+                delta=FORMAL_DELTA,
+                alpha=_CLAIM_ERROR / len(coins_by_attack),
+            )
+            bounds.append((bound, coins.attack))
+    if not bounds:
+        refusal = one_sided_coins(coins_by_attack[0].is_member)
         refused = control(EpsilonBound(0.0, 0.0, ""), claimed)
-        return refused.model_copy(update={"passed": None, "note": f"refused: {refusals[0]}"})
-    error = {"delta": FORMAL_DELTA, "alpha": _CLAIM_ERROR / len(attacked)}
-    bounds = [
-        (one_run_epsilon(c.scores, c.is_member, guesses=c.guesses, **error), c.attack)
-        for c in usable
-    ]
+        return refused.model_copy(update={"passed": None, "note": f"refused: {refusal}"})
     best, attack = max(bounds, key=lambda pair: (pair[0].value, pair[1], pair[0].method))
     return control(best, claimed, f"{attack}; ")

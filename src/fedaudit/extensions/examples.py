@@ -3,9 +3,8 @@
 This module also builds the adversary's federations for the table [references].
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, NamedTuple, cast
 
 import torch
@@ -66,7 +65,7 @@ def additional_study(
         audit: Settings of the table [audit] that differ from those of the run.
         changes: Other settings that differ from those of the run.
     """
-    # The seed is larger than any seed in a study, so that no run has the same random choices.
+    # Larger than any seed of a study, so that no run repeats these random choices.
     seed = _LARGEST_SEED + 1 + seed_for(run.seed, name) % _LARGEST_SEED
     section = run.study.audit.model_copy(update={"keep": "signals", **audit})
     update = {**dict.fromkeys(OPTIONAL), "seeds": (seed,), "audit": section, **changes}
@@ -91,8 +90,8 @@ class FederationPlan(NamedTuple):
 
     Attributes:
         defense: Defenses of the federation's clients.
-        representative: For each audited client, the federation's client that represents it: the
-            one with the number of the first audited client that has an equal defense.
+        representative: Maps each audited client to the federation's client that represents it. Its
+            number is that of the first audited client with an equal defense.
         undefended: Audited clients with a defense that the federation does not use.
     """
 
@@ -138,7 +137,7 @@ class AdversaryFederations(Extension):
     federations: tuple[Setup, ...] = ()
 
     attacks: ClassVar[str]
-    """Attacks that use these models, as the first words of the sentence in :meth:`untested`."""
+    """Subject of the sentence that :meth:`untested` returns: attacks that use these models."""
 
     @property
     def knows_defense(self) -> bool:
@@ -207,24 +206,28 @@ class Shadow(AdversaryFederations, ExampleSource):
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
         """Fit every attack that learns, on shadow samples whose membership was drawn at random."""
-        return _fit_attacks(
-            run, context, partial(self._examples, context), self.plan.representative
-        )
+        if not _learning_attacks(run):
+            return run
+        return _fit_attacks(run, context, self._examples(context), self.plan.representative)
 
     def _examples(self, context: FitContext) -> dict[ClientId, Examples]:
         (shadow,) = self.federations
-        stored = context.measure(
+        stored_rounds = context.measure(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
         )
-        cubes = stacked(part.measured for part in stored)
+        measurements = stacked(stored.measured for stored in stored_rounds)
         targets, audit = shadow.study.audit.targets, shadow.assignment.audit
         examples = {}
         for target in targets:
             is_member = torch.from_numpy(origin_of(shadow, target) == Origin.MEMBER)
-            # Samples that were drawn for different clients may have different distributions.
-            drawn = torch.from_numpy(audit.drawn_with(target)) | (len(targets) == 1)
-            measured = {n: replace(m, values=m.values[:, :, drawn]) for n, m in cubes.items()}
-            examples[target] = Examples(measured, is_member[drawn], target)
+            # Each client learns only from samples that were drawn for it, because samples that were
+            # drawn for other clients may have another distribution.
+            is_used = torch.from_numpy(audit.drawn_with(target)) | (len(targets) == 1)
+            measured = {
+                signal: replace(values, values=values.values[:, :, is_used])
+                for signal, values in measurements.items()
+            }
+            examples[target] = Examples(measured, is_member[is_used], target)
         return examples
 
 
@@ -257,25 +260,29 @@ class KnownSplit(ExampleSource):
         write_measured(create_subfolder(run.folder, KNOWN), measured, {"run": notes["run"]})
 
     def missing_signals(self, run: Setup) -> list[str]:
-        measured = signal_names(unlinked_path(run.folder, KNOWN))
-        return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
+        present = signal_names(unlinked_path(run.folder, KNOWN))
+        return [signal.name for signal in _learned_signals(run) if signal.name not in present]
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
         """Fit every attack that learns, on the known samples."""
+        if not _learning_attacks(run):
+            return run
         client = self.known.client
-        examples = partial(self._examples, run)
-        return _fit_attacks(run, context, examples, dict.fromkeys(run.study.audit.targets, client))
+        examples = Examples(stacked(self._read_rounds(run)), self.known.is_member, client)
+        representative = dict.fromkeys(run.study.audit.targets, client)
+        return _fit_attacks(run, context, {client: examples}, representative)
 
-    def _examples(self, run: Setup) -> dict[ClientId, Examples]:
+    def _read_rounds(self, run: Setup) -> list[MeasuredRound]:
+        """Return the measured rounds of the known samples from the run's folder."""
         folder = run.folder
-        stored = measured_rounds_in(unlinked_path(folder, KNOWN))
-        rounds: list[MeasuredRound] = [part.measured for part in stored]
+        stored_rounds = measured_rounds_in(unlinked_path(folder, KNOWN))
+        rounds = [stored.measured for stored in stored_rounds]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
             raise BadInput(
                 f"{folder / KNOWN} does not contain all measured rounds of the samples from which "
                 "attacks learn; run the study again in another folder"
             )
-        keys = {part.notes.get("run") for part in (*stored, *measured_rounds_in(folder))}
+        keys = {s.notes.get("run") for s in (*stored_rounds, *measured_rounds_in(folder))}
         if len(keys) > 1:
             raise Damaged(
                 f"{folder / KNOWN} belongs to another run; delete {folder} and run the study again"
@@ -287,41 +294,51 @@ class KnownSplit(ExampleSource):
                     f"the measured round {measured.index} in {folder / KNOWN} is damaged: {fault}; "
                     f"delete {folder} and run the study again"
                 )
-        client = self.known.client
-        return {client: Examples(stacked(rounds), self.known.is_member, client)}
+        return rounds
+
+
+def _learning_attacks(run: Setup) -> dict[str, Attack]:
+    return {name: attack for name, attack in run.attacks.items() if attack.learns}
 
 
 def _learned_signals(run: Setup) -> tuple[Signal, ...]:
-    by_name = {s.name: s for a in run.attacks.values() if a.learns for s in a.signals}
-    return tuple(by_name.values())
+    """Return the signals of attacks that learn, without repetition."""
+    signals = (signal for attack in _learning_attacks(run).values() for signal in attack.signals)
+    return tuple({signal.name: signal for signal in signals}.values())
 
 
 def _fit_attacks(
     run: Setup,
     context: FitContext,
-    source: Callable[[], Mapping[ClientId, Examples]],
+    examples: Mapping[ClientId, Examples],
     representative: Mapping[ClientId, ClientId],
 ) -> Setup:
-    """Return the run with fitted attacks, which learn from the representative of each client."""
-    learning = [name for name, attack in run.attacks.items() if attack.learns]
-    if not learning:
-        return run
-    examples, attacks = source(), dict(run.attacks)
+    """Return the run with fitted attacks.
+
+    Args:
+        run: The audited run.
+        context: Callback for progress.
+        examples: Training examples by client.
+        representative: Maps each audited client to the client from whose examples an attack on it
+            learns.
+    """
+    learning = _learning_attacks(run)
+    fitted_attacks = dict(run.attacks)
     phase = f"seed {run.seed}: attacks learn"
-    for index, name in enumerate(learning):
+    for index, (name, attack) in enumerate(learning.items()):
         context.progress(phase, index, len(learning))
         seed = seed_for(run.seed, "learning", name)
         by_client = {
-            client: attacks[name].fitted(part.measured, part.is_member, part.target, seed)
-            for client, part in examples.items()
+            client: attack.fitted(samples.measured, samples.is_member, samples.target, seed)
+            for client, samples in examples.items()
         }
-        first, *others = by_client.values()
-        if others:
+        fitted = next(iter(by_client.values()))
+        if len(by_client) > 1:
             rules = {t: cast(Rule, by_client[client].rule) for t, client in representative.items()}
-            first = replace(first, rule=PerClient(rules))
-        attacks[name] = first
+            fitted = replace(fitted, rule=PerClient(rules))
+        fitted_attacks[name] = fitted
     context.progress(phase, len(learning), len(learning))
-    return replace(run, attacks=attacks)
+    return replace(run, attacks=fitted_attacks)
 
 
 def _clients(clients: tuple[ClientId, ...]) -> str:
@@ -333,7 +350,7 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
             "a known split compares samples of one client with held-out samples, but "
-            f"{table('shift')} makes these differ, so attacks would learn the shift; set "
+            f"{table('shift')} makes their features differ, so attacks would learn the shift; set "
             'shadow.mode to "federation"'
         )
     audit = run.study.audit
@@ -360,16 +377,17 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
 
 
 def _shadow(run: Setup, section: ShadowSection, dataset: Dataset) -> Shadow:
-    audit, target = run.study.audit, run.study.audit.targets[0]
-    default = audit.samples if audit.draw == "fair" else 2 * run.assignment.sizes[target]
+    audit = run.study.audit
+    is_fair = audit.draw == "fair"
+    default_size = audit.samples if is_fair else 2 * run.assignment.sizes[audit.targets[0]]
     plan = FederationPlan.of(run, section.defense)
     federation = adversary_federation(
         run,
         dataset,
         plan,
         name=_SHADOW,
-        audited=section.fair or default,
-        attacks={name: attack for name, attack in run.attacks.items() if attack.learns},
+        samples=section.fair or default_size,
+        attacks=_learning_attacks(run),
     )
     assignment = exclude_held_out(federation.assignment, federation.holdout)
     return Shadow(plan, (replace(federation, assignment=assignment),))
@@ -381,28 +399,34 @@ def adversary_federation(
     plan: FederationPlan,
     *,
     name: str,
-    audited: int,
+    samples: int,
     attacks: Mapping[str, Attack],
 ) -> Setup:
     """Return a federation that the adversary trains on data that the run does not use.
 
-    All of its clients train, so that coalitions work as in the run. Its random choices have a
-    separate seed, so that the adversary does not know the random choices of audited clients.
+    All of its clients train, because the clients of a coalition need each other. It has a separate
+    seed, because the adversary does not know the random choices of audited clients.
 
     Args:
         run: The audited run.
         dataset: The run's data without a shift.
         plan: Defenses of the federation's clients.
         name: Name of the federation, which determines its seed.
-        audited: Number of samples for each representing client that a fair draw divides among
-            clients.
+        samples: Number of audited samples for each client that represents audited clients.
         attacks: Attacks whose signals are measured.
 
     Raises:
         BadInput: The run leaves too few samples.
     """
-    audit = {"draw": "fair", "targets": plan.targets, "samples": audited, "options": {}}
-    audit |= dict.fromkeys(("extra_other", "extra_unseen", "sources"), 0)
+    audit = {
+        "draw": "fair",
+        "targets": plan.targets,
+        "samples": samples,
+        "options": {},
+        "extra_other": 0,
+        "extra_unseen": 0,
+        "sources": 0,
+    }
     study = additional_study(run, name, audit, defense=plan.defense, server=ServerSection())
     assert run.parts is not None
     partition, seed = run.parts.partition, study.seeds[0]
@@ -412,7 +436,7 @@ def adversary_federation(
     data = shifted_groups(study, dataset, assignment, seed)
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir):
-        # The run's server may have samples on which this federation trains.
+        # The run's server may have samples on which this federation trains, so draw other ones.
         algorithm = replace(
             algorithm, risk=server_risk(study, data, seed, other_assignment=run.assignment)
         )

@@ -30,7 +30,7 @@ class References(AdversaryFederations):
     """Reference federations of a run, whose models calibrate the scores of attacks.
 
     Attributes:
-        attacked: Number of attacked samples. In measurements, they come before tuning samples.
+        attacked: Number of attacked samples. In measurements, tuning samples follow after them.
     """
 
     attacked: int = field(kw_only=True)
@@ -49,27 +49,28 @@ class References(AdversaryFederations):
         If too few samples remain for reference federations, attacks of the default set that need
         them are removed from the run.
         """
-        names = [name for name, attack in run.attacks.items() if attack.needs_references]
-        if not names or not _has_references(run.study, run.view):
+        attacks = _calibrated_attacks(run)
+        if not attacks or not _has_references(run.study, run.view):
             return run
         section = run.study.references or ReferencesSection()
-        masks = _draw_training_sets(section, run.assignment.audit, run.seed)
+        training_sets = _draw_training_sets(section, run.assignment.audit, run.seed)
         try:
             plan = FederationPlan.of(run, section.defense)
             federations = tuple(
-                _reference(run, dataset, plan, n, mask) for n, mask in enumerate(masks)
+                _reference(run, dataset, plan, index, trained_on)
+                for index, trained_on in enumerate(training_sets)
             )
             if not section.online and section.count > 1:
-                federations = _with_tuning(federations)
+                federations = _with_tuning_samples(federations)
         except BadInput as error:
-            reason = f"no reference federation is possible: {error}"
+            refusal = f"no reference federation is possible: {error}"
             if run.study.attacks or run.study.references is not None:
-                raise BadInput(reason) from error
-            return run.without_attacks(dict.fromkeys(names, reason))
+                raise BadInput(refusal) from error
+            return run.without_attacks(dict.fromkeys(attacks, refusal))
         references = cls(plan, federations, attacked=len(run.assignment.audit))
-        return references._drop_attacks(run).with_extension(references)
+        return references._without_unsupported_attacks(run).with_extension(references)
 
-    def _drop_attacks(self, run: Setup) -> Setup:
+    def _without_unsupported_attacks(self, run: Setup) -> Setup:
         """Return the run without attacks of the default set that need more references."""
         refused = {}
         for name, attack in run.attacks.items():
@@ -102,29 +103,37 @@ class References(AdversaryFederations):
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
         """Train and measure the reference federations, and pass the measurements to attacks."""
-        attacks = {name: attack for name, attack in run.attacks.items() if attack.needs_references}
+        attacks = _calibrated_attacks(run)
         if not attacks:
             return run
         count = len(self.federations)
-        cubes = [
-            stacked(
-                stored.measured
-                for stored in context.measure(
-                    reference, f"reference federation {n} of {count}", None
-                )
+        measurements = []
+        for number, reference in enumerate(self.federations, 1):
+            description = f"reference federation {number} of {count}"
+            rounds = context.measure(reference, description, None)
+            measurements.append(stacked(stored.measured for stored in rounds))
+        fitted = {
+            name: attack.with_references(
+                measurements,
+                self.plan.targets[0],
+                self._trained_on,
+                self.plan.representative,
+                self._owners,
             )
-            for n, reference in enumerate(self.federations, 1)
-        ]
-        target = self.federations[0].study.audit.targets[0]
-        references = cubes, target, self._trained_on, self.plan.representative, self._owners
-        fitted = {name: attack.with_references(*references) for name, attack in attacks.items()}
+            for name, attack in attacks.items()
+        }
         return replace(run, attacks={**run.attacks, **fitted})
+
+
+def _calibrated_attacks(run: Setup) -> dict[str, Attack]:
+    return {name: attack for name, attack in run.attacks.items() if attack.needs_references}
 
 
 def _has_references(study: Study, view: View) -> bool:
     """Return True if a study requests references, or if the view shows no client's update.
 
-    Without updates, most attacks that need no references have no signal.
+    Without updates, most attacks that need no references have no signal, so references are trained
+    by default.
     """
     is_requested = study.references is not None or bool(study.attacks)
     return is_requested or Sees.UPLOADS not in view.offers
@@ -135,17 +144,18 @@ def _draw_training_sets(
 ) -> Bool[ndarray, "references samples"]:
     """Draw the audited samples that each reference federation trains on.
 
-    Offline references train on no audited sample. Each audited sample is trained on by half of the
-    online references.
+    Offline references train on no audited sample. Half of the online references train on each
+    audited sample. If audited units are people, all samples of a person are in the same half.
     """
     if not section.online:
         return np.zeros((section.count, len(audit)), dtype=bool)
     unit = np.arange(len(audit))
     if audit.subject is not None:
         unit = np.unique(audit.subject, return_inverse=True)[1]
-    drawn = seeded_numpy(seed, "reference halves").random((section.count, int(unit.max()) + 1))
-    half: Bool[ndarray, "references units"] = drawn.argsort(0).argsort(0) < section.count // 2
-    return half[:, unit]
+    keys = seeded_numpy(seed, "reference halves").random((section.count, int(unit.max()) + 1))
+    rank = keys.argsort(0).argsort(0)
+    in_half: Bool[ndarray, "references units"] = rank < section.count // 2
+    return in_half[:, unit]
 
 
 def _reference(
@@ -155,72 +165,84 @@ def _reference(
     index: int,
     trained_on: Bool[ndarray, " samples"],
 ) -> Setup:
-    # Few audited samples leave more samples for the clients' training.
+    """Return one reference federation, whose audit set consists of the run's audited samples."""
     reference = adversary_federation(
         run,
         dataset,
         plan,
         name=f"reference {index}",
-        audited=_FEWEST_AUDITED,
-        attacks={name: attack for name, attack in run.attacks.items() if attack.needs_references},
+        samples=_UNUSED_SAMPLES,
+        attacks=_calibrated_attacks(run),
     )
     samples = run.assignment.audit.samples
-    clients, owner = _with_audited(
+    clients, owner = _insert_audited_samples(
         reference.assignment, samples, trained_on, seed_for(reference.seed, "references")
     )
-    panel = np.full(len(samples), NO_CLIENT, dtype=np.int64)
-    assignment = Assignment(
-        clients, AuditSet(samples, owner, panel), reference.assignment.reported_sizes
-    )
+    audit = AuditSet(samples, owner, fair_target=_no_clients(len(samples)))
+    assignment = Assignment(clients, audit, reference.assignment.reported_sizes)
     return replace(reference, assignment=exclude_held_out(assignment, reference.holdout))
 
 
-_FEWEST_AUDITED = 4
-"""Number of audited samples of a reference federation, which are not used."""
-_TUNING = 100
+_UNUSED_SAMPLES = 4
+"""Number of samples that a draw assigns to the audit set of a reference federation.
+
+The run's audited samples replace them. A small number leaves more samples for training.
+"""
+_N_TUNING_SAMPLES = 100
 """Number of tuning samples per audited client of each reference that is used for tuning."""
 
 
-def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
+def _no_clients(count: int) -> Int[ndarray, " _"]:
+    return np.full(count, NO_CLIENT, dtype=np.int64)
+
+
+def _with_tuning_samples(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     """Add tuning samples: training samples of some references, measured in all references.
 
-    The adversary knows which reference trained on each of these samples. Therefore, one reference
-    can be the target on which an attack is tuned, with the other ones as its references.
+    The adversary knows which reference trained on each tuning sample. Therefore, an attack can be
+    tuned with one reference as the target and the other references as its references.
     """
-    parts = []
+    drawn = []
     for reference in references[:MAX_TUNED]:
         rng = seeded_numpy(reference.seed, "tuning")
         for client in reference.study.audit.targets:
             data = reference.assignment.clients[client]
-            parts.append(data.take(torch.from_numpy(rng.permutation(len(data))[:_TUNING])))
-    samples = Samples.joined(*parts)
-    first = np.unique(samples.ids.numpy(), return_index=True)[1]
-    samples = samples.take(torch.from_numpy(np.sort(first)))
-    return tuple(_also_measured_on(reference, samples) for reference in references)
+            positions = rng.permutation(len(data))[:_N_TUNING_SAMPLES]
+            drawn.append(data.take(torch.from_numpy(positions)))
+    samples = Samples.joined(*drawn)
+    first_positions = np.unique(samples.ids.numpy(), return_index=True)[1]
+    samples = samples.take(torch.from_numpy(np.sort(first_positions)))
+    return tuple(_extend_audit_set(reference, samples) for reference in references)
 
 
-def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
+def _extend_audit_set(reference: Setup, samples: Samples) -> Setup:
     """Return a reference federation with further samples in its audit set."""
-    owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
-    for client, trained_on in training_samples(
-        reference.assignment.clients, reference.holdout
-    ).items():
+    owner = _no_clients(len(samples))
+    training_sets = training_samples(reference.assignment.clients, reference.holdout)
+    for client, trained_on in training_sets.items():
         owner[np.isin(samples.ids.numpy(), trained_on.ids.numpy())] = client
     audit = reference.assignment.audit
     extended = AuditSet(
         Samples.joined(audit.samples, samples),
         np.concatenate([audit.owner, owner]),
-        np.concatenate([audit.fair_target, np.full(len(samples), NO_CLIENT, dtype=np.int64)]),
+        np.concatenate([audit.fair_target, _no_clients(len(samples))]),
     )
     return replace(reference, assignment=replace(reference.assignment, audit=extended))
 
 
-def _with_audited(
+def _insert_audited_samples(
     assignment: Assignment, samples: Samples, trained_on: Bool[ndarray, " samples"], seed: int
 ) -> tuple[dict[ClientId, Samples], ndarray]:
-    """Replace random training samples of clients by the audited samples that they train on.
+    """Replace random training samples of clients by audited samples.
 
-    Return the clients' data, and the client that trains on each audited sample.
+    Args:
+        assignment: Training samples of a reference federation.
+        samples: The audited samples.
+        trained_on: Whether the federation trains on each audited sample.
+        seed: Seed of the random choices.
+
+    Returns:
+        The clients' data, and the client that trains on each audited sample.
     """
     rng = seeded_numpy(seed, "in their place")
     slots = np.repeat(list(assignment.sizes), list(assignment.sizes.values()))
@@ -230,14 +252,21 @@ def _with_audited(
             f"a reference federation would train on {len(positions)} of the audited samples, but "
             f"its clients have only {len(slots)} samples in total; audit fewer samples"
         )
-    owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
+    owner = _no_clients(len(samples))
     owner[positions] = rng.permutation(slots)[: len(positions)]
-    by_client, empty = positions_of(owner), np.zeros(0, dtype=np.int64)
+    positions_by_client = positions_of(owner)
+    no_positions = np.zeros(0, dtype=np.int64)
     clients = {}
     for client, data in assignment.clients.items():
-        added = by_client.get(client, empty)
-        remaining = rng.permutation(len(data))[len(added) :]
+        inserted = positions_by_client.get(client, no_positions)
+        # Both permutations are drawn even if nothing is inserted, so that the order of a client's
+        # data does not depend on the samples that earlier clients get.
+        remaining = rng.permutation(len(data))[len(inserted) :]
         order = torch.from_numpy(rng.permutation(len(data)))
-        parts = [data.take(torch.from_numpy(remaining)), samples.take(torch.from_numpy(added))]
-        clients[client] = Samples.joined(*parts).take(order) if len(added) else data
+        if len(inserted):
+            kept_samples = data.take(torch.from_numpy(remaining))
+            inserted_samples = samples.take(torch.from_numpy(inserted))
+            clients[client] = Samples.joined(kept_samples, inserted_samples).take(order)
+        else:
+            clients[client] = data
     return clients, owner

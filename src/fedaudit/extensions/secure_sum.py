@@ -5,7 +5,7 @@ The table [secure_sum] of a study file configures it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import reduce
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -32,7 +32,6 @@ from fedaudit.metrics.epsilon import bound_method
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
-from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 
 SUMS_FILE = "secure_sum.safetensors"
@@ -54,7 +53,7 @@ class SumBounds(NamedTuple):
 
     Attributes:
         counted: Bound from the error counts of a test. It assumes no distribution.
-        ceiling: Value that ``counted`` would have if the test made no errors on these sums.
+        ceiling: Value of ``counted`` if the test made no errors on these sums.
         if_gaussian: Bound that assumes normally distributed sums.
     """
 
@@ -81,7 +80,7 @@ class SecureSum(Extension):
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         section = run.study.secure_sum
         assert section is not None
-        _refuse_unsupported(run, run.study)
+        _refuse_unsupported(run)
         return run.with_extension(cls(section.draws, run.study.audit.targets))
 
     def watch(
@@ -97,14 +96,15 @@ class SecureSum(Extension):
 
     def _bounds(self, run: Setup, round: Round, target: ClientId, progress: Progress) -> SumBounds:
         phase = f"seed {run.seed}: sums without client {target}"
-        update, sums = update_of(run, round, target).numpy(), list[Float[ndarray, " _"]]()
+        update = update_of(run, round, target).numpy()
+        sums: list[Float[ndarray, " _"]] = []
         progress(phase, 0, self.draws)
         for total in sums_of_others(run, round, target, self.draws):
             # Single precision saves memory: all sums are kept, and each is as large as the model.
             sums.append(total.float().numpy())
             progress(phase, len(sums), self.draws)
-        zero = np.zeros_like(update)
-        bounds = secure_sum_bounds(np.stack(sums), update, zero, delta=FORMAL_DELTA)
+        no_update = np.zeros_like(update)
+        bounds = secure_sum_bounds(np.stack(sums), update, no_update, delta=FORMAL_DELTA)
         return SumBounds(bounds.counted.value, bounds.counted.ceiling, bounds.if_gaussian.value)
 
     def cost(self) -> str:
@@ -117,24 +117,24 @@ class SecureSum(Extension):
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return the bounds of each audited client in each run, and the minimum over runs.
 
-        The minimum is a valid bound for every run. The maximum has an unknown error probability.
+        The minimum is a valid bound for every run. The maximum would exceed the true epsilon more
+        often than the error level allows.
         """
-        by_run = [_read(measured) for measured in runs]
-        figures = [
-            figure
-            for measured, bounds in zip(runs, by_run, strict=True)
-            for figure in _figures(measured.run, bounds, measured.run.seed)
-        ]
+        bounds_by_run = [_read(measured) for measured in runs]
+        figures = []
+        for measured, bounds in zip(runs, bounds_by_run, strict=True):
+            figures += _estimates(measured.run, bounds, measured.run.seed)
         if len(runs) > 1:
-            smallest = {
-                target: SumBounds(*map(min, zip(*(b[target] for b in by_run), strict=True)))
-                for target in by_run[0]
-            }
-            figures += _figures(runs[0].run, smallest, None)
+            smallest = {}
+            for target in bounds_by_run[0]:
+                columns = zip(*(bounds[target] for bounds in bounds_by_run), strict=True)
+                smallest[target] = SumBounds(*map(min, columns))
+            figures += _estimates(runs[0].run, smallest, None)
         return Conclusion(figures)
 
 
-def _refuse_unsupported(run: Setup, study: Study) -> None:
+def _refuse_unsupported(run: Setup) -> None:
+    study = run.study
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
             f"{table('secure_sum')} measures an adversary that sees one round's sum of "
@@ -142,10 +142,9 @@ def _refuse_unsupported(run: Setup, study: Study) -> None:
             f"audit.merge and with {setting('training.participation')} = 1"
         )
     run.refuse_several_models("secure_sum")
-    private = client_dp_of(run.defenses)
-    if run.extension(Canaries) is not None or (
-        run.defenses and (private is None or len(run.defenses) != len(run.assignment.clients))
-    ):
+    all_defended = len(run.defenses) == len(run.assignment.clients)
+    has_other_defense = client_dp_of(run.defenses) is None or not all_defended
+    if run.extension(Canaries) is not None or (run.defenses and has_other_defense):
         raise Unsupported(
             f"{table('secure_sum')} simulates every client's update with its clipping and noise; "
             'use the defense "client-dp" for all clients, or none, and leave out '
@@ -163,7 +162,7 @@ def _refuse_unsupported(run: Setup, study: Study) -> None:
 
 
 def others_pool(run: Setup, target: ClientId) -> Samples:
-    """Return the training samples from which other clients' data are drawn: not the target's."""
+    """Return all training samples except the target's; other clients' data are drawn from these."""
     train = run.dataset.train
     return train.take(~torch.isin(train.ids, run.assignment.clients[target].ids))
 
@@ -173,33 +172,32 @@ def sums_of_others(
 ) -> Iterator[Float[Tensor, " _"]]:
     """Yield weighted sums of all other clients' updates, with newly drawn data for each sum.
 
-    The sums include the noise of the target's defense, since it also hides the target's update.
+    The sums include the noise of the target's defense, because it also hides the target's update.
     """
     pool, sizes = others_pool(run, target), run.assignment.sizes
-    of_target: dict[ClientId, Samples] = {}
     defenses = dict(run.defenses)
+    noise_only: dict[ClientId, Samples] = {}
     if defenses:
-        of_target[target] = run.assignment.clients[target]
+        # A canary of length 0 replaces the target's update by zeros. The noise remains.
+        noise_only[target] = run.assignment.clients[target]
         defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
     others = [client for client in round.asked if client != target]
     ends = torch.tensor([sizes[client] for client in others]).cumsum(0)
     for draw in range(draws):
         seed = seed_for(run.seed, "sum of others", target, draw)
         order = torch.randperm(len(pool), generator=seeded(seed, "data"))
-        # The last part has the samples that no client gets, so there is one more part than clients.
-        parts = torch.tensor_split(order, ends)
-        data = {client: pool.take(part) for client, part in zip(others, parts, strict=False)}
-        yield _weighted_sum(run, round, data | of_target, defenses, seed)
+        # The last chunk has the samples that no client gets: there is one more chunk than clients.
+        *chunks, _ = torch.tensor_split(order, ends)
+        data = {client: pool.take(chunk) for client, chunk in zip(others, chunks, strict=True)}
+        yield _weighted_sum(run, round, data | noise_only, defenses, seed)
 
 
 def update_of(run: Setup, round: Round, target: ClientId) -> Float[Tensor, " _"]:
     """Return the target's weighted update, clipped and without noise."""
-    private = client_dp_of(run.defenses)
-    noiseless: Mapping[ClientId, Defense] = (
-        {target: replace(private, noise_multiplier=0.0)} if private else {}
-    )
+    defense = client_dp_of(run.defenses)
+    defenses = {target: replace(defense, noise_multiplier=0.0)} if defense else {}
     data = {target: run.assignment.clients[target]}
-    return _weighted_sum(run, round, data, noiseless, run.federation_seed)
+    return _weighted_sum(run, round, data, defenses, run.federation_seed)
 
 
 def _weighted_sum(
@@ -209,30 +207,24 @@ def _weighted_sum(
     defenses: Mapping[ClientId, Defense],
     seed: int,
 ) -> Float[Tensor, " _"]:
-    """Train some clients from a round's models with a new seed, and return their weighted sum."""
-    tasks = [
-        ClientTask(
-            round.sent[client],
-            {},
-            {},
-            ClientContext(
-                round=round.index,
-                rounds=run.study.training.rounds,
-                client=client,
-                cohort=round.asked,
-                weights=round.weights,
-                seed=seed,
-            ),
+    """Train some clients on a round's models with a new seed, and return their weighted sum."""
+    tasks = []
+    for client in data:
+        context = ClientContext(
+            round=round.index,
+            rounds=run.study.training.rounds,
+            client=client,
+            cohort=round.asked,
+            weights=round.weights,
+            seed=seed,
         )
-        for client in data
-    ]
-    total: Tensor | None = None
-    with LOCAL.session(run_client, Participants(run.algorithm, data, defenses)) as work:
-        for client, result in zip(data, work(tasks), strict=True):
-            update = flat(result.upload.values).double() * round.weights[client]
-            total = update if total is None else total + update
-    assert total is not None
-    return total
+        tasks.append(ClientTask(round.sent[client], {}, {}, context))
+    with LOCAL.session(run_client, Participants(run.algorithm, data, defenses)) as train:
+        weighted_updates = (
+            flat(result.upload.values).double() * round.weights[client]
+            for client, result in zip(data, train(tasks), strict=True)
+        )
+        return reduce(torch.add, weighted_updates)
 
 
 def _read(measured: MeasuredRun) -> dict[ClientId, SumBounds]:
@@ -242,40 +234,37 @@ def _read(measured: MeasuredRun) -> dict[ClientId, SumBounds]:
     return {target: SumBounds(*row) for target, row in zip(targets, rows, strict=True)}
 
 
-def _figures(
+def _estimates(
     run: Setup, by_target: Mapping[ClientId, SumBounds], seed: int | None
 ) -> list[Estimate]:
+    """Return the estimates of one run, or of all runs together if ``seed`` is None."""
     assert run.study.secure_sum is not None
-    private = client_dp_of(run.defenses)
-    is_noisy = private is not None and private.noise_multiplier > 0
+    defense = client_dp_of(run.defenses)
+    is_noisy = defense is not None and defense.noise_multiplier > 0
     unit = _UNIT if seed is not None else f"{_UNIT}; the smallest over all runs"
-    figures = []
+    estimates = []
     for target, bounds in by_target.items():
-        figure = partial(
-            Estimate,
+        counted = Estimate(
             defense=run.study.defense.label,
             view=run.view.name,
             contrast="unseen",
             target=target,
             seed=seed,
             samples=run.study.secure_sum.draws,
+            note=unit,
+            metric=SECURE_SUM_EPSILON,
+            value=bounds.counted,
+            ceiling=bounds.ceiling,
+            method=bound_method("linear test, Clopper-Pearson", FORMAL_DELTA, _ERROR),
         )
-        counted = bound_method("linear test, Clopper-Pearson", FORMAL_DELTA, _ERROR)
-        figures.append(
-            figure(
-                note=unit,
-                metric=SECURE_SUM_EPSILON,
-                value=bounds.counted,
-                ceiling=bounds.ceiling,
-                method=counted,
-            )
+        if_gaussian = counted.model_copy(
+            update={
+                "note": unit if is_noisy else _NOT_NORMAL,
+                "metric": SECURE_SUM_EPSILON_IF_GAUSSIAN,
+                "value": bounds.if_gaussian if is_noisy else None,
+                "ceiling": None,
+                "method": bound_method("linear test, Gaussian", FORMAL_DELTA, _ERROR),
+            }
         )
-        figures.append(
-            figure(
-                note=unit if is_noisy else _NOT_NORMAL,
-                metric=SECURE_SUM_EPSILON_IF_GAUSSIAN,
-                value=bounds.if_gaussian if is_noisy else None,
-                method=bound_method("linear test, Gaussian", FORMAL_DELTA, _ERROR),
-            )
-        )
-    return figures
+        estimates += [counted, if_gaussian]
+    return estimates

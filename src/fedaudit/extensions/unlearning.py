@@ -1,7 +1,7 @@
-"""Unlearning of samples, and tests of the unlearned model. The table [unlearning] configures it.
+"""Unlearning of samples, and tests of the unlearned model.
 
 Attacks score the audited samples on three models: the released model, the unlearned model, and a
-model that is retrained without the forgotten samples.
+model that is retrained without the forgotten samples. The study table [unlearning] configures this.
 """
 
 import json
@@ -59,7 +59,7 @@ _CONTINUING = ("continue", "ascent")
 """Methods that continue from the released model."""
 
 _CONTROL_ALPHA = 0.01
-"""False-alarm rate of the control "retrained federation"."""
+"""Probability that the control "retrained federation" fails although nothing is wrong."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class Unlearning(Extension):
         retrained: Federation that is trained from the start without the forgotten samples.
         unlearned: Federation whose model is the result of unlearning; None if the method is
             "nothing".
-        measured_retrained: Last round of the retrained federation, measured on the run's audited
-            samples; None before it is trained.
-        measured_after: Last round of the unlearning federation, measured on the same samples; None
-            before it is trained, or if the method is "nothing".
+        measured_retrained: Last round of ``retrained``, measured on the run's audited samples; None
+            before training.
+        measured_unlearned: Last round of ``unlearned``, measured on the same samples; None before
+            training, or if the method is "nothing".
     """
 
     section: UnlearningSection
     retrained: Setup
     unlearned: Setup | None
     measured_retrained: Stored | None = None
-    measured_after: Stored | None = None
+    measured_unlearned: Stored | None = None
 
     table: ClassVar[str] = "unlearning"
 
@@ -96,15 +96,16 @@ class Unlearning(Extension):
         assignment = without_members(run.assignment, run.study.audit.targets)
         if not assignment.clients:
             raise BadInput(
-                "no client has samples other than the forgotten ones; audit fewer clients, or give "
-                f"clients more samples ({setting('partition.samples_per_client')})"
+                "clients have only samples that they must forget, so no model can be retrained; "
+                f"raise {setting('partition.samples_per_client')}, or audit fewer clients"
             )
-        all_rounds = run.study.training.rounds
-        retrained = _federation(run, assignment, "retrained", all_rounds, "retrained")
+        training_rounds = run.study.training.rounds
+        retrained = _federation(run, assignment, "retrained", training_rounds, "retrained")
         if section.method == "nothing":
             return run.with_extension(cls(section, retrained, None))
-        rounds = section.rounds if section.method in _CONTINUING else all_rounds
-        unlearned = _federation(run, assignment, _name_of(run.study, section), rounds, "unlearning")
+        rounds = section.rounds if section.method in _CONTINUING else training_rounds
+        name = _federation_name(run.study, section)
+        unlearned = _federation(run, assignment, name, rounds, "unlearning")
         return run.with_extension(cls(section, retrained, unlearned))
 
     @property
@@ -112,7 +113,7 @@ class Unlearning(Extension):
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if a step of gradient ascent fails on the smallest or the largest batch."""
+        """Raise if gradient ascent fails on a batch of forgotten samples."""
         if self.section.method == "ascent":
             _try_ascent(run, self.section)
 
@@ -122,25 +123,24 @@ class Unlearning(Extension):
         rounds = context.measure(self.retrained, description, None)
         extension = replace(self, measured_retrained=rounds[-1])
         if self.unlearned is not None:
-            start = partial(_start_unlearning, run, self.unlearned, self.section)
-            after = context.measure(self.unlearned, "unlearning", start)[-1]
-            extension = replace(extension, measured_after=after)
+            initialise = partial(_with_initial_model, run, self.unlearned, self.section)
+            rounds = context.measure(self.unlearned, "unlearning", initialise)
+            extension = replace(extension, measured_unlearned=rounds[-1])
         return run.with_extension(extension)
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return estimates and control results of the three models."""
-        first = runs[0]
-        single = [estimate for measured in runs for estimate in _run_estimates(measured, scores)]
-        alpha = first.run.study.figures.alpha
-        add_verdicts = partial(_with_verdicts, margin=first.extension(Unlearning).section.margin)
-        estimates = add_verdicts(correct_tests(single, alpha))
-        estimates += add_verdicts(correct_tests(average_each(single), alpha))
+        by_run = [estimate for measured in runs for estimate in _run_estimates(measured, scores)]
+        estimates = []
+        # The values of single runs are one family of tests, and the means over runs another one.
+        for family in (by_run, average_each(by_run)):
+            corrected = correct_tests(family, runs[0].run.study.figures.alpha)
+            estimates += _with_verdicts(corrected, runs[0].extension(Unlearning).section.margin)
         controls = [c for measured in runs for c in unlearning_controls(measured.run, estimates)]
         return Conclusion(estimates, controls)
 
     def untested(self) -> str:
-        """Describe what this extension does not test."""
         return "Unlearning against an adversary that sees the rounds in between."
 
 
@@ -160,11 +160,11 @@ def without_members(assignment: Assignment, targets: Collection[ClientId]) -> As
     return Assignment(remaining, replace(assignment.audit, owner=owner))
 
 
-def _name_of(study: Study, section: UnlearningSection) -> str:
+def _federation_name(study: Study, section: UnlearningSection) -> str:
     """Return a name that contains all settings that change the unlearned model.
 
-    Measurements are stored under the federation's settings, including its name. These do not
-    contain the settings of unlearning.
+    The name determines the key of stored measurements. The federation's other settings, which also
+    determine the key, do not contain the settings of unlearning.
     """
     if section.method not in _CONTINUING:
         return f"unlearning by {section.method}"
@@ -175,8 +175,9 @@ def _name_of(study: Study, section: UnlearningSection) -> str:
 def _federation(run: Setup, assignment: Assignment, name: str, rounds: int, kind: str) -> Setup:
     """Return a federation with the run's settings and an assignment without forgotten samples."""
     training = run.study.training.model_copy(update={"rounds": rounds})
+    study = additional_study(run, name, {"every": 0}, training=training)
     return replace(
-        additional_setup(run, additional_study(run, name, {"every": 0}, training=training), kind),
+        additional_setup(run, study, kind),
         assignment=assignment,
         defenses={c: defense for c, defense in run.defenses.items() if c in assignment.clients},
         measured_rounds=(rounds,),
@@ -190,7 +191,7 @@ def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
             f'unlearning needs audit.view = "final", got {study.audit.view!r}; its tests only '
             "compare final models"
         )
-    is_changed = {
+    has_other_value = {
         "audit.draw": study.audit.draw != "fair",
         "audit.merge": bool(study.audit.merge),
         table("shift"): study.shift is not None,
@@ -199,7 +200,7 @@ def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
     }
-    for name, differs in is_changed.items():
+    for name, differs in has_other_value.items():
         if differs:
             raise BadInput(
                 "unlearning compares fairly drawn samples of a client with unseen samples, for "
@@ -213,20 +214,20 @@ def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
         )
 
 
-def _start_unlearning(run: Setup, unlearning_setup: Setup, section: UnlearningSection) -> Setup:
+def _with_initial_model(run: Setup, unlearned: Setup, section: UnlearningSection) -> Setup:
     """Return the federation of unlearning with its initial model."""
     if section.method not in _CONTINUING:
-        return unlearning_setup
-    assert isinstance(unlearning_setup.algorithm, FedAvg)
-    model = _released(run)
+        return unlearned
+    algorithm = unlearned.algorithm
+    assert isinstance(algorithm, FedAvg)
+    model = _released_model(run)
     if section.method == "ascent":
         model = _after_ascent(run, model, section)
-    algorithm = unlearning_setup.algorithm
     architecture = _initialised_with(algorithm.architecture, model)
-    return replace(unlearning_setup, algorithm=replace(algorithm, architecture=architecture))
+    return replace(unlearned, algorithm=replace(algorithm, architecture=architecture))
 
 
-def _released(run: Setup) -> Model:
+def _released_model(run: Setup) -> Model:
     """Return the run's final model from its checkpoint."""
     path = run.folder / "checkpoint.safetensors"
     if not path.is_file():
@@ -235,12 +236,13 @@ def _released(run: Setup) -> Model:
             "the file, or run the study in another folder"
         )
     tensors, notes = read_tensors(path)
-    architecture, state = run.algorithm.architecture, with_prefix(tensors, "server/")
-    shapes = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
-    if (
-        notes.get("round") != str(run.study.training.rounds)
-        or {name: value.shape for name, value in state.items()} != shapes
-    ):
+    state = with_prefix(tensors, "server/")
+    architecture = run.algorithm.architecture
+    expected = architecture.initial(0).tensors()
+    has_expected_shapes = {name: value.shape for name, value in state.items()} == {
+        name: value.shape for name, value in expected.items()
+    }
+    if notes.get("round") != str(run.study.training.rounds) or not has_expected_shapes:
         raise Damaged(f"{path} does not contain the run's final model; restore it from a copy")
     return Model.from_tensors(architecture, state)
 
@@ -259,14 +261,18 @@ def _initialised_with(architecture: Architecture, model: Model) -> Architecture:
 
 @dataclass(frozen=True)
 class _BuildWithValues:
-    # Not a functools.partial: partials are compared by identity, but two architectures with the
-    # same initial values must be equal. Objects of this class are compared by a digest of tensors.
+    """Function that builds a module with given parameters.
+
+    This is not a functools.partial, because partials are compared by identity. Architectures with
+    equal initial parameters must be equal, so these objects are compared by a digest of the
+    parameters.
+    """
+
     architecture: Architecture
     digest: str
     tensors: Params = field(compare=False, repr=False)
 
     def __call__(self) -> nn.Module:
-        """Return a module with these parameters."""
         model = Model.from_tensors(self.architecture, self.tensors)
         return model.load_into(self.architecture.build())
 
@@ -276,49 +282,52 @@ def _after_ascent(run: Setup, released: Model, section: UnlearningSection) -> Mo
 
     Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?
         (projected gradient ascent).
-    Differs: The centre of the ball is the released model instead of the mean of the others' models.
-        Its radius is a fraction of the distance from a freshly initialised model. There is no early
-        stopping.
+    Differs: The centre of the ball is the released model instead of the mean of the models of the
+        other clients. Its radius is a fraction of the distance between the released model and a
+        freshly initialised model. There is no early stopping.
     """
-    fresh = released.architecture.initial(seed_for(run.seed, "ascent"))
-    radius = section.radius * norm(difference(released.params, fresh.params))
+    initial = released.architecture.initial(seed_for(run.seed, "ascent"))
+    radius = section.radius * norm(difference(released.params, initial.params))
     training = LocalTraining(section.epochs, run.study.training.batch_size, section.lr)
     model = released
     for target in run.study.audit.targets:
-        samples, rng = _forgotten(run, target), seeded(run.seed, "ascent", target)
+        samples = _forgotten_samples(run, target)
+        rng = seeded(run.seed, "ascent", target)
         model = _ascend(model, samples, training, rng, center=released, radius=radius)
     return model
 
 
 def _try_ascent(run: Setup, section: UnlearningSection) -> None:
-    """Raise if a freshly initialised model cannot take a step on a batch of forgotten samples."""
+    """Raise if an initial model cannot take a step of ascent on a full or a last batch."""
     batch_size = run.study.training.batch_size
-    model, tested_sizes = run.algorithm.nets[0].initial(0), set[int]()
+    model = run.algorithm.nets[0].initial(0)
+    tested_sizes = set[int]()
     for target in run.study.audit.targets:
-        samples = _forgotten(run, target)
+        samples = _forgotten_samples(run, target)
         count = len(samples)
         sizes = {min(batch_size, count), count % batch_size or batch_size}
         for size in sorted(sizes - {0} - tested_sizes):
             tested_sizes.add(size)
-            batch, training = samples.take(slice(0, size)), LocalTraining(1, size, section.lr)
+            batch = samples.take(slice(0, size))
+            training = LocalTraining(1, size, section.lr)
             rng = seeded(run.seed, "ascent", target)
-            with custom_code(partial(_ascent_error, run, target, count, size)):
+            with custom_code(partial(_ascent_error, run, target, size, count)):
                 _ascend(model, batch, training, rng, center=model, radius=1.0)
 
 
 def _ascent_error(
-    run: Setup, target: ClientId, samples: int, size: int, error: Exception, described: str
+    run: Setup, target: ClientId, size: int, count: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.display_name}, {run.client_name(target)}: in batches of "
-        f"{run.study.training.batch_size}, one of the batches of {samples:,} forgotten samples has "
-        f"{size}, on which the model {run.algorithm.nets[0].name!r} cannot take a step of gradient "
-        f"ascent ({described}); set another {setting('training.batch_size')} or unlearning.method, "
-        "or use another model (batch normalisation needs several samples)"
+        f"{run.display_name}, {run.client_name(target)}: the model "
+        f"{run.algorithm.nets[0].name!r} cannot take a step of gradient ascent on a batch of "
+        f"{size} of {count:,} forgotten samples ({described}); change "
+        f"{setting('training.batch_size')}, or use a model without batch normalisation, which "
+        "needs several samples"
     )
 
 
-def _forgotten(run: Setup, target: ClientId) -> Samples:
+def _forgotten_samples(run: Setup, target: ClientId) -> Samples:
     audit = run.assignment.audit
     return audit.samples.take(torch.from_numpy(np.asarray(audit.owner == target)))
 
@@ -332,47 +341,54 @@ def _ascend(
     center: Model,
     radius: float,
 ) -> Model:
-    """Return the model after gradient ascent, with parameters projected onto a ball."""
+    """Return the model after gradient ascent on the loss, projected onto a ball at every step."""
     module = loaded(model, "ascent").train()
     params = {name: value for name, value in module.named_parameters() if value.requires_grad}
     task = model.architecture.task
     for _ in range(training.epochs):
         order = torch.randperm(len(samples), generator=rng)
-        for part in chunks(len(samples), training.batch_size):
-            batch = samples.take(order[part])
+        for chunk in chunks(len(samples), training.batch_size):
+            batch = samples.take(order[chunk])
             outputs = task.outputs(module, batch.features)
             loss = task.losses(outputs, batch.targets).mean()
             grads = torch.autograd.grad(loss, list(params.values()))
             with torch.no_grad():
                 for value, grad in zip(params.values(), grads, strict=True):
                     value.add_(grad, alpha=training.lr)
-                change = difference(params, center.params)
-                scale = min(1.0, radius / max(norm(change), 1e-30))
-                for name, projected in plus(center.params, change, scale).items():
+                offset = difference(params, center.params)
+                scale = min(1.0, radius / max(norm(offset), 1e-30))
+                for name, projected in plus(center.params, offset, scale).items():
                     params[name].copy_(projected)
-    # Running statistics must not depend on the forgotten samples.
+    # Ascent also updates the running statistics of normalisation layers. They must not depend on
+    # the forgotten samples, so the previous ones are kept.
     return replace(Model.of(model.architecture, module), buffers=model.buffers)
 
 
 def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
     """Yield the AUCs of attacks on the three models of a run, and the utility of each model."""
-    run, released, extension = measured.run, measured.rounds[-1], measured.extension(Unlearning)
+    run = measured.run
+    extension = measured.extension(Unlearning)
+    released = measured.rounds[-1]
+    unlearned = extension.measured_unlearned or released
     retrained = extension.measured_retrained
     assert retrained is not None
-    after = extension.measured_after or released
-    by_model = (scores, _scores(run, after, released), _scores(run, retrained, released))
+    scores_by_model = [
+        scores,
+        _scores_on(unlearned, run, released),
+        _scores_on(retrained, run, released),
+    ]
     for target in run.study.audit.targets:
         truth = target_truth(run, target).units
         is_compared = truth.origin != Origin.OTHER_CLIENT
+        is_forgotten = truth.is_member[is_compared]
         for name in run.on_membership:
             key = (run.seed, target, name)
-            if all(key in model_scores for model_scores in by_model):
-                attack_scores = [model_scores[key][is_compared] for model_scores in by_model]
-                is_forgotten = truth.is_member[is_compared]
+            if all(key in model_scores for model_scores in scores_by_model):
+                attack_scores = [model_scores[key][is_compared] for model_scores in scores_by_model]
                 yield from _auc_estimates(run, target, name, attack_scores, is_forgotten)
     models = {
         BEFORE: (run, released),
-        AFTER: (extension.unlearned or run, after),
+        AFTER: (extension.unlearned or run, unlearned),
         RETRAINED: (extension.retrained, retrained),
     }
     for point, (setup, stored) in models.items():
@@ -383,8 +399,8 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
                 yield estimate.model_copy(update=fields)
 
 
-def _scores(run: Setup, stored: Stored, released: Stored) -> Scores:
-    """Return the scores of the run's attacks on another model."""
+def _scores_on(stored: Stored, run: Setup, released: Stored) -> Scores:
+    """Return the scores of the run's attacks on another model, measured in ``stored``."""
     # The released model's round index is used, because attacks look up reference models by it.
     measured = replace(stored.measured, index=released.measured.index)
     findings = Findings()
@@ -416,7 +432,7 @@ def _auc_estimates(
         n_nonmembers=int((~is_forgotten).sum()),
     )
 
-    def auc(point: str, interval: AucInterval, tests: Sequence[Test] = ()) -> Estimate:
+    def auc(point: str, interval: AucInterval, *tests: Test) -> Estimate:
         return estimate(point=point, **asdict(interval), tests=list(tests))
 
     excess = asdict(result.excess)
@@ -427,7 +443,7 @@ def _auc_estimates(
     return [
         auc(BEFORE, result.before),
         auc(AFTER, result.after),
-        auc(RETRAINED, result.retrained, [retrained_test]),
+        auc(RETRAINED, result.retrained, retrained_test),
         estimate(point=AFTER, against=RETRAINED, **excess, tests=[excess_test]),
         auc(BOTH, result.both),
     ]
@@ -442,18 +458,19 @@ def _with_verdicts(estimates: Sequence[Estimate], margin: float) -> list[Estimat
             continue
         before = estimate_at(estimates, estimate, BEFORE)
         leaked_before = before is not None and before.low is not None and before.low > 0.5
-        # An interval from two separate AUCs has no p-value. Since it is conservative, a positive
-        # lower limit counts as significant.
+        is_significantly_above = bool(estimate.significant) and estimate.number > 0
+        # The limits of two separate AUCs give an interval without a p-value. It is conservative, so
+        # a positive lower limit counts as significant.
         is_conservatively_above = SEPARATE in estimate.method and estimate.low > 0
-        is_above = (bool(estimate.significant) and estimate.number > 0) or is_conservatively_above
         verdict = unlearning_verdict(
             estimate.low,
             estimate.high,
             margin=margin,
             leaked_before=leaked_before,
-            above=is_above,
+            above=is_significantly_above or is_conservatively_above,
         )
-        note = "; ".join(part for part in (verdict_words(verdict, margin), estimate.note) if part)
+        sentence = verdict_words(verdict, margin)
+        note = f"{sentence}; {estimate.note}" if estimate.note else sentence
         results.append(estimate.model_copy(update={"note": note}))
     return results
 
@@ -467,14 +484,14 @@ def unlearning_controls(run: Setup, estimates: Sequence[Estimate]) -> list[Contr
     run_estimates = [estimate for estimate in estimates if estimate.seed == run.seed]
     aucs = [estimate for estimate in run_estimates if estimate.attack and not estimate.against]
     leaks = [auc for auc in aucs if auc.point == BEFORE and (auc.low or 0.0) > 0.5]
-    pairs = [(leak, estimate_at(aucs, leak, RETRAINED)) for leak in leaks]
-    n_above = sum(
-        retrained is not None and retrained.high is not None and (leak.low or 0.0) > retrained.high
-        for leak, retrained in pairs
-    )
+    n_above = 0
+    for leak in leaks:
+        retrained = estimate_at(aucs, leak, RETRAINED)
+        if retrained is not None and retrained.high is not None:
+            n_above += (leak.low or 0.0) > retrained.high
     retrained_aucs = [estimate for estimate in run_estimates if estimate.point == RETRAINED]
     p_values = [test.p_value for auc in retrained_aucs for test in auc.tests]
-    least = min((p for p in holm(p_values).adjusted if p is not None), default=None)
+    smallest = min((p for p in holm(p_values).adjusted if p is not None), default=None)
     return [
         ControlResult(
             **run_coordinates(run),
@@ -492,8 +509,8 @@ def unlearning_controls(run: Setup, estimates: Sequence[Estimate]) -> list[Contr
             control="retrained federation",
             expected="no attack distinguishes forgotten from unseen samples in the retrained "
             "federation",
-            value=least,
-            passed=None if least is None else least > _CONTROL_ALPHA,
+            value=smallest,
+            passed=None if smallest is None else smallest > _CONTROL_ALPHA,
             note="smallest p-value of all attacks and targets, corrected (Holm)",
         ),
     ]
