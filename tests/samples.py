@@ -3,7 +3,7 @@
 import torch
 
 from fedaudit.core.values import Samples
-from fedaudit.datasets.dataset import numbered
+from fedaudit.datasets.dataset import number_samples
 
 
 def random_samples(
@@ -11,4 +11,4 @@ def random_samples(
 ) -> Samples:
     """Samples whose labels have nothing to do with their features; ids count from ``first`` on."""
     features = torch.randn(count, *shape, generator=rng)
-    return numbered(features, torch.randint(classes, (count,), generator=rng), first=first)
+    return number_samples(features, torch.randint(classes, (count,), generator=rng), first=first)

@@ -12,7 +12,7 @@ from fedaudit.core.denoising import Denoising, denoising, signal_fraction
 from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import outputs_of, refuse_unusable_model
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.datasets.dataset import samples_of_task
+from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.signals.gradients import gradient_products
 from tests.networks import Denoiser
 
@@ -144,10 +144,10 @@ def test_an_embedding_with_too_few_rows_is_refused() -> None:
 
 def test_integer_images_are_noised_and_concepts_are_integers() -> None:
     bytes_ = Samples(torch.arange(12).reshape(4, 3), [0, 1, 0, 1])
-    taken = samples_of_task(bytes_, denoising())
+    taken = prepare_samples(bytes_, denoising())
     assert taken.inputs is not None
     named = taken.inputs.unpacked(taken.features)
     assert named["sample"].is_floating_point()
     assert named["concept"].tolist() == [0, 1, 0, 1]
     with pytest.raises(BadInput, match=r"must be concepts \(whole numbers from 0.*from 0.5 to 1"):
-        samples_of_task(Samples(torch.zeros(2, 3), [0.5, 1.0]), denoising())
+        prepare_samples(Samples(torch.zeros(2, 3), [0.5, 1.0]), denoising())

@@ -18,7 +18,7 @@ from fedaudit.core.objects import part_reference
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
 from fedaudit.core.tasks import PerSampleLoss, Reading, missing_readings
 from fedaudit.core.values import Architecture, Samples
-from fedaudit.datasets.dataset import samples_of_task
+from fedaudit.datasets.dataset import prepare_samples
 
 FOUR = torch.zeros(4, 3)
 
@@ -196,7 +196,7 @@ def test_tokens_may_be_separate_targets_but_groups_are_not() -> None:
 
 def test_tokens_are_the_first_of_several_inputs() -> None:
     given = Samples({"input_ids": torch.tensor([[1, 2], [3, 4]]), "mask": torch.ones(2, 2)}, [0, 1])
-    taken = samples_of_task(given, task_named("next-token", {}))
+    taken = prepare_samples(given, task_named("next-token", {}))
     assert taken.targets.tolist() == [[1, 2], [3, 4]]
 
 
@@ -230,7 +230,7 @@ def test_a_loss_that_mixes_samples_is_refused(loss: PerSampleLoss, said: str) ->
 def test_non_finite_targets_of_a_custom_task_raise() -> None:
     given = Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")]))
     with pytest.raises(BadInput, match="1 of 2 targets are infinite or not a number"):
-        samples_of_task(given, of_loss("own", _centred))
+        prepare_samples(given, of_loss("own", _centred))
 
 
 def test_lists_of_different_lengths_raise() -> None:
@@ -242,12 +242,12 @@ def test_masked_tokens_are_excluded_from_the_loss() -> None:
     task, tokens = task_named("next-token", {"padding": 9}), torch.tensor([[1, 2, 3], [4, 5, 6]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     given = Samples({"input_ids": tokens, "attention_mask": mask}, [0, 1])
-    taken = samples_of_task(given, task)
+    taken = prepare_samples(given, task)
     assert taken.targets.tolist() == [[1, 2, 9], [4, 5, 6]]
     assert taken.inputs is not None
     assert torch.equal(taken.inputs.unpacked(taken.features)["input_ids"], tokens)
     with pytest.raises(BadInput, match="1 of 2 sequences have no token to predict"):
-        samples_of_task(
+        prepare_samples(
             Samples(
                 {"input_ids": tokens, "attention_mask": mask * torch.tensor([[0], [1]])}, [0, 1]
             ),

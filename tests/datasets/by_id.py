@@ -2,7 +2,7 @@
 
 import torch
 
-from fedaudit.datasets.arrays import Scaled, assembled
+from fedaudit.datasets.arrays import Scaled, build_dataset
 from fedaudit.datasets.dataset import Dataset
 
 
@@ -10,7 +10,7 @@ def by_id(train: int, test: int, classes: int = 5) -> Dataset:
     """Samples whose only feature is their id; classes and two groups come in turn."""
     ids = torch.arange(train + test)
     features = ids.float()[:, None]
-    return assembled(
+    return build_dataset(
         "d",
         Scaled(features[:train], features[train:], ""),
         ids[:train] % classes,

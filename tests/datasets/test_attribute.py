@@ -9,7 +9,7 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.dataset import Dataset, number_samples
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet
 from fedaudit.datasets.partitions.shifts import (
@@ -29,8 +29,8 @@ def people() -> Dataset:
     group = torch.from_numpy(rng.choice(3, 700, p=[0.5, 0.2, 0.3]))
     return Dataset(
         "people",
-        numbered(features[:600], labels[:600]),
-        numbered(features[600:], labels[600:], first=600),
+        number_samples(features[:600], labels[:600]),
+        number_samples(features[600:], labels[600:], first=600),
         3,
         "",
         group,

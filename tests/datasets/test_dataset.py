@@ -7,8 +7,8 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
-from fedaudit.datasets.arrays import Arrays, from_arrays, of_samples, split
-from fedaudit.datasets.dataset import Dataset, numbered, of_task
+from fedaudit.datasets.arrays import Arrays, from_arrays, from_samples, split
+from fedaudit.datasets.dataset import Dataset, number_samples, prepare_for_task
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -33,7 +33,7 @@ def test_samples_are_found_by_id_in_the_order_asked_for() -> None:
     assert found.features[1].tolist() == [2, 3]
 
 
-PART = numbered(torch.zeros(2, 1), torch.tensor([0, 2]))
+PART = number_samples(torch.zeros(2, 1), torch.tensor([0, 2]))
 TWO = (torch.tensor([0, 1]), ("a", "b"))
 
 
@@ -78,7 +78,7 @@ def test_ids_groups_and_labels_that_do_not_fit_are_refused(
 )  # fmt: skip
 def test_unusable_arrays_are_refused_with_the_reason(arrays: Arrays, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        of_task(from_arrays("bad", arrays), CLASSIFICATION)
+        prepare_for_task(from_arrays("bad", arrays), CLASSIFICATION)
 
 
 def test_labels_may_start_at_one() -> None:
@@ -100,7 +100,7 @@ def test_a_split_that_leaves_a_part_empty_is_refused() -> None:
 
 def test_groups_of_samples_take_the_place_of_classes() -> None:
     books = torch.arange(60) % 3
-    dataset = of_samples(Samples(torch.randn(60, 4), torch.rand(60), labels=books))(seed=1)
+    dataset = from_samples(Samples(torch.randn(60, 4), torch.rand(60), labels=books))(seed=1)
     assert dataset.classes == 3
     assert sorted(dataset.test.labels.tolist()) == [0] * 4 + [1] * 4 + [2] * 4
     assert len(dataset.train) == 48

@@ -11,16 +11,16 @@ from scipy import ndimage
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.datasets.dataset import Dataset, number_samples
 from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.datasets.partitions.shifts import (
     Shift,
     apply_shift,
-    brightened,
+    brighten,
     minority_groups,
-    rotated,
+    rotate,
     shift_clients,
 )
 
@@ -34,9 +34,9 @@ def pictures(count: int, first: int = 0, side: int = 4) -> torch.Tensor:
 
 
 def dataset() -> Dataset:
-    train = numbered(pictures(200), torch.arange(200) % 3)
+    train = number_samples(pictures(200), torch.arange(200) % 3)
     return Dataset(
-        "pictures", train, numbered(pictures(40, 200), torch.arange(40) % 3, first=200), 3, ""
+        "pictures", train, number_samples(pictures(40, 200), torch.arange(40) % 3, first=200), 3, ""
     )
 
 
@@ -56,7 +56,7 @@ def assignment(of: Dataset) -> Assignment:
 def test_rotated_images_match_scipy(degrees: float, size: tuple[int, int], channels: int) -> None:
     image = torch.rand(1, channels, *size, generator=seeded(3, "image"), dtype=torch.float64)
     smooth = torch.from_numpy(ndimage.gaussian_filter(image.numpy(), (0, 0, 1, 1)))
-    ours = rotated(smooth, torch.tensor([degrees], dtype=torch.float64))[0]
+    ours = rotate(smooth, torch.tensor([degrees], dtype=torch.float64))[0]
     # As scipy has it, an edge is in the middle of a pixel; what lies further out is compared not.
     for channel in range(channels):
         theirs = ndimage.rotate(
@@ -67,7 +67,7 @@ def test_rotated_images_match_scipy(degrees: float, size: tuple[int, int], chann
 
 def test_each_image_is_rotated_by_its_client_angle() -> None:
     images = pictures(3)
-    turned = rotated(images, torch.tensor([0.0, 90.0, 360.0]))
+    turned = rotate(images, torch.tensor([0.0, 90.0, 360.0]))
     torch.testing.assert_close(turned[0], images[0], atol=1e-5, rtol=0)
     torch.testing.assert_close(turned[1], torch.rot90(images[1], 1, (1, 2)), atol=1e-5, rtol=0)
     torch.testing.assert_close(turned[2], images[2], atol=1e-5, rtol=0)
@@ -75,13 +75,13 @@ def test_each_image_is_rotated_by_its_client_angle() -> None:
 
 def test_brightness_multiplies_and_stops_at_white() -> None:
     images = torch.tensor([[[[0.25, 0.8]]], [[[0.25, 0.8]]]])
-    found = brightened(images, torch.tensor([2.0, 0.5]))
+    found = brighten(images, torch.tensor([2.0, 0.5]))
     assert found.flatten().tolist() == pytest.approx([0.5, 1.0, 0.125, 0.4])
 
 
 def test_brightness_of_standardised_pixels_is_refused() -> None:
     with pytest.raises(BadInput, match=r"data\.options\.standardise"):
-        brightened(torch.tensor([[[[-0.5, 1.0]]]]), torch.ones(1))
+        brighten(torch.tensor([[[[-0.5, 1.0]]]]), torch.ones(1))
 
 
 @pytest.mark.parametrize(("share", "size"), [(0.25, 2), (0.01, 1), (0.99, 7), (0.5, 4)])

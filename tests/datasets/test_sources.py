@@ -21,7 +21,7 @@ from sklearn.datasets import load_diabetes, load_digits
 
 import fedaudit
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.datasets.arrays import of_samples
+from fedaudit.datasets.arrays import from_samples
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.generated.diabetes import _bundled_patients
@@ -960,5 +960,5 @@ def test_samples_may_require_gradients() -> None:
     assert not dataset.train.features.requires_grad
     tested = fedaudit.datasets.samples(x, y, x + 1, y)(seed=1)
     assert not tested.test.features.requires_grad
-    whole = of_samples(fedaudit.Samples(x, y))(seed=1)
+    whole = from_samples(fedaudit.Samples(x, y))(seed=1)
     assert torch.equal(whole.train.features, plain.train.features)

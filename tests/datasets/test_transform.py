@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedaudit.datasets.arrays import pixel_moments, scaled_columns, scaled_images
+from fedaudit.datasets.arrays import pixel_moments, scale_columns, scale_images
 
 
 def images(count: int, channels: int, seed: int = 0) -> np.ndarray:
@@ -18,7 +18,7 @@ def test_pixel_moments_are_mean_and_standard_deviation_per_channel() -> None:
 
 
 def test_training_images_are_standardised_with_channels_first() -> None:
-    scaled = scaled_images(images(9, 3), images(2, 3, seed=1))
+    scaled = scale_images(images(9, 3), images(2, 3, seed=1))
     assert scaled.train.shape == (9, 3, 4, 5)
     assert scaled.train.mean(dim=(0, 2, 3)).abs().max() < 1e-5
     assert (scaled.train.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-5
@@ -26,7 +26,7 @@ def test_training_images_are_standardised_with_channels_first() -> None:
 
 def test_test_images_are_scaled_by_described_training_constants() -> None:
     train = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)  # mean 0.5, spread 0.5
-    scaled = scaled_images(train, np.full((1, 1, 1, 1), 51, dtype=np.uint8))
+    scaled = scale_images(train, np.full((1, 1, 1, 1), 51, dtype=np.uint8))
     assert scaled.test.item() == pytest.approx((0.2 - 0.5) / 0.5)
     assert scaled.description == (
         "pixels / 255, then minus 0.5000 over 0.5000 "
@@ -36,23 +36,23 @@ def test_test_images_are_scaled_by_described_training_constants() -> None:
 
 def test_an_image_without_contrast_becomes_zero() -> None:
     flat = np.full((3, 2, 2, 1), 80, dtype=np.uint8)
-    assert scaled_images(flat, flat).train.abs().max() < 1e-6
+    assert scale_images(flat, flat).train.abs().max() < 1e-6
 
 
 def test_images_can_be_left_between_zero_and_one() -> None:
-    scaled = scaled_images(images(3, 1), images(3, 1), standardise=False)
+    scaled = scale_images(images(3, 1), images(3, 1), standardise=False)
     assert 0 <= scaled.train.min() <= scaled.train.max() <= 1
     assert scaled.description == "pixels / 255"
 
 
 def test_binary_tables_are_not_standardised() -> None:
     table = np.array([[0, 1], [1, 1]])
-    scaled = scaled_columns(table, table)
+    scaled = scale_columns(table, table)
     assert scaled.train.tolist() == [[0, 1], [1, 1]]
     assert scaled.description == "0/1 features as stored"
 
 
 def test_each_column_is_standardised_by_its_training_values() -> None:
-    scaled = scaled_columns(np.array([[1.0, 7.0], [3.0, 7.0]]), np.array([[5.0, 8.0]]))
+    scaled = scale_columns(np.array([[1.0, 7.0], [3.0, 7.0]]), np.array([[5.0, 8.0]]))
     assert scaled.train.tolist() == [[-1, 0], [1, 0]]
     assert scaled.test.tolist() == [[3, 1]]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.core.task_catalogue import task_named
-from fedaudit.datasets.dataset import samples_of_task
+from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.network import network_of
 from fedaudit.live.record import record
@@ -88,7 +88,7 @@ def audit_of(features: Tensor, targets: Tensor) -> AuditSet:
 def described(kind: str, last: Callable[[Tensor], Tensor]) -> None:
     name, features, targets, make = GIVES[kind]
     task, audit = task_named(name, {}), audit_of(features, targets)
-    samples = replace(audit, samples=samples_of_task(audit.samples, task))
+    samples = replace(audit, samples=prepare_samples(audit.samples, task))
     network_of(make(last), samples, task)
 
 

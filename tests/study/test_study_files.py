@@ -11,7 +11,7 @@ import torch
 
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NO_CLIENT
-from fedaudit.datasets.dataset import Dataset, numbered, of_task, select_classes
+from fedaudit.datasets.dataset import Dataset, number_samples, prepare_for_task, select_classes
 from fedaudit.datasets.partitions.shifts import SHIFTS
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.extensions.examples import KnownSplit
@@ -72,8 +72,8 @@ def blank(name: str, group: str = "") -> Dataset:
     train, test = (torch.arange(n) % size.classes for n in (size.train, size.test))
     return Dataset(
         name,
-        numbered(features(name, len(train)), train),
-        numbered(features(name, len(test)), test, first=len(train)),
+        number_samples(features(name, len(train)), train),
+        number_samples(features(name, len(test)), test, first=len(train)),
         size.classes,
         "none",
         # Not in step with the labels.
@@ -138,7 +138,7 @@ def _blank(
             for part in (whole.train, whole.test)
         )
         whole = replace(whole, train=train, test=test)
-    return of_task(whole, task)
+    return prepare_for_task(whole, task)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Samples, chunks, positions_of, short_repr
-from fedaudit.datasets.dataset import Dataset, numbered, with_subjects
+from fedaudit.datasets.dataset import Dataset, number_samples, with_subjects
 
 _VALUES_AT_ONCE = 2**23
 
@@ -63,7 +63,7 @@ def pixel_range(images: Shaped[ndarray, "samples height width channels"]) -> Pix
     return PixelRange(float(images.min()), float(images.max()))
 
 
-def scaled_images(
+def scale_images(
     train: Shaped[ndarray, "samples height width channels"],
     test: Shaped[ndarray, "others height width channels"],
     *,
@@ -104,7 +104,7 @@ def _moments(images: Float[Tensor, "samples channels height width"]) -> Moments:
     return Moments(mean, np.sqrt(np.maximum(squares.mean(0) - mean**2, 0)))
 
 
-def scaled_columns(
+def scale_columns(
     train: Shaped[ndarray, "samples ..."],
     test: Shaped[ndarray, "others ..."],
     *,
@@ -203,11 +203,11 @@ def are_numbers(targets: AnyArray) -> bool:
     return targets.dtype.kind == "f" or (targets.ndim == 2 and targets.dtype.kind in "iub")
 
 
-def strata(targets: AnyArray) -> Int[ndarray, " samples"]:
+def stratification_labels(targets: AnyArray) -> Int[ndarray, " samples"]:
     """Return the classes of samples; 0 for all if targets are numbers."""
     if are_numbers(targets):
         return np.zeros(len(targets), dtype=np.int64)
-    return checked_labels("labels", targets)
+    return validate_labels("labels", targets)
 
 
 class SplitArrays(NamedTuple):
@@ -230,7 +230,7 @@ def split_arrays(
     Both parts have the same share of every group, or of every class if groups are None.
     """
     _check_pair("data", x, y)
-    positions = split(strata(y if groups is None else groups), test_share, rng=rng)
+    positions = split(stratification_labels(y if groups is None else groups), test_share, rng=rng)
     return SplitArrays(
         Arrays(x[positions.train], y[positions.train], x[positions.test], y[positions.test]),
         positions,
@@ -281,15 +281,15 @@ def from_arrays(
         scaled = _scaled(name, arrays, standardise, pictures)
     if are_numbers(arrays.y_train) and are_numbers(arrays.y_test):
         targets = (_as_float(arrays.y_train), _as_float(arrays.y_test))
-        return assembled(name, scaled, *targets, classes=1)
-    y_train = checked_labels("training labels", arrays.y_train) - first_label
-    y_test = checked_labels("test labels", arrays.y_test) - first_label
+        return build_dataset(name, scaled, *targets, classes=1)
+    y_train = validate_labels("training labels", arrays.y_train) - first_label
+    y_test = validate_labels("test labels", arrays.y_test) - first_label
     classes = count_classes(y_train, y_test)
     targets = (torch.from_numpy(y_train), torch.from_numpy(y_test))
-    return assembled(name, scaled, *targets, classes=classes)
+    return build_dataset(name, scaled, *targets, classes=classes)
 
 
-def assembled(
+def build_dataset(
     name: str,
     scaled: Scaled,
     y_train: Shaped[Tensor, "train ..."],
@@ -307,11 +307,11 @@ def assembled(
     Raises:
         BadInput: All training samples have the same features.
     """
-    refuse_constant(scaled.train, f"training samples of {name!r}")
+    refuse_identical_features(scaled.train, f"training samples of {name!r}")
     return Dataset(
         name,
-        numbered(scaled.train, y_train),
-        numbered(scaled.test, y_test, first=len(y_train)),
+        number_samples(scaled.train, y_train),
+        number_samples(scaled.test, y_test, first=len(y_train)),
         classes,
         scaled.description,
         group,
@@ -322,7 +322,7 @@ def assembled(
     )
 
 
-def refuse_constant(features: Shaped[Tensor, "samples ..."], what: str) -> None:
+def refuse_identical_features(features: Shaped[Tensor, "samples ..."], what: str) -> None:
     """Raise if several samples all have the same features, such as images that became all white."""
     # Compare two samples first: they nearly always differ, which saves comparing all.
     if len(features) > 1 and all(
@@ -334,7 +334,7 @@ def refuse_constant(features: Shaped[Tensor, "samples ..."], what: str) -> None:
         )
 
 
-def checked_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
+def validate_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
     """Return labels as 64-bit integers.
 
     Raises:
@@ -411,7 +411,7 @@ def _scaled(name: str, arrays: Arrays, standardise: bool, pictures: bool) -> Sca
             f"{x_test.dtype}; convert all pictures to one depth"
         )
     if not pictures and (x_train.dtype != np.uint8 or x_train.ndim == 2):
-        return scaled_columns(x_train, x_test, standardise=standardise)
+        return scale_columns(x_train, x_test, standardise=standardise)
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]
     if x_train.ndim != 4 or x_train.shape[-1] not in (1, 3):
@@ -419,7 +419,7 @@ def _scaled(name: str, arrays: Arrays, standardise: bool, pictures: bool) -> Sca
             f"images must be N x height x width, with 1 or 3 channels last if any, got shape "
             f"{x_train.shape}; move the channels to the end"
         )
-    return scaled_images(x_train, x_test, standardise=standardise)
+    return scale_images(x_train, x_test, standardise=standardise)
 
 
 @short_repr
@@ -546,7 +546,7 @@ def _array_of(values: object) -> AnyArray:
     return array
 
 
-def of_samples(source: Samples) -> InMemory:
+def from_samples(source: Samples) -> InMemory:
     """Return the data set of samples, a part of which is drawn for testing; see :func:`samples`."""
     dataset = samples(_array_of(source.features), _array_of(source.targets))
     has_groups = source.labels is not source.targets and bool(source.labels.any())

@@ -12,7 +12,13 @@ from fedaudit.core.importing import call_part, installed, is_custom, look_up
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import DataSetting
 from fedaudit.core.tasks import CLASSIFICATION, Task
-from fedaudit.datasets.dataset import DataFile, Dataset, DataSource, of_task, select_classes
+from fedaudit.datasets.dataset import (
+    DataFile,
+    Dataset,
+    DataSource,
+    prepare_for_task,
+    select_classes,
+)
 from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
@@ -74,7 +80,7 @@ def load(
         Damaged: A file is truncated or has another format than its name says.
     """
     dataset = _load_all_classes(name, data_dir, seed, options)
-    return of_task(select_classes(dataset, classes, first=first_class), task)
+    return prepare_for_task(select_classes(dataset, classes, first=first_class), task)
 
 
 def _load_all_classes(

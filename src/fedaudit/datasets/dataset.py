@@ -183,7 +183,7 @@ def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Data
     return replace(dataset, subject=torch.from_numpy(codes.astype(np.int64)))
 
 
-def numbered(
+def number_samples(
     features: Shaped[Tensor, "samples ..."],
     targets: Shaped[Tensor, "samples ..."],
     *,
@@ -194,13 +194,13 @@ def numbered(
     return Samples(features, targets, torch.arange(first, first + len(targets)), labels)
 
 
-def of_task(dataset: Dataset, task: Task) -> Dataset:
+def prepare_for_task(dataset: Dataset, task: Task) -> Dataset:
     """Return the data set with a task's targets, and classes or groups as labels.
 
     Raises:
         BadInput: Targets do not fit the task, or a classifier has a single class.
     """
-    train, test = (samples_of_task(part, task) for part in (dataset.train, dataset.test))
+    train, test = (prepare_samples(part, task) for part in (dataset.train, dataset.test))
     classes = dataset.classes
     if task.classes:
         classes = max(classes, *(int(part.labels.max()) + 1 for part in (train, test) if len(part)))
@@ -212,7 +212,7 @@ def of_task(dataset: Dataset, task: Task) -> Dataset:
     return replace(dataset, train=train, test=test, classes=classes)
 
 
-def samples_of_task(samples: Samples, task: Task) -> Samples:
+def prepare_samples(samples: Samples, task: Task) -> Samples:
     """Return samples with features for a task's models and targets for its loss.
 
     Raises:
@@ -394,7 +394,7 @@ def number_rows(*parts: Samples) -> list[Int[ndarray, " samples"]]:
     return np.split(numbers, starts[1:-1])
 
 
-def occur_in_several(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " shared"]:
+def rows_in_several_parts(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " shared"]:
     """Return the row numbers that occur in more than one part."""
     distinct = [np.unique(part) for part in rows]
     numbers, counts = np.unique(np.concatenate(distinct), return_counts=True)

@@ -109,7 +109,7 @@ class DPSGD(ConfiguredDefense):
         if self._neutral:
             return
         with torch.random.fork_rng(devices=[]):
-            refuse_mixing(plan.architecture.build().train())
+            refuse_sample_mixing(plan.architecture.build().train())
         if self.multiplicity > 1:
             _refuse_other_than_images(plan.shape, self.padding)
 
@@ -347,7 +347,7 @@ class _CapturedLayers:
         return self._kernels[key]
 
 
-def refuse_mixing(module: nn.Module) -> None:
+def refuse_sample_mixing(module: nn.Module) -> None:
     """Raise if samples affect each other's gradients in the network's current mode."""
     _refuse_mixing(_norm_layers(module))
 

@@ -16,8 +16,8 @@ from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId, Samples, summary
-from fedaudit.datasets.arrays import refuse_constant
-from fedaudit.datasets.dataset import number_rows, occur_in_several
+from fedaudit.datasets.arrays import refuse_identical_features
+from fedaudit.datasets.dataset import number_rows, rows_in_several_parts
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.clients import ByClient, ClientRef, by_number, number_of, numbers_of
 from fedaudit.live.weights import Array
@@ -237,7 +237,7 @@ def fair_split(
     if not samples_of:
         raise BadInput("an audit needs clients; give the samples of at least one")
     rows = dict(zip(samples_of, number_rows(*samples_of.values()), strict=True))
-    shared = occur_in_several(list(rows.values()))
+    shared = rows_in_several_parts(list(rows.values()))
     train: dict[ClientRef, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
     n_excluded = 0
@@ -444,7 +444,7 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
                 "finite real numbers; remove the samples with others"
             )
     if len(inputs) == 1:
-        refuse_constant(next(iter(inputs.values())), f"samples of {whose}")
+        refuse_identical_features(next(iter(inputs.values())), f"samples of {whose}")
     features = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
     return Samples(features if has_names else features[""], targets, torch.arange(len(targets)))
 

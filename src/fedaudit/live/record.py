@@ -18,7 +18,7 @@ from fedaudit.core.tasks import (
     classification_by,
     cross_entropy,
 )
-from fedaudit.datasets.dataset import samples_of_task
+from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.clients import (
     ByClient,
@@ -133,7 +133,7 @@ def record(
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     for clients in (targets, sizes or {}):
         refuse_mixed_references(clients, owners)
-    samples = replace(samples, samples=samples_of_task(samples.samples, resolved_task))
+    samples = replace(samples, samples=prepare_samples(samples.samples, resolved_task))
     net = network_of(model, samples, resolved_task, not_uploaded)
     recording = new_recording(
         folder,

@@ -98,7 +98,7 @@ def too_small_error(model: str, shape: tuple[int, ...], remedy: str) -> BadInput
     return BadInput(f"samples of {format_shape(shape)} are too small for model {model!r}; {remedy}")
 
 
-def widths(text: str) -> tuple[int, ...]:
+def parse_widths(text: str) -> tuple[int, ...]:
     """Parse a list of layer widths such as ``"512,128"``; an empty string means no layer."""
     return tuple(map(int, _entries(text)))
 

@@ -8,8 +8,8 @@ from fedaudit.models.base import (
     Widths,
     dense_stack,
     parse_image_shape,
+    parse_widths,
     too_small_error,
-    widths,
 )
 
 
@@ -52,7 +52,7 @@ class CNN(ConfiguredModel):
         kernel, padding = self.kernel, self.padding
         features = parse_image_shape("cnn", shape)
         layers: list[nn.Module] = []
-        for outputs in widths(self.channels):
+        for outputs in parse_widths(self.channels):
             layers += [
                 nn.Conv2d(features.channels, outputs, kernel, padding=padding),
                 nn.MaxPool2d(2),
@@ -64,5 +64,5 @@ class CNN(ConfiguredModel):
         if features.size == 0:
             remedy = f"set padding to {kernel // 2}, use fewer channels entries, or use 'mlp'"
             raise too_small_error("cnn", shape, remedy)
-        sizes = (features.size, *widths(self.hidden))
+        sizes = (features.size, *parse_widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

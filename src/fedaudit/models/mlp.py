@@ -5,7 +5,7 @@ import math
 from torch import nn
 
 from fedaudit.core.arguments import Decay, dataclass
-from fedaudit.models.base import ConfiguredModel, Widths, dense_stack, widths
+from fedaudit.models.base import ConfiguredModel, Widths, dense_stack, parse_widths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,5 +29,5 @@ class MLP(ConfiguredModel):
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         """Return an untrained network."""
-        sizes = (math.prod(shape), *widths(self.hidden))
+        sizes = (math.prod(shape), *parse_widths(self.hidden))
         return nn.Sequential(nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

@@ -8,8 +8,8 @@ from fedaudit.models.base import (
     Widths,
     dense_stack,
     parse_image_shape,
+    parse_widths,
     too_small_error,
-    widths,
 )
 
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
@@ -59,5 +59,5 @@ class VGG11(ConfiguredModel):
         if features.size == 0:
             remedy = "it needs at least 32 x 32: pad or enlarge the images, or use 'cnn'"
             raise too_small_error("vgg11", shape, remedy)
-        sizes = (features.size, *widths(self.hidden))
+        sizes = (features.size, *parse_widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes))

@@ -17,13 +17,7 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular
 from fedaudit.datasets.dataset import DataFile
-from fedaudit.datasets.tables.columns import (
-    Decimal,
-    Table,
-    parsed_number,
-    refuse_names,
-    text_column,
-)
+from fedaudit.datasets.tables.columns import Decimal, Table, parse_number, refuse_names, text_column
 from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 if TYPE_CHECKING:
@@ -228,7 +222,7 @@ def _header(path: Path, rows: "Reader") -> list[str]:
             f"{path.name} has {len(header):,} columns, but at most {_MAX_COLUMNS:,} are read; "
             "give fewer columns"
         )
-    if all(parsed_number(name, ".") is not None for name in header):
+    if all(parse_number(name, ".") is not None for name in header):
         raise BadInput(
             f"the first line of {path.name} has numbers only, and should name the columns; add a "
             "line with their names"

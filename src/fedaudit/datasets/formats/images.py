@@ -39,7 +39,7 @@ class Pictures(NamedTuple):
     shortened: int
 
 
-def stacked(
+def stack_pictures(
     pictures: "Iterable[Decoded]",
     count: int,
     *,
@@ -50,7 +50,7 @@ def stacked(
     """Return all images in one array.
 
     Args:
-        pictures: The images; see :func:`decoded`.
+        pictures: The images; see :func:`decode_pictures`.
         count: Number of images.
         size: Side in pixels that every image is resized to, whatever its shape. With 0, all images
             must have one size.
@@ -379,7 +379,9 @@ def _read_files(files: _Files, size: int, grey: bool) -> Pictures:
         Encoded(str(path), partial(open_regular, path, within=_bounds(path, files)))
         for path in files.paths
     )
-    return stacked(decoded(encoded), len(files.paths), size=size, grey=grey, on_disk=on_disk)
+    return stack_pictures(
+        decode_pictures(encoded), len(files.paths), size=size, grey=grey, on_disk=on_disk
+    )
 
 
 def _bounds(path: Path, files: _Files) -> Path | None:
@@ -416,7 +418,7 @@ class Decoded(NamedTuple):
     is_shortened: bool
 
 
-def decoded(pictures: Iterable[Encoded]) -> Iterator[Decoded]:
+def decode_pictures(pictures: Iterable[Encoded]) -> Iterator[Decoded]:
     """Decode pictures one by one, each within a memory budget for its file size.
 
     Raises:

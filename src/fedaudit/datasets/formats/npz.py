@@ -30,12 +30,12 @@ from fedaudit.datasets.arrays import (
     AnyArray,
     Arrays,
     Scaled,
-    assembled,
-    checked_labels,
+    build_dataset,
     count_classes,
     from_arrays,
-    scaled_columns,
+    scale_columns,
     split_arrays,
+    validate_labels,
 )
 from fedaudit.datasets.dataset import DataFile, Dataset, person_setting, with_subjects
 
@@ -393,21 +393,21 @@ def _coded_table(
     rows = len(arrays.x_train) + len(arrays.x_test)
     refuse_oversized(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
     numeric = [index for index, column in enumerate(columns) if column not in vocabulary]
-    numbers = scaled_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
+    numbers = scale_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
     scaled = Scaled(
         _features(arrays.x_train, columns, vocabulary, numbers.train),
         _features(arrays.x_test, columns, vocabulary, numbers.test),
         "categories one 0/1 feature per value; numbers minus their training mean, over their "
         "training standard deviation",
     )
-    y_train = checked_labels("training labels", arrays.y_train)
-    y_test = checked_labels("test labels", arrays.y_test)
+    y_train = validate_labels("training labels", arrays.y_train)
+    y_test = validate_labels("test labels", arrays.y_test)
     codes = None
     if group:
         index = list(columns).index(group)
         both = np.concatenate([arrays.x_train[:, index], arrays.x_test[:, index]])
         codes = torch.from_numpy(both.astype(np.int64))
-    return assembled(
+    return build_dataset(
         name,
         scaled,
         torch.from_numpy(y_train),

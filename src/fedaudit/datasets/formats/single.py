@@ -21,7 +21,12 @@ from fedaudit.core.files import (
     refuse_absent,
     regular_size,
 )
-from fedaudit.datasets.formats.images import PICTURE_SUFFIXES, Encoded, decoded, stacked
+from fedaudit.datasets.formats.images import (
+    PICTURE_SUFFIXES,
+    Encoded,
+    decode_pictures,
+    stack_pictures,
+)
 from fedaudit.datasets.formats.npz import read_npz
 
 _FEATURE_NAMES, _LABEL_NAMES = ("x", "features"), ("y", "label", "labels")
@@ -104,9 +109,9 @@ def _from_picture(path: Path, shape: tuple[int, ...]) -> SingleSample:
             f"{path} is a picture, and the models take features of shape {shape}; give the sample "
             "as a .npz, .csv or .json file"
         )
-    pictures = decoded([Encoded(str(path), partial(open_regular, path))])
+    pictures = decode_pictures([Encoded(str(path), partial(open_regular, path))])
     size = shape[1] if shape[1] == shape[2] else 0
-    images = stacked(pictures, 1, size=size, grey=shape[0] == 1, on_disk=regular_size(path))
+    images = stack_pictures(pictures, 1, size=size, grey=shape[0] == 1, on_disk=regular_size(path))
     if images.values.dtype.kind != "u":
         raise BadInput(
             f"{path} has more than 16 bits per value, and such values are scaled by the range of "

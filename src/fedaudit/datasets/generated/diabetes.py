@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from fedaudit.core.arguments import ProperFraction, Range, dataclass
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.arrays import assembled, scaled_columns, split
+from fedaudit.datasets.arrays import build_dataset, scale_columns, split
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.generated.digits import bundled_file
 
@@ -47,9 +47,9 @@ class diabetes(DataSource):
         levels = np.arange(1, self.progression_classes) / self.progression_classes
         labels = np.searchsorted(np.quantile(progression, levels), progression).astype(np.int64)
         parts = split(labels, self.test_share, rng=seeded_numpy(seed, "diabetes split"))
-        scaled = scaled_columns(*(features[part] for part in parts), standardise=self.standardise)
+        scaled = scale_columns(*(features[part] for part in parts), standardise=self.standardise)
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
-        return assembled("diabetes", scaled, y_train, y_test, classes=self.progression_classes)
+        return build_dataset("diabetes", scaled, y_train, y_test, classes=self.progression_classes)
 
 
 def _bundled_patients() -> tuple[Float[np.ndarray, "patients 10"], Float[np.ndarray, " patients"]]:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from fedaudit.core.arguments import ProperFraction, dataclass
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.arrays import Scaled, assembled, split
+from fedaudit.datasets.arrays import Scaled, build_dataset, split
 from fedaudit.datasets.dataset import Dataset, DataSource
 
 
@@ -42,14 +42,14 @@ class digits(DataSource):
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         if not self.standardise:
             scaled = Scaled(train, test, "pixels / 16")
-            return assembled("digits", scaled, y_train, y_test, classes=10)
+            return build_dataset("digits", scaled, y_train, y_test, classes=10)
         mean, std = float(train.double().mean()), float(train.double().std(correction=0))
         description = (
             f"pixels / 16, then minus {mean:.4f} over {std:.4f} "
             "(training mean and standard deviation per channel)"
         )
         scaled = Scaled((train - mean) / std, (test - mean) / std, description)
-        return assembled("digits", scaled, y_train, y_test, classes=10)
+        return build_dataset("digits", scaled, y_train, y_test, classes=10)
 
 
 def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, " digits"]]:

@@ -9,7 +9,7 @@ import torch
 from fedaudit.core.arguments import Count, Fraction, Positive, ProperFraction, Range, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.arrays import Scaled, assembled, split
+from fedaudit.datasets.arrays import Scaled, build_dataset, split
 from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
 
 
@@ -83,5 +83,5 @@ class synthetic(DataSource):
         train, test = (torch.from_numpy(features[part]) for part in parts)
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         scaled = Scaled(train, test, "as generated")
-        dataset = assembled("synthetic", scaled, y_train, y_test, classes=classes)
+        dataset = build_dataset("synthetic", scaled, y_train, y_test, classes=classes)
         return with_subjects(dataset, subject[np.concatenate(parts)]) if people else dataset

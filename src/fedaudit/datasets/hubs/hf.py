@@ -22,7 +22,13 @@ from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, DataSource, person_setting, with_subjects
-from fedaudit.datasets.formats.images import Encoded, Pictures, decoded, picture_statement, stacked
+from fedaudit.datasets.formats.images import (
+    Encoded,
+    Pictures,
+    decode_pictures,
+    picture_statement,
+    stack_pictures,
+)
 from fedaudit.datasets.formats.npz import encoded_texts
 from fedaudit.datasets.tables.arrow import ArrowColumn, unpacked_sizes
 from fedaudit.datasets.tables.columns import Column, Table, joined
@@ -363,8 +369,8 @@ def _features(source: Source, part: str, settings: hf) -> AnyArray | Pictures:
     first = next(islice(column, 1), None)
     if isinstance(first, Mapping):
         pictures = (_encoded(row, index, part, source.folders) for index, row in enumerate(column))
-        return stacked(
-            decoded(pictures),
+        return stack_pictures(
+            decode_pictures(pictures),
             len(column),
             size=settings.size,
             grey=settings.grey,

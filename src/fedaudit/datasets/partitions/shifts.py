@@ -24,7 +24,7 @@ Amounts: TypeAlias = Float[Tensor, " images"]
 _IMAGES_AT_ONCE = 2048
 
 
-def rotated(images: Images, degrees: Amounts) -> Images:
+def rotate(images: Images, degrees: Amounts) -> Images:
     """Return images rotated counter-clockwise about their centre, cropped to their size.
 
     Areas from outside an image repeat its edge.
@@ -40,7 +40,7 @@ def rotated(images: Images, degrees: Amounts) -> Images:
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def brightened(images: Images, factors: Amounts) -> Images:
+def brighten(images: Images, factors: Amounts) -> Images:
     """Return images with every pixel multiplied by a factor and clamped to 1 (white).
 
     Raises:
@@ -58,8 +58,8 @@ ATTRIBUTE = "attribute"
 """Kind of shift that divides people by an attribute of the data set."""
 
 SHIFTS: dict[str, Callable[[Images, Amounts], Images]] = {
-    "rotation": rotated,
-    "brightness": brightened,
+    "rotation": rotate,
+    "brightness": brighten,
 }
 KINDS = (*SHIFTS, ATTRIBUTE)
 

@@ -15,8 +15,8 @@ from fedaudit.datasets.tables.columns import (
     MISSING,
     Column,
     NumberColumn,
+    boolean_column,
     text_column,
-    truth_column,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def column_of(table: str, name: str, values: "pyarrow.ChunkedArray") -> Column:
         kind = kind.value_type
     if types.is_boolean(kind):
         numbers = values.cast(pyarrow.int8()).to_numpy()
-        return truth_column(np.asarray(numbers, dtype=np.float64))
+        return boolean_column(np.asarray(numbers, dtype=np.float64))
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         numbers = values.cast(pyarrow.float64(), safe=False).to_numpy()
         return NumberColumn(np.array(numbers, dtype=np.float64))

@@ -118,7 +118,7 @@ def text_column(codes: Int[ndarray, " rows"], texts: Sequence[str]) -> TextColum
     return TextColumn(new_codes[np.where(codes < 0, len(texts), codes)], tuple(order))
 
 
-def truth_column(values: Float[ndarray, " rows"]) -> TextColumn:
+def boolean_column(values: Float[ndarray, " rows"]) -> TextColumn:
     """Return a column of 1 (true), 0 (false) and NaN (missing) as texts."""
     codes = np.where(np.isnan(values), MISSING, np.nan_to_num(values)).astype(np.int64)
     return text_column(codes, ["False", "True"])
@@ -173,7 +173,7 @@ _MARKERS = frozenset(
 """Texts that usually mark missing values, in lower case."""
 
 
-def parsed_number(word: str, decimal: Decimal) -> float | None:
+def parse_number(word: str, decimal: Decimal) -> float | None:
     """Parse a text as a number; return None for other texts and for codes such as 007."""
     if decimal == ",":
         word = word.replace(".", "_").replace(",", ".")
@@ -197,7 +197,7 @@ def as_numbers(table: Table, name: str) -> NumberColumn | None:
     column = table.columns[name]
     if isinstance(column, NumberColumn):
         return column
-    parsed = [parsed_number(word, table.decimal) for word in column.texts]
+    parsed = [parse_number(word, table.decimal) for word in column.texts]
     is_number = np.array([value is not None for value in parsed], dtype=bool)
     if is_number.all():
         # The code of a missing text, -1, selects the last entry.
@@ -206,7 +206,7 @@ def as_numbers(table: Table, name: str) -> NumberColumn | None:
     counts = column.counts
     other: Decimal = "," if table.decimal == "." else "."
     swapped = [
-        value is None and parsed_number(word, other) is not None
+        value is None and parse_number(word, other) is not None
         for word, value in zip(column.texts, parsed, strict=True)
     ]
     if counts[np.array(swapped)].sum() > counts.sum() / 2:

@@ -13,9 +13,9 @@ from fedaudit.datasets.tables.columns import (
     Column,
     NumberColumn,
     Table,
+    boolean_column,
     refuse_names,
     text_column,
-    truth_column,
 )
 from fedaudit.datasets.tables.table import StoredTable, TableSource
 
@@ -98,7 +98,7 @@ def _column(table: str, name: str, values: "pandas.Series[object]") -> Column:
     from pandas.api import types
 
     if types.is_bool_dtype(values.dtype):
-        return truth_column(values.to_numpy(dtype=np.float64, na_value=np.nan))
+        return boolean_column(values.to_numpy(dtype=np.float64, na_value=np.nan))
     if types.is_numeric_dtype(values.dtype) and not types.is_complex_dtype(values.dtype):
         return NumberColumn(values.to_numpy(dtype=np.float64, na_value=np.nan))
     codes, words = factorize(values)

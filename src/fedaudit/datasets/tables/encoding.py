@@ -59,7 +59,7 @@ class Encoded(NamedTuple):
     descriptions: dict[str, str]
 
 
-def encoded(
+def encode_columns(
     columns: Mapping[str, Column],
     encoding: Encoding,
     *,
@@ -99,7 +99,9 @@ def encoded(
     return Encoded(features, descriptions)
 
 
-def width_of(columns: Mapping[str, Column], encoding: Encoding, *, has_clients: bool) -> int:
+def max_feature_count(
+    columns: Mapping[str, Column], encoding: Encoding, *, has_clients: bool
+) -> int:
     """Return the largest number of features that columns can have, without encoding them."""
     width = 0
     for name, column in columns.items():

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
-from fedaudit.datasets.tables.columns import Table, TextColumn, is_code, parsed_number
+from fedaudit.datasets.tables.columns import Table, TextColumn, is_code, parse_number
 
 _TIME = r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?: ?[AaPp][Mm])?"
 _DAY = r"[0-9]{4}([-/.])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/.])[0-9]{1,2}\2(?:[0-9]{4}|[0-9]{2})"
@@ -50,7 +50,7 @@ def refuse_formatted(table: Table, name: str, column: TextColumn) -> None:
         [bool(_FORMATTED.fullmatch(word)) and not is_code(word) for word in column.texts],
         dtype=bool,
     )
-    plain = np.array([parsed_number(word, table.decimal) is not None for word in column.texts])
+    plain = np.array([parse_number(word, table.decimal) is not None for word in column.texts])
     if _are_most(numbers, column) and bool((numbers & ~plain).any()):
         raise BadInput(
             f"{where} numbers with further characters, such as a currency or separators of "

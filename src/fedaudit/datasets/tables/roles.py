@@ -14,7 +14,7 @@ from fedaudit.datasets.tables.columns import (
     TextColumn,
     as_numbers,
     as_texts,
-    parsed_number,
+    parse_number,
     refuse_infinite,
 )
 from fedaudit.datasets.tables.misread import (
@@ -52,7 +52,7 @@ def targets_of(
             raise _constant_error(table, f"label {name!r}", "name another label")
         return numbers.values.astype(np.float32), ()
     texts = as_texts(column)
-    parsed = [parsed_number(word, table.decimal) for word in texts.texts]
+    parsed = [parse_number(word, table.decimal) for word in texts.texts]
     values = [value for value in parsed if value is not None]
     are_numbers = len(values) == len(parsed)
     refuse_missing_classes(table, name, texts.texts)

@@ -13,17 +13,17 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import refuse_oversized
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import positions_of
-from fedaudit.datasets.arrays import MAX_VALUES, Scaled, assembled, split, strata
+from fedaudit.datasets.arrays import MAX_VALUES, Scaled, build_dataset, split, stratification_labels
 from fedaudit.datasets.dataset import Dataset, with_subjects
 from fedaudit.datasets.tables.columns import (
     Column,
     NumberColumn,
     Table,
     TextColumn,
-    parsed_number,
+    parse_number,
     without_texts,
 )
-from fedaudit.datasets.tables.encoding import Encoding, Scaling, encoded, width_of
+from fedaudit.datasets.tables.encoding import Encoding, Scaling, encode_columns, max_feature_count
 from fedaudit.datasets.tables.roles import clients_of, features_of, groups_of, people_of, targets_of
 from fedaudit.datasets.tables.settings import TableSettings, refuse_unknown_columns
 from fedaudit.datasets.tables.statement import statement_of
@@ -90,20 +90,20 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
         {name: [*map(str, listed)] for name, listed in (settings.categories or {}).items()},
         settings.hash_width,
     )
-    width = width_of(columns, encoding, has_clients=clients is not None)
+    width = max_feature_count(columns, encoding, has_clients=clients is not None)
     refuse_oversized(f"{table.name} as features", 8 * width * table.rows, on_disk=table.on_disk)
     if width * table.rows > MAX_VALUES:
         raise BadInput(
             f"{table.name} has {width * table.rows:,} feature values and at most {MAX_VALUES:,} "
             "are read; ignore columns, or give fewer rows"
         )
-    result = encoded(columns, encoding, client=client, is_train=~is_test)
+    result = encode_columns(columns, encoding, client=client, is_train=~is_test)
     order = _row_of_id(is_test)
     n_train = int((~is_test).sum())
     features, in_order = torch.from_numpy(result.features[order]), torch.from_numpy(targets[order])
     _refuse_beyond_range(table, result.features)
     group = groups_of(table, settings.group) if settings.group else None
-    dataset = assembled(
+    dataset = build_dataset(
         table.name,
         Scaled(features[:n_train], features[n_train:], "columns as the statement lists them"),
         in_order[:n_train],
@@ -168,14 +168,14 @@ def _equals(
     text = "" if value is None or value != value else str(value).strip()
     if not text or text in missing:
         return column.missing
-    number = parsed_number(text, table.decimal if isinstance(value, str) else ".")
+    number = parse_number(text, table.decimal if isinstance(value, str) else ".")
     if isinstance(column, NumberColumn):
         if number is None:
             return np.zeros(table.rows, dtype=bool)
         is_equal: Bool[ndarray, " rows"] = column.values == number
         return is_equal
     fits = [
-        word == text or (number is not None and parsed_number(word, table.decimal) == number)
+        word == text or (number is not None and parse_number(word, table.decimal) == number)
         for word in column.texts
     ]
     # The code of a missing text, -1, selects the last entry.
@@ -220,7 +220,7 @@ def _test_rows(
         # By name, since the number of a client depends on which others there are.
         name = number if clients is None else clients.texts[number]
         rng = seeded_numpy(seed, "split", table.name, name)
-        parts = split(strata(targets[rows]), settings.test_share, rng=rng)
+        parts = split(stratification_labels(targets[rows]), settings.test_share, rng=rng)
         is_test[rows[parts.test]] = True
     return is_test
 

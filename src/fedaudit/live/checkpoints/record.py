@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput, NotVisible, option, unknown_name
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
 from fedaudit.core.values import ClientId, Sees
-from fedaudit.datasets.dataset import samples_of_task
+from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.checkpoints.files import path_in_folder
 from fedaudit.live.checkpoints.layouts import CheckpointFiles, files_in
@@ -192,7 +192,7 @@ def _refuse_other_network(
     not_uploaded: Collection[str],
 ) -> None:
     """Raise if a global model is not one of the network, before a recording is started."""
-    samples = replace(samples, samples=samples_of_task(samples.samples, task))
+    samples = replace(samples, samples=prepare_samples(samples.samples, task))
     shape = network_of(network, samples, task, not_uploaded).shape
     for source in [*models.sent.values(), *models.after.values()][:1]:
         whose = "initial"

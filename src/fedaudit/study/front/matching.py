@@ -14,7 +14,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Samples
-from fedaudit.datasets.arrays import scaled_columns, scaled_images
+from fedaudit.datasets.arrays import scale_columns, scale_images
 from fedaudit.datasets.catalog import stored_table
 from fedaudit.datasets.dataset import Dataset, number_rows
 from fedaudit.datasets.formats.single import SingleSample
@@ -225,11 +225,11 @@ def _forms_of(
 ) -> list[Shaped[Tensor, "..."]]:
     """Return the forms in which a data set could store the features, if they have this shape."""
     forms = [features, features[0]] if features.ndim and len(features) == 1 else [features]
-    candidates = [scaled_columns(form[None], form[None], standardise=False).train for form in forms]
+    candidates = [scale_columns(form[None], form[None], standardise=False).train for form in forms]
     for form in forms:
         if form.dtype in (np.uint8, np.uint16) and form.ndim in (2, 3):
             pixels = form[None] if form.ndim == 3 else form[None, ..., None]
-            candidates.append(scaled_images(pixels, pixels, standardise=False).train)
+            candidates.append(scale_images(pixels, pixels, standardise=False).train)
     return [candidate[0] for candidate in candidates if tuple(candidate.shape[1:]) == shape]
 
 

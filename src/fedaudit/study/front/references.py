@@ -28,7 +28,7 @@ from fedaudit.core.objects import (
 from fedaudit.core.task_catalogue import TASKS
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples
-from fedaudit.datasets.arrays import InMemory, of_samples, samples
+from fedaudit.datasets.arrays import InMemory, from_samples, samples
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
@@ -219,7 +219,7 @@ def data_reference(value: object) -> tuple[PartReference, Path | None]:
     if isinstance(value, tuple) and len(value) == 2:
         value = samples(*value)
     if isinstance(value, Samples):
-        value = of_samples(value)
+        value = from_samples(value)
     if isinstance(value, InMemory | dataframe):
         return snapshot_reference(value, label=value.name), None
     if isinstance(value, Dataset):
