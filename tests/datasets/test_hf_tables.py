@@ -26,7 +26,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Reads a data set with these parts, as the package would have loaded it."""
 
     def read(parts: Any, *, name: str = "patients.csv", **options: Any) -> Dataset:
-        monkeypatch.setattr(hf, "_loaded", lambda name, config: hf.Source(parts, 10_000))
+        monkeypatch.setattr(hf, "_load", lambda name, config: hf.Source(parts, 10_000))
         return hf.hf(name, **options).read(1)
 
     return read

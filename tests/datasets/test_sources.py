@@ -771,7 +771,7 @@ class TestHuggingFace:
             **options: object,
         ) -> Dataset:
             source = hf.Source(parts, 10_000, folders)  # type: ignore[arg-type]
-            monkeypatch.setattr(hf, "_loaded", lambda name, config: source)
+            monkeypatch.setattr(hf, "_load", lambda name, config: source)
             return hf.hf(name, **options).read(seed)  # type: ignore[arg-type]
 
         return read

@@ -1,4 +1,4 @@
-"""Data sets from arrays, of files or in memory: checks, scaling and splits."""
+"""Data sets from arrays in files or in memory: checks, scaling and splits."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -16,11 +16,12 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Samples, chunks, positions_of, short_repr
 from fedaudit.datasets.dataset import Dataset, number_samples, with_subjects
 
-_VALUES_AT_ONCE = 2**23
+# Limits the memory of the histogram of pixels.
+_PIXELS_AT_ONCE = 2**23
 
 
 class Scaled(NamedTuple):
-    """Features of both parts after scaling, and a description of the scaling."""
+    """Scaled features of the training and the test part, and a description of the scaling."""
 
     train: Tensor
     test: Tensor
@@ -28,7 +29,7 @@ class Scaled(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Mean and standard deviation (population) of each channel or column."""
+    """Mean and population standard deviation of each channel."""
 
     mean: Float[ndarray, " channels"]
     std: Float[ndarray, " channels"]
@@ -37,27 +38,27 @@ class Moments(NamedTuple):
 def pixel_moments(images: UInt8[ndarray, "samples height width channels"]) -> Moments:
     """Compute the exact mean and standard deviation of every channel of ``pixels / 255``."""
     channels = images.shape[-1]
-    # From a histogram, which is exact and needs no floating-point copy of the images.
+    # A histogram is exact and needs no floating-point copy of the images.
     histogram = np.zeros((channels, 256), dtype=np.int64)
-    for part in chunks(len(images), max(1, _VALUES_AT_ONCE // images[0].size)):
+    for rows in chunks(len(images), max(1, _PIXELS_AT_ONCE // images[0].size)):
         for channel in range(channels):
-            histogram[channel] += np.bincount(images[part, :, :, channel].ravel(), minlength=256)
+            histogram[channel] += np.bincount(images[rows, :, :, channel].ravel(), minlength=256)
     levels = np.arange(256) / 255
-    shares = histogram / histogram.sum(axis=1, keepdims=True)
-    mean = shares @ levels
-    variance = (shares * (levels - mean[:, None]) ** 2).sum(axis=1)
+    frequencies = histogram / histogram.sum(axis=1, keepdims=True)
+    mean = frequencies @ levels
+    variance = (frequencies * (levels - mean[:, None]) ** 2).sum(axis=1)
     return Moments(mean, np.sqrt(variance))
 
 
 class PixelRange(NamedTuple):
-    """Values of pixels that become 0 and 1."""
+    """Pixel values that are scaled to 0 (``low``) and to 1 (``high``)."""
 
     low: float
     high: float
 
 
 def pixel_range(images: Shaped[ndarray, "samples height width channels"]) -> PixelRange:
-    """Return the full range of pixels of 8 or 16 bits, or the observed range of other types."""
+    """Return the largest possible range of 8-bit or 16-bit pixels, or else the observed range."""
     if images.dtype.kind == "u" and images.dtype.itemsize <= 2:
         return PixelRange(0, float(np.iinfo(images.dtype).max))
     return PixelRange(float(images.min()), float(images.max()))
@@ -71,14 +72,13 @@ def scale_images(
 ) -> Scaled:
     """Return images as floating-point channels-first tensors, standardised per channel.
 
-    Mean and standard deviation are those of the training images, and so is the range of pixels
-    that have more than 16 bits.
+    Means, standard deviations and observed pixel ranges are those of the training images.
     """
-    span = pixel_range(train)
-    scaled_train, scaled_test = _channels_first(train, span), _channels_first(test, span)
-    scaling = f"pixels / {span.high:g}"
+    pixels = pixel_range(train)
+    scaled_train, scaled_test = _channels_first(train, pixels), _channels_first(test, pixels)
+    scaling = f"pixels / {pixels.high:g}"
     if train.dtype.kind != "u":
-        scaling = f"pixels from {span.low:g} to {span.high:g} (training range) scaled to 0 to 1"
+        scaling = f"pixels from {pixels.low:g} to {pixels.high:g} (training range) scaled to 0 to 1"
     if not standardise:
         return Scaled(scaled_train, scaled_test, scaling)
     mean, std = pixel_moments(train) if train.dtype == np.uint8 else _moments(scaled_train)
@@ -96,11 +96,11 @@ def scale_images(
 
 
 def _moments(images: Float[Tensor, "samples channels height width"]) -> Moments:
-    """Compute mean and standard deviation of every channel, one image at a time."""
+    """Compute the moments of images with values in [0, 1], one image at a time to save memory."""
     means = np.array([image.double().mean((1, 2)).numpy() for image in images])
     squares = np.array([image.double().square().mean((1, 2)).numpy() for image in images])
     mean = means.mean(0)
-    # Values lie in [0, 1], so rounding costs at most 1e-16 of the variance.
+    # This formula is accurate enough, because values lie in [0, 1]: the error is about 1e-16.
     return Moments(mean, np.sqrt(np.maximum(squares.mean(0) - mean**2, 0)))
 
 
@@ -110,9 +110,9 @@ def scale_columns(
     *,
     standardise: bool = True,
 ) -> Scaled:
-    """Return features standardised per column, unless all training values are 0 or 1.
+    """Standardise features per column by the moments of the training rows.
 
-    Mean and standard deviation are those of the training rows.
+    If all training values are 0 or 1, features are not changed.
     """
     is_binary = bool(((train == 0) | (train == 1)).all())
     if is_binary or not standardise:
@@ -120,7 +120,7 @@ def scale_columns(
         return Scaled(_as_float(train), _as_float(test), description)
     mean = train.mean(axis=0, dtype=np.float64)
     std = train.std(axis=0, dtype=np.float64)
-    # The standard deviation of a constant column is 0: divide by 1, so the column becomes zero.
+    # The standard deviation of a constant column is 0, so divide by 1 instead.
     divisor = np.where(std > 0, std, 1.0)
     description = "every feature minus its training mean, over its training standard deviation"
     scaled_train, scaled_test = (_as_float((part - mean) / divisor) for part in (train, test))
@@ -128,7 +128,7 @@ def scale_columns(
 
 
 def _channels_first(
-    images: Shaped[ndarray, "samples height width channels"], span: PixelRange
+    images: Shaped[ndarray, "samples height width channels"], pixels: PixelRange
 ) -> Float[Tensor, "samples channels height width"]:
     if images.dtype == np.uint8:
         # Copy, because torch warns about the read-only arrays of a file.
@@ -136,9 +136,10 @@ def _channels_first(
         return torch.from_numpy(moved).to(torch.float32).div_(255)
     count, height, width, channels = images.shape
     scaled = torch.empty(count, channels, height, width)
+    span = (pixels.high - pixels.low) or 1.0
     for index, image in enumerate(images):
-        numbers = (image.astype(np.float64) - span.low) / ((span.high - span.low) or 1.0)
-        scaled[index] = torch.from_numpy(np.moveaxis(numbers, -1, 0))
+        scaled_image = (image.astype(np.float64) - pixels.low) / span
+        scaled[index] = torch.from_numpy(np.moveaxis(scaled_image, -1, 0))
     return scaled
 
 
@@ -157,9 +158,9 @@ AnyArray: TypeAlias = Shaped[ndarray, "..."]
 
 
 class Arrays(NamedTuple):
-    """Arrays of a data set as stored in a file.
+    """Unscaled features and targets of the training and the test part.
 
-    Features are images as N x height x width (x 1 or 3) bytes, or one row of numbers per sample.
+    Features are images of N x height x width (x 1 or 3) bytes, or one row of numbers per sample.
     Targets are the class of each sample, or numbers.
     """
 
@@ -179,10 +180,10 @@ class PartPositions(NamedTuple):
 def split(
     labels: Int[ndarray, " samples"], test_share: float, *, rng: np.random.Generator
 ) -> PartPositions:
-    """Choose the same share of every class for testing, at random; rounded to whole samples.
+    """Draw the same fraction of every class for testing, rounded to whole samples.
 
     Raises:
-        BadInput: The share is out of range, or one of the parts would be empty.
+        BadInput: The fraction is out of range, or one of the parts would be empty.
     """
     if not 0 < test_share < 1:
         raise BadInput(f"test_share is {test_share}; give a share between 0 and 1, such as 0.2")
@@ -199,19 +200,19 @@ def split(
 
 
 def are_numbers(targets: AnyArray) -> bool:
-    """Return True if targets are numbers instead of classes: floats, or several per sample."""
+    """Return whether targets are numbers instead of classes: floats, or several per sample."""
     return targets.dtype.kind == "f" or (targets.ndim == 2 and targets.dtype.kind in "iub")
 
 
 def stratification_labels(targets: AnyArray) -> Int[ndarray, " samples"]:
-    """Return the classes of samples; 0 for all if targets are numbers."""
+    """Return the classes for a stratified split; all are 0 if targets are numbers."""
     if are_numbers(targets):
         return np.zeros(len(targets), dtype=np.int64)
     return validate_labels("labels", targets)
 
 
 class SplitArrays(NamedTuple):
-    """Samples in two parts, with their original positions."""
+    """Training and test part, with the positions of their samples before the split."""
 
     arrays: Arrays
     positions: PartPositions
@@ -227,9 +228,9 @@ def split_arrays(
 ) -> SplitArrays:
     """Split samples into a training and a test part; see :func:`split`.
 
-    Both parts have the same share of every group, or of every class if groups are None.
+    Both parts have the same fraction of every group, or of every class if groups are None.
     """
-    _check_pair("data", x, y)
+    _check_arrays("data", x, y)
     positions = split(stratification_labels(y if groups is None else groups), test_share, rng=rng)
     return SplitArrays(
         Arrays(x[positions.train], y[positions.train], x[positions.test], y[positions.test]),
@@ -243,22 +244,22 @@ def from_arrays(
     *,
     standardise: bool = True,
     first_label: int = 0,
-    tokens: str = "",
-    pictures: bool = False,
+    tokenizer: str = "",
+    are_images: bool = False,
 ) -> Dataset:
-    """Check, scale and number the samples in arrays, and return them as a data set.
+    """Check and scale the samples in arrays, and return them as a data set.
 
     Bytes of three or four dimensions are images, which become channels-first tensors. Other arrays
-    are tables of numbers, unless ``pictures`` is True.
+    are tables of numbers, unless ``are_images`` is True.
 
     Args:
         name: Name of the data set.
         arrays: Arrays of both parts.
         standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
             part; tables of 0 and 1 stay unchanged.
-        first_label: Label of the first class in the file; 0 for most, 1 for EMNIST letters.
-        tokens: Name of the tokenizer if features are tokens, which stay integers; else empty.
-        pictures: Whether features are images, whatever their type of number.
+        first_label: Label of the first class; 0 for most data sets, 1 for EMNIST letters.
+        tokenizer: Name of the tokenizer if features are tokens, which stay integers; else empty.
+        are_images: Whether features are images even if they are not bytes.
 
     Raises:
         BadInput: Shapes do not match, features are not finite numbers, labels are not integers or
@@ -268,17 +269,18 @@ def from_arrays(
         ("training", arrays.x_train, arrays.y_train),
         ("test", arrays.x_test, arrays.y_test),
     ):
-        _check_pair(part, x, y)
+        _check_arrays(part, x, y)
     if arrays.x_train.shape[1:] != arrays.x_test.shape[1:]:
         raise BadInput(
             f"training features have shape {arrays.x_train.shape[1:]} per sample, but test "
             f"features have {arrays.x_test.shape[1:]}; give both parts the same shape"
         )
-    if tokens:
-        train, test = (torch.from_numpy(x.astype(np.int32)) for x in arrays[::2])
-        scaled = Scaled(train, test, f"tokens of {tokens}")
+    if tokenizer:
+        train = torch.from_numpy(arrays.x_train.astype(np.int32))
+        test = torch.from_numpy(arrays.x_test.astype(np.int32))
+        scaled = Scaled(train, test, f"tokens of {tokenizer}")
     else:
-        scaled = _scaled(name, arrays, standardise, pictures)
+        scaled = _scale(name, arrays, standardise, are_images)
     if are_numbers(arrays.y_train) and are_numbers(arrays.y_test):
         targets = (_as_float(arrays.y_train), _as_float(arrays.y_test))
         return build_dataset(name, scaled, *targets, classes=1)
@@ -324,10 +326,10 @@ def build_dataset(
 
 def refuse_identical_features(features: Shaped[Tensor, "samples ..."], what: str) -> None:
     """Raise if several samples all have the same features, such as images that became all white."""
-    # Compare two samples first: they nearly always differ, which saves comparing all.
-    if len(features) > 1 and all(
-        bool((part == features[:1]).all()) for part in (features[:2], features)
-    ):
+    # The first two samples nearly always differ, so the comparison of all samples is rare.
+    if len(features) < 2 or not torch.equal(features[0], features[1]):
+        return
+    if bool((features == features[:1]).all()):
         raise BadInput(
             f"all {len(features)} {what} have the same features, so nothing can be learned from "
             "them; check how they are read and scaled"
@@ -349,7 +351,7 @@ def validate_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
     return labels.astype(np.int64)
 
 
-def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
+def _check_arrays(part: str, x: AnyArray, y: AnyArray) -> None:
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
         raise BadInput(
             f"the {part} part needs one row of features per label, got features of shape "
@@ -367,9 +369,9 @@ def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
             f"features of the {part} part have type {x.dtype}; give numbers (bytes for images)"
         )
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        bad = int(len(x) - np.isfinite(x).reshape(len(x), -1).all(axis=1).sum())
+        n_invalid = int((~np.isfinite(x)).reshape(len(x), -1).any(axis=1).sum())
         raise BadInput(
-            f"{bad} of {len(x)} samples of the {part} part hold NaN or infinity; "
+            f"{n_invalid} of {len(x)} samples of the {part} part hold NaN or infinity; "
             "features must be finite, so drop or fill them"
         )
     largest = float(np.finfo(np.float32).max)
@@ -381,10 +383,10 @@ def _check_pair(part: str, x: AnyArray, y: AnyArray) -> None:
 
 
 def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) -> int:
-    """Return the number of classes, with labels from 0 up.
+    """Return the number of classes, which are numbered from 0.
 
     Raises:
-        BadInput: The training part omits a class, or the test part has a class that it lacks.
+        BadInput: The training part lacks a class number, or a class of the test part.
     """
     present = np.unique(train)
     classes = int(present[-1]) + 1
@@ -403,14 +405,14 @@ def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) ->
     return classes
 
 
-def _scaled(name: str, arrays: Arrays, standardise: bool, pictures: bool) -> Scaled:
+def _scale(name: str, arrays: Arrays, standardise: bool, are_images: bool) -> Scaled:
     x_train, x_test = arrays.x_train, arrays.x_test
-    if pictures and x_train.dtype != x_test.dtype:
+    if are_images and x_train.dtype != x_test.dtype:
         raise BadInput(
             f"training pictures of {name!r} have values of type {x_train.dtype}, and test pictures "
             f"{x_test.dtype}; convert all pictures to one depth"
         )
-    if not pictures and (x_train.dtype != np.uint8 or x_train.ndim == 2):
+    if not are_images and (x_train.dtype != np.uint8 or x_train.ndim == 2):
         return scale_columns(x_train, x_test, standardise=standardise)
     if x_train.ndim == 3:
         x_train, x_test = x_train[..., None], x_test[..., None]
@@ -429,8 +431,8 @@ class InMemory:
 
     Attributes:
         inputs: Layout of the features of a model with several named inputs.
-        labels: Group of each sample; it takes the place of the class in partitions and audit draws
-            if targets are not classes. Only without ``x_test``.
+        labels: Group of each sample, which partitions and audit draws use in place of the class if
+            targets are not classes. It requires that ``x_test`` is None.
         subject: Person of each sample, with the samples of ``x_test`` last.
     """
 
@@ -458,11 +460,13 @@ class InMemory:
                 rng=seeded_numpy(seed, "split", self.name),
                 groups=labels,
             )
+            # Ids of the data set count through the training part and then the test part.
             order = np.concatenate(positions)
             subject = None if subject is None else subject[order]
             labels = None if labels is None else labels[order]
         dataset = from_arrays(self.name, parts, standardise=self.standardise)
-        train, test = (replace(part, inputs=self.inputs) for part in (dataset.train, dataset.test))
+        train = replace(dataset.train, inputs=self.inputs)
+        test = replace(dataset.test, inputs=self.inputs)
         classes = dataset.classes
         if labels is not None:
             labels_train, labels_test = np.split(labels, [len(train)])
@@ -495,7 +499,7 @@ def samples(
         x_test: Features of the test part; without it, a part of ``x`` is drawn for each seed.
         y_test: Classes of the test part.
         name: Name of the data set, for the report.
-        test_share: Share of each class that is drawn for testing, in (0, 1).
+        test_share: Fraction of each class that is drawn for testing, in (0, 1).
         standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
             part.
         person: Name or number of the person that each sample is from, for ``unit="person"``:
@@ -539,7 +543,7 @@ def samples(
 
 
 def _array_of(values: object) -> AnyArray:
-    """Return an array of a list or tensor, also of a tensor on a GPU or with gradients."""
+    """Convert a list, array or tensor to an array; the tensor may be on a GPU or have gradients."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().numpy()
     array: AnyArray = np.asarray(values)
@@ -547,8 +551,9 @@ def _array_of(values: object) -> AnyArray:
 
 
 def from_samples(source: Samples) -> InMemory:
-    """Return the data set of samples, a part of which is drawn for testing; see :func:`samples`."""
+    """Return a data set that draws its test part from the samples; see :func:`samples`."""
     dataset = samples(_array_of(source.features), _array_of(source.targets))
+    # Labels that are not the targets are groups. By default they are zero: there are no groups.
     has_groups = source.labels is not source.targets and bool(source.labels.any())
     labels = np.asarray(source.labels) if has_groups else None
     return replace(dataset, inputs=source.inputs, labels=labels)

@@ -28,7 +28,7 @@ GENERATED: Catalogue[type[DataSource]] = Catalogue("fedaudit.datasets", "generat
 """Data sets that need no file."""
 
 FORMATS: Catalogue[type[DataFile]] = Catalogue("fedaudit.datasets", "formats")
-"""File formats, in the order in which a data set is searched for in them."""
+"""File formats, in the order in which the data directory is searched for them."""
 
 HUBS: Catalogue[Callable[..., DataSource]] = Catalogue("fedaudit.datasets", "hubs")
 """Hubs that load a data set by its name."""
@@ -38,11 +38,11 @@ SOURCES: Catalogue[type[DataSource]] = Catalogue(
 )
 
 READERS = (*FORMATS, *HUBS)
-"""Prefixes of ``FORMAT:NAME`` and ``HUB:NAME``; any other prefix is a module."""
+"""Prefixes of the names ``FORMAT:NAME`` and ``HUB:NAME``. Any other prefix is an import path."""
 
 
 def data_directory(folder: Path | None = None) -> Path | None:
-    """Return the folder of data sets: the argument, else ``FEDAUDIT_DATA``, else None."""
+    """Return the folder of data sets: ``folder``, or by default ``FEDAUDIT_DATA`` if it is set."""
     if folder is not None:
         return folder
     value = os.environ.get(DATA_DIR_VARIABLE)
@@ -60,11 +60,11 @@ def load(
     seed: int = 0,
     **options: DataSetting,
 ) -> Dataset:
-    """Return a data set by name, ready for training.
+    """Load a data set by name, ready for training.
 
-    ``digits`` and ``synthetic`` need no file. Any other name is searched for in the data directory,
-    in each known format in turn. ``FORMAT:NAME`` names the format as well, ``hf:NAME`` loads from
-    Hugging Face, and ``module:function`` is a custom source.
+    Names of generated data sets, such as ``digits``, need no file. Any other name is searched for
+    in the data directory, in each known format in turn. ``FORMAT:NAME`` limits the search to a
+    format, ``hf:NAME`` loads from Hugging Face, and ``module:function`` calls a custom function.
 
     Args:
         name: Name of the data set.
@@ -72,8 +72,8 @@ def load(
         classes: Classes whose samples are kept, renumbered in this order; all if empty.
         first_class: New number of the first of these classes.
         data_dir: Folder of data sets; ``FEDAUDIT_DATA`` by default.
-        seed: Seed of all random choices: generated data, and splits that the files do not define.
-        options: Settings of the source, as documented by its class in ``SOURCES``.
+        seed: Seed of generated data, and of splits that the files do not define.
+        options: Settings of the data set; see its class in ``SOURCES``.
 
     Raises:
         BadInput: The data set or an option does not exist, or the data do not fit the task.
@@ -93,7 +93,7 @@ def _load_all_classes(
 def client_names_of(
     name: str, data_dir: Path | None, options: Mapping[str, DataSetting]
 ) -> tuple[str, ...]:
-    """Return the names of the clients that a data set names, in the order of their numbers."""
+    """Return the names of the clients in a data set, in the order of their numbers."""
     return _load_all_classes(name, data_dir, 0, options).client_names
 
 
@@ -101,18 +101,18 @@ def _source(
     name: str, data_dir: Path | None, options: Mapping[str, DataSetting]
 ) -> DataSource | None:
     """Return the source of a data set; None for a custom function."""
-    kind, colon, local_name = name.partition(":")
+    prefix, colon, local_name = name.partition(":")
     if name in GENERATED:
         generated = GENERATED[name]
         _check_options(name, generated, options)
         return generated(**options)
     if is_custom(name, READERS) or (not colon and name in installed("data set")):
         return None
-    if kind in HUBS and colon:
-        hub = HUBS[kind]
-        _check_options(f"{kind} data", hub, options)
+    if prefix in HUBS and colon:
+        hub = HUBS[prefix]
+        _check_options(f"{prefix} data", hub, options)
         return hub(local_name, **options)
-    formats = [kind] if colon else list(FORMATS)
+    formats = [prefix] if colon else list(FORMATS)
     located = _locate(local_name if colon else name, formats, data_dir)
     _check_options(f"{located.format} data", FORMATS[located.format], options)
     return FORMATS[located.format](located.path, **options)
@@ -136,12 +136,12 @@ def stored_table(
 def _load_custom(
     name: str, data_dir: Path | None, seed: int, options: Mapping[str, DataSetting]
 ) -> Dataset:
-    """Return the data set of a custom function with parameters ``seed`` or ``data_dir``."""
+    """Call a custom function, with ``seed`` and ``data_dir`` if it has these parameters."""
     source = custom_source(name)
-    names = inspect.signature(source).parameters
-    offered = {"seed": seed, "data_dir": data_directory(data_dir)}
-    arguments = {key: value for key, value in offered.items() if key in names}
-    _refuse_unknown(f"the data set {name!r}", options, names.keys() - offered.keys())
+    parameter_names = inspect.signature(source).parameters.keys()
+    available = {"seed": seed, "data_dir": data_directory(data_dir)}
+    arguments = {key: value for key, value in available.items() if key in parameter_names}
+    _refuse_unknown(f"the data set {name!r}", options, parameter_names - available.keys())
     dataset: object = call_part("data set", name, source, **arguments, **options)
     if not isinstance(dataset, Dataset):
         raise BadInput(
@@ -157,9 +157,9 @@ def custom_source(name: str) -> Callable[..., object]:
     Raises:
         BadInput: The function does not exist; the message suggests a format of a similar name.
     """
-    kind = "a function that returns a Dataset"
+    expected = "a function that returns a Dataset"
     try:
-        return look_up("data set", name, GENERATED, expected=kind, is_valid=callable)
+        return look_up("data set", name, GENERATED, expected=expected, is_valid=callable)
     except BadInput as error:
         close = nearest(name.partition(":")[0], READERS, limit=1)
         hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
@@ -177,15 +177,15 @@ def _locate(name: str, formats: Sequence[str], data_dir: Path | None) -> _Locati
     if not name or name != Path(name).name or name.startswith("."):
         raise BadInput(
             f"{name!r} is not a name of a data set; give a name without folders, and the folder as "
-            "data_dir"
+            f"{option('data-dir')}"
         )
     folder = data_directory(data_dir)
     if folder is None or not folder.is_dir():
         raise _missing_directory(name, folder)
-    for kind in formats:
-        path = FORMATS[kind].find(folder, name)
+    for format_name in formats:
+        path = FORMATS[format_name].find(folder, name)
         if path is not None:
-            return _Location(kind, path)
+            return _Location(format_name, path)
     raise _missing_dataset(name, folder, formats)
 
 

@@ -1,4 +1,4 @@
-"""Data sets ready for training, bases of their sources, and exact copies among samples."""
+"""Data sets ready for training, base classes of their sources, and detection of equal samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,8 +31,9 @@ class Dataset:
         name: Name by which the data set was loaded.
         train: The training part; ids 0 to n - 1, in order.
         test: The test part; ids n to n + m - 1, in order.
-        classes: Number of classes, or of groups if labels are groups; labels are below it.
-        normalisation: How stored features were scaled, in words.
+        classes: Number of classes, or of groups if labels are groups. Labels are from 0 to
+            ``classes - 1``.
+        normalisation: Description of how stored features were scaled.
         group: Group of every sample (a protected attribute), indexed by sample id.
         group_names: Names of the group codes; empty without groups.
         subject: Number of the person (patient, author, device) of every sample, indexed by sample
@@ -40,7 +41,7 @@ class Dataset:
         client: Client that every sample is from, indexed by sample id, for the partition
             ``natural``; None if the data name no clients.
         client_names: Names of the clients; empty if the data name no clients.
-        statement: Sentences for the user on what was read; they reveal no single sample.
+        statement: Sentences that describe to the user what was read. They reveal no single sample.
 
     Raises:
         BadInput: Ids are out of order, a label is outside the classes, there is no class, the
@@ -69,7 +70,7 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.train) + len(self.test)
 
-    def samples(self, ids: Int[Tensor, " asked"]) -> Samples:
+    def samples(self, ids: Int[Tensor, " chosen"]) -> Samples:
         """Return the samples with these ids, in the given order, from both parts.
 
         Raises:
@@ -82,13 +83,13 @@ class Dataset:
             )
         first_test = len(self.train)
         is_test = ids >= first_test
-        # Copy once if all are training ids, as clients' ids nearly always are.
+        # Ids of clients are nearly always training ids. Copying only once saves memory then.
         if not is_test.any():
             samples = self.train.take(ids)
         else:
-            both = self.train.take(ids[~is_test]), self.test.take(ids[is_test] - first_test)
+            train, test = self.train.take(ids[~is_test]), self.test.take(ids[is_test] - first_test)
             order = torch.cat([(~is_test).nonzero(), is_test.nonzero()]).flatten().argsort()
-            samples = Samples.joined(*both).take(order)
+            samples = Samples.joined(train, test).take(order)
         features = samples.features
         return samples.replace(
             features=features.float() if features.is_floating_point() else features, ids=ids
@@ -102,9 +103,8 @@ class Dataset:
                 f"sample ids of {self.name!r} must count from 0 through the training and then "
                 "the test part; build it with from_arrays"
             )
-        train_shape, test_shape = (
-            tuple(part.features.shape[1:]) for part in (self.train, self.test)
-        )
+        train_shape = tuple(self.train.features.shape[1:])
+        test_shape = tuple(self.test.features.shape[1:])
         if train_shape != test_shape:
             raise BadInput(
                 f"training features of {self.name!r} have shape {train_shape} per sample, but test "
@@ -126,8 +126,7 @@ class Dataset:
     ) -> None:
         if codes is None:
             return
-        fits = len(codes) == len(self)
-        if not fits or not 0 <= int(codes.min()) <= int(codes.max()) < len(names):
+        if len(codes) != len(self) or int(codes.min()) < 0 or int(codes.max()) >= len(names):
             raise BadInput(
                 f"{self.name!r} has {len(self)} samples, {len(codes)} {what} codes and "
                 f"{len(names)} {what} names; give one code for each sample, below the number of "
@@ -146,7 +145,7 @@ class Dataset:
 
 
 def person_setting(person: str, subject: str) -> str:
-    """Return the setting ``person``, of which ``subject`` is another name.
+    """Return the value of the setting ``person``, which may also be given as ``subject``.
 
     Raises:
         BadInput: Both are set.
@@ -160,7 +159,7 @@ def person_setting(person: str, subject: str) -> str:
 
 
 def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Dataset:
-    """Return the data set with the name or number of each sample's person, by sample id.
+    """Add the person of each sample, by name or number and in the order of ids.
 
     Raises:
         BadInput: There is not one name or number per sample.
@@ -172,7 +171,7 @@ def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Data
                 f"the person of {missing} of {len(dataset)} samples of {dataset.name!r} is "
                 "missing; name one for each sample"
             )
-        # Columns of tables have names as objects.
+        # Columns of tables contain names as Python objects, which NumPy cannot sort.
         people = people.astype(str)
     if people.shape != (len(dataset),) or people.dtype.kind not in "iuUS":
         raise BadInput(
@@ -195,12 +194,12 @@ def number_samples(
 
 
 def prepare_for_task(dataset: Dataset, task: Task) -> Dataset:
-    """Return the data set with a task's targets, and classes or groups as labels.
+    """Convert targets to those of a task, and labels to classes if the task has classes.
 
     Raises:
         BadInput: Targets do not fit the task, or a classifier has a single class.
     """
-    train, test = (prepare_samples(part, task) for part in (dataset.train, dataset.test))
+    train, test = prepare_samples(dataset.train, task), prepare_samples(dataset.test, task)
     classes = dataset.classes
     if task.classes:
         classes = max(classes, *(int(part.labels.max()) + 1 for part in (train, test) if len(part)))
@@ -213,7 +212,7 @@ def prepare_for_task(dataset: Dataset, task: Task) -> Dataset:
 
 
 def prepare_samples(samples: Samples, task: Task) -> Samples:
-    """Return samples with features for a task's models and targets for its loss.
+    """Convert samples to features for a task's models and targets for its loss.
 
     Raises:
         BadInput: Targets or features do not fit the task, or targets are not finite.
@@ -240,13 +239,13 @@ def prepare_samples(samples: Samples, task: Task) -> Samples:
 
 
 def select_classes(dataset: Dataset, selected: Sequence[int], *, first: int = 0) -> Dataset:
-    """Return the samples of some classes, renumbered, with the scaling of the whole data set.
+    """Return the samples of some classes, with new class numbers and unchanged features.
 
     Args:
         dataset: The data set with all its classes.
         selected: Classes to keep; all if empty.
-        first: New number of the first class. The numbers below it are classes without samples here,
-            such as the classes of a public data set.
+        first: New number of the first class. Lower numbers are classes without samples in this data
+            set, such as the classes of a public data set.
 
     Raises:
         BadInput: A class does not exist or is listed twice, or there is a single class.
@@ -283,21 +282,21 @@ def with_parts(
 ) -> Dataset:
     """Return a data set of chosen samples of ``dataset``, with their groups, people and clients.
 
-    ``train`` and ``test`` are the chosen samples with consecutive ids. ``chosen`` has their ids in
-    ``dataset``, or a mask.
+    Args:
+        dataset: Data set that contains the samples.
+        train: Chosen training samples with consecutive ids.
+        test: Chosen test samples with consecutive ids.
+        chosen: Ids of these samples in ``dataset``, or a mask.
+        classes: Number of classes.
     """
-    group, subject, client = (
-        None if codes is None else codes[chosen]
-        for codes in (dataset.group, dataset.subject, dataset.client)
-    )
     return replace(
         dataset,
         train=train,
         test=test,
         classes=classes,
-        group=group,
-        subject=subject,
-        client=client,
+        group=None if dataset.group is None else dataset.group[chosen],
+        subject=None if dataset.subject is None else dataset.subject[chosen],
+        client=None if dataset.client is None else dataset.client[chosen],
     )
 
 
@@ -312,7 +311,11 @@ def _relabel(samples: Samples, new_label: Tensor, *, first_id: int = 0) -> Sampl
 
 @dataclass(frozen=True)
 class DataSource:
-    """Data set with settings. Its catalogue name is the name of its module."""
+    """Base class of the data sets of the catalogue; the fields of a subclass are its settings.
+
+    Attributes:
+        catalogue_name: Name in the catalogue, which is the module's name.
+    """
 
     catalogue_name: ClassVar[str]
 
@@ -327,21 +330,21 @@ class DataSource:
         """Return the data set.
 
         Args:
-            seed: Seed of all random choices: generated data, and the split if no file defines it.
+            seed: Seed of generated data, and of the split if no file defines it.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class DataFile(DataSource):
-    """File or folder with a data set.
+    """Base class of data sets in a file or folder.
 
     Attributes:
-        path: Path, or name in the data directory.
+        path: Path of the file or folder, or its name in the data directory.
     """
 
     looks_for: ClassVar[str]
-    """Path that :meth:`find` searches for, for messages; NAME stands for the name."""
+    """Path that :meth:`find` searches for, for messages; NAME is a placeholder."""
     suffix: ClassVar[str] = ""
     """Suffix of the file, which users may omit."""
 
@@ -354,7 +357,7 @@ class DataFile(DataSource):
         return path if path.suffix == self.suffix else Path(f"{path}{self.suffix}")
 
     def part(self) -> DataPart:
-        """Return name, settings and folder as a study has them."""
+        """Return name, settings and folder as in a study file."""
         settings = changed_fields(self)
         settings.pop("path")
         path = Path(self.path)
@@ -371,31 +374,32 @@ class DataFile(DataSource):
         return path if path.is_file() else None
 
 
-_VALUES_AT_ONCE = 2**22
+# Limits the memory of products in the hash.
+_WORDS_AT_ONCE = 2**22
 
 
 def number_rows(*parts: Samples) -> list[Int[ndarray, " samples"]]:
-    """Number the distinct rows of all parts together; copies share a number.
+    """Number the distinct samples of all parts together; equal samples share a number.
 
-    Rows are grouped by a hash first. Only rows with equal hashes are compared, by all their bytes.
-    The result is exact, and 100,000 images take seconds.
+    Samples are grouped by a hash first. Only samples with equal hashes are compared, by all their
+    bytes. The result is exact, and 100,000 images take seconds.
     """
     hashes = np.concatenate([_hashes(part) for part in parts])
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     next_number = int(numbers.max(initial=-1)) + 1
-    by_content: dict[bytes, int] = {}
+    number_by_content: dict[bytes, int] = {}
     starts = np.cumsum([0, *map(len, parts)])
     for part, start in zip(parts, starts[:-1], strict=True):
         shares_hash = counts[numbers[start : start + len(part)]] > 1
         for row in np.flatnonzero(shares_hash):
             content = _content(part.features, int(row)) + b"|" + _content(part.targets, int(row))
-            number = next_number + len(by_content)
-            numbers[start + row] = by_content.setdefault(content, number)
+            unused_number = next_number + len(number_by_content)
+            numbers[start + row] = number_by_content.setdefault(content, unused_number)
     return np.split(numbers, starts[1:-1])
 
 
 def rows_in_several_parts(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " shared"]:
-    """Return the row numbers that occur in more than one part."""
+    """Return the numbers of :func:`number_rows` that occur in more than one part."""
     distinct = [np.unique(part) for part in rows]
     numbers, counts = np.unique(np.concatenate(distinct), return_counts=True)
     shared: Int[ndarray, " shared"] = numbers[counts > 1]
@@ -410,7 +414,7 @@ def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
         width = rows.shape[1] * max(1, rows.itemsize // 4)
         # Odd factors: rows that differ in a single 32-bit word always have different hashes.
         factors = np.random.default_rng(index).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
-        for part in chunks(len(rows), max(1, _VALUES_AT_ONCE // max(1, width))):
+        for part in chunks(len(rows), max(1, _WORDS_AT_ONCE // max(1, width))):
             words = _words(rows[part]).astype(np.uint64)
             hashes[part] += (words * factors.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
     return hashes
@@ -424,7 +428,7 @@ def _rows(tensor: Tensor) -> Shaped[ndarray, "samples values"]:
 def _words(rows: Shaped[ndarray, "samples values"]) -> Shaped[ndarray, "samples words"]:
     if rows.dtype.itemsize < 4:
         return rows.astype(np.float32 if rows.dtype.kind == "f" else np.int32).view(np.uint32)
-    # Add 0, which turns minus zero into zero: both are equal, but their bytes differ.
+    # Adding 0 turns minus zero into zero. Both are equal, but their bytes differ.
     clean = rows + rows.dtype.type(0) if rows.dtype.kind == "f" else rows
     return np.ascontiguousarray(clean).view(np.uint32)
 

@@ -1,4 +1,4 @@
-"""Classes of pictures in a text file, the format of Tiny-ImageNet's validation part."""
+"""Pictures whose classes are listed in a text file, as in Tiny-ImageNet's validation part."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ class AnnotatedPictures(NamedTuple):
 
 
 def has_annotations(path: Path) -> bool:
-    """Return True if a folder has annotated pictures in ``val``, and no classes in ``test``."""
+    """Return whether a folder has annotated pictures in ``val``, and no classes in ``test``."""
     test = path / "test"
     folders = {entry.name for entry in test.iterdir() if entry.is_dir()} if test.is_dir() else set()
     return (path / "val" / _FILE).is_file() and folders <= {_PICTURES}
@@ -45,8 +45,8 @@ def annotated_pictures(folder: Path, classes: Sequence[str]) -> AnnotatedPicture
     class_number = {name: number for number, name in enumerate(classes)}
     labels: dict[str, int] = {}
     for line_number, line in enumerate(lines, 1):
-        name, _, rest = line.partition("\t")
-        class_name = rest.partition("\t")[0]
+        # Further fields of a line are bounding boxes.
+        name, class_name, *_ = [*line.split("\t"), ""]
         if class_name not in class_number or name in labels:
             raise BadInput(
                 f"line {line_number} of {file} has the picture {name[:80]!r} and the class "

@@ -21,15 +21,18 @@ from fedaudit.datasets.dataset import DataFile, Dataset
 _USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _MAX_BATCH_BYTES = 2**28
 _MAX_STEPS = 2_000_000
-"""Limit of the steps of a pickle; the largest batch takes a tenth, mostly for names of images."""
+"""Limit of the steps of a pickle, ten times as many as the largest CIFAR batch has."""
 _MAX_CALLS = 16
-"""Limit of the calls in a pickle, which may each copy the whole file; one array takes five."""
+"""Limit of the calls in a pickle, each of which may copy the whole file; an array needs five."""
 
 _rebuild_array = cast(Callable[..., ndarray], np.empty(0).__reduce__()[0])
 
 
 def _empty_array(kind: object, shape: object, code: object) -> ndarray:
-    """Return an array without values, whatever shape is requested; the pickle adds values later."""
+    """Return an array without values; the pickle sets shape and values later.
+
+    The requested shape is ignored, because it could exhaust memory.
+    """
     return _rebuild_array(ndarray, (0,), b"b")
 
 
@@ -43,12 +46,12 @@ def _as_latin1(text: str, codec: str) -> bytes:
     return text.encode("latin1")
 
 
-# Look names up in a table instead of importing them, so that a pickle cannot load a module. The
-# table has everything that an array of bytes needs, under the module names of numpy 1 and 2.
+# Names in a pickle are looked up in this table instead of being imported, so that no code runs. It
+# has what an array of bytes needs, under the module names of NumPy 1 and 2.
 _ALLOWED: dict[tuple[str, str], object] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,
-    # None, because it is only passed as an argument: a call of ndarray could allocate any shape.
+    # Pickles only pass this class on. None replaces it, since a call could allocate any shape.
     ("numpy", "ndarray"): None,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _as_latin1,
@@ -56,10 +59,12 @@ _ALLOWED: dict[tuple[str, str], object] = {
 
 
 _FORBIDDEN_STEPS = {
-    *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"),  # could allocate memory or lack a buffer
+    # Steps that allocate memory or use external buffers.
+    *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"),
+    # Steps that create other objects.
     *("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
 }
-"""Steps of a pickle that no array of pixels needs."""
+"""Steps of a pickle that are refused, because no array of pixels needs them."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,17 @@ class cifar(DataFile):
         is_cifar10 = (path / "data_batch_1").is_file()
         if is_cifar10 and self.coarse:
             raise BadInput("CIFAR-10 has no superclasses; set coarse to false, or use CIFAR-100")
-        train_names = (
-            [f"data_batch_{number}" for number in range(1, 6)] if is_cifar10 else ["train"]
-        )
-        key = "labels" if is_cifar10 else "coarse_labels" if self.coarse else "fine_labels"
+        if is_cifar10:
+            train_names, test_name = (
+                [f"data_batch_{number}" for number in range(1, 6)],
+                "test_batch",
+            )
+            key = "labels"
+        else:
+            train_names, test_name = ["train"], "test"
+            key = "coarse_labels" if self.coarse else "fine_labels"
         train = [_batch(path, name, key) for name in train_names]
-        test = _batch(path, "test_batch" if is_cifar10 else "test", key)
+        test = _batch(path, test_name, key)
         images, labels = zip(*train, strict=True)
         arrays = Arrays(np.concatenate(images), np.concatenate(labels), test.images, test.labels)
         return from_arrays(path.name, arrays, standardise=self.standardise)
@@ -164,9 +174,9 @@ def _unpickle(path: Path) -> object:
                     f"{path.name} has more steps than any array of pixels needs; it was altered or "
                     "is not a CIFAR batch, so nothing of it was executed: fetch it again"
                 )
-            # A memo index larger than the file serves only to allocate memory.
-            is_far = step.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content)
-            if is_far or step.name in _FORBIDDEN_STEPS:
+            # A memo index above the file's size would only allocate memory.
+            is_huge = step.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content)
+            if is_huge or step.name in _FORBIDDEN_STEPS:
                 raise Damaged(
                     f"{path.name} has a step ({step.name}) that no array of pixels needs; it was "
                     "altered or is not a CIFAR batch, so nothing of it was executed: fetch it again"
@@ -178,6 +188,7 @@ def _unpickle(path: Path) -> object:
         raise BadInput(
             f"{path.name} is larger than any CIFAR batch; use the original files"
         ) from error
-    except Exception as error:  # A hostile pickle can raise anything.
+    # A malicious pickle can raise any exception.
+    except Exception as error:
         raise Damaged(f"{path.name} cannot be read ({error}); fetch it again") from error
     return loaded

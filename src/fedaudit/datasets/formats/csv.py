@@ -1,4 +1,4 @@
-"""Tables in text files: comma-separated values, and other separators."""
+"""Tables in text files with commas or other separators between cells."""
 
 import codecs
 import io
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _SEPARATORS = (",", ";", "\t", "|")
 _SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".data")
 _SAMPLE_BYTES = 2**16
-"""Bytes from which the separator is recognised."""
+"""Number of leading bytes of a file from which the separator is recognised."""
 _SAMPLE_ROWS = 100
 _MAX_COLUMNS = 10_000
-_OTHER_FORMATS = {
+_FORMAT_BY_START = {
     b"PK\x03\x04": "an Excel or zip file",
     b"\xd0\xcf\x11\xe0": "an Excel file",
     b"PAR1": "a Parquet file",
@@ -124,16 +124,17 @@ class csv(TableSource, DataFile):
 def _refuse_binary(path: Path, start: bytes, encoding: str) -> None:
     if encoding == "utf-16":
         return
-    kind = next((kind for first, kind in _OTHER_FORMATS.items() if start.startswith(first)), "")
-    if kind or b"\0" in start:
+    formats = [name for first, name in _FORMAT_BY_START.items() if start.startswith(first)]
+    if formats or b"\0" in start:
+        description = formats[0] if formats else "a binary file"
         raise BadInput(
-            f"{path.name} is {kind or 'a binary file'}, and not {encoding} text; save the table as "
-            "CSV in UTF-8, or set encoding"
+            f"{path.name} is {description}, and not {encoding} text; save the table as CSV in "
+            "UTF-8, or set encoding"
         )
 
 
 def _refuse_utf8(path: Path, start: bytes, encoding: str, *, is_whole: bool) -> None:
-    """Raise if UTF-8 text would be read in an encoding in which any bytes are text."""
+    """Raise if the file is UTF-8 text, and would be misread in an encoding with one byte each."""
     if encoding.startswith("utf") or start.isascii():
         return
     try:
@@ -147,25 +148,25 @@ def _refuse_utf8(path: Path, start: bytes, encoding: str, *, is_whole: bool) -> 
 
 
 def _recognised_separator(path: Path, sample: str, is_whole: bool) -> str:
-    """Return the separator with which all first rows have the same number of cells.
+    """Return the separator with which all rows of the sample have the same number of cells.
 
     Raises:
         BadInput: Several separators give all rows the same number of cells.
     """
     lines = sample.splitlines(keepends=True)
-    # Drop the last line unless the sample is the whole file: it may be cut.
+    # The last line may be incomplete if the sample is not the whole file.
     complete = lines if is_whole else lines[:-1]
     widths = {separator: _row_widths(complete, separator) for separator in _SEPARATORS}
     fitting = [s for s, counts in widths.items() if len(set(counts)) == 1 and counts[0] > 1]
     if len(fitting) > 1:
         raise BadInput(
             f"{path.name} can be read with the separators {' and '.join(map(repr, fitting))}; set "
-            "separator to the right one"
+            "separator to the correct one"
         )
     if fitting:
         return fitting[0]
-    # If none fits, read with the separator that gives the most columns: the error then states
-    # where rows differ.
+    # If no separator fits, use the one with the most columns. Reading then fails at a row with
+    # another number of cells, and the error names this row.
     return max(widths, key=lambda separator: widths[separator][:1] or [0])
 
 

@@ -30,7 +30,7 @@ class idx(DataFile):
             ``t10k`` or ``test``.
         prefix: Beginning of the file names, such as ``emnist-letters-``.
         first_label: Label of the first class; 1 for EMNIST letters.
-        transposed: Whether rows and columns of the images are exchanged, as in EMNIST.
+        transposed: Whether the file stores images with rows and columns exchanged, as EMNIST does.
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1.
 
     Examples:
@@ -97,7 +97,7 @@ def _read_array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
 
 
 def _read_values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."]:
-    """Return the values of the file, if their number and memory fit its header and size."""
+    """Return the values of an IDX file; their number must match the header."""
     magic = file.read(4)
     sizes = file.read(4 * magic[3]) if len(magic) == 4 else b""
     if len(magic) < 4 or magic[:3] != bytes([0, 0, _BYTES_TYPE]) or len(sizes) < 4 * magic[3]:
@@ -106,7 +106,7 @@ def _read_values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, 
     count = math.prod(shape)
     # Features become 32-bit numbers.
     refuse_oversized(path.name, 4 * count, on_disk=path.stat().st_size)
-    # One byte more than declared reveals a file that is too long.
+    # Read one byte more than declared, to detect a file that is too long.
     data = file.read(count + 1)
     if len(data) != count or not count:
         raise Damaged(

@@ -1,4 +1,4 @@
-"""Image files as arrays, and data sets in folders of images with a folder per class."""
+"""Decoding of picture files, and data sets in folders with a folder of pictures for each class."""
 
 import os
 import warnings
@@ -28,43 +28,43 @@ _MAX_PIXELS = 2**26
 
 
 class Pictures(NamedTuple):
-    """Images in one array.
+    """Pictures of one size in an array.
 
     Attributes:
-        values: Bytes; 16-bit numbers, 32-bit numbers or floats if the files have more depth.
-        shortened: Number of images with more bits in the file than in the array.
+        values: Pixels as bytes, or as wider numbers if files have more than 8 bits per value.
+        n_truncated: Number of pictures of which only the highest 8 bits per colour were read.
     """
 
     values: Shaped[ndarray, "samples height width channels"]
-    shortened: int
+    n_truncated: int
 
 
 def stack_pictures(
-    pictures: "Iterable[Decoded]",
+    pictures: "Iterable[DecodedPicture]",
     count: int,
     *,
     size: int,
     grey: bool,
     on_disk: int,
 ) -> Pictures:
-    """Return all images in one array.
+    """Return all pictures in one array.
 
     Args:
-        pictures: The images; see :func:`decode_pictures`.
-        count: Number of images.
-        size: Side in pixels that every image is resized to, whatever its shape. With 0, all images
+        pictures: The pictures; see :func:`decode_pictures`.
+        count: Number of pictures.
+        size: Height and width in pixels to which every picture is resized. With 0, all pictures
             must have one size.
-        grey: Whether to keep brightness only, instead of three colours.
+        grey: Whether to convert pictures to one channel, their brightness.
         on_disk: Size of all files in bytes, which limits the memory of the array.
 
     Raises:
-        BadInput: Images have several sizes or depths, or are too many or too large.
+        BadInput: Pictures have several sizes or depths, or are too many or too large.
     """
     array: Shaped[ndarray, "samples height width channels"] | None = None
-    shortened = 0
-    for index, (name, picture, is_shortened) in enumerate(pictures):
+    n_truncated = 0
+    for index, (name, picture, is_truncated) in enumerate(pictures):
         pixels = _pixels(name, picture, size, grey)
-        shortened += is_shortened
+        n_truncated += is_truncated
         if array is None:
             what = f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels"
             if count * pixels.size > MAX_VALUES:
@@ -87,7 +87,7 @@ def stack_pictures(
         array[index] = pixels
     if array is None:
         raise BadInput("there are no pictures to read; give at least one")
-    return Pictures(array, shortened)
+    return Pictures(array, n_truncated)
 
 
 _DEPTHS = {
@@ -96,7 +96,7 @@ _DEPTHS = {
     "int32": "32 bits",
     "float32": "a floating-point number",
 }
-"""Depth of pictures by the type of their array."""
+"""Descriptions of the depth of pictures, by the data type of their array."""
 
 
 def _pixels(
@@ -104,12 +104,12 @@ def _pixels(
 ) -> Shaped[ndarray, "height width channels"]:
     from PIL import Image
 
-    kind = _deep_type(picture)
-    if kind is None:
+    deep_type = _deep_type(picture)
+    if deep_type is None:
         picture = picture.convert("L" if grey else "RGB")
     if size:
         picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(picture).astype(kind or np.uint8)
+    pixels = np.asarray(picture).astype(deep_type or np.uint8)
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         raise BadInput(f"{name} has values that are infinite or no numbers; correct or remove it")
     if pixels.ndim == 3:
@@ -118,7 +118,10 @@ def _pixels(
 
 
 def _deep_type(picture: "Image.Image") -> type[np.generic] | None:
-    """Return the type of grey values of more than 8 bits, which a conversion would clip."""
+    """Return the data type of a grey picture with more than 8 bits per value; None for others.
+
+    Pillow would clip the values of such a picture if it were converted to "L" or "RGB".
+    """
     # Pillow opens a 16-bit PGM in mode I, and earlier versions a 16-bit PNG too.
     if picture.mode.startswith("I;16") or (
         picture.mode == "I" and picture.format in ("PNG", "PPM")
@@ -128,7 +131,7 @@ def _deep_type(picture: "Image.Image") -> type[np.generic] | None:
 
 
 def _refuse_mode(name: str, picture: "Image.Image") -> None:
-    """Raise if a picture has an unknown mode, since its conversion could clip values."""
+    """Raise if a picture has an unknown mode, because its conversion could clip values."""
     if _deep_type(picture) is None and picture.mode not in _MODES:
         raise BadInput(
             f"{name} has the mode {picture.mode}, which is not read; convert it to one of "
@@ -137,13 +140,13 @@ def _refuse_mode(name: str, picture: "Image.Image") -> None:
 
 
 def picture_statement(name: str, *parts: Pictures) -> str:
-    """Return a sentence on what was read, without any single picture."""
+    """Return a sentence on what was read. It describes no single picture."""
     count = sum(len(part.values) for part in parts)
     height, width, channels = parts[0].values.shape[1:]
     low = min(part.values.min() for part in parts)
     high = max(part.values.max() for part in parts)
-    shortened = sum(part.shortened for part in parts)
-    note = f"; {shortened:,} have 16 bits per colour, of which 8 are read" if shortened else ""
+    n_truncated = sum(part.n_truncated for part in parts)
+    note = f"; {n_truncated:,} have 16 bits per colour, of which 8 are read" if n_truncated else ""
     return (
         f"data {name}: {count:,} pictures of {width} x {height} pixels, "
         f"{'grey' if channels == 1 else 'colour'}, {_DEPTHS[parts[0].values.dtype.name]} per "
@@ -152,16 +155,16 @@ def picture_statement(name: str, *parts: Pictures) -> str:
 
 
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "La", "RGBa")
-"""Modes of 8 bits per channel, whose conversion to grey or colour keeps the range."""
-_DEEP_COLOUR = (";16L", ";16B", ";16N")
-"""Endings of Pillow's names of storage with 16 bits per colour, of which Pillow reads 8."""
+"""Pillow's modes with 8 bits per channel, whose conversion to grey or colour keeps the range."""
+_DEEP_COLOUR_SUFFIXES = (";16L", ";16B", ";16N")
+"""Suffixes of Pillow's names of file layouts with 16 bits per colour, of which Pillow reads 8."""
 PICTURE_SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif"),
     *(".pgm", ".ppm", ".tif", ".tiff", ".webp"),
 }
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-"""Formats that are read, whatever the name of a file. Pillow would open some further formats with
-external programs."""
+"""Formats that are read, whatever the suffix of a file. Others are excluded, because Pillow would
+start external programs to read some of them."""
 _BYTES_PER_PIXEL = 4
 _MAX_DEPTH = 32
 """Limit of the nesting of folders within a class's folder."""
@@ -170,8 +173,8 @@ _MAX_ENTRIES = 10_000_000
 _TEST_FOLDERS = ("test", "val")
 
 
-class _Files(NamedTuple):
-    """Picture files with their classes, and the folder ``root`` that contains all of them."""
+class _PictureFiles(NamedTuple):
+    """Picture files with their classes; ``root`` is the folder that contains all files."""
 
     root: Path
     paths: list[Path]
@@ -184,18 +187,20 @@ class images(DataFile):
 
     Classes are numbered by the sorted names of their folders, samples by sorted file names. Folders
     within a class's folder are searched too. ``val`` is used if there is no ``test``. If there is
-    only ``train``, ``test_share`` of each class is held out for testing. In the folders of
-    Tiny-ImageNet, ``val/val_annotations.txt`` has the class of each picture in ``val/images``, and
-    ``test``, which has no classes, is not read.
+    only ``train``, ``test_share`` of each class is held out for testing. Tiny-ImageNet can be read,
+    too: its file ``val/val_annotations.txt`` has the class of each picture in ``val/images``. Its
+    folder ``test`` has no classes and is not read.
 
     Grey pictures keep a depth of more than 8 bits. Values of 8 and of 16 bits are divided by their
     largest possible value, and others are scaled by the range of the training pictures.
 
     Attributes:
         path: Folder with ``train/CLASS/*`` and ``test/CLASS/*``, or with ``CLASS/*``.
-        size: Side in pixels that every picture is resized to; 0 if all have one size.
-        grey: Whether only brightness is kept.
-        test_share: Share of each class in the test part, if no folder has the test part.
+        size: Height and width in pixels to which every picture is resized; 0 if all pictures have
+            one size.
+        grey: Whether pictures are converted to one channel, their brightness.
+        test_share: Fraction of each class in the test part, if there is no folder ``test`` or
+            ``val``.
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1 for each channel.
 
     Examples:
@@ -222,9 +227,9 @@ class images(DataFile):
         """Return the data set.
 
         Raises:
-            BadInput: A class has no pictures or only test pictures, folders have unknown names of
-                parts, pictures have several sizes, a folder is a link, cannot be read or is nested
-                too deeply, or a file leads out of the folder or is not regular, such as a pipe.
+            BadInput: A class has no training pictures, pictures have several sizes, or the folders
+                are unusable: they are links, have unknown names of parts, cannot be read or are
+                nested too deeply. Or a file is a link out of the folder, or no regular file.
             Damaged: A file is not a picture.
         """
         path, size = self.file, self.size
@@ -233,7 +238,7 @@ class images(DataFile):
         train, test = _split_files(path, seed, self.test_share)
         parts = [_read_files(part, size, self.grey) for part in (train, test)]
         arrays = Arrays(parts[0].values, train.labels, parts[1].values, test.labels)
-        dataset = from_arrays(path.name, arrays, standardise=self.standardise, pictures=True)
+        dataset = from_arrays(path.name, arrays, standardise=self.standardise, are_images=True)
         steps = [f"resized to {size} x {size}"] if size else []
         if names == {_TRAIN_FOLDER}:
             share = f"{self.test_share:g}"
@@ -253,18 +258,18 @@ _PART_NAMES = {
 
 
 def _refuse_unknown_parts(path: Path, names: set[str]) -> None:
-    """Raise if the folders are parts of a data set instead of classes, without train and test."""
+    """Raise if folders seem to be parts of a data set, but not under the names that are read."""
     are_parts = {name.lower() for name in names} <= _PART_NAMES
-    has_both = _TRAIN_FOLDER in names and bool(names & {*_TEST_FOLDERS})
-    if are_parts and names != {_TRAIN_FOLDER} and not has_both:
+    has_both_parts = _TRAIN_FOLDER in names and bool(names & {*_TEST_FOLDERS})
+    if are_parts and names != {_TRAIN_FOLDER} and not has_both_parts:
         raise BadInput(
             f"{path} has the folders {', '.join(sorted(names))}, which are parts and no classes; "
-            "name them train and test (or val), or keep only train, of which a share is then held "
-            "out"
+            "name them train and test (or val), or keep only train, of which a fraction is then "
+            "held out"
         )
 
 
-def _split_files(path: Path, seed: int, test_share: float) -> tuple[_Files, _Files]:
+def _split_files(path: Path, seed: int, test_share: float) -> tuple[_PictureFiles, _PictureFiles]:
     """Return the picture files of the training and the test part."""
     names = _class_names(path)
     if names == [_TRAIN_FOLDER]:
@@ -277,7 +282,7 @@ def _split_files(path: Path, seed: int, test_share: float) -> tuple[_Files, _Fil
         classes = [folder.name for folder in _subfolders(train_folder)]
         _refuse_links([path / "val" / "images"])
         annotated = annotated_pictures(path / "val", classes)
-        test = _Files(path, annotated.paths, np.array(annotated.labels, dtype=np.int64))
+        test = _PictureFiles(path, annotated.paths, np.array(annotated.labels, dtype=np.int64))
         return _list_files(path, train_folder, classes), test
     test_names = [name for name in _TEST_FOLDERS if name in names]
     if _TRAIN_FOLDER in names and test_names:
@@ -293,7 +298,7 @@ def _split_files(path: Path, seed: int, test_share: float) -> tuple[_Files, _Fil
         return train, _list_files(path, test_folder, classes, may_lack_classes=True)
     files = _list_files(path, path, names)
     train, test = (
-        _Files(path, [files.paths[index] for index in part], files.labels[part])
+        _PictureFiles(path, [files.paths[index] for index in part], files.labels[part])
         for part in split(files.labels, test_share, rng=seeded_numpy(seed, "split", path.name))
     )
     return train, test
@@ -307,7 +312,7 @@ def _class_names(path: Path) -> list[str]:
 
 def _list_files(
     root: Path, folder: Path, classes: Sequence[str], *, may_lack_classes: bool = False
-) -> _Files:
+) -> _PictureFiles:
     paths: list[Path] = []
     counts = []
     for name in classes:
@@ -318,7 +323,7 @@ def _list_files(
             raise BadInput(f"class folder {folder / name} has no pictures; fill or remove it")
         paths += pictures
         counts.append(len(pictures))
-    return _Files(root, paths, np.repeat(np.arange(len(classes)), counts))
+    return _PictureFiles(root, paths, np.repeat(np.arange(len(classes)), counts))
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -366,9 +371,9 @@ def _refuse_links(folders: Iterable[Path]) -> None:
             )
 
 
-def _read_files(files: _Files, size: int, grey: bool) -> Pictures:
+def _read_files(files: _PictureFiles, size: int, grey: bool) -> Pictures:
     try:
-        # The memory limit, which depends on the size of all files, applies before any is opened.
+        # The memory limit depends on the size of all files, so it is known before one is opened.
         on_disk = sum(regular_size(path, within=_bounds(path, files)) for path in files.paths)
     except OSError as error:
         raise BadInput(
@@ -376,7 +381,7 @@ def _read_files(files: _Files, size: int, grey: bool) -> Pictures:
             "regular file, or remove it"
         ) from error
     encoded = (
-        Encoded(str(path), partial(open_regular, path, within=_bounds(path, files)))
+        EncodedPicture(str(path), partial(open_regular, path, within=_bounds(path, files)))
         for path in files.paths
     )
     return stack_pictures(
@@ -384,41 +389,41 @@ def _read_files(files: _Files, size: int, grey: bool) -> Pictures:
     )
 
 
-def _bounds(path: Path, files: _Files) -> Path | None:
+def _bounds(path: Path, files: _PictureFiles) -> Path | None:
     """Return the folder that a link must not leave; None for a file that is not a link.
 
-    Resolving every path would take long. It is needed for links only, since no folder is a link.
+    Only links need the slow check of their target. Folders that are links were refused before.
     """
     return files.root if path.is_symlink() else None
 
 
-class Encoded(NamedTuple):
-    """Picture that is not decoded yet.
+class EncodedPicture(NamedTuple):
+    """Picture before decoding.
 
     Attributes:
         name: Name of the picture, for messages.
-        open: Function that opens its bytes.
+        open: Function that opens the picture's bytes.
     """
 
     name: str
     open: Callable[[], IO[bytes]]
 
 
-class Decoded(NamedTuple):
-    """A picture.
+class DecodedPicture(NamedTuple):
+    """Picture after decoding.
 
     Attributes:
-        name: Its name, for messages.
+        name: Name of the picture, for messages.
         picture: The picture.
-        is_shortened: Whether the file has more bits per colour than the picture.
+        is_truncated: Whether only the highest 8 bits per colour were read.
     """
 
     name: str
     picture: "Image.Image"
-    is_shortened: bool
+    is_truncated: bool
 
 
-def decode_pictures(pictures: Iterable[Encoded]) -> Iterator[Decoded]:
+def decode_pictures(pictures: Iterable[EncodedPicture]) -> Iterator[DecodedPicture]:
     """Decode pictures one by one, each within a memory budget for its file size.
 
     Raises:
@@ -441,12 +446,12 @@ def decode_pictures(pictures: Iterable[Encoded]) -> Iterator[Decoded]:
                             f"{_MAX_PIXELS} are read; shrink it first"
                         )
                     refuse_oversized(name, _BYTES_PER_PIXEL * pixels, on_disk=on_disk)
-                    # How pixels are stored, such as "RGB;16B"; Pillow forgets it when it loads.
-                    stored = str(getattr(picture, "tile", ""))
+                    # The layout of the file, such as "RGB;16B". Pillow removes it in load().
+                    layout = str(getattr(picture, "tile", ""))
                     picture.load()
                     _refuse_mode(name, picture)
-                    is_deep = any(end in stored for end in _DEEP_COLOUR)
-                    yield Decoded(name, picture, is_deep and _deep_type(picture) is None)
+                    is_deep = any(suffix in layout for suffix in _DEEP_COLOUR_SUFFIXES)
+                    yield DecodedPicture(name, picture, is_deep and _deep_type(picture) is None)
         except FedauditError:
             raise
         except UnidentifiedImageError as error:
@@ -454,7 +459,7 @@ def decode_pictures(pictures: Iterable[Encoded]) -> Iterator[Decoded]:
                 f"{name} cannot be read as a picture: the format of its content is none of "
                 f"{', '.join(_FORMATS)}; convert or replace it"
             ) from error
-        # A hostile picture can raise anything.
+        # A malicious file can make Pillow raise any exception.
         except Exception as error:
             raise Damaged(f"{name} cannot be read as a picture ({error}); replace it") from error
 

@@ -1,4 +1,4 @@
-"""Data sets in NumPy's ``.npz`` files: arrays, and tables of people with a grouping column."""
+"""Data sets in NumPy's ``.npz`` files: arrays, tables of codes, and texts."""
 
 import math
 import os
@@ -39,6 +39,7 @@ from fedaudit.datasets.arrays import (
 )
 from fedaudit.datasets.dataset import DataFile, Dataset, person_setting, with_subjects
 
+# Limit of the rows of an array whose rows have no values.
 _MAX_EMPTY_ROWS = 2**24
 _MAX_ARRAYS = 1000
 _NPY = b"\x93NUMPY"
@@ -47,8 +48,8 @@ _HEADERS = {
     (1, 0): ("<H", npy.read_array_header_1_0),
     (2, 0): ("<I", npy.read_array_header_2_0),
 }
-"""For each version of NumPy's format, the packing of a header's length and the reader of
-headers."""
+"""For each version of NumPy's format, the ``struct`` format of a header's length, and the function
+that reads a header."""
 _MAX_HEADER_BYTES = 8192
 """Limit of a header; a plain array's header has 128 bytes."""
 
@@ -59,23 +60,24 @@ class npz(DataFile):
 
     The file contains ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``, of
     which a random part is held out for testing. If it also contains ``columns`` and ``vocab_json``,
-    the features are a table of codes.
+    the features are a table of codes: ``columns`` names the columns, and ``vocab_json`` is a JSON
+    object with the list of values that the codes of a column stand for.
 
     Attributes:
         path: Path of the file, or its name in the data directory.
-        test_share: Share of each class in the test part, for ``x`` and ``y`` only.
+        test_share: Fraction of each class in the test part, for ``x`` and ``y`` only.
         standardise: Whether features are scaled to mean 0 and standard deviation 1.
         first_label: Label of the first class in the file.
         labels: Name of the array of classes or targets of ``x``.
-        distinct: Whether only the first of equal samples is kept, for ``x`` only. The membership of
-            a duplicated sample is undefined.
+        distinct: Whether only the first of several equal samples is kept, for ``x`` only. The
+            membership of a duplicated sample is undefined.
         longest: Number of leading columns of ``x`` that are kept; 0 for all.
-        tokenizer: "minilm" if ``x`` contains texts as bytes, padded with zeros: features are their
-            tokens, at most ``longest`` per text (64 if ``longest`` is 0).
-        group: Column that divides people into groups, for coded tables; empty for none.
-        person: Array of the person (patient, author, device) that each sample of ``x`` is from, by
-            number or name. A file with a test part has it twice, with ``_train`` and ``_test``
-            after its name. Empty if it is unknown.
+        tokenizer: "minilm" if ``x`` contains texts as bytes, padded with zeros. The features of a
+            text are its tokens, at most ``longest`` of them (64 if ``longest`` is 0).
+        group: Column that divides samples into groups, for tables of codes; empty for none.
+        person: Name of the array with the person (patient, author, device) of each sample of ``x``,
+            as a number or name. A file with a test part has two such arrays, with ``_train`` and
+            ``_test`` after the name. Empty if people are unknown.
         subject: Another name of ``person``.
 
     Examples:
@@ -109,18 +111,16 @@ class npz(DataFile):
         person = person_setting(self.person, self.subject)
         stored = read_npz(self.file)
         if self.tokenizer:
-            longest = self.longest or 64
-            stored = {
-                name: tokens_of(value, self.tokenizer, longest) if name.startswith("x") else value
-                for name, value in stored.items()
-            }
+            for name, value in stored.items():
+                if name.startswith("x"):
+                    stored[name] = tokens_of(value, self.tokenizer, self.longest or 64)
         elif self.longest and "x" in stored and stored["x"].ndim == 2:
             stored["x"] = stored["x"][:, : self.longest]
         arrays, positions = self._split(stored, seed)
         dataset = self._dataset(arrays, stored)
-        if not person:
-            return dataset
-        return with_subjects(dataset, self._people(person, stored, positions))
+        if person:
+            return with_subjects(dataset, self._people(person, stored, positions))
+        return dataset
 
     def _dataset(self, arrays: Arrays, stored: Mapping[str, AnyArray]) -> Dataset:
         path = self.file
@@ -148,13 +148,13 @@ class npz(DataFile):
             arrays,
             standardise=self.standardise,
             first_label=self.first_label,
-            tokens=self.tokenizer,
+            tokenizer=self.tokenizer,
         )
 
     def _split(
         self, stored: Mapping[str, AnyArray], seed: int
     ) -> tuple[Arrays, Int[ndarray, " samples"] | None]:
-        """Return both parts, and each sample's position in ``x`` if the file has no split."""
+        """Return both parts, and the position in ``x`` of each sample if the split is random."""
         path, labels = self.file, self.labels
         for name in (*Arrays._fields, "x", labels):
             if name in stored and not stored[name].ndim:
@@ -164,7 +164,8 @@ class npz(DataFile):
         if {*Arrays._fields} <= stored.keys():
             return Arrays(*(stored[name] for name in Arrays._fields)), None
         if {"x", labels} <= stored.keys():
-            rng, x, y = seeded_numpy(seed, "split", path.stem), stored["x"], stored[labels]
+            rng = seeded_numpy(seed, "split", path.stem)
+            x, y = stored["x"], stored[labels]
             kept = np.arange(len(x))
             if self.distinct and len(x) == len(y):
                 kept = np.sort(np.unique(x, axis=0, return_index=True)[1])
@@ -183,8 +184,7 @@ class npz(DataFile):
         positions: Int[ndarray, " samples"] | None,
     ) -> Shaped[ndarray, " samples"]:
         """Return the person of each sample of both parts."""
-        is_unsplit = positions is not None
-        names = [person] if is_unsplit else [f"{person}_train", f"{person}_test"]
+        names = [f"{person}_train", f"{person}_test"] if positions is None else [person]
         missing = [name for name in names if name not in stored]
         if missing:
             raise unknown_name("array of people", missing[0], stored)
@@ -199,13 +199,13 @@ class npz(DataFile):
 
 
 TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": read_minilm_file}
-"""Functions that read ``tokenizer.json`` of a model, by its name."""
+"""Functions that read a file of a model, such as ``tokenizer.json``, by the model's name."""
 
 
 def tokens_of(
     texts: UInt8[ndarray, "samples bytes"], tokenizer: str, longest: int
 ) -> Int[ndarray, "samples tokens"]:
-    """Return the tokens of texts, truncated or padded to ``longest`` tokens.
+    """Return the tokens of each text, truncated or padded to ``longest`` tokens.
 
     Texts are rows of UTF-8 bytes, padded with zeros.
 
@@ -224,7 +224,7 @@ def tokens_of(
 def encoded_texts(
     texts: Sequence[tuple[str, ...]], tokenizer: str, longest: int
 ) -> Int[ndarray, "samples tokens"]:
-    """Return the tokens of texts or of pairs of texts, truncated or padded to ``longest`` tokens.
+    """Return the tokens of each text or pair of texts, truncated or padded to ``longest`` tokens.
 
     Raises:
         BadInput: The tokenizer does not exist, or its package is not installed.
@@ -237,17 +237,18 @@ def encoded_texts(
     encoder = Tokenizer.from_str(rules)
     encoder.enable_truncation(longest)
     encoder.enable_padding(length=longest)
-    # A single text is no sequence, and a pair is a tuple.
-    lines = [text[0] if len(text) == 1 else text for text in texts]
-    return np.array([encoding.ids for encoding in encoder.encode_batch(lines)], dtype=np.int32)
+    # The package expects a single text as str, and a pair as a tuple.
+    inputs = [text[0] if len(text) == 1 else text for text in texts]
+    return np.array([encoding.ids for encoding in encoder.encode_batch(inputs)], dtype=np.int32)
 
 
 def read_npz(path: Path) -> dict[str, AnyArray]:
     """Return the arrays of an untrusted file by name.
 
     Raises:
-        BadInput: It contains objects, too many arrays, or arrays that would take too much memory.
-        Damaged: It is truncated or not an ``.npz`` file.
+        BadInput: The file contains Python objects, too many arrays, or arrays that would take too
+            much memory.
+        Damaged: The file is truncated or not an ``.npz`` file.
     """
     try:
         with open_regular(path) as file:
@@ -270,17 +271,18 @@ def read_npz(path: Path) -> dict[str, AnyArray]:
             f"{path.name} contains something other than plain arrays ({_first_line(error)}); save "
             "numbers only, never objects"
         ) from error
-    # With a damaged file zipfile, zlib, tokenize and numpy can raise anything.
+    # On damaged files, zipfile, zlib, tokenize and NumPy can raise any exception.
     except Exception as error:
         raise Damaged(
             f"{path.name} cannot be read as .npz ({_first_line(error)}); fetch it again"
         ) from error
     for name, array in stored.items():
-        if not isinstance(array, np.ndarray):  # the raw bytes of another file
+        # NumPy returns the bytes of files in the archive that are not arrays.
+        if not isinstance(array, np.ndarray):
             raise BadInput(
                 f"{path.name} contains {name!r}, which is not an array; store arrays only"
             )
-        # The limits of memory do not bound the rows of an array without bytes.
+        # An array without bytes passes the memory limit with any number of rows.
         if not array.nbytes and max(array.shape, default=0) > _MAX_EMPTY_ROWS:
             raise BadInput(
                 f"{path.name} contains {name!r} of shape {array.shape} and no bytes; store arrays "
@@ -295,11 +297,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _refuse_many_arrays(path: Path, file: BufferedReader, size: int) -> None:
-    """Raise if an archive has very many entries, each of which would take a kilobyte to list."""
+    """Raise if an archive has too many entries; zipfile needs a kilobyte for each of them."""
     if not size:
         return
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        # The signature of an entry, which occurs by chance once in four billion positions.
+        # Every entry has this signature. By chance, it occurs once in four billion positions.
         entries = islice(finditer(b"PK\x01\x02", content), _MAX_ARRAYS + 1)
         if sum(1 for _ in entries) > _MAX_ARRAYS:
             raise BadInput(
@@ -332,7 +334,7 @@ def _dictionary_bytes(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
 
 
 def _declared_bytes(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Return the bytes that an array's header declares, which NumPy allocates unchecked."""
+    """Return the size that an array's header declares; NumPy would allocate it unchecked."""
     with archive.open(entry) as file:
         if file.read(len(_NPY)) != _NPY:
             return entry.file_size
@@ -348,9 +350,11 @@ def _declared_bytes(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
 
 
 def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]:
-    """Return the shape of an array and the bytes of one value.
+    """Return the shape of an array and the size of one value in bytes.
 
-    The array may contain no objects, and its header must be short and of a known version.
+    Raises:
+        BadInput: The header is too long.
+        ValueError: The header has an unknown version, or declares Python objects.
     """
     version = (*file.read(2),)
     if version not in _HEADERS:
@@ -363,10 +367,10 @@ def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]
             f"{path.name} contains an array whose header has {length:,} bytes, but at most "
             f"{_MAX_HEADER_BYTES:,} are read; save it with numpy.savez_compressed"
         )
-    shape, _, kind = read_header(BytesIO(packed + file.read(length)))
-    if kind.hasobject:
+    shape, _, dtype = read_header(BytesIO(packed + file.read(length)))
+    if dtype.hasobject:
         raise ValueError("objects")
-    return shape, kind.itemsize
+    return shape, dtype.itemsize
 
 
 def _coded_table(
@@ -378,11 +382,11 @@ def _coded_table(
     group: str = "",
     on_disk: int,
 ) -> Dataset:
-    """Return a table of categories and numbers as features for a model.
+    """Return a data set from a table of codes and numbers.
 
-    A column that the vocabulary, a JSON object, maps to a list of values contains indices into this
-    list. It becomes one 0/1 feature per value. All other columns are standardised. The column
-    ``group`` defines groups of samples and stays a feature.
+    The vocabulary, a JSON object, maps a column of codes to a list of values. Codes are indices
+    into this list, and become one 0/1 feature per value. All other columns are standardised. The
+    column ``group`` defines groups of samples and stays a feature.
     """
     vocabulary = _parse_vocabulary(vocabulary_json)
     for part in (arrays.x_train, arrays.x_test):
@@ -463,6 +467,6 @@ def _features(
 
 
 def _one_hot(codes: Int[ndarray, " samples"], size: int) -> Float[Tensor, "samples values"]:
-    # Not torch's one_hot, whose values take eight bytes each instead of four.
+    # torch's one_hot would take twice as much memory, because it returns 64-bit integers.
     features = torch.zeros(len(codes), size)
     return features.scatter_(1, torch.from_numpy(codes)[:, None], 1.0)

@@ -74,7 +74,7 @@ class parquet(TableSource, DataFile):
             raise BadInput(
                 f"{path} cannot be read ({error.strerror}); give the path of a regular file"
             ) from error
-        # pyarrow raises a dozen kinds of errors on damaged files.
+        # On damaged files, pyarrow can raise any of a dozen exceptions.
         except Exception as error:
             raise _damaged(path, error) from error
         if not rows or not columns:

@@ -23,7 +23,7 @@ from fedaudit.core.files import (
 )
 from fedaudit.datasets.formats.images import (
     PICTURE_SUFFIXES,
-    Encoded,
+    EncodedPicture,
     decode_pictures,
     stack_pictures,
 )
@@ -41,7 +41,7 @@ class SingleSample(NamedTuple):
 
     Attributes:
         features: Features, without an axis of samples; for a picture height x width x channels.
-            None if the file has texts or names columns only.
+            None for a row of a table that contains texts.
         label: Class of the sample; None if the file has no label.
         cells: Value of each column of a table, if the file names columns.
     """
@@ -52,7 +52,7 @@ class SingleSample(NamedTuple):
 
 
 def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
-    """Return the sample in a file, which is untrusted.
+    """Return the sample in an untrusted file.
 
     Args:
         path: A ``.npz`` file with ``x`` (and ``y``); a ``.csv`` file with one row of numbers, and a
@@ -63,7 +63,7 @@ def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
             picture.
 
     Raises:
-        BadInput: The file does not exist, has another format, or has not exactly one sample.
+        BadInput: The file does not exist, has another format, or does not have exactly one sample.
         Damaged: The file is truncated.
     """
     refuse_absent(path, FORMATS)
@@ -82,8 +82,8 @@ def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
     except TooLarge as error:
         raise BadInput(f"{error}, the limit for one sample; give one sample") from error
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise Damaged(f"{path} is not one sample ({reason}); give {FORMATS}") from error
+        message = " ".join(str(error).split())[:200]
+        raise Damaged(f"{path} is not one sample ({message}); give {FORMATS}") from error
 
 
 def _from_arrays(path: Path) -> SingleSample:
@@ -109,7 +109,7 @@ def _from_picture(path: Path, shape: tuple[int, ...]) -> SingleSample:
             f"{path} is a picture, and the models take features of shape {shape}; give the sample "
             "as a .npz, .csv or .json file"
         )
-    pictures = decode_pictures([Encoded(str(path), partial(open_regular, path))])
+    pictures = decode_pictures([EncodedPicture(str(path), partial(open_regular, path))])
     size = shape[1] if shape[1] == shape[2] else 0
     images = stack_pictures(pictures, 1, size=size, grey=shape[0] == 1, on_disk=regular_size(path))
     if images.values.dtype.kind != "u":
@@ -137,11 +137,12 @@ def _from_table(path: Path, text: str) -> SingleSample:
     cells = dict(zip(stripped, values[0], strict=True)) if names else None
     if not _are_numbers(values[0]):
         return SingleSample(None, None, cells)
-    folded = [name.lower() for name in stripped]
-    position = next((folded.index(name) for name in _LABEL_NAMES if name in folded), None)
+    lower_names = [name.lower() for name in stripped]
+    position = next((lower_names.index(name) for name in _LABEL_NAMES if name in lower_names), None)
     label = None
     if position is not None:
         label_text = values[0].pop(position)
+        # A label that is not whole is a target of a regression, so the row is only known as cells.
         if not float(label_text).is_integer():
             return SingleSample(None, None, cells)
         label = int(float(label_text))
@@ -160,7 +161,7 @@ def _from_json(path: Path, text: str) -> SingleSample:
     label = None
     if isinstance(document, dict):
         if not any(name in document for name in _FEATURE_NAMES) and document:
-            return SingleSample(None, None, _plain_cells(path, document))
+            return SingleSample(None, None, _check_cells(path, document))
         label = next((document[name] for name in _LABEL_NAMES if name in document), None)
         document = next((document[name] for name in _FEATURE_NAMES if name in document), None)
     if not isinstance(document, list) or not (label is None or type(label) is int):
@@ -171,8 +172,8 @@ def _from_json(path: Path, text: str) -> SingleSample:
     return SingleSample(np.array(document, dtype=np.float64), label)
 
 
-def _plain_cells(what: object, cells: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a table's columns; raise if one is no number, text, or true or false."""
+def _check_cells(what: object, cells: Mapping[str, object]) -> dict[str, object]:
+    """Return the cells of a row; raise if one is not a number, a text, true, false or missing."""
     for name, value in cells.items():
         is_number = isinstance(value, bool | Real | np.bool_)
         if not (is_number or value is None or isinstance(value, str)):
@@ -184,9 +185,9 @@ def _plain_cells(what: object, cells: Mapping[str, object]) -> dict[str, object]
 
 
 def sample_of_cells(cells: Mapping[str, object]) -> SingleSample:
-    """Return a sample by the values of a table's columns.
+    """Return a sample that is known by the values of a table's columns.
 
     Raises:
-        BadInput: A value is no number, text, or true or false.
+        BadInput: A value is not a number, a text, true, false or None.
     """
-    return SingleSample(None, None, _plain_cells("the row", cells))
+    return SingleSample(None, None, _check_cells("the row", cells))

@@ -23,7 +23,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, DataSource, person_setting, with_subjects
 from fedaudit.datasets.formats.images import (
-    Encoded,
+    EncodedPicture,
     Pictures,
     decode_pictures,
     picture_statement,
@@ -41,36 +41,36 @@ _PICTURE_COLUMNS = ("image", "img")
 
 @runtime_checkable
 class Values(Protocol):
-    """Values of one column, not decoded yet."""
+    """Column of a data set, whose values are decoded when they are used."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[object]: ...
 
     def array(self) -> AnyArray:
-        """Return the values as an array, if they are numbers or texts, or rows of these.
+        """Return numbers, texts, or lists of these as an array with one row per sample.
 
         Raises:
-            BadInput: Rows differ in length, or the values exceed the memory limit.
+            BadInput: Lists differ in length, or the values exceed the memory limit.
         """
         ...
 
     def column(self) -> Column:
-        """Return the values as a column of a table, if they are numbers or texts.
+        """Return numbers or texts as a column of a table.
 
         Raises:
-            BadInput: They are neither.
+            BadInput: The values are neither numbers nor texts.
         """
         ...
 
 
 class Source(NamedTuple):
-    """Data set that is not decoded yet.
+    """Data set before decoding.
 
     Attributes:
-        parts: Columns by name, for each part by name.
-        on_disk: Size in bytes of its files.
-        folders: Folders that pictures may be read from, if a column contains paths.
+        parts: Columns of each part, by the names of the part and the column.
+        on_disk: Size in bytes of the data set's files.
+        folders: Folders from which pictures may be read, if a column contains paths.
     """
 
     parts: Mapping[str, Mapping[str, Values]]
@@ -82,22 +82,23 @@ class Source(NamedTuple):
 class hf(TableSource, DataSource):
     """Data set from Hugging Face or its local cache: pictures, rows of numbers, texts or a table.
 
-    ``features`` as a list, or a data set without ``image`` or ``img``, is a table, which is encoded
-    like a CSV file. Names of class indices are then the texts of a column. The part ``test``, or
-    else ``validation``, is the test part, unless all of its labels are missing or -1.
+    The data set is read as a table if ``features`` is a list, or if ``features`` is empty and there
+    is no column ``image`` or ``img``. A table is encoded like a CSV file, and class indices are
+    replaced by the names of the classes. The part ``test``, or else ``validation``, is the test
+    part, unless all of its labels are missing or -1.
 
     Attributes:
         name: Name on the hub, such as "ylecun/mnist".
         config: Name of the data set's configuration; empty for the only one.
-        features: Column of pictures or of rows of numbers, or a list of a table's columns. If
-            empty, ``image`` or ``img``; without these, all columns that have no other role.
+        features: Column of pictures or of lists of numbers, or a list of a table's columns. By
+            default ``image`` or ``img``; without these, all columns that have no other role.
         label: Column of class indices; in a table also of texts, or of numbers to predict.
-        size: Side in pixels that pictures are resized to; 0 if all have one size.
-        grey: Whether only brightness is kept.
-        tokenizer: "minilm" if ``features`` names a column of texts, or two columns of pairs of
-            texts: features are their tokens, at most ``longest`` per sample (64 if it is 0).
-        longest: Largest number of tokens per sample.
-        test_share: Share of each class in the test part, if the data set has none.
+        size: Height and width in pixels to which pictures are resized; 0 if all have one size.
+        grey: Whether pictures are converted to one channel, their brightness.
+        tokenizer: "minilm" if ``features`` names a column of texts, or two columns for pairs of
+            texts. The features of a sample are then its tokens.
+        longest: Largest number of tokens per sample; 64 if it is 0.
+        test_share: Fraction of each class in the test part, if the data set has no test part.
         standardise: Whether features are scaled to mean 0 and standard deviation 1.
         subject: Another name of ``person``.
 
@@ -133,70 +134,74 @@ class hf(TableSource, DataSource):
                 its files.
             Damaged: A picture or a file cannot be read.
         """
-        source, settings = self._opened()
+        source, settings = self._open()
         if settings._is_table(source):
-            return dataset_of(_stored(source, settings), seed)
-        others = ("size", "grey") if self.tokenizer else ("longest",)
-        settings._refuse_others("texts" if self.tokenizer else "pictures or lists", others)
-        settings._refuse_others("one column", _TABLES_ONLY)
-        return _of_one_kind(source, settings, seed)
+            return dataset_of(_stored_table(source, settings), seed)
+        if self.tokenizer:
+            settings._refuse_settings(("size", "grey"), "texts")
+        else:
+            settings._refuse_settings(("longest",), "pictures or lists")
+        settings._refuse_settings(_TABLE_SETTINGS, "one column")
+        return _read_features(source, settings, seed)
 
     def stored(self) -> StoredTable:
         """Return the table."""
-        source, settings = self._opened()
+        source, settings = self._open()
         if not settings._is_table(source):
             raise BadInput(f"the data set {self.name!r} is not read as a table; ask by row instead")
-        return _stored(source, settings)
+        return _stored_table(source, settings)
 
-    def _opened(self) -> "tuple[Source, hf]":
-        """Return the training and the test part, and the settings with one name of ``person``."""
-        source = _loaded(self.name, self.config)
+    def _open(self) -> "tuple[Source, hf]":
+        """Load the training and the test part, and move the setting ``subject`` to ``person``."""
+        source = _load(self.name, self.config)
         parts = source.parts
         if "train" not in parts:
             raise BadInput(
                 f"data set {self.name!r} has the parts {', '.join(sorted(parts))}; one must be "
                 "'train'"
             )
-        tests = (part for part in ("test", "validation") if part in parts)
-        used = ["train", *[part for part in tests if _has_labels(parts[part], self.label)][:1]]
+        used = {"train": parts["train"]}
+        for part in ("test", "validation"):
+            if part in parts and _has_labels(parts[part], self.label):
+                used[part] = parts[part]
+                break
         person = person_setting(self.person, self.subject)
-        settings = replace(self, person=person, subject="")
-        return source._replace(parts={part: parts[part] for part in used}), settings
+        return source._replace(parts=used), replace(self, person=person, subject="")
 
     def _is_table(self, source: Source) -> bool:
         has_pictures = any(name in source.parts["train"] for name in _PICTURE_COLUMNS)
         is_list = not isinstance(self.features, str)
         return not self.tokenizer and (is_list or not (self.features or has_pictures))
 
-    def _refuse_others(self, kind: str, names: Collection[str]) -> None:
-        """Raise if a setting is changed that does not apply to a kind of features."""
+    def _refuse_settings(self, names: Collection[str], features: str) -> None:
+        """Raise if one of these settings is given, which do not apply to the type of features."""
         unused = [name for name in changed_fields(self) if name in names]
         if unused:
             raise BadInput(
-                f"{self.name!r} is read as {kind}, to which {unused[0]} does not apply; leave it "
-                "out, or set features to the columns to use"
+                f"{self.name!r} is read as {features}, to which {unused[0]} does not apply; leave "
+                "it out, or set features to the columns to use"
             )
 
 
-_TABLES_ONLY = (
+_TABLE_SETTINGS = (
     *("regression", "numeric", "categorical", "ignore", "missing", "categories", "scaling"),
     "hash_width",
 )
 
 
 def _has_labels(part: Mapping[str, Values], label: str) -> bool:
-    """Return False if the labels of a part are withheld, as in benchmarks with a hidden test."""
+    """Return False if the labels of a part are withheld, as in benchmarks with hidden labels."""
     return label not in part or any(value not in (None, -1) for value in part[label])
 
 
-def _of_one_kind(source: Source, settings: hf, seed: int) -> Dataset:
-    """Return a data set of pictures, rows of numbers or texts."""
+def _read_features(source: Source, settings: hf, seed: int) -> Dataset:
+    """Return a data set of pictures, lists of numbers or texts."""
     parts, size = source.parts, settings.size
-    features = _tokens if settings.tokenizer else _features
-    y = [_values(part, settings.label).array() for part in parts.values()]
-    read = [features(source, part, settings) for part in parts]
-    pictures = [part for part in read if isinstance(part, Pictures)]
-    x = [part.values if isinstance(part, Pictures) else part for part in read]
+    read_part = _tokens if settings.tokenizer else _features
+    y = [_column(part, settings.label).array() for part in parts.values()]
+    features = [read_part(source, part, settings) for part in parts]
+    pictures = [part for part in features if isinstance(part, Pictures)]
+    x = [part.values if isinstance(part, Pictures) else part for part in features]
     order = np.arange(sum(map(len, y)))
     if len(x) > 1:
         arrays = Arrays(x[0], y[0], x[1], y[1])
@@ -208,24 +213,24 @@ def _of_one_kind(source: Source, settings: hf, seed: int) -> Dataset:
         settings.name,
         arrays,
         standardise=settings.standardise,
-        tokens=settings.tokenizer,
-        pictures=bool(pictures),
+        tokenizer=settings.tokenizer,
+        are_images=bool(pictures),
     )
     if pictures:
         dataset = replace(dataset, statement=(picture_statement(settings.name, *pictures),))
     if settings.person:
-        people = [_values(part, settings.person).array() for part in parts.values()]
+        people = [_column(part, settings.person).array() for part in parts.values()]
         dataset = with_subjects(dataset, np.concatenate(people)[order])
     dataset = _with_clients_and_groups(dataset, source, settings, order)
     if not size:
         return dataset
-    steps = f"resized to {size} x {size}, {dataset.normalisation}"
-    return replace(dataset, normalisation=steps)
+    return replace(dataset, normalisation=f"resized to {size} x {size}, {dataset.normalisation}")
 
 
 def _with_clients_and_groups(
     dataset: Dataset, source: Source, settings: hf, order: Int[ndarray, " samples"]
 ) -> Dataset:
+    """Add the client and the group of each sample; ``order`` contains the row of each sample."""
     names = [name for name in (settings.client, settings.group) if name]
     if not names:
         return dataset
@@ -241,21 +246,21 @@ def _with_clients_and_groups(
     )
 
 
-def _stored(source: Source, settings: hf) -> StoredTable:
+def _stored_table(source: Source, settings: hf) -> StoredTable:
     """Return the table of all parts of the source."""
-    settings._refuse_others("a table", ("size", "grey", "longest"))
+    settings._refuse_settings(("size", "grey", "longest"), "a table")
     train, *test = source.parts.values()
     roles = [settings.label, settings.client, settings.person, settings.group]
     listed = list(settings.features)
-    reserved = {settings.label, settings.client, settings.person}
     for name in listed:
-        _values(train, name)
-        if name in reserved:
+        _column(train, name)
+        if name in (settings.label, settings.client, settings.person):
             raise BadInput(
                 f"features of {settings.name!r} list {name!r}, which is the label, client or "
                 "person; leave it out"
             )
-    used = [name for name in train if settings.reads(name) and name in (*(listed or train), *roles)]
+    requested = {*(listed or train), *roles}
+    used = [name for name in train if name in requested and settings.reads(name)]
     for name in used:
         if isinstance(next(islice(train[name], 1), None), Mapping | list):
             raise BadInput(
@@ -264,7 +269,7 @@ def _stored(source: Source, settings: hf) -> StoredTable:
             )
     table = _table(source, settings.name, used, [name for name in train if name not in used])
     if settings.group and listed and settings.group not in listed:
-        # A column that is not listed is not a feature.
+        # By default, the column of groups is a feature, too.
         settings = replace(settings, ignore=[*settings.ignore, settings.group])
     is_test = np.arange(table.rows) >= len(train[used[0]]) if test and used else None
     return StoredTable(table, settings, is_test)
@@ -277,14 +282,14 @@ def _table(source: Source, name: str, columns: Sequence[str], unread: Sequence[s
     # Numbers become 64-bit numbers.
     refuse_oversized(name, 8 * rows * len(columns), on_disk=source.on_disk)
     values = {
-        column: joined(name, column, [_values(part, column).column() for part in parts.values()])
+        column: joined(name, column, [_column(part, column).column() for part in parts.values()])
         for column in columns
     }
     description = f"Hugging Face ({', '.join(parts)})"
     return Table(name, values, description, source.on_disk, unread=tuple(unread), is_typed=True)
 
 
-def _loaded(name: str, config: str) -> Source:
+def _load(name: str, config: str) -> Source:
     try:
         import datasets
     except ImportError as error:
@@ -298,14 +303,15 @@ def _loaded(name: str, config: str) -> Source:
         parts = datasets.load_dataset(name, config or None)
     except FedauditError:
         raise
-    # The package and the readers of files that it calls can raise anything.
+    # The package, and the file readers that it calls, can raise any exception.
     except Exception as error:
         cause = error.__cause__ or error
         raise BadInput(
             f"Hugging Face data set {name!r} cannot be loaded ({str(cause)[:300]}); check name, "
             "config and network, and that its files are complete"
         ) from error
-    on_disk = sum(part.info.download_size or 0 for part in list(parts.values())[:1])
+    # Every part states the size of all files.
+    on_disk = next(iter(parts.values())).info.download_size or 0 if parts else 0
     folders = [Path(datasets.config.HF_CACHE_HOME), Path(datasets.config.HF_DATASETS_CACHE)]
     folders += [Path(name)] if Path(name).is_dir() else []
     columns = {
@@ -325,10 +331,10 @@ def _loaded(name: str, config: str) -> Source:
 
 
 def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
-    """Raise if the Parquet files among a data set's files unpack to far more bytes than they have.
+    """Raise if Parquet files of a data set would exceed the memory limit when they are unpacked.
 
-    Call it before loading: a few bytes can repeat one value for millions of rows, and the package
-    unpacks a whole group of rows at once.
+    The check precedes loading, because the package unpacks many rows at once, and a few bytes can
+    encode millions of rows with the same value.
     """
     addresses = [str(file) for part in files.values() for file in part]
     parquet = [address for address in addresses if address.endswith(".parquet")]
@@ -354,18 +360,18 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
             ) from error
 
 
-def _values(table: Mapping[str, Values], name: str) -> Values:
+def _column(table: Mapping[str, Values], name: str) -> Values:
     if name not in table:
         raise unknown_name("column", name, table)
     return table[name]
 
 
 def _features(source: Source, part: str, settings: hf) -> AnyArray | Pictures:
-    """Return pictures, or rows of numbers."""
+    """Return pictures, or lists of numbers as rows."""
     table = source.parts[part]
-    usual = [name for name in _PICTURE_COLUMNS if name in table]
-    name = str(settings.features) or usual[0]
-    column = _values(table, name)
+    # Without such a column and without the setting, the data set is read as a table.
+    name = str(settings.features) or next(name for name in _PICTURE_COLUMNS if name in table)
+    column = _column(table, name)
     first = next(islice(column, 1), None)
     if isinstance(first, Mapping):
         pictures = (_encoded(row, index, part, source.folders) for index, row in enumerate(column))
@@ -387,43 +393,44 @@ def _features(source: Source, part: str, settings: hf) -> AnyArray | Pictures:
 
 def _tokens(source: Source, part: str, settings: hf) -> AnyArray:
     """Return the tokens of texts or of pairs of texts."""
-    named = settings.features
-    names = [named] if isinstance(named, str) else list(named)
+    features = settings.features
+    names = [features] if isinstance(features, str) else list(features)
     if not all(names) or len(names) not in (1, 2):
         raise BadInput(
             f"the tokenizer takes a column of texts or two, and features of {settings.name!r} are "
-            f"{named!r}; set features to a name, or to a list of two"
+            f"{features!r}; set features to one column, or to a list of two"
         )
-    columns = [_values(source.parts[part], name) for name in names]
+    columns = [_column(source.parts[part], name) for name in names]
     longest = settings.longest or 64
     # Tokens become 64-bit numbers.
     refuse_oversized(settings.name, 8 * longest * len(columns[0]), on_disk=source.on_disk)
     texts = list[tuple[str, ...]]()
     for row, values in enumerate(zip(*columns, strict=True)):
-        other = [name for name, text in zip(names, values, strict=True) if type(text) is not str]
-        if other:
+        missing = [name for name, text in zip(names, values, strict=True) if type(text) is not str]
+        if missing:
             raise BadInput(
-                f"column {other[0]!r} of {settings.name!r} has no text in row {row} of the part "
+                f"column {missing[0]!r} of {settings.name!r} has no text in row {row} of the part "
                 f"{part!r}; remove the row, or leave tokenizer out"
             )
         texts.append(tuple(map(str, values)))
     return encoded_texts(texts, settings.tokenizer, longest)
 
 
-def _encoded(row: object, index: int, part: str, folders: Sequence[Path]) -> Encoded:
-    """Return a picture, of which the package stores the bytes or the path of a file."""
+def _encoded(row: object, index: int, part: str, folders: Sequence[Path]) -> EncodedPicture:
+    """Return a picture, for which a row has the bytes or the path of a file."""
     name = f"picture {index} of the part {part!r}"
-    content, path = (
-        (row.get("bytes"), row.get("path")) if isinstance(row, Mapping) else (None, None)
-    )
+    fields = row if isinstance(row, Mapping) else {}
+    content, path = fields.get("bytes"), fields.get("path")
     if isinstance(content, bytes):
-        return Encoded(name, partial(BytesIO, content))
-    file, roots = Path(path if isinstance(path, str) else ""), list[Path]()
-    with suppress(ValueError, OSError):  # a path that no file can have
+        return EncodedPicture(name, partial(BytesIO, content))
+    file = Path(path if isinstance(path, str) else "")
+    roots: list[Path] = []
+    # A malformed path is in no folder.
+    with suppress(ValueError, OSError):
         roots = [root for root in folders if resolved(file).is_relative_to(resolved(root))]
     if not path or not roots:
         raise Damaged(
             f"{name} has no bytes, and no path within the data set ({str(path)[:200]}); fetch the "
             "data set again"
         )
-    return Encoded(f"{name} ({path})", partial(open_regular, file, within=roots[0]))
+    return EncodedPicture(f"{name} ({path})", partial(open_regular, file, within=roots[0]))
