@@ -125,7 +125,7 @@ class Site:
             train(module, *self._data)
         waited = 0.0
         if guard is not None:
-            with waiting(guard) as waits:
+            with waiting_rounds(guard) as waits:
                 guard.check(self._rounds, sent=sent, upload=module)
             assert not guard.decisions[-1].is_error, guard.decisions[-1]
             waited = sum(waits)
@@ -134,7 +134,7 @@ class Site:
 
 
 def second_of(guard: Guard | None) -> PreparingProcess | None:
-    return None if guard is None else guard._recorder._measuring._preparing
+    return None if guard is None else guard._recorder._measurer._preparing
 
 
 def second_cpu(guard: Guard | None) -> float:
@@ -146,7 +146,7 @@ def second_cpu(guard: Guard | None) -> float:
 
 
 @contextmanager
-def waiting(guard: Guard) -> Iterator[list[float]]:
+def waiting_rounds(guard: Guard) -> Iterator[list[float]]:
     """Collect the CPU seconds that the second process needs longer than this one within a check."""
     waits, second = list[float](), second_of(guard)
     if second is None:

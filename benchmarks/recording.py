@@ -37,7 +37,7 @@ from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Architecture, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import audit_samples
-from fedaudit.live.measuring import Measuring, When
+from fedaudit.live.measuring import MeasurementTime, RoundMeasurer
 from fedaudit.live.network import network_of
 from fedaudit.live.record import record
 from fedaudit.live.recording import RoundEntry
@@ -144,21 +144,21 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
     base = Model.of(Architecture("net", small_network), small_network())
     with TemporaryDirectory() as folder:
         log = Path(folder) / "measured.jsonl"
-        original = Measuring._measure_and_write
+        original = RoundMeasurer._measure_and_write
 
-        def timed(self: Measuring, *arguments: Any) -> dict[int, str]:
+        def timed(self: RoundMeasurer, *arguments: Any) -> dict[int, str]:
             start = monotonic()
             result = original(self, *arguments)
             with log.open("a") as file:
                 file.write(json.dumps(["measuring", start, monotonic()]) + "\n")
             return result
 
-        Measuring._measure_and_write = timed  # type: ignore[method-assign, assignment]
+        RoundMeasurer._measure_and_write = timed  # type: ignore[method-assign, assignment]
         try:
             spans = list[Span]()
             recorder = None
             if when != "none":
-                path, measure = Path(folder) / "recording", cast("When", when)
+                path, measure = Path(folder) / "recording", cast("MeasurementTime", when)
                 recorder = record(
                     path, small_network, audit, measure=measure, log=lambda text: None
                 )
@@ -178,7 +178,7 @@ def _loop(when: str, data: Clients, audit: AuditSet) -> list[Span]:
                 spans += [Span(*json.loads(line)) for line in lines]
             return spans
         finally:
-            Measuring._measure_and_write = original  # type: ignore[method-assign]
+            RoundMeasurer._measure_and_write = original  # type: ignore[method-assign]
 
 
 def draw(loops: Mapping[str, list[Span]], path: Path) -> None:
@@ -225,7 +225,7 @@ def draw(loops: Mapping[str, list[Span]], path: Path) -> None:
 
 def writing(turns: int) -> None:
     audit = audit_samples({0: pictures(4, "member")}, pictures(4, "unseen"))
-    shape = network_of(network, audit, CLASSIFICATION).shape
+    shape = network_of(network, audit, CLASSIFICATION).layout
     clients = tuple(range(CLIENTS))
     entry = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
     uploads = {client: network() for client in clients}

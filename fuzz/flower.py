@@ -33,7 +33,7 @@ class Listening(Recorder):
     def sees_uploads(self) -> bool:
         return True
 
-    def begin_at(self, index: int, what: str) -> None:
+    def check_first_round(self, index: int, what: str) -> None:
         """Nothing was recorded before."""
 
     def round(self, index: int, **told: object) -> None:

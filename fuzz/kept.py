@@ -19,7 +19,7 @@ from fedaudit.core.values import Params, Samples, plus
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.fl.simulate import RunState, resume_checkpoint, save_checkpoint
 from fedaudit.live.audited import join_audits
-from fedaudit.live.files import read_waiting, store_waiting, waiting_entries
+from fedaudit.live.files import read_waiting, store_waiting, waiting_round_entries
 from fedaudit.live.recording import round_entry
 from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
@@ -173,7 +173,7 @@ def kept_update_seeds() -> list[bytes]:
 def waiting_round(content: bytes) -> None:
     """A round that waits to be measured, and what the log says of it until then."""
     path = file("waits/waiting/round-000001.safetensors", content)
-    waiting_entries(FOLDER / "waits")
+    waiting_round_entries(FOLDER / "waits")
     read_waiting(path, NET)
 
 

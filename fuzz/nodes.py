@@ -12,16 +12,16 @@ from torch import nn
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.values import Architecture, Model
 from fedaudit.live.recording import round_entry
-from fedaudit.live.rounds import Kind, RoundData, round_of_uploads
-from fedaudit.live.weights import Shape, Weights, array_from
+from fedaudit.live.rounds import RoundData, UploadKind, round_of_uploads
+from fedaudit.live.weights import ModelLayout, Weights, read_array
 from fedaudit.observe.tensors import read_tensors
 from fuzz.target import file
 
 
 @cache
-def _shape() -> Shape:
+def _shape() -> ModelLayout:
     made = module()
-    return Shape(Model.of(Architecture("net", module), made), made)
+    return ModelLayout(Model.of(Architecture("net", module), made), made)
 
 
 def module() -> nn.Module:
@@ -35,15 +35,15 @@ def recorded(came: Weights) -> None:
     sent = _shape().model
     told = round_entry(1, (0,), (0,), 0)
     refusals = list[FedauditError]()
-    for kind in get_args(Kind):
+    for kind in get_args(UploadKind):
         try:
             given = RoundData(sent, {0: came}, {0: 1.0}, None)
             heard = round_of_uploads(told, given, _shape(), kind, {})
             if heard.round is None:
-                refusals.append(BadInput(heard.faulty[0]))
+                refusals.append(BadInput(heard.excluded[0]))
         except FedauditError as error:
             refusals.append(error)
-    if len(refusals) == len(get_args(Kind)):
+    if len(refusals) == len(get_args(UploadKind)):
         raise refusals[0]
 
 
@@ -51,7 +51,7 @@ def listed(content: bytes) -> None:
     """Arrays in NumPy's format one after another, as Flower's messages hold them."""
     stream, arrays = BytesIO(content), list[np.ndarray]()
     while stream.tell() < len(content):
-        arrays.append(array_from(lambda: np.load(stream, allow_pickle=False)))
+        arrays.append(read_array(lambda: np.load(stream, allow_pickle=False)))
     recorded(arrays)
 
 

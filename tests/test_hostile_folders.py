@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.observe.tensors import read_notes, write_tensors
-from fedaudit.observe.usage import MOST_USES, add_round, empty_usage
+from fedaudit.observe.usage import MAX_USES, add_round, empty_usage
 from fedaudit.plan.values import study_from
 from fedaudit.study.running.pretraining import _refuse_other_pretraining
 from fuzz import kept
@@ -180,9 +180,9 @@ def test_sample_uses_are_capped_at_the_readable_maximum() -> None:
     round = kept._round()
     many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
     usage = empty_usage({0: kept.DATA})
-    usage.used[0].fill_(MOST_USES - 1)
+    usage.used[0].fill_(MAX_USES - 1)
     found = add_round(usage, type(round)(**{**vars(round), "facts": many}))
-    assert found.used[0].tolist() == [MOST_USES] * 6
+    assert found.used[0].tolist() == [MAX_USES] * 6
 
 
 def test_deeply_nested_pretraining_settings_are_another_study(

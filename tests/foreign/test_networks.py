@@ -26,7 +26,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Objective
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.audited import Split, labelled_samples
-from fedaudit.live.rounds import Kind
+from fedaudit.live.rounds import UploadKind
 from fedaudit.live.weights import Weights
 from fedaudit.observe.measurements import read_measured
 from fedaudit.signals.gradients import gradient_products
@@ -334,7 +334,7 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize("kind", ["models", "updates"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_uploads_of_trainable_parameters_are_measured(
-    kind: Kind, listed: bool, tmp_path: Path
+    kind: UploadKind, listed: bool, tmp_path: Path
 ) -> None:
     audit, net = data_for(Case(Adapted, (12,))).split.audit, Adapted()
     trained = {n: value.detach() for n, value in net.named_parameters() if value.requires_grad}

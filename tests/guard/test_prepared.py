@@ -25,7 +25,7 @@ GRADIENTS = {"gradient-cosine", "projection-residual"}
 
 
 def preparing_of(opened: Guard) -> PreparingProcess:
-    preparing = opened._recorder._measuring._preparing
+    preparing = opened._recorder._measurer._preparing
     assert preparing is not None
     return preparing
 
@@ -160,7 +160,7 @@ def test_a_system_without_fork_measures_everything_at_the_check(
     monkeypatch.setattr(measuring, "can_fork", lambda: False)
     with guard(tmp_path) as opened:
         opened.prepare(sent=initial())
-        assert opened._recorder._measuring._preparing is None
+        assert opened._recorder._measurer._preparing is None
         assert opened.check(1, sent=initial(), upload=honest()) is not None
 
 

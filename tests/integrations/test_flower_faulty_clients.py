@@ -275,7 +275,7 @@ def test_training_continues_if_the_recorder_fails(
     def broken(*given: object, **named: object) -> None:
         raise OSError("the disk is gone")
 
-    for method in ("round", "missed", "begin_at", "close"):
+    for method in ("round", "missed", "check_first_round", "close"):
         monkeypatch.setattr(Recorder, method, broken)
     made = recorder(tmp_path, strict=False)
     with pytest.warns(RuntimeWarning, match="training continues, .* the disk is gone"):

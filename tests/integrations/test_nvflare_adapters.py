@@ -54,23 +54,23 @@ def tuned() -> nn.Module:
     return nn.Sequential(frozen, nn.ReLU(), nn.Linear(8, 10))
 
 
-SENT = {n: value.detach().numpy() for n, value in tuned().named_parameters() if n[0] == "2"}
+SENT_NOTE = {n: value.detach().numpy() for n, value in tuned().named_parameters() if n[0] == "2"}
 
 
 def without(name: str) -> Callable[[int], Arrays]:
     """An upload that only the first site leaves something out of."""
-    return lambda site: {n: v for n, v in SENT.items() if site or n != name}
+    return lambda site: {n: v for n, v in SENT_NOTE.items() if site or n != name}
 
 
 def with_(changed: Mapping[str, np.ndarray]) -> Callable[[int], Arrays]:
-    return lambda site: {**SENT, **changed}
+    return lambda site: {**SENT_NOTE, **changed}
 
 
 def test_a_site_with_a_missing_parameter_is_excluded(tmp_path: Path) -> None:
     recorder = fa.record(tmp_path, tuned(), data().split.audit, attacks=["avg-cosine"])
     ledger = NvflareLedger(recorder)
     for site in range(3):
-        ledger.add_task(1, f"{site}", f"site-{site}", SENT)
+        ledger.add_task(1, f"{site}", f"site-{site}", SENT_NOTE)
     for site in range(3):
         ledger.add_result(f"{site}", Upload(without("2.bias")(site)))
     with pytest.warns(RuntimeWarning, match=r"without client 0: its upload lacks 2\.bias"):
@@ -97,7 +97,7 @@ def test_mismatched_uploads_warn_once(
         ledger = NvflareLedger(recorder)
         for index in (1, 2, 3):
             for site in range(3):
-                ledger.add_task(index, f"{index} {site}", f"site-{site}", SENT)
+                ledger.add_task(index, f"{index} {site}", f"site-{site}", SENT_NOTE)
             for site in range(3):
                 ledger.add_result(f"{index} {site}", Upload(upload(site)))
         ledger.end()

@@ -13,7 +13,7 @@ from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.network import network_of
 from fedaudit.live.recording import read_round_log
-from fedaudit.live.weights import Shape
+from fedaudit.live.weights import ModelLayout
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed: pip install 'fedaudit[text]'")
 
@@ -57,8 +57,8 @@ def audit() -> AuditSet:
     return fa.fair_split(data, audited=20).audit
 
 
-def shape_of(net: nn.Module) -> Shape:
-    return network_of(net, audit(), CLASSIFICATION).shape
+def shape_of(net: nn.Module) -> ModelLayout:
+    return network_of(net, audit(), CLASSIFICATION).layout
 
 
 def moved(net: nn.Module, by: float) -> nn.Module:
@@ -85,17 +85,17 @@ def test_peft_parameters_are_matched_to_the_network(network: type[nn.Module]) ->
         own,
         trained,
     ):
-        found = shape.model_of(weights, whose="it").params
+        found = shape.model_of(weights, subject="it").params
         assert {n: v.tolist() for n, v in found.items()} == {n: v.tolist() for n, v in own.items()}
-        assert shape.trainable_names(weights, whose="it") == tuple(own)
+        assert shape.trainable_names(weights, subject="it") == tuple(own)
 
 
 def test_peft_lists_raise_and_named_parameters_are_read() -> None:
     net = adapted("norm")  # it precedes the adapted layers, and PEFT sends it after them
     shape, sent = shape_of(net), peft.get_peft_model_state_dict(net)
     with pytest.raises(BadInput, match="in another order than that of its parameters; send them"):
-        shape.model_of(list(sent.values()), whose="it")
-    found = shape.model_of(sent, whose="it").params
+        shape.model_of(list(sent.values()), subject="it")
+    found = shape.model_of(sent, subject="it").params
     assert all(torch.equal(found[n], p) for n, p in net.named_parameters() if p.requires_grad)
 
 
@@ -103,7 +103,7 @@ def test_one_parameter_under_two_names_is_refused() -> None:
     net = adapted()
     both = peft.get_peft_model_state_dict(net) | net.state_dict()
     with pytest.raises(BadInput, match="under two names; send the adapters alone"):
-        shape_of(net).model_of(both, whose="it")
+        shape_of(net).model_of(both, subject="it")
 
 
 def test_names_that_two_trained_adapters_share_are_refused() -> None:
@@ -113,7 +113,7 @@ def test_names_that_two_trained_adapters_share_are_refused() -> None:
         if "lora_" in name:
             param.requires_grad_(True)
     with pytest.raises(BadInput, match=r"has 'base_model\S+lora_A.weight', which the model"):
-        shape_of(net).model_of(peft.get_peft_model_state_dict(net), whose="it")
+        shape_of(net).model_of(peft.get_peft_model_state_dict(net), subject="it")
 
 
 def test_mismatched_names_warn_once(

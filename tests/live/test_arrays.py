@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.live.weights import Shape, array_from, tensor_of
+from fedaudit.live.weights import ModelLayout, as_cpu_tensor, read_array
 from tests.live.federation import NET, network
 
 HERE = np.arange(6.0, dtype=np.float32).reshape(2, 3)
@@ -35,17 +35,17 @@ HERE = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     ],
 )
 def test_arrays_are_read_in_any_memory_layout(array: np.ndarray | Tensor) -> None:
-    found = tensor_of(array, "it")
+    found = as_cpu_tensor(array, "it")
     assert found.double().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert not found.requires_grad
 
 
 def test_read_only_arrays_and_scalars_are_read() -> None:
     still = np.broadcast_to(np.float32(2), (2, 2))
-    assert tensor_of(still, "it").tolist() == [[2, 2], [2, 2]]
+    assert as_cpu_tensor(still, "it").tolist() == [[2, 2], [2, 2]]
     backwards = np.arange(3)[::-1]
-    assert tensor_of(backwards, "it").tolist() == [2, 1, 0]
-    assert tensor_of(np.array(7), "it").shape == ()
+    assert as_cpu_tensor(backwards, "it").tolist() == [2, 1, 0]
+    assert as_cpu_tensor(np.array(7), "it").shape == ()
 
 
 ODD: dict[str, Callable[[], object]] = {
@@ -67,7 +67,7 @@ ODD: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("kind", ODD)
 def test_arrays_without_plain_numbers_raise(kind: str) -> None:
     with pytest.raises(BadInput, match=r"^the upload's 'w' ") as refused:
-        tensor_of(ODD[kind](), "the upload's 'w'")
+        as_cpu_tensor(ODD[kind](), "the upload's 'w'")
     assert len(str(refused.value)) < 400
     assert "\n" not in str(refused.value)
 
@@ -78,14 +78,14 @@ KINDS = [kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)]
 @pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_models_of_every_torch_dtype_are_read_or_refused(kind: torch.dtype) -> None:
-    shape = Shape(NET.initial(1), network())
+    shape = ModelLayout(NET.initial(1), network())
     state = dict(network().state_dict())
     try:
         state["1.weight"] = torch.empty(state["1.weight"].shape, dtype=kind)
     except (RuntimeError, TypeError):
         pytest.skip("torch itself makes none")
     try:
-        found = shape.model_of(state, whose="it")
+        found = shape.model_of(state, subject="it")
     except BadInput:
         return
     assert found.params["1.weight"].dtype == torch.float32
@@ -99,7 +99,7 @@ def test_arrays_of_every_dtype_and_shape_are_read_or_refused(data: st.DataObject
     kind, axes = data.draw(kinds), data.draw(npst.array_shapes(min_dims=0, min_side=0))
     array = np.zeros(axes, kind)
     try:
-        found = tensor_of(array, "it")
+        found = as_cpu_tensor(array, "it")
     except BadInput:
         return
     assert tuple(found.shape) == axes
@@ -108,4 +108,4 @@ def test_arrays_of_every_dtype_and_shape_are_read_or_refused(data: st.DataObject
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00(((("])
 def test_bytes_that_encode_no_array_are_refused(content: bytes) -> None:
     with pytest.raises(BadInput, match=r"an array (is|cannot be read)"):
-        array_from(lambda: np.load(io.BytesIO(content), allow_pickle=False))
+        read_array(lambda: np.load(io.BytesIO(content), allow_pickle=False))

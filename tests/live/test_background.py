@@ -15,8 +15,8 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.live import forking
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.files import read_waiting, store_waiting, waiting
-from fedaudit.live.measuring import Measuring
+from fedaudit.live.files import read_waiting, store_waiting, waiting_rounds
+from fedaudit.live.measuring import RoundMeasurer
 from fedaudit.live.record import record
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import RoundEntry, read_round_log
@@ -104,7 +104,7 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
         watch(recording)
     entry = read_round_log(tmp_path / "any")[0]
     assert store_waiting(tmp_path, seen, entry)
-    ((index, path),) = waiting(tmp_path)
+    ((index, path),) = waiting_rounds(tmp_path)
     found, said = read_waiting(path, NET)
     assert (index, said) == (1, entry)
     assert (found.weights, found.stands_for) == (dict(seen.weights), dict(seen.stands_for))
@@ -123,25 +123,25 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Measuring takes longer, in every copy of this program that is made from here on."""
-    own: Measure = Measuring._measure_and_write
+    own: Measure = RoundMeasurer._measure_and_write
 
-    def slower(self: Measuring, *given: object) -> dict[int, str]:
+    def slower(self: RoundMeasurer, *given: object) -> dict[int, str]:
         time.sleep(seconds)
         return own(self, *given)
 
-    monkeypatch.setattr(Measuring, "_measure_and_write", slower)
+    monkeypatch.setattr(RoundMeasurer, "_measure_and_write", slower)
 
 
 def test_training_waits_only_if_the_queue_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow(monkeypatch, 0.3)
-    monkeypatch.setattr("fedaudit.live.measuring.MOST_WAITING", 2)
+    monkeypatch.setattr("fedaudit.live.measuring.MAX_WAITING_ROUNDS", 2)
     said: list[str] = []
     with recorder(tmp_path, measure="background", log=said.append) as one:
         for each in rounds():
             one.round(each.number, sent=each.sent, uploads=each.uploads)
-            assert len(waiting(tmp_path)) <= 2
+            assert len(waiting_rounds(tmp_path)) <= 2
     assert len(read_round_log(tmp_path)) == ROUNDS
     (told,) = [text for text in said if " waits " in text]
     assert told.startswith("round 3 waits until one of 2 other rounds is measured"), "too early"
@@ -170,9 +170,9 @@ def test_a_round_file_that_cannot_be_deleted_is_measured_once(
 def test_the_measuring_process_is_not_a_child(tmp_path: Path) -> None:
     with recorder(tmp_path, measure="background") as one:
         watch(one)
-        assert one._measuring._background is not None
+        assert one._measurer._background is not None
         with pytest.raises(ChildProcessError):
-            os.waitpid(one._measuring._background._process.pid, os.WNOHANG)
+            os.waitpid(one._measurer._background._process.pid, os.WNOHANG)
 
 
 def test_if_fork_fails_rounds_are_measured_at_the_end(
@@ -193,14 +193,14 @@ def test_if_fork_fails_rounds_are_measured_at_the_end(
 def test_an_error_of_one_round_does_not_affect_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own: Measure = Measuring._measure_and_write
+    own: Measure = RoundMeasurer._measure_and_write
 
-    def once(self: Measuring, seen: Round, entry: RoundEntry) -> dict[int, str]:
+    def once(self: RoundMeasurer, seen: Round, entry: RoundEntry) -> dict[int, str]:
         if entry.round == 1:
             raise BadInput("there is no more paper")
         return own(self, seen, entry)
 
-    monkeypatch.setattr(Measuring, "_measure_and_write", once)
+    monkeypatch.setattr(RoundMeasurer, "_measure_and_write", once)
     one = recorder(tmp_path, measure="background", strict=False)
     with pytest.warns(RuntimeWarning, match="round 1 is not recorded"):
         slowly(one)
@@ -217,7 +217,7 @@ def test_a_closed_recording_accepts_no_rounds(tmp_path: Path) -> None:
     first = next(rounds())
     with pytest.warns(RuntimeWarning, match="the recording is closed; open it again"):
         one.round(1, sent=first.sent, uploads=first.uploads)
-    assert not waiting(tmp_path)
+    assert not waiting_rounds(tmp_path)
 
 
 def test_a_measuring_process_holds_only_its_own_lock(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_a_killed_measuring_process_loses_no_rounds(
     slow(monkeypatch, 0.05)
     said: list[str] = []
     with recorder(tmp_path / "killed", measure="background", log=said.append) as one:
-        assert one._measuring._background is not None
-        process = one._measuring._background._process
+        assert one._measurer._background is not None
+        process = one._measurer._background._process
         for index, each in enumerate(rounds()):
             one.round(each.number, sent=each.sent, uploads=each.uploads)
             if index < times and process.pid:
@@ -253,14 +253,14 @@ def test_a_hanging_measuring_process_does_not_block_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forking, "_MIN_PATIENCE", 0.2)
-    own, trainer = Measuring._measure_and_write, os.getpid()
+    own, trainer = RoundMeasurer._measure_and_write, os.getpid()
 
-    def hanging(self: Measuring, *given: object) -> dict[int, str]:
+    def hanging(self: RoundMeasurer, *given: object) -> dict[int, str]:
         if os.getpid() != trainer:
             time.sleep(600)
         return own(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Measuring, "_measure_and_write", hanging)
+    monkeypatch.setattr(RoundMeasurer, "_measure_and_write", hanging)
     with recorder(tmp_path, measure="background") as one:
         watch(one)
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
@@ -269,10 +269,10 @@ def test_a_hanging_measuring_process_does_not_block_training(
 LOOP = """
 import os, signal, sys, time
 from pathlib import Path
-from fedaudit.live.measuring import Measuring
+from fedaudit.live.measuring import RoundMeasurer
 from tests.live.federation import recorder, rounds
-own = Measuring._measure_and_write
-Measuring._measure_and_write = lambda self, *given: (time.sleep(0.2), own(self, *given))[1]
+own = RoundMeasurer._measure_and_write
+RoundMeasurer._measure_and_write = lambda self, *given: (time.sleep(0.2), own(self, *given))[1]
 recording = recorder(Path(sys.argv[1]), measure=sys.argv[2])
 for one in rounds():
     recording.round(one.number, sent=one.sent, uploads=one.uploads)
@@ -303,7 +303,7 @@ def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path
         assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
         assert said[0].startswith("waiting for the previous run, which measures ")
     else:
-        assert [index for index, _ in waiting(folder)] == [1, 2, 3]
+        assert [index for index, _ in waiting_rounds(folder)] == [1, 2, 3]
         with pytest.raises(BadInput, match="no measured round yet, and 3 waiting"):
             attack_recording(folder, (), folder / "attacked")
         one = recorder(folder, measure=when)
@@ -317,10 +317,10 @@ def test_an_interrupted_loop_reports_unmeasured_rounds(tmp_path: Path) -> None:
     one = recorder(tmp_path, measure="after", log=said.append)
     watch(one)
     one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert len(waiting(tmp_path)) == ROUNDS
+    assert len(waiting_rounds(tmp_path)) == ROUNDS
     assert said[-1].startswith("4 rounds are still to be measured: open the recording again")
     recorder(tmp_path).close()
-    assert not waiting(tmp_path)
+    assert not waiting_rounds(tmp_path)
     assert len(read_round_log(tmp_path)) == ROUNDS
 
 
@@ -328,10 +328,10 @@ def test_an_interrupted_loop_reports_unmeasured_rounds(tmp_path: Path) -> None:
 def test_a_round_that_cannot_be_measured_is_reported(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Measuring, *given: object) -> dict[int, str]:
+    def broken(self: RoundMeasurer, *given: object) -> dict[int, str]:
         raise BadInput("there is no more paper")
 
-    monkeypatch.setattr(Measuring, "_measure_and_write", broken)
+    monkeypatch.setattr(RoundMeasurer, "_measure_and_write", broken)
     with (
         pytest.warns(RuntimeWarning, match="round 1 is not recorded: there is no more paper"),
         pytest.warns(RuntimeWarning, match="4 of 4 rounds are not recorded"),
@@ -350,14 +350,14 @@ def test_a_round_that_cannot_be_measured_is_reported(
 def test_a_damaged_queued_round_does_not_affect_others(tmp_path: Path) -> None:
     one = recorder(tmp_path, measure="after", strict=False)
     watch(one)
-    waiting(tmp_path)[1][1].write_bytes(b"\x08" + bytes(40))
+    waiting_rounds(tmp_path)[1][1].write_bytes(b"\x08" + bytes(40))
     with (
         pytest.warns(RuntimeWarning, match="round 2 is not recorded"),
         pytest.warns(RuntimeWarning, match="1 of 4 rounds are not recorded"),
     ):
         one.close()
     assert [entry.round for entry in read_round_log(tmp_path)] == [1, 3, 4]
-    assert not waiting(tmp_path)
+    assert not waiting_rounds(tmp_path)
 
 
 def test_a_misspelt_measure_setting_raises_and_creates_no_folder(tmp_path: Path) -> None:

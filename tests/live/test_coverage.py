@@ -17,7 +17,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import policy_from
 from fedaudit.gate.verdict import Check
 from fedaudit.live.attack import attack_recording
-from fedaudit.live.files import waiting
+from fedaudit.live.files import waiting_rounds
 from fedaudit.live.record import record
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE
@@ -375,7 +375,7 @@ def test_queued_rounds_of_an_earlier_run_can_count_as_failed(
     with suppress(KeyError), opened(tmp_path, measure="after") as recorder:
         tell(recorder, 1, 2)
         raise KeyError
-    (_, path), *_ = waiting(tmp_path)
+    (_, path), *_ = waiting_rounds(tmp_path)
     path.write_bytes(b"")
     opened(tmp_path).close()
     assert "1 of 2 rounds are not recorded" in warned(recwarn)

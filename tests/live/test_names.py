@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Architecture, Model
-from fedaudit.live.weights import Shape, Unsent
+from fedaudit.live.unsent import UnsentTensors
+from fedaudit.live.weights import ModelLayout
 
 
 class Net(nn.Module):
@@ -27,9 +28,9 @@ class Holding(nn.Module):
         self.add_module(attribute, held)
 
 
-def shape(build: Callable[[], nn.Module] = Net, declared: Collection[str] = ()) -> Shape:
-    module, unsent = build(), Unsent(declared=frozenset(declared))
-    return Shape(Model.of(Architecture("net", build), module), module, unsent)
+def shape(build: Callable[[], nn.Module] = Net, declared: Collection[str] = ()) -> ModelLayout:
+    module, unsent = build(), UnsentTensors(declared=frozenset(declared))
+    return ModelLayout(Model.of(Architecture("net", build), module), module, unsent)
 
 
 def trained() -> Net:
@@ -67,7 +68,7 @@ WRAPPED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("kind", WRAPPED)
 def test_parameters_of_wrapped_networks_are_read(kind: str) -> None:
-    found = shape().model_of(WRAPPED[kind](), whose="it")  # type: ignore[arg-type]
+    found = shape().model_of(WRAPPED[kind](), subject="it")  # type: ignore[arg-type]
     expected = Model.of(found.architecture, trained())
     assert found.params.keys() == expected.params.keys()
     for name, value in expected.params.items():
@@ -76,15 +77,15 @@ def test_parameters_of_wrapped_networks_are_read(kind: str) -> None:
 
 def test_a_wrapped_network_can_be_recorded() -> None:
     net = trained()
-    found = shape(lambda: Holding("model", Net())).model_of(net, whose="it")
+    found = shape(lambda: Holding("model", Net())).model_of(net, subject="it")
     torch.testing.assert_close(found.params["model.head.weight"], net.head.weight.detach())
 
 
 def test_partial_uploads_with_a_prefix_are_read() -> None:
     whole = shape(declared=["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"])
-    sent = whole.model_of(trained(), whose="sent")
+    sent = whole.model_of(trained(), subject="sent")
     part = {"model.head.weight": torch.ones(2, 3), "model.head.bias": torch.ones(2)}
-    found = whole.model_of(part, whose="it", sent=sent)
+    found = whole.model_of(part, subject="it", sent=sent)
     assert found.params["head.bias"].tolist() == [1, 1]
     torch.testing.assert_close(found.params["body.0.weight"], sent.params["body.0.weight"])
 
@@ -118,12 +119,12 @@ def test_ambiguous_and_unknown_parameter_names_raise(
     build: Callable[[], nn.Module], names: list[str]
 ) -> None:
     with pytest.raises(BadInput, match=r"^it has ") as refused:
-        shape(build).model_of(dict.fromkeys(names, torch.ones(2, 2)), whose="it")
+        shape(build).model_of(dict.fromkeys(names, torch.ones(2, 2)), subject="it")
     assert len(str(refused.value)) < 600
 
 
 def test_wrapper_like_names_of_the_network_are_read() -> None:
-    found = shape(Nested).model_of(Nested(), whose="it")
+    found = shape(Nested).model_of(Nested(), subject="it")
     assert [*found.params][::2] == ["layer.weight", "module.layer.weight"]
 
 
@@ -137,14 +138,14 @@ class Renamed(nn.Module):
 @pytest.mark.parametrize("as_module", [True, False])
 def test_a_module_with_other_names_raises_like_a_dictionary(as_module: bool) -> None:
     whole, net = shape(), Renamed()
-    sent = whole.model_of(trained(), whose="sent")
+    sent = whole.model_of(trained(), subject="sent")
     upload = net if as_module else dict(net.state_dict())
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
-        whole.model_of(upload, whose="it", sent=sent)
+        whole.model_of(upload, subject="it", sent=sent)
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
-        whole.change_of(upload, whose="it")
+        whole.change_of(upload, subject="it")
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
-        whole.trainable_names(upload, whose="it")
+        whole.trainable_names(upload, subject="it")
 
 
 def many(count: int) -> dict[object, Tensor]:
@@ -168,6 +169,6 @@ def test_hostile_names_raise_without_delay(kind: str) -> None:
     whole, upload = shape(), HOSTILE[kind]()
     began = monotonic()
     with pytest.raises(BadInput, match=r"^it has ") as refused:
-        whole.model_of(upload, whose="it")  # type: ignore[arg-type]
+        whole.model_of(upload, subject="it")  # type: ignore[arg-type]
     assert monotonic() - began < 0.3
     assert len(str(refused.value)) < 600

@@ -18,10 +18,10 @@ from fedaudit.evaluation.uploads import metrics_in, reported_controls
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
-from fedaudit.live.measuring import When
+from fedaudit.live.measuring import MeasurementTime
 from fedaudit.live.record import record
 from fedaudit.live.recording import new_recording, read_round_log
-from fedaudit.live.rounds import Kind
+from fedaudit.live.rounds import UploadKind
 from fedaudit.live.setup import recorded_run
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.report.terminal import print_record
@@ -52,8 +52,8 @@ def attacked(
     report: Report = honest,
     make: Callable[[], nn.Module] = network,
     *,
-    measure: When = "now",
-    kind: Kind = "models",
+    measure: MeasurementTime = "now",
+    kind: UploadKind = "models",
     view: str = "uploads",
 ) -> Record:
     with record(
@@ -101,7 +101,9 @@ class OtherInput(nn.Module):
 
 
 @pytest.mark.parametrize("measure", ["now", "background", "after"])
-def test_honest_metrics_pass_whenever_rounds_are_measured(measure: When, tmp_path: Path) -> None:
+def test_honest_metrics_pass_whenever_rounds_are_measured(
+    measure: MeasurementTime, tmp_path: Path
+) -> None:
     controls = reconciled(attacked(tmp_path, measure=measure))
     assert {c: one.passed for c, one in controls.items()} == {0: True, 1: True, 2: True}
     assert "accuracy reported" in controls[0].note

@@ -11,8 +11,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Architecture, Model
 from fedaudit.live.record import record
 from fedaudit.live.recording import read_round_log
-from fedaudit.live.rounds import Kind
-from fedaudit.live.weights import Shape
+from fedaudit.live.rounds import UploadKind
+from fedaudit.live.weights import ModelLayout
 from tests.live.federation import data, measured
 
 
@@ -61,31 +61,31 @@ def upload(seed: int) -> State:
         return dict(Tied().state_dict())
 
 
-def shape() -> Shape:
+def shape() -> ModelLayout:
     module = Tied()
-    return Shape(Model.of(Architecture("tied", Tied), module), module)
+    return ModelLayout(Model.of(Architecture("tied", Tied), module), module)
 
 
 @pytest.mark.parametrize("how", DISAGREEING)
 def test_tied_entries_that_differ_are_refused_with_both_names(how: str) -> None:
     with pytest.raises(BadInput, match=r"its upload has other values for '(first|scale)"):
-        shape().model_of(DISAGREEING[how](upload(1)), whose="its upload")  # type: ignore[arg-type]
+        shape().model_of(DISAGREEING[how](upload(1)), subject="its upload")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("how", AGREEING)
 def test_tied_parameters_are_read_under_either_name(how: str) -> None:
-    model = shape().model_of(AGREEING[how](upload(1)), whose="its upload")  # type: ignore[arg-type]
+    model = shape().model_of(AGREEING[how](upload(1)), subject="its upload")  # type: ignore[arg-type]
     assert torch.equal(model.params["first.weight"], upload(1)["first.weight"])
     assert torch.equal(model.buffers["scale"], upload(1)["scale"])
 
 
 def test_tied_entries_that_are_both_not_finite_count_as_equal() -> None:
     nan = {n: v * torch.nan for n, v in upload(1).items()}
-    assert shape().model_of(nan, whose="its upload").params["first.weight"].isnan().all()
+    assert shape().model_of(nan, subject="its upload").params["first.weight"].isnan().all()
 
 
 @pytest.mark.parametrize("kind", ["models", "updates"])
-def test_a_client_with_unequal_tied_weights_is_excluded(kind: Kind, tmp_path: Path) -> None:
+def test_a_client_with_unequal_tied_weights_is_excluded(kind: UploadKind, tmp_path: Path) -> None:
     uploads: dict[int, object] = {client: upload(client) for client in range(3)}
     for folder in ("without", "with"):
         if folder == "with":

@@ -16,10 +16,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.live.audited import Split
-from fedaudit.live.measuring import When
+from fedaudit.live.measuring import MeasurementTime
 from fedaudit.live.record import record
-from fedaudit.live.rounds import Kind
-from fedaudit.live.weights import ESTIMATED
+from fedaudit.live.rounds import UploadKind
+from fedaudit.live.unsent import ESTIMATED_NOTE
 from fedaudit.observe.measurements import read_measured
 from fedaudit.results.record import Record
 from tests.live.federation import measured
@@ -166,7 +166,7 @@ def test_statistics_that_clients_do_not_send_are_estimated_and_reported(
 @pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 @pytest.mark.parametrize("measure", ["background", "after"])
 def test_estimated_statistics_do_not_depend_on_the_time_of_measurement(
-    measure: When, tmp_path: Path
+    measure: MeasurementTime, tmp_path: Path
 ) -> None:
     recorded(tmp_path / "now", parameters, keep="full")
     recorded(tmp_path / "other", parameters, keep="full", measure=measure)
@@ -205,7 +205,7 @@ def test_a_client_without_statistics_does_not_change_other_clients(
 @pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 @pytest.mark.parametrize("kind", ["updates", "gradients"])
 def test_updates_use_the_sent_statistics_and_missing_statistics_are_estimated(
-    kind: Kind, tmp_path: Path
+    kind: UploadKind, tmp_path: Path
 ) -> None:
     sign = 1 if kind == "updates" else -1
     with record(
@@ -248,14 +248,14 @@ def test_complete_uploads_ignore_declared_personal_layers(declared: str, tmp_pat
         recorded(tmp_path / "all", lambda net: net.state_dict())
         recorded(tmp_path / "declared", lambda net: net.state_dict(), not_uploaded=[declared])
     found, expected = (read_measured(tmp_path / name) for name in ("declared", "all"))
-    assert not any(ESTIMATED in one.notes for one in found)
+    assert not any(ESTIMATED_NOTE in one.notes for one in found)
     for one, other in zip(found, expected, strict=True):
         for name, values in other.measured.signals.items():
             assert torch.equal(one.measured.signals[name], values)
 
 
 @pytest.mark.parametrize("kind", ["updates", "gradients"])
-def test_an_update_without_the_head_raises(kind: Kind, tmp_path: Path) -> None:
+def test_an_update_without_the_head_raises(kind: UploadKind, tmp_path: Path) -> None:
     one = rounds()[0]
     body = {n: torch.zeros_like(v) for n, v in one.sent.named_parameters() if n[0] != "3"}
     how = {"attacks": ATTACKS, "uploads": kind, "strict": True}

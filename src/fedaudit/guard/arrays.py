@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.live.weights import Array, tensor_of
+from fedaudit.live.weights import Array, as_cpu_tensor
 from fedaudit.observe.tensors import digest_of
 
 Sendable: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
@@ -50,13 +50,13 @@ def copied(weights: object, what: str) -> Arrays:
 
 def _copy(value: object, what: str) -> Array:
     # Refuses arrays without numbers.
-    tensor_of(value, what)
+    as_cpu_tensor(value, what)
     return value.detach().clone() if isinstance(value, Tensor) else np.array(value)
 
 
 def digest(arrays: Arrays, **notes: str) -> str:
     """Return the SHA-256 of names, types, shapes and bytes of arrays, and of notes."""
-    return digest_of({name: tensor_of(v, name) for name, v in _items(arrays)}, notes)
+    return digest_of({name: as_cpu_tensor(v, name) for name, v in _items(arrays)}, notes)
 
 
 class Upload(NamedTuple):
@@ -86,7 +86,7 @@ class Upload(NamedTuple):
             return self.arrays
         base, change = dict(_items(self.received)), self._by_fitting_name()
         moved = {
-            n: _like(v, tensor_of(v, n) + tensor_of(change[n], n))
+            n: _like(v, as_cpu_tensor(v, n) + as_cpu_tensor(change[n], n))
             for n, v in base.items()
             if n in change
         }
@@ -106,11 +106,11 @@ class Upload(NamedTuple):
         change = {
             name: value
             if self.is_update
-            else _like(value, tensor_of(value, name) - tensor_of(base[name], name))
+            else _like(value, as_cpu_tensor(value, name) - as_cpu_tensor(base[name], name))
             for name, value in upload.items()
-            if tensor_of(value, name).is_floating_point()
+            if as_cpu_tensor(value, name).is_floating_point()
         }
-        tensors = {name: tensor_of(value, name).clone() for name, value in change.items()}
+        tensors = {name: as_cpu_tensor(value, name).clone() for name, value in change.items()}
         update = tensors if isinstance(self.arrays, dict) else [*tensors.values()]
         result = dict(_items(copied(filter(update), "the filter's result")))
         if isinstance(self.arrays, list):
@@ -124,8 +124,8 @@ class Upload(NamedTuple):
                 "array for each array of the update"
             )
         for name, value in result.items():
-            tensor = tensor_of(value, name)
-            tensor = tensor if self.is_update else tensor_of(base[name], name) + tensor
+            tensor = as_cpu_tensor(value, name)
+            tensor = tensor if self.is_update else as_cpu_tensor(base[name], name) + tensor
             upload[name] = _like(upload[name], tensor)
         return self._replace(arrays=_in_form(self.arrays, upload))
 
@@ -150,8 +150,8 @@ def _refuse_absorbed(
     """
     lost = total = 0.0
     for name, value in moved.items():
-        update = tensor_of(change[name], name).double()
-        rounded = tensor_of(value, name).double() - tensor_of(base[name], name).double()
+        update = as_cpu_tensor(change[name], name).double()
+        rounded = as_cpu_tensor(value, name).double() - as_cpu_tensor(base[name], name).double()
         lost += float((rounded - update).square().sum())
         total += float(update.square().sum())
     if lost > _LARGEST_LOSS**2 * total:

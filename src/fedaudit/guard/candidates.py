@@ -101,12 +101,12 @@ class Candidates:
         """
         measurement = candidate.measurement
         if not version:
-            self._recorder.keep(measurement)
+            self._recorder.store(measurement)
             sync_folder(self._folder / "measured")
             return
         # A recording has one upload for each round; it lists the later ones as not measured.
         place = write_repeated(self._folder, version, measurement)
-        self._recorder.repeated(measurement.entry.round)
+        self._recorder.log_conflict(measurement.entry.round)
         sync_folder(place / "measured")
 
     def leave(self, candidate: Candidate, decision: Decision) -> None:
@@ -114,6 +114,6 @@ class Candidates:
         self._left[decision.key] = candidate.measurement.measured
 
     def _measurement(self, index: int, upload: Upload) -> Measurement:
-        return self._recorder.measured(
+        return self._recorder.measure(
             index, sent=upload.received, uploads={self._client: upload.model()}
         )

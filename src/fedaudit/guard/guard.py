@@ -301,7 +301,7 @@ class Guard:
             self._candidates.leave(candidate, decision)
         else:
             with suppress(BadInput, OSError):
-                self._recorder.withheld(decision.round, self._client, f"withheld: {decision}")
+                self._recorder.log_withheld(decision.round, self._client, f"withheld: {decision}")
         return decision
 
     def _withheld(self, number: object, error: Exception) -> Decision:
@@ -320,7 +320,7 @@ class Guard:
             if not self._is_closed:
                 append_decision(decision, self._folder)
                 note = f"withheld: {decision.reason}"
-                self._recorder.withheld(decision.round, self._client, note)
+                self._recorder.log_withheld(decision.round, self._client, note)
         return decision
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.live.clients import ClientRef
-from fedaudit.live.weights import NOT_FINITE, tensor_of
+from fedaudit.live.weights import NOT_FINITE, as_cpu_tensor
 from fedaudit.results.text import log_line
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None
     ``sent`` returns the model that was sent; it is called only if it is needed.
     """
     for name, value in _items(upload):
-        tensor = tensor_of(value, f"its {name!r}")
+        tensor = as_cpu_tensor(value, f"its {name!r}")
         if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
             continue
         sent_value = dict(_items(sent() or {})).get(name)
         if sent_value is None or not np.array_equal(
-            tensor.double().numpy(), tensor_of(sent_value, "it").double().numpy(), equal_nan=True
+            tensor.double().numpy(),
+            as_cpu_tensor(sent_value, "it").double().numpy(),
+            equal_nan=True,
         ):
             raise BadInput(f"its {name!r} has {NOT_FINITE}")
 

@@ -17,7 +17,7 @@ from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.accuracy import are_notes_valid
 from fedaudit.live.clients import ClientRef, number_of
-from fedaudit.live.files import read_audit, read_untrained, waiting
+from fedaudit.live.files import read_audit, read_untrained, waiting_rounds
 from fedaudit.live.recording import (
     UPLOAD_VIEWS,
     Recording,
@@ -26,9 +26,9 @@ from fedaudit.live.recording import (
     read_round_log,
 )
 from fedaudit.live.references import read_references
-from fedaudit.live.rounds import SENT
+from fedaudit.live.rounds import SENT_NOTE
 from fedaudit.live.setup import RECORDED, recorded_run
-from fedaudit.live.weights import ESTIMATED
+from fedaudit.live.unsent import ESTIMATED_NOTE
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Stored,
@@ -105,28 +105,28 @@ def attack_recording(
         overrides = {f"figures.{name}" for name in changed}
         study_from({"name": RECORDED, "figures": changed}, source="the attack", overrides=overrides)
         clock = Clock()
-        contents = _contents(folder)
+        data = _read(folder)
         warn_of_unhashed(folder, log)
-        attacked = _targets(contents, targets)
         names = catalogued(names)
-        run = _run(contents, folder, attacked, names, changed, out)
+        run = _build_run(data, _resolve_targets(data, targets), names, changed, out)
 
-        def refuse_changed() -> str:
+        def check_record() -> str:
             assert run.recorded is not None
             before = replaceable_record_or_raise(
                 out, run.recorded.config, ignored=REATTACK_MAY_CHANGE
             )
             return replaced_attacks(before, names)
 
-        measured = MeasuredRun(replace(run, folder=folder), contents.stored)
+        measured = MeasuredRun(replace(run, folder=folder), data.stored)
         return conclude(
-            [measured], out, Resources(progress=progress), clock, log, before_writing=refuse_changed
+            [measured], out, Resources(progress=progress), clock, log, before_writing=check_record
         )
 
 
-class _Contents(NamedTuple):
-    """Contents of a recording's files."""
+class _RecordingData(NamedTuple):
+    """Data in the files of a recording."""
 
+    folder: Path
     recording: Recording
     audit: AuditSet
     log: Sequence[RoundEntry]
@@ -144,152 +144,174 @@ class _Contents(NamedTuple):
         return _list([self.display_name(client) for client in clients])
 
 
-def _contents(folder: Path) -> _Contents:
+def _read(folder: Path) -> _RecordingData:
     """Read a recording; raise if it has no measured round."""
     # Read the log after the waiting rounds, so that it has rounds that are measured in between.
-    waiting_rounds = {index for index, _ in waiting(folder)}
+    waiting = {index for index, _ in waiting_rounds(folder)}
     recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = measured_rounds_in(folder)
-    if not stored and (n_waiting := len(waiting(folder))):
-        raise BadInput(
+    if not stored:
+        raise BadInput(_reason_unmeasured(folder, recording, log))
+    for entry in stored:
+        if entry.notes.get("run") != recording.key:
+            raise Damaged(
+                f"the measured round {entry.measured.index} in {folder} belongs to another "
+                "recording; restore it"
+            )
+    return _RecordingData(folder, recording, audit, log, stored, waiting)
+
+
+def _reason_unmeasured(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> str:
+    """Return why a recording has no measured round, and what to do."""
+    if n_waiting := len(waiting_rounds(folder)):
+        return (
             f"{folder} has no measured round yet, and {n_waiting} waiting; wait for its recorder, "
             "or open the recording again with fedaudit.record, and close it"
         )
-    failed = [entry for entry in log if entry.failed]
-    if not stored and failed:
-        raise BadInput(
+    if failed := [entry for entry in log if entry.failed]:
+        return (
             f"{folder} has no measured round: {len(failed)} failed, the first for this reason: "
             f"{plain(failed[0].note)}; fix this, and record rounds again"
         )
-    if not stored:
-        raise BadInput(
-            f"{folder} has no measured round yet; record at least {recording.every} rounds, of "
-            f"which {len(log)} are recorded"
-        )
-    others = [entry.measured.index for entry in stored if entry.notes.get("run") != recording.key]
-    if others:
-        raise Damaged(
-            f"the measured round {others[0]} in {folder} belongs to another recording; restore it"
-        )
-    return _Contents(recording, audit, log, stored, waiting_rounds)
+    return (
+        f"{folder} has no measured round yet; record at least {recording.every} rounds, of "
+        f"which {len(log)} are recorded"
+    )
 
 
-def _run(
-    contents: _Contents,
-    folder: Path,
-    attacked: tuple[ClientId, ...],
+def _build_run(
+    data: _RecordingData,
+    targets: tuple[ClientId, ...],
     names: Sequence[str],
-    figures: dict[str, object],
+    figures: Mapping[str, object],
     out: Path,
 ) -> Setup:
-    """Return the recording as a run, with the contents of the record that are no estimates."""
-    recording, audit, stored = contents.recording, contents.audit, contents.stored
-    present = _participating(contents, attacked)
-    if unrecorded := sorted(set(names) - set(recording.attacks)):
-        reason = recording.refused.get(unrecorded[0])
-        raise BadInput(
-            f"{unrecorded[0]!r} was not recorded for"
-            + (f": {plain(reason)}" if reason else "")
-            + f"; this recording supports {', '.join(recording.attacks)}"
-        )
+    """Return the recording as a run of the named attacks; raise if it does not support them."""
+    recording, audit = data.recording, data.audit
+    measured_targets = _measured_targets(data, targets)
+    _refuse_unrecorded(recording, names)
     has_features = audit.samples.features.flatten(1).shape[1] > 0
     if not has_features:
         figures = {**figures, "blind_classifier": False}
-    config = _config(recording.model_copy(update={"targets": attacked}), names, figures)
+    config = _config(recording.model_copy(update={"targets": targets}), names, figures)
     replaceable_record_or_raise(out, config, ignored=REATTACK_MAY_CHANGE)
-    participants = {c for entry in contents.measured for c in (*entry.clients, *entry.stands_for)}
-    participants |= {c for entry in contents.log for c in entry.asked}
+    participants = {c for entry in data.log for c in entry.asked}
+    for measured in data.measured:
+        participants |= {*measured.clients, *measured.stands_for}
+    limitations = _limitations(data, {*targets} - {*measured_targets}, has_features=has_features)
+    untrained: tuple[MeasuredRound, ...] = ()
+    if not recording.table:
+        untrained = read_untrained(data.folder, recording.key, len(audit))
     run = recorded_run(
-        recording.model_copy(update={"targets": present}),
+        recording.model_copy(update={"targets": measured_targets}),
         audit,
         Architecture(recording.model, _no_model, task=recording.measured_task()),
         clients=sorted(participants - {ALL_CLIENTS}),
-        rounds=tuple(entry.index for entry in contents.measured),
+        rounds=tuple(measured.index for measured in data.measured),
         figures=figures,
         attacks=names,
         recorded=Recorded(
-            untrained=() if recording.table else read_untrained(folder, recording.key, len(audit)),
+            untrained=untrained,
             config=config,
-            missing=tuple(_untested(contents, {*attacked} - {*present}, has_features=has_features)),
+            missing=tuple(limitations),
             names=recording.names,
-            coverage=_coverage(contents, attacked),
+            coverage=_coverage(data, targets),
             has_models=not recording.table,
             is_separate=recording.table == "separate",
         ),
     )
     if recording.references:
-        references = read_references(folder, recording.key, recording.references, len(audit))
+        references = read_references(data.folder, recording.key, recording.references, len(audit))
         run = replace(run, attacks=references.given_to(run.attacks))
-    run = _without_source(run, contents, names)
-    for entry in stored:
-        fault = fault_in(entry.measured, run.assignment.clients, len(audit))
-        if fault or not are_notes_valid(run, entry.notes):
-            raise Damaged(
-                f"the measured round {entry.measured.index} in {folder} is damaged: "
-                f"{fault or 'its counts of correct predictions are impossible'}; restore it"
-            )
+    run = _without_source_inference(run, data, names)
+    _refuse_damaged_rounds(run, data)
     return run
+
+
+def _refuse_unrecorded(recording: Recording, names: Sequence[str]) -> None:
+    """Raise if the signals of an attack were not recorded."""
+    for name in sorted({*names} - {*recording.attacks}):
+        reason = recording.refused.get(name)
+        raise BadInput(
+            f"{name!r} was not recorded for"
+            + (f": {plain(reason)}" if reason else "")
+            + f"; this recording supports {', '.join(recording.attacks)}"
+        )
+
+
+def _refuse_damaged_rounds(run: Setup, data: _RecordingData) -> None:
+    for entry in data.stored:
+        fault = fault_in(entry.measured, run.assignment.clients, len(data.audit))
+        if not fault and not are_notes_valid(run, entry.notes):
+            fault = "its counts of correct predictions are impossible"
+        if fault:
+            raise Damaged(
+                f"the measured round {entry.measured.index} in {data.folder} is damaged: {fault}; "
+                "restore it"
+            )
 
 
 def _no_model() -> nn.Module:
     raise BadInput("a recording has no model to run, only signals that were measured before")
 
 
-def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Setup:
+def _without_source_inference(run: Setup, data: _RecordingData, names: Sequence[str]) -> Setup:
     """Return the run without source inference if the recording does not allow it."""
-    clients = {c for measured in contents.measured for c in measured.clients} - {ALL_CLIENTS}
-    reason = ""
+    clients = {c for measured in data.measured for c in measured.clients} - {ALL_CLIENTS}
+    owners = {*run.assignment.audit.owner.tolist()}
+    without_samples = [client for client in sorted(run.assignment.clients) if client not in owners]
     if len(clients) < 2:
         reason = "source inference needs uploads of at least two clients"
-    elif absent := [
-        c for c in sorted(run.assignment.clients) if not (run.assignment.audit.owner == c).any()
-    ]:
+    elif without_samples:
         reason = (
-            f"client {contents.display_name(absent[0])} has no audited sample, so no sample can be "
-            "attributed to it"
+            f"client {data.display_name(without_samples[0])} has no audited sample, so no sample "
+            "can be attributed to it"
         )
-    refused = dict.fromkeys(run.on_source, reason) if reason else {}
-    if impossible := [name for name in refused if name in names]:
-        raise BadInput(f"{impossible[0]!r} cannot be run on this recording: {reason}; omit it")
-    return run.without_attacks(refused)
+    else:
+        return run
+    for name in run.on_source:
+        if name in names:
+            raise BadInput(f"{name!r} cannot be run on this recording: {reason}; omit it")
+    return run.without_attacks(dict.fromkeys(run.on_source, reason))
 
 
-def _targets(contents: _Contents, clients: Collection[ClientRef]) -> tuple[ClientId, ...]:
+def _resolve_targets(data: _RecordingData, clients: Collection[ClientRef]) -> tuple[ClientId, ...]:
     """Return the audited clients to attack; raise if a client is not audited."""
-    audited = contents.recording.targets
+    audited = data.recording.targets
     # Reports print clients without names as "client 3".
     printed = {f"client {client}": client for client in audited}
-    numbers = {
-        printed[client] if client in printed else number_of(client): client for client in clients
-    }
-    for number, client in numbers.items():
+    numbers = set[ClientId]()
+    for client in clients:
+        number = printed[client] if client in printed else number_of(client)
         if number not in audited:
             raise BadInput(
                 f"client {str(client)[:80]!r} is not audited; audited are "
-                f"{contents.list_names(audited)}"
+                f"{data.list_names(audited)}"
             )
+        numbers.add(number)
     return tuple(client for client in audited if not clients or client in numbers)
 
 
-def _participating(contents: _Contents, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
+def _measured_targets(data: _RecordingData, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """Return the targets with a measured upload; raise if no target has one."""
-    present = tuple(c for c in targets if rounds_with(c, contents.measured))
-    if present:
-        return present
-    start = f"no upload of an audited client ({contents.list_names(targets)}) was measured"
-    left_out = [
-        (entry, client) for entry in contents.log for client in targets if client in entry.excluded
+    measured = tuple(client for client in targets if rounds_with(client, data.measured))
+    if measured:
+        return measured
+    problem = f"no upload of an audited client ({data.list_names(targets)}) was measured"
+    excluded = [
+        (entry, client) for entry in data.log for client in targets if client in entry.excluded
     ]
-    for entry, client in left_out[:1]:
+    if excluded:
+        entry, client = excluded[0]
         raise BadInput(
-            f"{start}: {len(left_out)} were left out, the first of client "
-            f"{contents.display_name(client)} in round {entry.round} for this reason: "
+            f"{problem}: {len(excluded)} were left out, the first of client "
+            f"{data.display_name(client)} in round {entry.round} for this reason: "
             f"{plain(entry.excluded[client])}"
         )
-    others = sorted({c for entry in contents.measured for c in entry.clients})
+    measured_clients = sorted({c for entry in data.measured for c in entry.clients})
     raise BadInput(
-        f"{start}, only of {contents.list_names(others)}; record more rounds, or name clients as "
-        "in the audited samples"
+        f"{problem}, only of {data.list_names(measured_clients)}; record more rounds, or name "
+        "clients as in the audited samples"
     )
 
 
@@ -299,7 +321,7 @@ _NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed"}
 def _config(
     recording: Recording, names: Sequence[str], figures: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the known settings of the federation, for its record."""
+    """Return the settings that are known of the federation, for its record."""
     # Recordings of models, which have neither field, keep the settings of earlier versions.
     excluded = _NOT_SETTINGS | {n for n in ("table", "references") if not getattr(recording, n)}
     settings = recording.model_dump(mode="json", exclude=excluded)
@@ -313,11 +335,11 @@ def _config(
     return {name: plain_json(value) for name, value in config.items()}
 
 
-def _untested(
-    contents: _Contents, absent: Collection[ClientId], *, has_features: bool
+def _limitations(
+    data: _RecordingData, absent: Collection[ClientId], *, has_features: bool
 ) -> Iterator[str]:
-    """Yield notes for the report about everything that was not tested, with the reason."""
-    recording = contents.recording
+    """Yield sentences for the report about everything that was not tested, with the reason."""
+    recording = data.recording
     yield "How the federation trained: the settings of a recorded federation are unknown."
     if recording.table:
         yield (
@@ -329,9 +351,9 @@ def _untested(
             f"How the {recording.references} reference models were trained, and on what: their "
             "signals were measured elsewhere and given as a table."
         )
-    for name, why in recording.unaudited.items():
-        yield f"What training reveals about {plain(name)}: {plain(why)}"
-    if recording.view == "uploads" and len({c for m in contents.measured for c in m.clients}) == 1:
+    for name, reason in recording.unaudited.items():
+        yield f"What training reveals about {plain(name)}: {plain(reason)}"
+    if recording.view == "uploads" and len({c for m in data.measured for c in m.clients}) == 1:
         yield (
             "Attacks that compare clients, such as FedMIA: the uploads of one client are recorded. "
             "A server that sees the uploads of all clients may find more leakage than this report."
@@ -342,28 +364,29 @@ def _untested(
             f"The parameters that stay at the clients ({listed}): if uploads lack them, the values "
             "that were sent to the clients were measured instead."
         )
-    if estimated := [entry for entry in contents.stored if ESTIMATED in entry.notes]:
+    if estimated := [entry for entry in data.stored if ESTIMATED_NOTE in entry.notes]:
         rounds = _rounds([entry.measured.index for entry in estimated])
+        layers = plain(estimated[0].notes[ESTIMATED_NOTE])
         yield (
-            f"The clients' own running statistics of {plain(estimated[0].notes[ESTIMATED])}, which "
-            f"they do not send: in {rounds} they were estimated on audited samples."
+            f"The clients' own running statistics of {layers}, which they do not send: in "
+            f"{rounds} they were estimated on audited samples."
         )
     if absent:
-        which = "Client" if len(absent) == 1 else "Clients"
-        yield f"{which} {contents.list_names(sorted(absent))}: never took part in a measured round."
-    if partial := [entry.round for entry in contents.log if not entry.complete]:
+        noun = "Client" if len(absent) == 1 else "Clients"
+        yield f"{noun} {data.list_names(sorted(absent))}: never took part in a measured round."
+    if partial := [entry.round for entry in data.log if not entry.complete]:
         yield f"Uploads of clients that did not reply, in {_rounds(partial)}."
-    if incomplete := [entry for entry in contents.log if entry.note]:
+    if incomplete := [entry for entry in data.log if entry.note]:
         rounds = _rounds([entry.round for entry in incomplete])
         yield f"Data of {rounds} that could not be recorded: {plain(incomplete[0].note)}"
-    for client in sorted({client for entry in contents.log for client in entry.excluded}):
-        entries = [entry for entry in contents.log if client in entry.excluded]
-        why = plain(entries[0].excluded[client])
-        yield f"The upload of client {client} in {_rounds([e.round for e in entries])}: {why}"
-    logged = {entry.round for entry in contents.log}
-    if unmeasured := sorted({*contents.waiting} - logged):
+    for client in sorted({client for entry in data.log for client in entry.excluded}):
+        entries = [entry for entry in data.log if client in entry.excluded]
+        reason = plain(entries[0].excluded[client])
+        yield f"The upload of client {client} in {_rounds([e.round for e in entries])}: {reason}"
+    logged = {entry.round for entry in data.log}
+    if unmeasured := sorted({*data.waiting} - logged):
         yield f"{_rounds(unmeasured).capitalize()}: still to be measured."
-    if unknown := sorted({*range(1, max(logged, default=0) + 1)} - logged - {*contents.waiting}):
+    if unknown := sorted({*range(1, max(logged, default=0) + 1)} - logged - {*data.waiting}):
         yield f"{_rounds(unknown).capitalize()}: not received by the recorder."
     if not has_features:
         yield "Whether features distinguish members without a model: no samples are stored."
@@ -379,15 +402,15 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
-def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
-    recording, log = contents.recording, contents.log
-    measured = {entry.index: entry for entry in contents.measured}
-    entries = {entry.round: entry for entry in log}
-    last = max([*measured, *entries, *contents.waiting], default=0)
+def _coverage(data: _RecordingData, targets: Collection[ClientId]) -> Coverage:
+    recording = data.recording
+    measured = {entry.index: entry for entry in data.measured}
+    entries = {entry.round: entry for entry in data.log}
+    last = max([*measured, *entries, *data.waiting], default=0)
     reasons, missing_uploads, n_missing_uploads = dict[int, str](), list[MissingUpload](), 0
     # An adversary that sees only the final model does not see earlier rounds.
     for index in range(last if recording.view == "final" else 1, last + 1):
-        if reason := _reason_missing(index, contents, targets, measured, entries.get(index)):
+        if reason := _reason_missing(index, data, targets, measured, entries.get(index)):
             reasons[index] = reason
         elif index in measured:
             missing, has_unknown = _missing_uploads(entries[index], measured[index], targets)
@@ -396,9 +419,6 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
     # Only the first version of a round is measured; list later versions as missing.
     for index, reason in recording.conflicts.items():
         reasons.setdefault(index, plain(reason))
-    skipped = [entry for entry in log if entry.round % recording.every and not entry.failed]
-    digests = [(entry.measured.index, entry.notes.get(SENT, "")) for entry in contents.stored]
-    identity = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     return Coverage(
         rounds=last,
         measured=len(measured),
@@ -411,18 +431,33 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
         missing_rounds=_spans(reasons)[:MAX_LISTED],
         n_missing_uploads=n_missing_uploads,
         n_missing_rounds=len(reasons),
-        # The identity is known if the models that were sent are known for every measured round.
-        identity=identity if all(digest for _, digest in digests) else "",
-        sampled_rounds=any({*targets} & {*entry.answered} or entry.unknown for entry in skipped)
-        or (
-            recording.every > 1 and any(ALL_CLIENTS in entry.clients for entry in measured.values())
-        ),
+        identity=_identity(data),
+        sampled_rounds=_has_skipped_uploads(data, targets),
     )
+
+
+def _identity(data: _RecordingData) -> str:
+    """Return a hash of the models that were sent, or "" if a measured round lacks their digest."""
+    digests = [(entry.measured.index, entry.notes.get(SENT_NOTE, "")) for entry in data.stored]
+    if not all(digest for _, digest in digests):
+        return ""
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def _has_skipped_uploads(data: _RecordingData, targets: Collection[ClientId]) -> bool:
+    """Return True if ``every`` skipped a round in which a target may have taken part."""
+    every = data.recording.every
+    for entry in data.log:
+        is_skipped = entry.round % every and not entry.failed
+        if is_skipped and (entry.unknown or {*targets} & {*entry.answered}):
+            return True
+    # In rounds of the global model, all clients may take part.
+    return every > 1 and any(ALL_CLIENTS in measured.clients for measured in data.measured)
 
 
 def _reason_missing(
     index: int,
-    contents: _Contents,
+    data: _RecordingData,
     targets: Collection[ClientId],
     measured: Collection[int],
     entry: RoundEntry | None,
@@ -432,16 +467,16 @@ def _reason_missing(
         return ""
     if index in measured:
         return "its entry in the log is missing, so that the clients that replied are unknown"
-    if index in contents.waiting:
+    if index in data.waiting:
         return "still to be measured"
-    if index % contents.recording.every and not (entry and entry.failed):
+    if index % data.recording.every and not (entry and entry.failed):
         return ""
     if entry is None:
         return "the recorder did not receive it"
     if not entry.failed:
         return "its measurements are missing"
     # A round without a reply of an audited client has nothing to measure.
-    sees_uploads = contents.recording.view in UPLOAD_VIEWS
+    sees_uploads = data.recording.view in UPLOAD_VIEWS
     if sees_uploads and not entry.unknown and not {*targets} & {*entry.answered}:
         return ""
     return plain(entry.note).removeprefix(f"round {index} is not recorded: ")
@@ -450,7 +485,7 @@ def _reason_missing(
 def _missing_uploads(
     entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
 ) -> tuple[list[MissingUpload], bool]:
-    """Return missing uploads of targets, and whether an upload of an unknown client is missing."""
+    """Return missing uploads of targets, and True if an unknown client's upload is missing."""
     measured_clients = {*measured.clients, *measured.stands_for}
     if ALL_CLIENTS in measured_clients:
         return [], False

@@ -23,7 +23,7 @@ from fedaudit.live.clients import ByClient, ClientRef, by_number, number_of, num
 from fedaudit.live.weights import Array
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
-_LARGEST_CLIENT = 10**9
+_MAX_CLIENT_NUMBER = 10**9
 _REQUIRED = ("labels", "owner", "panel")
 """Arrays of every client's part of an audit; features have one of two forms."""
 _FEATURES, _TARGETS, _INPUT = "features", "targets", "input/"
@@ -401,16 +401,16 @@ def _order(count: int, seed: int) -> Int[ndarray, " samples"]:
 
 def _numbers(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
     numbers = numbers_of(clients)
-    invalid = [number for number in numbers.values() if not 0 <= number <= _LARGEST_CLIENT]
+    invalid = [number for number in numbers.values() if not 0 <= number <= _MAX_CLIENT_NUMBER]
     if invalid:
         raise BadInput(
             f"an audited client has the number {invalid[0]}; give whole numbers from 0 to "
-            f"{_LARGEST_CLIENT}, or names"
+            f"{_MAX_CLIENT_NUMBER}, or names"
         )
     return numbers
 
 
-def labelled_samples(labelled: Labelled, whose: str) -> Samples:
+def labelled_samples(labelled: Labelled, source: str) -> Samples:
     """Return features and targets as samples; raise if they are no pair of finite arrays."""
     try:
         raw_features, raw_targets = labelled
@@ -424,27 +424,27 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"the samples of {whose} are not a pair of features and targets ({reason}); "
+            f"the samples of {source} are not a pair of features and targets ({reason}); "
             f"{SUPPORTED}: give two arrays, or a dictionary of the model's inputs, and an array"
         ) from error
     sizes = {len(targets), *(len(part) if part.ndim else 0 for part in inputs.values())}
     if len(sizes) != 1 or not len(targets) or targets.is_complex():
         shapes = ", ".join(str(tuple(part.shape)) for part in inputs.values())
         raise BadInput(
-            f"the samples of {whose} are features of shape {shapes} and targets of shape "
+            f"the samples of {source} are features of shape {shapes} and targets of shape "
             f"{tuple(targets.shape)} ({targets.dtype}); give one row and one target per sample"
         )
     targets = targets.float() if targets.is_floating_point() else targets.long()
     if targets.ndim == 1 and int(targets.min()) < 0 and not targets.is_floating_point():
-        raise BadInput(f"class indices start at 0, and those of {whose} have {targets.min()}")
+        raise BadInput(f"class indices start at 0, and those of {source} have {targets.min()}")
     for name, part in inputs.items():
         if part.is_complex() or not bool(part.isfinite().all()):
             raise BadInput(
-                f"the features {name + ' ' if name else ''}of {whose} are {part.dtype} and not all "
-                "finite real numbers; remove the samples with others"
+                f"the features {name + ' ' if name else ''}of {source} are {part.dtype} and not "
+                "all finite real numbers; remove the samples with others"
             )
     if len(inputs) == 1:
-        refuse_identical_features(next(iter(inputs.values())), f"samples of {whose}")
+        refuse_identical_features(next(iter(inputs.values())), f"samples of {source}")
     features = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
     return Samples(features if has_names else features[""], targets, torch.arange(len(targets)))
 

@@ -8,11 +8,11 @@ from typing import NamedTuple, SupportsIndex, TypeAlias, TypeVar, cast
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId
-from fedaudit.live.recording import LARGEST_CLIENT, RoundEntry, round_entry
+from fedaudit.live.recording import MAX_CLIENT_NUMBER, RoundEntry, round_entry
 from fedaudit.live.weights import Weights
 
 _NUMBERS_OF_NAMES = range(10**8, 10**9)
-"""Numbers of clients that are identified by a name."""
+"""Range of the numbers that clients with a name get."""
 
 ClientRef: TypeAlias = ClientId | str
 """Client as a training loop identifies it: by number or by name."""
@@ -55,11 +55,11 @@ def numbers_of(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
     numbers, by_number = dict[ClientRef, ClientId](), dict[ClientId, ClientRef]()
     for client in clients:
         number = numbers[client] = number_of(client)
-        other = by_number.setdefault(number, client)
-        if other != client:
-            names = {plain_name(ref) if isinstance(ref, str) else ref for ref in (other, client)}
-            what = "are the same name" if len(names) == 1 else f"have the number {number}"
-            raise BadInput(f"clients {other!a} and {client!a} {what}; rename one of them")
+        first = by_number.setdefault(number, client)
+        if first != client:
+            names = {plain_name(ref) if isinstance(ref, str) else ref for ref in (first, client)}
+            problem = "are the same name" if len(names) == 1 else f"have the number {number}"
+            raise BadInput(f"clients {first!a} and {client!a} {problem}; rename one of them")
     return numbers
 
 
@@ -75,18 +75,19 @@ def is_of_name(number: ClientId) -> bool:
 
 def refuse_mixed_references(clients: Iterable[ClientRef], audited: Iterable[ClientId]) -> None:
     """Raise if clients have names but audited clients have numbers, or the reverse."""
-    audited_by_name = {is_of_name(number) for number in audited}
+    audited_forms = {"name" if is_of_name(number) else "number" for number in audited}
     for client in clients:
-        number = number_of(client)
-        by_name = isinstance(client, str) and is_of_name(number)
-        if (audited_by_name == {False} and by_name) or (
-            audited_by_name == {True} and not is_of_name(number)
-        ):
-            form, other = ("name", "number") if by_name else ("number", "name")
-            raise BadInput(
-                f"client {str(client)[:80]!r} is identified by its {form}, but audited clients "
-                f"by their {other}; use the same form as in fair_split or audit_samples"
-            )
+        has_named_number = is_of_name(number_of(client))
+        if audited_forms == {"number"} and has_named_number and isinstance(client, str):
+            form, audited_form = "name", "number"
+        elif audited_forms == {"name"} and not has_named_number:
+            form, audited_form = "number", "name"
+        else:
+            continue
+        raise BadInput(
+            f"client {str(client)[:80]!r} is identified by its {form}, but audited clients "
+            f"by their {audited_form}; use the same form as in fair_split or audit_samples"
+        )
 
 
 def _number_of_name(name: str) -> ClientId:
@@ -104,29 +105,35 @@ class Participants(NamedTuple):
     Attributes:
         asked: Clients that were asked to train.
         uploads: Uploads that can be read.
-        faulty: Clients that answered without such an upload, with the reason.
+        excluded: Clients that answered without a readable upload, with the reason for each.
         unnamed: Number of asked clients without a valid number or name.
         note: The first error about an upload without a valid client; empty without error.
     """
 
     asked: list[ClientId]
     uploads: dict[ClientId, Weights]
-    faulty: dict[ClientId, str]
+    excluded: dict[ClientId, str]
     unnamed: int
     note: str
 
     def entry(self, index: int, *, unnamed: int = 0, note: str = "") -> RoundEntry:
-        """Return the log entry of the round, with further unnamed clients and another note."""
-        answered, unnamed = {*self.uploads, *self.faulty}, unnamed + self.unnamed
-        return round_entry(index, self.asked, answered, unnamed, self.faulty, note or self.note)
+        """Return the log entry of the round.
+
+        Args:
+            index: Number of the round.
+            unnamed: Number of further asked clients without a valid number or name.
+            note: Replaces the note about uploads, if not empty.
+        """
+        answered, unnamed = {*self.uploads, *self.excluded}, unnamed + self.unnamed
+        return round_entry(index, self.asked, answered, unnamed, self.excluded, note or self.note)
 
 
-def usable_number(client: object, audited: Iterable[ClientId]) -> ClientId:
+def valid_client_number(client: object, audited: Iterable[ClientId]) -> ClientId:
     """Return the number of a client; raise if it is invalid, or names and numbers are mixed."""
     number = number_of(client)
-    if not 0 <= number <= LARGEST_CLIENT:
+    if not 0 <= number <= MAX_CLIENT_NUMBER:
         raise BadInput(
-            f"a client has the number {number}; give whole numbers from 0 to {LARGEST_CLIENT}"
+            f"a client has the number {number}; give whole numbers from 0 to {MAX_CLIENT_NUMBER}"
         )
     refuse_mixed_references([client if isinstance(client, str) else number], audited)
     return number
@@ -139,37 +146,37 @@ def participants_of(
     audited: Collection[ClientId],
 ) -> Participants:
     """Return the clients of a round by number; clients without a valid number are only counted."""
-    readable, faulty = dict[ClientId, Weights](), dict[ClientId, str]()
-    ref_of, errors = dict[ClientId, ClientRef](), list[str]()
+    refs, errors = dict[ClientId, ClientRef](), list[str]()
+    readable, unreadable = dict[ClientId, Weights](), dict[ClientId, str]()
     for client, upload in uploads.items():
         try:
-            number = usable_number(client, audited)
+            number = valid_client_number(client, audited)
         except BadInput as error:
             errors.append(str(error))
             continue
-        if number in ref_of:
-            faulty[number] = f"it has two uploads, named {ref_of[number]!a} and {client!a}"
+        if number in refs:
+            unreadable[number] = f"it has two uploads, named {refs[number]!a} and {client!a}"
         else:
-            ref_of[number], readable[number] = client, upload
+            refs[number], readable[number] = client, upload
     for client, reason in excluded.items():
         try:
-            faulty[usable_number(client, audited)] = str(reason)
+            unreadable[valid_client_number(client, audited)] = str(reason)
         except BadInput as error:
             errors.append(f"{error} ({reason})")
-    if errors and not ref_of and not faulty:
+    if errors and not refs and not unreadable:
         raise BadInput(errors[0])
     numbers, unnamed = list[ClientId](), 0
     for client in asked:
         try:
-            numbers.append(usable_number(client, audited))
+            numbers.append(valid_client_number(client, audited))
         except BadInput:
             unnamed += 1
-    readable = {client: upload for client, upload in readable.items() if client not in faulty}
-    return Participants(numbers, readable, faulty, unnamed, errors[0] if errors else "")
+    readable = {client: upload for client, upload in readable.items() if client not in unreadable}
+    return Participants(numbers, readable, unreadable, unnamed, errors[0] if errors else "")
 
 
 class Attendance:
-    """Clients that took part in a run, and rounds that are not recorded, for warnings.
+    """Warnings about clients that are not audited, and about rounds that are not recorded.
 
     Attributes:
         reasons: Reason why a round is not recorded, by round number as a string; empty for a
@@ -179,23 +186,23 @@ class Attendance:
     def __init__(
         self,
         audited: Collection[ClientId],
-        before: Iterable[RoundEntry],
+        earlier: Iterable[RoundEntry],
         display_name: Callable[[ClientId], str],
     ) -> None:
-        """Check whether an audited client took part in a round of ``before``."""
+        """Check whether an audited client took part in an earlier round."""
         self._display_name = display_name
         self._audited, self._unaudited = {*audited}, set[ClientId]()
         self.reasons = dict[str, str]()
-        self._has_audited = any(self._audited & {*entry.asked, *entry.answered} for entry in before)
-        self._rounds = 0
+        self._has_audited = any(self._audited & {*e.asked, *e.answered} for e in earlier)
+        self._n_rounds_unaudited = 0
 
-    def fault(self, entry: RoundEntry) -> str:
-        """Return a warning if no client of the first rounds is audited; empty otherwise."""
+    def warning(self, entry: RoundEntry) -> str:
+        """Return a warning if no audited client took part so far; otherwise an empty text."""
         clients = {*entry.asked, *entry.answered}
         self._has_audited = self._has_audited or bool(clients & self._audited)
         if self._has_audited or not clients:
             return ""
-        self._rounds += 1
+        self._n_rounds_unaudited += 1
         self._unaudited |= clients
         return (
             f"no client of round {entry.round} ({self._list(clients)}) is audited: audited are "
@@ -204,16 +211,16 @@ class Attendance:
         )
 
     def summary(self) -> str:
-        """Return a warning for the end of the run; empty without a fault."""
+        """Return a warning for the end of the run, or an empty text."""
         sentences = []
         if reasons := [*filter(None, self.reasons.values())]:
             sentences.append(
                 f"{len(reasons)} of {len(self.reasons)} rounds are not recorded; the first, "
                 f"because {reasons[0]}"
             )
-        if not self._has_audited and self._rounds:
+        if not self._has_audited and self._n_rounds_unaudited:
             sentences.append(
-                f"no audited client took part in any of {self._rounds} rounds, but "
+                f"no audited client took part in any of {self._n_rounds_unaudited} rounds, but "
                 f"{len(self._unaudited)} other clients did ({self._list(self._unaudited)}): there "
                 "is no result for the audited clients"
             )

@@ -30,7 +30,7 @@ class _Utility(OutputSignal):
 _UTILITY = _Utility()
 
 
-class KnownPredictions:
+class ReusedPredictions:
     """Correct predictions on audited samples that are also evaluation samples.
 
     In a round with one upload, the model after the round is the uploaded model. Signals and

@@ -48,7 +48,7 @@ _MAY_DIFFER = {
 """Settings that may differ when a recording is continued."""
 
 
-def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
+def prepare_folder(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
     """Prepare a folder for a recording, and return the recording to continue, or the new one."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -165,22 +165,22 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
     return tuple(stored.measured for stored in rounds)
 
 
-FOLDER = "waiting"
+WAITING_FOLDER = "waiting"
 """Folder of the rounds that wait for measurement."""
-TRAINER = "trainer"
+TRAINING_PID_FILE = "trainer"
 """File in this folder with the id of the training process."""
 _Value = TypeVar("_Value")
 
 
-def waiting(folder: Path) -> list[tuple[int, Path]]:
+def waiting_rounds(folder: Path) -> list[tuple[int, Path]]:
     """Return numbers and files of the waiting rounds, ascending."""
-    return round_paths(folder / FOLDER, ".safetensors")
+    return round_paths(folder / WAITING_FOLDER, ".safetensors")
 
 
-def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
+def waiting_round_entries(folder: Path) -> dict[int, RoundEntry]:
     """Return log entries of the waiting rounds, by number."""
     entries = dict[int, RoundEntry]()
-    for index, path in waiting(folder):
+    for index, path in waiting_rounds(folder):
         try:
             entries[index] = RoundEntry.model_validate(parsed_json(read_notes(path)["entry"]))
         # This error is raised when the round is measured.
@@ -189,13 +189,13 @@ def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
     return entries
 
 
-def clear(folder: Path) -> None:
+def remove_waiting_folder(folder: Path) -> None:
     """Remove the folder of waiting rounds if it is empty."""
-    if not waiting(folder):
+    if not waiting_rounds(folder):
         # The folder may be missing, or contain other files.
         with suppress(OSError):
-            (folder / FOLDER / TRAINER).unlink(missing_ok=True)
-            (folder / FOLDER).rmdir()
+            (folder / WAITING_FOLDER / TRAINING_PID_FILE).unlink(missing_ok=True)
+            (folder / WAITING_FOLDER).rmdir()
 
 
 def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
@@ -227,7 +227,7 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
         "weights": json.dumps(sorted(round.weights.items())),
         "stands_for": json.dumps(sorted(round.stands_for.items())),
     }
-    file = create_subfolder(folder, FOLDER) / f"round-{round.index:06d}.safetensors"
+    file = create_subfolder(folder, WAITING_FOLDER) / f"round-{round.index:06d}.safetensors"
     write_tensors(tensors, file, notes, durable=False)
     return True
 

@@ -14,7 +14,7 @@ import torch
 
 POLL_SECONDS = 0.5
 """Seconds between two checks whether the program or the process still runs."""
-MOST_STARTS = 3
+MAX_STARTS = 3
 """Number of times that a process is started before the program computes by itself."""
 _MIN_PATIENCE = 120.0
 """Minimum of the seconds that a computation may take, whatever the estimate."""
@@ -65,7 +65,7 @@ class DetachedProcess:
 
     def start(self) -> None:
         """Fork the process, unless it runs or was started too often; a failed fork is a start."""
-        if self.pipe is not None or self.n_starts >= MOST_STARTS:
+        if self.pipe is not None or self.n_starts >= MAX_STARTS:
             return
         self.n_starts += 1
         ours, theirs = Pipe()

@@ -19,7 +19,7 @@ from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.canary import canary_direction, canary_statistics
 from fedaudit.live.audited import Labelled, audit_samples, labelled_samples
 from fedaudit.live.network import network_of
-from fedaudit.live.weights import Array, tensor_of
+from fedaudit.live.weights import Array, as_cpu_tensor
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
 from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
 from fedaudit.plan.optional import MAX_CANARY_NORM
@@ -152,14 +152,14 @@ class CanaryClients:
             BadInput: The models have other names or shapes, or did not change.
         """
         before, after = (
-            self._named(weights, whose)
-            for weights, whose in ((first, "the first model"), (last, "the last model"))
+            self._named(weights, subject)
+            for weights, subject in ((first, "the first model"), (last, "the last model"))
         )
         movement = {name: after[name] - before[name] for name in self._like}
         z = canary_statistics(movement, len(self.sends), self._direction).numpy()
         return canary_bounds(z, self.sends, delta=delta, alpha=alpha, every_round=every_round)
 
-    def _named(self, weights: Weights, whose: str) -> Params:
+    def _named(self, weights: Weights, subject: str) -> Params:
         if isinstance(weights, nn.Module):
             weights = weights.state_dict()
         if isinstance(weights, Mapping):
@@ -168,17 +168,21 @@ class CanaryClients:
             order = self._order if len(weights) == len(self._order) else tuple(self._like)
             if len(weights) != len(order):
                 raise BadInput(
-                    f"{whose} has {len(weights)} arrays, and the network {len(self._order)}, of "
+                    f"{subject} has {len(weights)} arrays, and the network {len(self._order)}, of "
                     f"which {len(self._like)} are trained"
                 )
             pairs = list(zip(order, weights, strict=True))
         else:
-            raise BadInput(f"{whose} is {type_of(weights)}; give a module, a state dict or arrays")
-        tensors = {name: tensor_of(value, f"{name} of {whose}") for name, value in pairs}
+            raise BadInput(
+                f"{subject} is {type_of(weights)}; give a module, a state dict or arrays"
+            )
+        tensors = {name: as_cpu_tensor(value, f"{name} of {subject}") for name, value in pairs}
         for name, like in self._like.items():
             if name not in tensors or tensors[name].shape != like.shape:
                 has = f"has shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
-                raise BadInput(f"{name} of {whose} {has}, and the network's is {tuple(like.shape)}")
+                raise BadInput(
+                    f"{name} of {subject} {has}, and the network's is {tuple(like.shape)}"
+                )
         return tensors
 
 
@@ -259,7 +263,7 @@ def unlearning(
     tested = samples.samples.take(is_held_out) if test_samples is None else test_samples
     for name, module in models.items():
         net = network_of(module, samples, task)
-        model, net_task = net.shape.model, net.architecture.task
+        model, net_task = net.layout.model, net.architecture.task
         outputs = outputs_of(model, samples.samples.features)
         scores[name] = -net_task.losses(outputs, samples.samples.targets).double().numpy()
         is_classifier = net_task.utility.name == "accuracy" and net_task.classes

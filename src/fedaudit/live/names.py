@@ -40,26 +40,26 @@ class NameTable:
             if self._unwrapped.setdefault(short, name) != name:
                 self._ambiguous.add(short)
 
-    def refuse_too_many(self, keys: Collection[object], whose: str) -> None:
+    def refuse_too_many(self, keys: Collection[object], subject: str) -> None:
         """Raise if an upload has more or longer keys than any wrapper produces."""
         if len(keys) > self._max_keys:
             raise BadInput(
-                f"{whose} has {len(keys):,} names, and the model given to the recorder "
+                f"{subject} has {len(keys):,} names, and the model given to the recorder "
                 f"{len(self._known)}; send the model's state dict"
             )
         for key in keys:
             if not isinstance(key, str):
                 raise BadInput(
-                    f"{whose} has {str(key)[:80]!r} ({type_of(key)}) as a name; name parameters "
+                    f"{subject} has {str(key)[:80]!r} ({type_of(key)}) as a name; name parameters "
                     "as the model's state dict does"
                 )
             if len(key) > self._max_characters:
                 raise BadInput(
-                    f"{whose} has a name of {len(key):,} characters, {key[:40]!r} ...; name "
+                    f"{subject} has a name of {len(key):,} characters, {key[:40]!r} ...; name "
                     "parameters as the model's state dict does"
                 )
 
-    def matched(self, keys: Collection[str], whose: str) -> Mapping[str, str]:
+    def matched(self, keys: Collection[str], subject: str) -> Mapping[str, str]:
         """Return the network's name for each key; raise if no name or several names match.
 
         Names are compared without wrappers and without a prefix that all keys share or lack.
@@ -68,15 +68,15 @@ class NameTable:
             return {key: key for key in keys}
         names = {key: _without_wrappers(key) for key in keys if key not in _NOT_IN_NETWORK}
         if not self._unwrapped.keys() >= {*names.values()}:
-            names = self._with_prefix(names, whose)
+            names = self._with_prefix(names, subject)
         if ambiguous := [key for key, name in names.items() if name in self._ambiguous]:
             raise BadInput(
-                f"{whose} has {ambiguous[0]!r}, which matches several names of the model given to "
-                "the recorder; name parameters as the model's state dict does"
+                f"{subject} has {ambiguous[0]!r}, which matches several names of the model given "
+                "to the recorder; name parameters as the model's state dict does"
             )
         return {key: self._unwrapped[name] for key, name in names.items()}
 
-    def _with_prefix(self, names: Mapping[str, str], whose: str) -> dict[str, str]:
+    def _with_prefix(self, names: Mapping[str, str], subject: str) -> dict[str, str]:
         """Remove a prefix that all names share, or add a prefix that all names lack."""
         known = self._unwrapped.keys()
         # Every possible prefix follows from one name; the shortest has the fewest candidates.
@@ -94,12 +94,12 @@ class NameTable:
             return matches[0]
         if matches:
             raise BadInput(
-                f"{whose} has {first[:200]!r}, which matches {len(matches)} parts of the model "
+                f"{subject} has {first[:200]!r}, which matches {len(matches)} parts of the model "
                 "given to the recorder; name parameters as the model's state dict does"
             )
         unknown = next(key for key, name in names.items() if name not in known)
         raise BadInput(
-            f"{whose} has {unknown[:200]!r}, which the model given to the recorder lacks; it has "
+            f"{subject} has {unknown[:200]!r}, which the model given to the recorder lacks; it has "
             f"{', '.join(self._trained[:6])} ..., and no prefix makes all names match"
         )
 

@@ -20,7 +20,8 @@ from fedaudit.core.tasks import (
 )
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.weights import Shape, is_frozen, unsent_in
+from fedaudit.live.unsent import find_unsent, is_frozen
+from fedaudit.live.weights import ModelLayout
 
 NetworkSource: TypeAlias = nn.Module | Callable[[], nn.Module]
 """A module, or a function that builds one."""
@@ -39,7 +40,7 @@ class Network(NamedTuple):
     """Network that clients train; ``classes`` is the number of outputs."""
 
     architecture: Architecture
-    shape: Shape
+    layout: ModelLayout
     classes: int
 
 
@@ -67,8 +68,8 @@ def network_of(
         converted = Model(architecture, without_hooks.params, without_hooks.buffers)
         n_outputs = refuse_unusable_model(converted, samples.samples)
         refuse_probabilities(converted, samples.samples)
-        unsent = unsent_in(converted, samples.samples, not_uploaded)
-    return Network(architecture, Shape(converted, module, unsent), n_outputs)
+        unsent = find_unsent(converted, samples.samples, not_uploaded)
+    return Network(architecture, ModelLayout(converted, module, unsent), n_outputs)
 
 
 def _module_and_builder(model: NetworkSource) -> tuple[nn.Module, Callable[[], nn.Module]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId
-from fedaudit.live.clients import ByClient, ClientRef, plain_name, usable_number
+from fedaudit.live.clients import ByClient, ClientRef, plain_name, valid_client_number
 from fedaudit.live.faults import RecorderWarnings
 from fedaudit.live.recording import (
-    MOST_CLIENTS,
-    MOST_CONFLICTS,
+    MAX_CLIENTS,
+    MAX_CONFLICTS,
     Recording,
     RoundEntry,
     write_recording,
@@ -37,25 +37,25 @@ class OpenRecording:
             name = plain_name(client) if isinstance(client, str) else ""
             if name and not name.isdecimal():
                 with suppress(BadInput):
-                    new_names[usable_number(name, self.settings.targets)] = name[:200]
-        if len(names) < MOST_CLIENTS and not new_names.keys() <= names.keys():
+                    new_names[valid_client_number(name, self.settings.targets)] = name[:200]
+        if len(names) < MAX_CLIENTS and not new_names.keys() <= names.keys():
             # Beyond the limit, show clients as numbers instead of losing rounds.
             with suppress(BadInput):
-                self.update(names=dict(islice((names | new_names).items(), MOST_CLIENTS)))
+                self.update(names=dict(islice((names | new_names).items(), MAX_CLIENTS)))
 
     def keep_conflict(self, index: int, reason: str) -> None:
         """List a round as passed again with other data, with the first reason only."""
         conflicts = self.settings.conflicts
-        if index not in conflicts and len(conflicts) < MOST_CONFLICTS:
+        if index not in conflicts and len(conflicts) < MAX_CONFLICTS:
             with suppress(BadInput):
                 self.update(conflicts={**conflicts, index: reason})
 
-    def by_usable_number(self, values: ByClient[float]) -> dict[ClientId, float]:
+    def by_valid_number(self, values: ByClient[float]) -> dict[ClientId, float]:
         """Return values by client number, without clients whose number or name is invalid."""
         numbered = dict[ClientId, float]()
         for client, value in values.items():
             with suppress(BadInput):
-                numbered[usable_number(client, self.settings.targets)] = value
+                numbered[valid_client_number(client, self.settings.targets)] = value
         return numbered
 
     def display_name(self, client: ClientId) -> str:

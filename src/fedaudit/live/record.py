@@ -27,11 +27,11 @@ from fedaudit.live.clients import (
     numbers_of,
     refuse_mixed_references,
 )
-from fedaudit.live.measuring import When
+from fedaudit.live.measuring import MeasurementTime
 from fedaudit.live.network import network_of
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import new_recording
-from fedaudit.live.rounds import Kind
+from fedaudit.live.rounds import UploadKind
 from fedaudit.live.setup import attacks_in
 from fedaudit.observe.tensors import Keep
 from fedaudit.observe.views import view_named
@@ -49,14 +49,14 @@ def record(
     view: str = "uploads",
     every: int = 1,
     keep: Keep = "signals",
-    uploads: Kind = "models",
+    uploads: UploadKind = "models",
     sizes: ByClient[int] | None = None,
     loss: PerSampleLoss = cross_entropy,
     task: str | Task | PerSampleLoss = CLASSIFICATION,
     not_uploaded: Collection[str] = (),
     keep_samples: bool = True,
     strict: bool = False,
-    measure: When = "now",
+    measure: MeasurementTime = "now",
     workers: int = 1,
     device: str = "cpu",
     log: Callable[[str], None] = print_to_stderr,
@@ -121,9 +121,9 @@ def record(
         ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
     """
     folder = Path(path)
-    if uploads not in get_args(Kind):
-        raise unknown_name("kind of uploads", uploads, get_args(Kind))
-    if measure not in get_args(When):
+    if uploads not in get_args(UploadKind):
+        raise unknown_name("kind of uploads", uploads, get_args(UploadKind))
+    if measure not in get_args(MeasurementTime):
         raise BadInput(f"measure is {measure!r}; give 'now', 'background' or 'after'")
     if not isinstance(samples, AuditSet):
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""

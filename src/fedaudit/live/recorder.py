@@ -11,11 +11,11 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.uploads import Metric, metrics_in
-from fedaudit.live.background import refuse_impossible
+from fedaudit.live.background import raise_if_background_unsupported
 from fedaudit.live.clients import Attendance, ByClient, ClientRef, number_of, participants_of
 from fedaudit.live.faults import RecorderWarnings
-from fedaudit.live.files import claim, waiting_entries, write_audit, write_untrained
-from fedaudit.live.measuring import Measurement, Measuring, When, locked
+from fedaudit.live.files import prepare_folder, waiting_round_entries, write_audit, write_untrained
+from fedaudit.live.measuring import Measurement, MeasurementTime, RoundMeasurer, lock_recording
 from fedaudit.live.network import Network
 from fedaudit.live.open_recording import OpenRecording, RecordedRounds
 from fedaudit.live.recording import (
@@ -23,16 +23,16 @@ from fedaudit.live.recording import (
     Recording,
     RoundEntry,
     append_round,
-    mended_round_log,
     recording_text,
+    repair_round_log,
     round_entry,
     write_recording,
 )
 from fedaudit.live.rounds import (
     CheckedRound,
-    Kind,
     RoundData,
     Sent,
+    UploadKind,
     bases_of,
     digest_of_models,
     finite_model,
@@ -40,7 +40,8 @@ from fedaudit.live.rounds import (
     round_of_uploads,
 )
 from fedaudit.live.setup import recorded_run
-from fedaudit.live.weights import NOT_FINITE, Weights, estimated_layers, list_some
+from fedaudit.live.unsent import layers_without_statistics
+from fedaudit.live.weights import NOT_FINITE, Weights, list_some
 from fedaudit.observe.round import ALL_CLIENTS, Round
 from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.observe.views import seen_from
@@ -58,28 +59,28 @@ class Recorder:
         samples: AuditSet,
         net: Network,
         *,
-        uploads: Kind,
+        uploads: UploadKind,
         keep_samples: bool,
         strict: bool,
-        measure: When,
+        measure: MeasurementTime,
         workers: int,
         device: str,
         log: Callable[[str], None],
     ) -> None:
-        self._folder, self._shape, self._uploads = folder, net.shape, uploads
+        self._folder, self._layout, self._uploads = folder, net.layout, uploads
         self._warnings = RecorderWarnings(strict=strict, log=log)
         torch_device = device_named(device)
         if measure == "background":
-            refuse_impossible(torch_device)
-        claimed = claim(folder, recording, samples)
-        self._open = OpenRecording(folder, claimed.model_copy(update={"is_closed": False}))
-        lock = locked(folder, log)
-        unmeasured = waiting_entries(folder)
+            raise_if_background_unsupported(torch_device)
+        stored = prepare_folder(folder, recording, samples)
+        self._open = OpenRecording(folder, stored.model_copy(update={"is_closed": False}))
+        lock = lock_recording(folder, log)
+        unmeasured = waiting_round_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
         self._setup = recorded_run(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
-        logged = mended_round_log(folder)
+        logged = repair_round_log(folder)
         # Leave out failed rounds, which may be recorded again.
         earlier = {entry.round: entry for entry in logged if not entry.failed} | unmeasured
         self._rounds = RecordedRounds(earlier, self._open, self._warnings)
@@ -91,11 +92,11 @@ class Recorder:
         for index in unmeasured:
             self._set_reason(index)
         self._awaiting_next_model: tuple[Model, RoundEntry] | None = None
-        self._measuring = Measuring(
+        self._measurer = RoundMeasurer(
             folder,
             self.recording,
             self._setup,
-            net.shape,
+            net.layout,
             lock,
             when=measure,
             workers=workers,
@@ -106,16 +107,17 @@ class Recorder:
         )
         # Refuse settings that could not be read back before anything is measured.
         recording_text(self.recording, folder)
-        if not logged and not unmeasured:
-            untrained = self._measuring.untrained()
-            # This replaces the files of an earlier session that stopped before its first round.
+        is_new = not logged and not unmeasured
+        if is_new:
+            untrained = self._measurer.untrained()
+            # These calls replace files of an earlier session that stopped before its first round.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
-        if self.recording != claimed or not (logged or unmeasured):
+        if self.recording != stored or is_new:
             write_recording(self.recording, folder)
         if earlier:
             log(f"{self.recording.name}: continues after round {max(earlier)}")
-        self._measuring.begin()
+        self._measurer.begin()
         if measure == "now":
             self._poll()
 
@@ -189,18 +191,18 @@ class Recorder:
                 uploads or {}, asked or (), excluded or {}, self.recording.targets
             )
             entry = participants.entry(index, unnamed=unnamed, note=note)
-            known_weights = self._open.by_usable_number(weights or {})
-            rejected = self._open.by_usable_number(dict.fromkeys(kept_out, 0.0))
+            valid_weights = self._open.by_valid_number(weights or {})
+            rejected = self._open.by_valid_number(dict.fromkeys(kept_out, 0.0))
             entry = entry.model_copy(
                 update={
                     "unknown": bool(entry.note),
                     "kept_out": tuple(sorted({*entry.answered} & rejected.keys())),
-                    "reported": self._usable_metrics(reported or {}, participants.uploads),
+                    "reported": self._valid_metrics(reported or {}, participants.uploads),
                 }
             )
-            received = participants.uploads
             self._check_and_measure(
-                entry, RoundData(sent, received, known_weights, after, entry.kept_out)
+                entry,
+                RoundData(sent, participants.uploads, valid_weights, after, entry.kept_out),
             )
         # Catch any error: an audit must not stop the training that it observes.
         except Exception as error:
@@ -248,36 +250,34 @@ class Recorder:
         self._handle_failure(index, entry, failure)
 
     def prepare(self, sent: Weights) -> None:
-        """Start to measure a model that clients are sent, before they upload; see :meth:`measured`.
+        """Start to measure a model that clients are sent, before they upload; see :meth:`measure`.
 
         Raises:
             BadInput: The model does not fit, or has values that are not finite.
         """
-        self._measuring.prepare(finite_model(sent, self._shape, "the model sent"))
+        self._measurer.prepare(finite_model(sent, self._layout, "the model sent"))
 
-    def measured(self, index: int, *, sent: Sent, uploads: ByClient[Weights]) -> Measurement:
-        """Measure a round without recording it, which :meth:`keep` does later.
+    def measure(self, index: int, *, sent: Sent, uploads: ByClient[Weights]) -> Measurement:
+        """Measure a round without recording it; :meth:`store` can record it later.
 
         Raises:
             BadInput: The round's number is invalid, or an upload cannot be measured.
         """
         participants = participants_of(uploads, (), {}, self.recording.targets)
         entry = participants.entry(index)
-        answers = RoundData(sent, participants.uploads, {}, None)
-        checked = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
-        entry = _with_findings(entry, answers, checked)
+        checked, entry = self._check(entry, RoundData(sent, participants.uploads, {}, None))
         if checked.round is None or entry.excluded or entry.note:
-            self._raise_first_fault(entry.excluded or {self.recording.targets[0]: entry.note})
+            self._raise_first_reason(entry.excluded or {self.recording.targets[0]: entry.note})
         (seen,) = seen_from([checked.round], self._setup.view)
-        return self._measuring.measured(seen, entry)
+        return self._measurer.measure(seen, entry)
 
-    def keep(self, measurement: Measurement) -> None:
-        """Record a round that :meth:`measured` returned."""
-        self._measuring.write(measurement)
+    def store(self, measurement: Measurement) -> None:
+        """Record a round that :meth:`measure` returned."""
+        self._measurer.write(measurement)
         self._rounds.entries[measurement.entry.round] = measurement.entry
         self._set_reason(measurement.entry.round)
 
-    def repeated(self, index: int) -> None:
+    def log_conflict(self, index: int) -> None:
         """List a round as incomplete, because another upload of it was measured elsewhere."""
         self._open.keep_conflict(index, "this recording lacks another upload of the round")
 
@@ -285,15 +285,16 @@ class Recorder:
         """Store the name of a client whose uploads are identified by number."""
         self._open.keep_names([client])
 
-    def withheld(self, index: int, client: ClientId, reason: str) -> None:
+    def log_withheld(self, index: int, client: ClientId, reason: str) -> None:
         """Log that a client sent no upload in a round, with the reason."""
         if not self.has(index):
             self._log_entry(round_entry(index, [client], (), 0, note=reason))
 
-    def begin_at(self, index: int, what: str) -> None:
+    def check_first_round(self, index: int, what: str) -> None:
         """Warn if a run begins with a round that is already recorded; raise if strict.
 
-        Frameworks start each run at round 1, so every round would look already recorded.
+        Frameworks start each run at round 1. In the folder of an earlier run, every round would
+        therefore count as a repetition.
 
         Args:
             index: The run's first round.
@@ -319,8 +320,8 @@ class Recorder:
         return self._setup
 
     @property
-    def uploads(self) -> Kind:
-        """The kind of uploads that :meth:`round` receives."""
+    def uploads(self) -> UploadKind:
+        """The kind of uploads that :meth:`round` receives; see :func:`fedaudit.record`."""
         return self._uploads
 
     @property
@@ -342,14 +343,14 @@ class Recorder:
         if self._awaiting_next_model is not None:
             self._log_failure(self._awaiting_next_model[1], "no model followed")
             self._awaiting_next_model = None
-        if self._measuring.is_closed:
+        if self._measurer.is_closed:
             return
         try:
             with self._warnings.unless_strict("queued rounds could not be measured"):
-                self._measuring.end(finish=finish)
+                self._measurer.end(finish=finish)
         finally:
             with self._warnings.unless_strict("the recorder failed"):
-                self._measuring.close()
+                self._measurer.close()
         if finish:
             self._poll()
             with self._warnings.unless_strict("the recorder failed"):
@@ -357,18 +358,20 @@ class Recorder:
         if summary := self._attendance.summary():
             self._warnings.warn(plain(summary), summary)
 
-    def _refuse_missing_uploads(self, entry: RoundEntry, answers: RoundData) -> None:
+    def _refuse_missing_uploads(self, entry: RoundEntry, data: RoundData) -> None:
         """Raise if uploads are missing and the recording is strict or measures their sum."""
-        missing = {c: why for c, why in entry.excluded.items() if c not in entry.kept_out}
         measures_sum = self.recording.view == "sum" or (
-            self.recording.view != "uploads" and answers.after is None
+            self.recording.view != "uploads" and data.after is None
         )
-        if (missing or entry.note) and (self.strict or measures_sum):
-            for client, why in missing.items():
-                raise BadInput(f"upload of client {self._open.display_name(client)}: {why}")
+        if not (self.strict or measures_sum):
+            return
+        for client, reason in entry.excluded.items():
+            if client not in entry.kept_out:
+                raise BadInput(f"upload of client {self._open.display_name(client)}: {reason}")
+        if entry.note:
             raise BadInput(entry.note)
 
-    def _usable_metrics(
+    def _valid_metrics(
         self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
     ) -> dict[ClientId, dict[Metric, float]]:
         """Return the valid metrics of audited clients; a client may report anything."""
@@ -383,32 +386,36 @@ class Recorder:
                 metrics[number_of(client)] = metrics_in(values)
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
 
-    def _check_and_measure(self, entry: RoundEntry, answers: RoundData) -> None:
+    def _check(self, entry: RoundEntry, data: RoundData) -> tuple[CheckedRound, RoundEntry]:
+        """Check the uploads of a round, and add the results to its log entry."""
+        checked = round_of_uploads(entry, data, self._layout, self._uploads, self.recording.sizes)
+        return checked, _with_check_results(entry, data, checked)
+
+    def _check_and_measure(self, entry: RoundEntry, data: RoundData) -> None:
         self._rounds.refuse_other_run()
-        if not answers.uploads and not self.sees_uploads:
-            self._measure_previous(entry, cast("Weights", answers.sent), answers.after)
+        if not data.uploads and not self.sees_uploads:
+            self._measure_previous(entry, cast("Weights", data.sent), data.after)
             return
-        if not answers.uploads:
+        if not data.uploads:
             if entry.excluded:
-                self._raise_first_fault(entry.excluded)
+                self._raise_first_reason(entry.excluded)
             raise BadInput("no client's upload came back")
         if entry.round % self.recording.every:
-            bases = bases_of(answers.sent, sorted(answers.uploads), self._shape)[0]
+            bases, _ = bases_of(data.sent, sorted(data.uploads), self._layout)
             entry = entry.model_copy(update={"sent": digest_of_models(bases), "note": ""})
             if not self._is_repeated(entry):
                 self._warn_if_none_audited(entry)
                 self._log_entry(entry.logged())
             return
-        checked = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
-        entry = _with_findings(entry, answers, checked)
+        checked, entry = self._check(entry, data)
         if self._is_repeated(entry):
             return
         if checked.round is None:
-            self._raise_first_fault(entry.excluded)
-        self._refuse_missing_uploads(entry, answers)
+            self._raise_first_reason(entry.excluded)
+        self._refuse_missing_uploads(entry, data)
         self._warn_if_none_audited(entry)
         self._measure(checked.round, entry)
-        self._warn_of_faulty(entry.round, entry.excluded)
+        self._warn_of_excluded(entry.round, entry.excluded)
         if entry.note:
             # If all audited clients replied, the unidentified upload is from an unaudited client.
             all_replied = {*self.recording.targets} <= {*entry.answered}
@@ -417,31 +424,33 @@ class Recorder:
 
     def _is_repeated(self, entry: RoundEntry) -> bool:
         """Return True if a round was passed before; raise if the folder has another run."""
-        awaiting = self._awaiting_next_model[1] if self._awaiting_next_model is not None else None
-        is_awaiting = awaiting is not None and awaiting.round == entry.round
-        return self._rounds.is_repeated(entry, awaiting if is_awaiting else None)
+        earlier: RoundEntry | None = None
+        if self._awaiting_next_model is not None:
+            _, awaiting = self._awaiting_next_model
+            earlier = awaiting if awaiting.round == entry.round else None
+        return self._rounds.is_repeated(entry, earlier)
 
     def _warn_if_none_audited(self, entry: RoundEntry) -> None:
         """Warn if no client of the rounds so far is audited; raise if the recording is strict."""
-        if fault := self._attendance.fault(entry):
-            self._warnings.raise_or_warn(fault, "no client is audited")
+        if warning := self._attendance.warning(entry):
+            self._warnings.raise_or_warn(warning, "no client is audited")
 
-    def _raise_first_fault(self, faulty: Mapping[ClientId, str]) -> NoReturn:
-        client, reason = next(iter(sorted(faulty.items())))
+    def _raise_first_reason(self, excluded: Mapping[ClientId, str]) -> NoReturn:
+        client, reason = min(excluded.items())
         raise BadInput(
             "no upload can be measured; the upload of client "
             f"{self._open.display_name(client)}: {reason}"
         )
 
-    def _warn_of_faulty(self, index: int, faulty: Mapping[ClientId, str]) -> None:
-        for client, why in faulty.items():
+    def _warn_of_excluded(self, index: int, excluded: Mapping[ClientId, str]) -> None:
+        for client, reason in excluded.items():
             name = self._open.display_name(client)
-            text = plain(f"round {index} is recorded without client {name}: {why}")
-            self._warnings.warn(text, f"{name}: {why}")
+            text = plain(f"round {index} is recorded without client {name}: {reason}")
+            self._warnings.warn(text, f"{name}: {reason}")
 
     def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """Measure the previous round, which ends with the model sent in this one."""
-        model = finite_model(sent, self._shape, f"the model sent in round {entry.round}")
+        model = finite_model(sent, self._layout, f"the model sent in round {entry.round}")
         entry = entry.model_copy(update={"sent": digest_of_models({ALL_CLIENTS: model})})
         if self._is_repeated(entry):
             return
@@ -457,7 +466,7 @@ class Recorder:
         if after is None:
             self._awaiting_next_model = (model, entry)
         else:
-            model_after = finite_model(after, self._shape, "the model afterwards")
+            model_after = finite_model(after, self._layout, "the model afterwards")
             self._measure_globals(model, model_after, entry)
 
     def _measure_globals(self, base: Model, after: Model, entry: RoundEntry) -> None:
@@ -465,11 +474,11 @@ class Recorder:
             self._log_entry(entry)
         else:
             client = self.recording.targets[0]
-            self._measure(round_of_globals(entry, base, after, client, self._shape), entry)
+            self._measure(round_of_globals(entry, base, after, client, self._layout), entry)
 
     def _measure(self, round: Round, entry: RoundEntry) -> None:
         (seen,) = seen_from([round], self._setup.view)
-        layers = estimated_layers(seen, self._shape.unsent)
+        layers = layers_without_statistics(seen, self._layout.unsent)
         if layers:
             self._warnings.warn(
                 f"clients do not send the running statistics of {plain(list_some(layers))}; they "
@@ -477,22 +486,22 @@ class Recorder:
                 "whole state dict to measure the clients' statistics",
                 "estimated statistics",
             )
-        self._measuring.take(seen, entry)
+        self._measurer.measure_or_store(seen, entry)
         self._rounds.entries[entry.round] = entry
 
     def _poll(self) -> None:
         """Warn of rounds that were not measured in full; raise if the recording is strict."""
         with self._warnings.unless_strict("the recorder failed"):
-            for index, _, error, faulty in self._measuring.outcomes():
+            for index, _, error, excluded in self._measurer.outcomes():
                 if error:
                     self._rounds.entries.pop(index, None)
                     self._set_reason(index, error)
-                if self.strict and (error or faulty):
-                    why = error or next(iter(faulty.values()))
-                    raise BadInput(f"round {index} could not be measured: {why}")
+                if self.strict and (error or excluded):
+                    reason = error or next(iter(excluded.values()))
+                    raise BadInput(f"round {index} could not be measured: {reason}")
                 if error:
                     self._warnings.warn(plain(f"round {index} is not recorded: {error}"), error)
-                self._warn_of_faulty(index, faulty)
+                self._warn_of_excluded(index, excluded)
 
     def _log_entry(self, entry: RoundEntry) -> None:
         append_round(entry, self._folder)
@@ -518,24 +527,24 @@ class Recorder:
         self._warnings.warn(text, reason)
 
     def _log_failure(self, entry: RoundEntry, note: str) -> None:
-        # A full disk may be the cause of the failure, and would make logging fail too.
+        # If a full disk caused the failure, the log cannot be written either.
         with suppress(Exception):
             self._log_entry(entry.logged(note=note[:2000]))
 
 
-def _with_findings(entry: RoundEntry, answers: RoundData, checked: CheckedRound) -> RoundEntry:
-    """Return the entry with faulty uploads, digests and weights."""
-    excluded = {**entry.excluded, **checked.faulty}
+def _with_check_results(entry: RoundEntry, data: RoundData, checked: CheckedRound) -> RoundEntry:
+    """Return the entry with excluded uploads, digests and weights."""
+    excluded = {**entry.excluded, **checked.excluded}
     kept_out = {*entry.kept_out}
-    if answers.after is not None and checked.after_is_finite:
+    if data.after is not None and checked.after_is_finite:
         # A finite next model was aggregated without the uploads that are not finite.
-        kept_out |= {client for client, why in excluded.items() if NOT_FINITE in why}
+        kept_out |= {client for client, reason in excluded.items() if NOT_FINITE in reason}
     return entry.model_copy(
         update={
-            "excluded": {client: plain(why)[:2000] for client, why in excluded.items()},
+            "excluded": {client: plain(reason)[:2000] for client, reason in excluded.items()},
             "kept_out": tuple(sorted(kept_out)),
             "sent": checked.sent,
             "uploads": checked.uploads,
-            "weights": checked.weights if answers.after is None else {},
+            "weights": checked.weights if data.after is None else {},
         }
     )

@@ -36,21 +36,21 @@ from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Count, RecordPart
 from fedaudit.results.text import plain
 
-MOST_CLIENTS = MAX_KEYS
+MAX_CLIENTS = MAX_KEYS
 """Largest number of clients of a recording or a round."""
-MOST_REFERENCES = 10_000
+MAX_REFERENCES = 10_000
 """Largest number of reference models."""
-MOST_CONFLICTS = 10_000
+MAX_CONFLICTS = 10_000
 """Largest number of repeated rounds that are listed."""
 
 UPLOAD_VIEWS = ("uploads", "sum")
 """Views of adversaries that see uploads, individually or as a sum."""
 
-LARGEST_CLIENT = 10**15
-_LONGEST_NAME = 200
-Client = Annotated[int, Field(ge=0, le=LARGEST_CLIENT)]
+MAX_CLIENT_NUMBER = 10**15
+_MAX_NAME_LENGTH = 200
+Client = Annotated[int, Field(ge=0, le=MAX_CLIENT_NUMBER)]
 RoundNumber = Annotated[int, Field(ge=1, le=MAX_ROUND)]
-Clients = Annotated[tuple[Client, ...], Field(max_length=MOST_CLIENTS)]
+Clients = Annotated[tuple[Client, ...], Field(max_length=MAX_CLIENTS)]
 Text = Annotated[str, Field(max_length=2000)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -98,19 +98,19 @@ class Recording(RecordPart):
     targets: Clients
     classes: Annotated[int, Field(ge=1, le=10**7)]
     task: TaskSection = TaskSection()
-    sizes: Annotated[dict[Client, Count], Field(max_length=MOST_CLIENTS)] = Field(
+    sizes: Annotated[dict[Client, Count], Field(max_length=MAX_CLIENTS)] = Field(
         default_factory=dict
     )
-    not_uploaded: Annotated[tuple[Text, ...], Field(max_length=MOST_CLIENTS)] = ()
+    not_uploaded: Annotated[tuple[Text, ...], Field(max_length=MAX_CLIENTS)] = ()
     names: Annotated[
-        dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=MOST_CLIENTS)
+        dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=MAX_CLIENTS)
     ] = Field(default_factory=dict)
     unaudited: Annotated[
-        dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=MOST_CLIENTS)
+        dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=MAX_CLIENTS)
     ] = Field(default_factory=dict)
     table: Literal["", "joint", "separate"] = ""
-    references: Annotated[int, Field(ge=0, le=MOST_REFERENCES)] = 0
-    conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=MOST_CLIENTS)] = Field(
+    references: Annotated[int, Field(ge=0, le=MAX_REFERENCES)] = 0
+    conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=MAX_CLIENTS)] = Field(
         default_factory=dict
     )
     is_closed: bool | None = None
@@ -152,7 +152,7 @@ def new_recording(folder: Path, name: str, **settings: object) -> Recording:
     """
     if not name:
         name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
-        name = name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"
+        name = name.lstrip("._=,+-")[:_MAX_NAME_LENGTH] or "recording"
     started = datetime.now(UTC).isoformat(timespec="seconds")
     settings = {"name": name, "key": secrets.token_hex(16), "started": started, **settings}
     try:
@@ -198,9 +198,9 @@ def read_recording(folder: Path) -> Recording:
 
 
 LOG_FILE = "rounds.jsonl"
-_SHORTEST_LINE = 50
+_MIN_LINE_BYTES = 50
 """Smallest size of a line of the log, in bytes."""
-_MOST_LISTED = 5
+_MAX_LISTED = 5
 
 
 class RoundEntry(RecordPart):
@@ -273,7 +273,7 @@ def round_entry(
             note=plain(note)[:2000],
         )
     except (TypeError, ValueError) as error:
-        clients = ", ".join(repr(client) for client in [*asked, *answered][:_MOST_LISTED])
+        clients = ", ".join(repr(client) for client in [*asked, *answered][:_MAX_LISTED])
         raise BadInput(
             f"got round {index!r} of the clients {clients}; give rounds whole numbers from 1 to "
             f"{MAX_ROUND} and clients from 0"
@@ -305,7 +305,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         ) from error
 
 
-def mended_round_log(folder: Path) -> list[RoundEntry]:
+def repair_round_log(folder: Path) -> list[RoundEntry]:
     """Read the log, and remove an incomplete last line so that further lines can follow."""
     entries, text = read_round_log(folder), _log(folder)
     if text and not text.endswith("\n"):
@@ -324,7 +324,7 @@ def append_round(entry: RoundEntry, folder: Path) -> None:
 def _refuse_full(folder: Path, before: int, after: int) -> None:
     """Raise if a log would exceed the largest size or number of lines that can be read."""
     is_full = after > MAX_LOG_BYTES
-    if not is_full and before >= MAX_LOG_LINES * _SHORTEST_LINE:
+    if not is_full and before >= MAX_LOG_LINES * _MIN_LINE_BYTES:
         is_full = _log(folder).count("\n") >= MAX_LOG_LINES
     if is_full:
         raise BadInput(

@@ -106,9 +106,9 @@ def split_dataset(
 
 
 class _Options(NamedTuple):
-    """Options for reading one client's data; ``whose`` names the client in messages."""
+    """Options for reading one client's data; ``source`` names the client in messages."""
 
-    whose: str
+    source: str
     transform: Callable[[Any], Any] | None
     features: str | list[str] | None
     label: str | None
@@ -131,28 +131,28 @@ class _Options(NamedTuple):
 
 
 def _read(data: Data, options: _Options) -> Labelled:
-    whose = options.whose
+    source = options.source
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         return _read_table(data, options)
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
-        _refuse_selective(data, whose)
+        _refuse_selective(data, source)
         data = data.dataset
     if isinstance(data, IterableDataset) or not (
         isinstance(data, Sized) and hasattr(data, "__getitem__")
     ):
         raise BadInput(
-            f"the data of {whose} are {type_of(data)}, from which single samples cannot be "
+            f"the data of {source} are {type_of(data)}, from which single samples cannot be "
             "excluded; give a Dataset with a length and positions, a DataLoader or a DataFrame"
         )
-    source = data if options.transform is None else _with_transform(data, options.transform)
+    dataset = data if options.transform is None else _with_transform(data, options.transform)
     if not len(data):
-        raise BadInput(f"the data of {whose} have no items; give data with items")
+        raise BadInput(f"the data of {source} have no items; give data with items")
     with _random_state_restored():
-        pairs = [_pair(_item(source, index, whose), options) for index in range(len(data))]
-        second_pairs = [_pair(source[i], options) for i in range(min(_N_READ_TWICE, len(data)))]
+        pairs = [_pair(_item(dataset, index, source), options) for index in range(len(data))]
+        second_pairs = [_pair(dataset[i], options) for i in range(min(_N_READ_TWICE, len(data)))]
     if not all(map(_equal, pairs, second_pairs)):
         raise BadInput(
-            f"items of {whose} differ from one read to the next, by a random transform; pass the "
+            f"items of {source} differ from one read to the next, by a random transform; pass the "
             "transform of evaluation as transform="
         )
     names = pairs[0][0].keys()
@@ -161,12 +161,12 @@ def _read(data: Data, options: _Options) -> Labelled:
         return inputs.get("", inputs), torch.stack([y for _, y in pairs])
     except (KeyError, RuntimeError) as error:
         raise BadInput(
-            f"items of {whose} differ in shape or fields ({error}); pass a transform= that gives "
+            f"items of {source} differ in shape or fields ({error}); pass a transform= that gives "
             "all items one shape, such as a transform that resizes or pads"
         ) from error
 
 
-def _refuse_selective(loader: DataLoader[Any], whose: str) -> None:
+def _refuse_selective(loader: DataLoader[Any], source: str) -> None:
     """Raise if a loader may skip or repeat samples within an epoch."""
     sampler, count = cast(Any, loader.sampler), len(cast(Sized, loader.dataset))
     draw = ""
@@ -181,17 +181,17 @@ def _refuse_selective(loader: DataLoader[Any], whose: str) -> None:
         draw = f"{len(sampler)} of {count} samples an epoch"
     if draw:
         raise BadInput(
-            f"the loader of {whose} draws {draw}, so it may omit or repeat samples; give its data "
+            f"the loader of {source} draws {draw}, so it may omit or repeat samples; give its data "
             "set, and create the loader from the training part of the split"
         )
 
 
-def _item(data: Data, index: int, whose: str) -> object:
+def _item(data: Data, index: int, source: str) -> object:
     try:
         return data[index]
     except LookupError as error:
         raise BadInput(
-            f"the data of {whose} have no item {index}, or the item cannot be read ({error}); "
+            f"the data of {source} have no item {index}, or the item cannot be read ({error}); "
             "number items from 0 to len - 1"
         ) from error
 
@@ -222,25 +222,25 @@ def _with_transform(data: Data, transform: Callable[[Any], Any]) -> Data:
 
 def _pair(item: Any, options: _Options) -> tuple[dict[str, Tensor], Tensor]:
     """Return features by name ("" for a single tensor) and the label of one item."""
-    whose = options.whose
+    source = options.source
     if isinstance(item, Mapping):
         target, names = options.columns(list(item), "field of features")
-        tensors = {name: _tensor(item[name], name, whose) for name in names}
+        tensors = {name: _tensor(item[name], name, source) for name in names}
         x = {"": tensors[names[0]]} if len(names) == 1 else tensors
-        return x, _tensor(item[target], target, whose)
+        return x, _tensor(item[target], target, source)
     if not isinstance(item, tuple | list) or len(item) != 2:
         size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
         raise BadInput(
-            f"items of {whose} are {type_of(item)}{size}; give pairs of features and label, or "
+            f"items of {source} are {type_of(item)}{size}; give pairs of features and label, or "
             "dictionaries of the model's named inputs and the label"
         )
-    return {"": _tensor(item[0], "features", whose)}, _tensor(item[1], "label", whose)
+    return {"": _tensor(item[0], "features", source)}, _tensor(item[1], "label", source)
 
 
-def _tensor(value: Any, name: str, whose: str) -> Tensor:
+def _tensor(value: Any, name: str, source: str) -> Tensor:
     if not isinstance(value, Tensor | np.ndarray | np.generic | int | float | list | tuple):
         raise BadInput(
-            f"{name} of {whose} is {type_of(value)}; pass a transform= that returns a tensor, or "
+            f"{name} of {source} is {type_of(value)}; pass a transform= that returns a tensor, or "
             "name fields of numbers with features= and label="
         )
     try:
@@ -249,17 +249,17 @@ def _tensor(value: Any, name: str, whose: str) -> Tensor:
         return torch.as_tensor(numbers).detach().cpu()
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"{name} of {whose} is not a number ({error}); encode it as numbers"
+            f"{name} of {source} is not a number ({error}); encode it as numbers"
         ) from error
 
 
 def _read_table(table: Any, options: _Options) -> Labelled:
-    whose, transform = options.whose, options.transform
+    source, transform = options.source, options.transform
     target, names = options.columns(list(table.columns), "column")
     used = [target, *names]
     if repeated := [n for n in used if (table.columns == n).sum() > 1 or used.count(n) > 1]:
         raise BadInput(
-            f"the table of {whose} has the column {str(repeated[0])!r} twice, or features= and "
+            f"the table of {source} has the column {str(repeated[0])!r} twice, or features= and "
             "label= name the column twice; rename one column, or name it once"
         )
     x, y = table[names], table[target]
@@ -267,7 +267,7 @@ def _read_table(table: Any, options: _Options) -> Labelled:
     for column in columns:
         if getattr(column.dtype, "kind", "O") not in "biuf" or column.isna().any():
             raise BadInput(
-                f"column {column.name!r} of {whose} has the type {column.dtype} and "
+                f"column {column.name!r} of {source} has the type {column.dtype} and "
                 f"{int(column.isna().sum())} missing values; encode it as numbers without gaps, "
                 "or pass transform= for features"
             )

@@ -18,7 +18,7 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 USAGE_FILE = "usage.safetensors"
 
 _MAX_COSINE = 1 + 1e-6
-MOST_USES = 1_000_000
+MAX_USES = 1_000_000
 """Largest count of uses of one sample; a histogram has a bin for each count."""
 
 _LARGEST = 1e15
@@ -109,8 +109,8 @@ def add_round(usage: Usage, round: Round) -> Usage:
     distinct = [int((used[client] > 0).sum()) for client in usage.clients]
     return replace(
         usage,
-        used={c: (usage.used[c] + used[c]).clamp(max=MOST_USES) for c in usage.clients},
-        recycled={c: (usage.recycled[c] + recycled[c]).clamp(max=MOST_USES) for c in usage.clients},
+        used={c: (usage.used[c] + used[c]).clamp(max=MAX_USES) for c in usage.clients},
+        recycled={c: (usage.recycled[c] + recycled[c]).clamp(max=MAX_USES) for c in usage.clients},
         distinct=torch.cat([usage.distinct, torch.tensor([distinct])]),
         extra_bytes=torch.cat([usage.extra_bytes, torch.tensor([extra])]),
         seconds=torch.cat([usage.seconds, torch.tensor([seconds], dtype=torch.float64)]),
@@ -211,7 +211,7 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     is_valid = all(value.dtype == torch.int64 and bool((value >= 0).all()) for value in integers)
     # A histogram takes memory for the largest count, and sums of large counts overflow.
     uses = (value for name in ("used", "recycled") for value in counts[name].values())
-    is_valid = is_valid and all(bool((value <= MOST_USES).all()) for value in uses)
+    is_valid = is_valid and all(bool((value <= MAX_USES).all()) for value in uses)
     is_valid = is_valid and float(extra.double().sum()) <= _LARGEST
     sizes = torch.tensor([len(counts["ids"][c]) for c in clients], dtype=torch.int64)
     is_valid = is_valid and (not is_table or bool((distinct <= sizes).all()))

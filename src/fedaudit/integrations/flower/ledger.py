@@ -182,7 +182,7 @@ class FlowerLedger:
         if self._shift is None:
             # Recorded rounds are numbered from 1, also for a loop that counts from 0.
             self._shift = max(0, 1 - index)
-            self._recorder.begin_at(index + self._shift, "a run of Flower")
+            self._recorder.check_first_round(index + self._shift, "a run of Flower")
         if self._round is not None and self._round.index != index:
             self.close(_common_model(messages))
         round = self._round = self._round or _OpenRound(index)

@@ -16,8 +16,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import is_evaluation, training_metrics, warn
 from fedaudit.live.audited import Split
 from fedaudit.live.clients import ClientRef
-from fedaudit.live.recording import LARGEST_CLIENT
-from fedaudit.live.weights import array_from
+from fedaudit.live.recording import MAX_CLIENT_NUMBER
+from fedaudit.live.weights import read_array
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
 """Arrays by name, or in their order if they have no names."""
@@ -65,7 +65,7 @@ def arrays_of(record: ArrayRecord) -> Arrays:
 def array_of(array: Array) -> np.ndarray:
     """Return an array of an untrusted message."""
     # Flower reads arrays without unpickling objects.
-    return array_from(array.numpy)
+    return read_array(array.numpy)
 
 
 def weight_of(reply: Message, key: str) -> float | None:
@@ -136,7 +136,7 @@ def client_in(value: object) -> ClientRef | None:
         value = int(value) if len(value) <= _LONGEST_NAME else -1
     if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return value if 0 <= value <= LARGEST_CLIENT else None
+    return value if 0 <= value <= MAX_CLIENT_NUMBER else None
 
 
 def identity_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

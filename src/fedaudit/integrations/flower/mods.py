@@ -27,7 +27,7 @@ from fedaudit.integrations.flower.messages import (
     weight_of,
 )
 from fedaudit.live.clients import ByClient, by_number, number_of
-from fedaudit.live.weights import tensor_of
+from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.round import Update
 
 STATE = "fedaudit.defense"
@@ -87,7 +87,7 @@ def defense_mod(
         if STATE in context.state.array_records:
             stored = context.state.array_records[STATE]
             client_defense.restore(
-                {n: tensor_of(array_of(a), f"the state {n!r}") for n, a in stored.items()}
+                {n: as_cpu_tensor(array_of(a), f"the state {n!r}") for n, a in stored.items()}
             )
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
         change = plus(_model(like, local).params, training.received.params, -1.0)
@@ -178,7 +178,7 @@ def _tensors(record: ArrayRecord, names: tuple[str, ...]) -> dict[str, Tensor]:
     arrays = zip(_names(record, names), record.values(), strict=True)
     # Copies, since clients may change arrays in place.
     return {
-        name: tensor_of(array_of(array), f"a message has {name!r}, which").clone()
+        name: as_cpu_tensor(array_of(array), f"a message has {name!r}, which").clone()
         for name, array in arrays
     }
 

@@ -15,7 +15,7 @@ from fedaudit.core.values import ClientId
 from fedaudit.integrations.common import OpenRound, refuse_not_finite
 from fedaudit.live.clients import ClientRef, is_of_name, refuse_mixed_references
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.weights import Array, tensor_of
+from fedaudit.live.weights import Array, as_cpu_tensor
 
 Arrays: TypeAlias = Mapping[str, Array]
 
@@ -95,7 +95,7 @@ class NvflareLedger:
             self.close(None if fault else model)
         if not self._has_begun:
             self._has_begun = True
-            self._recorder.begin_at(index, "a run of NVFlare")
+            self._recorder.check_first_round(index, "a run of NVFlare")
         round = self._round = self._round or _OpenRound(index)
         round.sites[task] = site
         if model is None or fault:
@@ -255,7 +255,7 @@ def _trained_model(upload: Upload, sent: Arrays | None) -> Arrays:
             raise ValueError(
                 f"it has {name!r} of shape {tuple(change.shape)}, and {tuple(base.shape)} was sent"
             )
-        trained[name] = tensor_of(base, name) + tensor_of(change, name)
+        trained[name] = as_cpu_tensor(base, name) + as_cpu_tensor(change, name)
     return trained
 
 

@@ -15,7 +15,7 @@ FINAL = -1
 """Round number of clients' models that have no round in their name."""
 
 _MOST_FILES = 1_000_000
-_MOST_LISTED = 5
+_MAX_LISTED = 5
 
 
 class Layout(NamedTuple):
@@ -86,7 +86,7 @@ def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFi
     matches = [files for files in matches if files.globals or files.clients] or matches
     if len(matches) == 1:
         return matches[0]
-    names = sorted(path.name for path in islice(folder.iterdir(), 1000))[:_MOST_LISTED]
+    names = sorted(path.name for path in islice(folder.iterdir(), 1000))[:_MAX_LISTED]
     what = "no file of a recognised layout" if not matches else "files of several layouts"
     raise BadInput(
         f"{folder} has {what} ({', '.join(names) or 'it is empty'}); give patterns such as "

@@ -39,7 +39,7 @@ from fedaudit.results.text import plain
 _NEEDS_SENT_MODELS = Sees.GLOBAL_MODEL | Sees.UPDATE
 """Needs of attacks on gradients at the sent model, or on the update."""
 
-_MOST_LISTED = 5
+_MAX_LISTED = 5
 
 
 def from_checkpoints(
@@ -193,12 +193,12 @@ def _refuse_other_network(
 ) -> None:
     """Raise if a global model is not one of the network, before a recording is started."""
     samples = replace(samples, samples=prepare_samples(samples.samples, task))
-    shape = network_of(network, samples, task, not_uploaded).shape
+    shape = network_of(network, samples, task, not_uploaded).layout
     for source in [*models.sent.values(), *models.after.values()][:1]:
-        whose = "initial"
+        subject = "initial"
         if isinstance(source, Path):
-            whose = f"the model in {path_in_folder(source)}"
-        shape.model_of(models.weights(source), whose=whose)
+            subject = f"the model in {path_in_folder(source)}"
+        shape.model_of(models.weights(source), subject=subject)
 
 
 def _clients_by_name(
@@ -222,8 +222,8 @@ def _clients_by_name(
         )
     if names and not {*audited} & {*numbers.values()}:
         raise BadInput(
-            f"the files are of the clients {', '.join(names[:_MOST_LISTED])}, and none of them is "
-            f"audited (audited are {', '.join(map(str, sorted(audited)[:_MOST_LISTED]))}); state "
+            f"the files are of the clients {', '.join(names[:_MAX_LISTED])}, and none of them is "
+            f"audited (audited are {', '.join(map(str, sorted(audited)[:_MAX_LISTED]))}); state "
             f"the audited client of each name in files with {option('clients')}"
         )
     sized = {number_of(client) for client in sizes}

@@ -11,7 +11,7 @@ from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import NO_CLIENT, Sees
 from fedaudit.live.clients import ByClient, ClientRef, by_number, numbers_of, plain_name
-from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, claim
+from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, prepare_folder
 from fedaudit.live.recording import (
     append_round,
     is_recording,
@@ -173,7 +173,7 @@ def from_signals(
         is_closed=True,
         model="models of a table",
     )
-    claim(folder, recording, audit)
+    prepare_folder(folder, recording, audit)
     notes = {"complete": "True", "run": recording.key}
     for round in measured_rounds_of(layout, signals, numbers):
         entry = round_entry(round.index, round.clients, round.clients, 0)
