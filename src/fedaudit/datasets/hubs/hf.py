@@ -31,7 +31,7 @@ from fedaudit.datasets.formats.images import (
 )
 from fedaudit.datasets.formats.npz import encoded_texts
 from fedaudit.datasets.tables.arrow import ArrowColumn, unpacked_sizes
-from fedaudit.datasets.tables.columns import Column, Table, joined
+from fedaudit.datasets.tables.columns import Column, Table, join_columns
 from fedaudit.datasets.tables.roles import clients_of, groups_of
 from fedaudit.datasets.tables.settings import Names
 from fedaudit.datasets.tables.table import StoredTable, TableSource, dataset_of
@@ -282,7 +282,9 @@ def _table(source: Source, name: str, columns: Sequence[str], unread: Sequence[s
     # Numbers become 64-bit numbers.
     refuse_oversized(name, 8 * rows * len(columns), on_disk=source.on_disk)
     values = {
-        column: joined(name, column, [_column(part, column).column() for part in parts.values()])
+        column: join_columns(
+            name, column, [_column(part, column).column() for part in parts.values()]
+        )
         for column in columns
     }
     description = f"Hugging Face ({', '.join(parts)})"

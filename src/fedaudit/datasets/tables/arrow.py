@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 2**26
 _BATCH_ROWS = 100_000
-"""Limits of the bytes and rows of a Parquet file that are read at once to measure its unpacked
-size."""
+"""Limits of bytes and rows that are read at once to measure the unpacked size of a Parquet file."""
 
 
 def unpacked_sizes(path: Path) -> Iterator[int]:
-    """Yield the sizes in bytes of the parts that a Parquet file unpacks to."""
+    """Yield the sizes in bytes of the batches to which a Parquet file unpacks."""
     from pyarrow import parquet
 
     with open_regular(path) as opened, parquet.ParquetFile(opened) as file:
         for index in range(file.metadata.num_row_groups):
-            # Damaged metadata of a column raise here. Below, they would end the process.
+            # Reading a single row of a damaged file raises an error. Reading more would crash the
+            # process.
             next(file.iter_batches(batch_size=1, row_groups=[index]), None)
             group = file.metadata.row_group(index)
             # A single value can be as large as its whole stored column.
@@ -46,12 +46,12 @@ def unpacked_sizes(path: Path) -> Iterator[int]:
 
 
 def decoded_values(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return values without dictionary encoding."""
+    """Return the values of an array without dictionary encoding."""
     return values.dictionary_decode() if hasattr(values, "dictionary_decode") else values
 
 
 def column_of(table: str, name: str, values: "pyarrow.ChunkedArray") -> Column:
-    """Return numbers, texts, or true and false as a column of a table.
+    """Return numbers, texts or booleans as a column of a table.
 
     Raises:
         BadInput: The column has another type.
@@ -59,38 +59,37 @@ def column_of(table: str, name: str, values: "pyarrow.ChunkedArray") -> Column:
     import pyarrow
     from pyarrow import types
 
-    kind = values.type
-    if types.is_dictionary(kind):
-        values = pyarrow.chunked_array(
-            [chunk.dictionary_decode() for chunk in values.chunks], kind.value_type
-        )
-        kind = kind.value_type
-    if types.is_boolean(kind):
+    dtype = values.type
+    if types.is_dictionary(dtype):
+        dtype = dtype.value_type
+        decoded_chunks = [chunk.dictionary_decode() for chunk in values.chunks]
+        values = pyarrow.chunked_array(decoded_chunks, dtype)
+    if types.is_boolean(dtype):
         numbers = values.cast(pyarrow.int8()).to_numpy()
         return boolean_column(np.asarray(numbers, dtype=np.float64))
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+    if types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype):
         numbers = values.cast(pyarrow.float64(), safe=False).to_numpy()
         return NumberColumn(np.array(numbers, dtype=np.float64))
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype):
         coded = values.cast(pyarrow.large_string()).combine_chunks().dictionary_encode()
         codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy()
         return text_column(codes, [text.strip() for text in coded.dictionary.to_pylist()])
     raise BadInput(
-        f"column {name!r} of {table!r} has the type {kind}, but only numbers, texts, and true "
+        f"column {name!r} of {table!r} has the type {dtype}, but only numbers, texts, and true "
         f"and false are read; convert it, or set ignore = ['{name}']"
     )
 
 
 @dataclass(frozen=True)
 class ArrowColumn:
-    """Column of a table that is in memory or memory-mapped.
+    """Column of an Arrow table, which is in memory or memory-mapped.
 
     Attributes:
         table: Name of the table, for messages.
         name: Name of the column.
         values: Chunks of values.
         on_disk: Size in bytes of the table's files.
-        texts: Texts that the values stand for, if the values are codes; else None.
+        texts: Text of each code, if the values are codes; else None.
     """
 
     table: str
@@ -103,14 +102,14 @@ class ArrowColumn:
         return len(self.values)
 
     def __iter__(self) -> Iterator[object]:
-        # Convert rows one at a time, since one chunk may hold all rows.
+        # Convert values one at a time to save memory, since one chunk may contain all rows.
         return (value.as_py() for value in self.values)
 
     def array(self) -> Shaped[ndarray, "..."]:
-        """Return numbers, texts, or rows of these as an array.
+        """Return numbers, texts, or lists of these as an array.
 
         Raises:
-            BadInput: Rows differ in length, or the values exceed the memory limit.
+            BadInput: Lists differ in length, or the values exceed the memory limit.
         """
         import pyarrow
         from pyarrow import compute
@@ -144,10 +143,10 @@ class ArrowColumn:
             ) from error
 
     def column(self) -> Column:
-        """Return the values as a column of a table: numbers, or texts.
+        """Return numbers or texts as a column of a table.
 
         Raises:
-            BadInput: They are neither, such as lists.
+            BadInput: The values are of another type, such as lists.
             Damaged: A code has no text.
         """
         column = column_of(self.table, self.name, self.values)

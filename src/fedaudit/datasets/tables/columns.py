@@ -1,9 +1,10 @@
-"""Columns of a table: numbers, or texts as codes."""
+"""Columns of a table as arrays: numbers, or texts that are encoded as codes."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,10 +21,10 @@ Decimal: TypeAlias = Literal[".", ","]
 
 
 class NumberColumn(NamedTuple):
-    """Numbers of a column.
+    """Column of numbers.
 
     Attributes:
-        values: One number for each row; NaN if it is missing.
+        values: Number in each row; NaN if it is missing.
     """
 
     values: Float[ndarray, " rows"]
@@ -36,10 +37,10 @@ class NumberColumn(NamedTuple):
 
 
 class TextColumn(NamedTuple):
-    """Texts of a column.
+    """Column of texts.
 
     Attributes:
-        codes: For each row, the index of its text; ``MISSING`` if it has none.
+        codes: Index of each row's text in ``texts``; ``MISSING`` if it is missing.
         texts: The distinct texts, sorted.
     """
 
@@ -63,17 +64,18 @@ Column: TypeAlias = NumberColumn | TextColumn
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length.
+    """Table with columns of equal length.
 
     Attributes:
         name: Name of the table, for messages.
         columns: The columns by name, in order.
         source: Description of how the table was read.
-        on_disk: Size in bytes, which limits the memory of its features.
-        lines: Line of each row in its file; None if the table is in memory.
+        on_disk: Size in bytes on disk, which limits the memory of features.
+        lines: Line number of each row in its file; None if the table is in memory.
         decimal: Decimal mark of numbers in texts.
-        unread: Further columns, which are ignored and may have any type.
-        is_typed: Whether the source states the type of each column; texts are then never numbers.
+        unread: Names of columns that are ignored, which may have any type.
+        is_typed: Whether the source states the type of each column. Texts are then never parsed as
+            numbers.
     """
 
     name: str
@@ -99,33 +101,33 @@ class Table:
         return self.columns[name]
 
     def first(self, mask: Bool[ndarray, " rows"]) -> str:
-        """Return where the first row of a mask is: "line 7" of a file, or "row 5"."""
+        """Describe the first row of a mask for a message: "line 7" of a file, or "row 5"."""
         row = int(mask.argmax())
         return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
 
 
 def text_column(codes: Int[ndarray, " rows"], texts: Sequence[str]) -> TextColumn:
-    """Return a column with sorted texts from codes in any order; empty texts are missing.
+    """Return a column from texts in any order, which may be repeated or empty (missing).
 
     A code is the index of a row's text, or negative for a missing text.
     """
-    order = sorted({text for text in texts if text})
-    new_code = {text: code for code, text in enumerate(order)}
-    # The last entry is the code of missing texts.
+    distinct = sorted({text for text in texts if text})
+    new_code = {text: code for code, text in enumerate(distinct)}
+    # Negative codes select the last entry.
     new_codes = np.array(
         [*(new_code.get(text, MISSING) for text in texts), MISSING], dtype=np.int64
     )
-    return TextColumn(new_codes[np.where(codes < 0, len(texts), codes)], tuple(order))
+    return TextColumn(new_codes[np.where(codes < 0, len(texts), codes)], tuple(distinct))
 
 
 def boolean_column(values: Float[ndarray, " rows"]) -> TextColumn:
-    """Return a column of 1 (true), 0 (false) and NaN (missing) as texts."""
+    """Return booleans, given as 1, 0 and NaN (missing), as a column of the texts True and False."""
     codes = np.where(np.isnan(values), MISSING, np.nan_to_num(values)).astype(np.int64)
     return text_column(codes, ["False", "True"])
 
 
-def joined(table: str, name: str, parts: Sequence[Column]) -> Column:
-    """Return a column with the rows of several parts of a table.
+def join_columns(table: str, name: str, parts: Sequence[Column]) -> Column:
+    """Concatenate the rows of a column in several parts of a table.
 
     Raises:
         BadInput: One part has numbers and another texts.
@@ -135,7 +137,7 @@ def joined(table: str, name: str, parts: Sequence[Column]) -> Column:
     if numbers and texts:
         raise BadInput(
             f"column {name!r} of {table!r} has numbers in one part and texts in another; store one "
-            f"kind in both, or set ignore = ['{name}']"
+            f"type in both, or set ignore = ['{name}']"
         )
     if numbers:
         return NumberColumn(np.concatenate(numbers))
@@ -147,10 +149,9 @@ def joined(table: str, name: str, parts: Sequence[Column]) -> Column:
     return text_column(np.concatenate(codes), [text for part in texts for text in part.texts])
 
 
-def without_texts(column: TextColumn, missing: Iterable[str]) -> TextColumn:
-    """Return the column in which some texts count as missing."""
-    absent = set(missing)
-    return text_column(column.codes, ["" if word in absent else word for word in column.texts])
+def without_texts(column: TextColumn, missing: Collection[str]) -> TextColumn:
+    """Return the column with some of its texts replaced by missing values."""
+    return text_column(column.codes, ["" if text in missing else text for text in column.texts])
 
 
 def as_texts(column: Column) -> TextColumn:
@@ -166,7 +167,7 @@ def as_texts(column: Column) -> TextColumn:
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf(?:inity)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
-_MARKERS = frozenset(
+_MISSING_MARKERS = frozenset(
     {"?", "-", "--", ".", "*", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "missing"}
     | {"unknown", "not available"}
 )
@@ -176,6 +177,7 @@ _MARKERS = frozenset(
 def parse_number(word: str, decimal: Decimal) -> float | None:
     """Parse a text as a number; return None for other texts and for codes such as 007."""
     if decimal == ",":
+        # A point is then a mark of thousands, and such numbers are not parsed.
         word = word.replace(".", "_").replace(",", ".")
     if not _NUMBER.fullmatch(word.lower()) or is_code(word):
         return None
@@ -183,7 +185,7 @@ def parse_number(word: str, decimal: Decimal) -> float | None:
 
 
 def is_code(word: str) -> bool:
-    """Return True for digits with leading zeros, such as 007, which are a code and no number."""
+    """Return whether a text has leading zeros, such as 007, and is a code instead of a number."""
     return _LEADING_ZERO.match(word) is not None
 
 
@@ -205,11 +207,11 @@ def as_numbers(table: Table, name: str) -> NumberColumn | None:
         return NumberColumn(values[column.codes])
     counts = column.counts
     other: Decimal = "," if table.decimal == "." else "."
-    swapped = [
-        value is None and parse_number(word, other) is not None
-        for word, value in zip(column.texts, parsed, strict=True)
+    has_other_mark = [
+        value is None and parse_number(text, other) is not None
+        for text, value in zip(column.texts, parsed, strict=True)
     ]
-    if counts[np.array(swapped)].sum() > counts.sum() / 2:
+    if counts[np.array(has_other_mark)].sum() > counts.sum() / 2:
         raise BadInput(
             f"column {name!r} of {table.name!r} has numbers with {other!r}, and the decimal mark "
             f"is {table.decimal!r}; set decimal = {other!r} if {other!r} is the decimal mark, or "
@@ -217,10 +219,10 @@ def as_numbers(table: Table, name: str) -> NumberColumn | None:
         )
     if not is_number.any():
         return None
-    non_numbers = [word for word, value in zip(column.texts, parsed, strict=True) if value is None]
-    markers = [word for word in non_numbers if word.lower() in _MARKERS]
-    share = counts[is_number].sum() / counts.sum()
-    if share > 0.5 or len(markers) == len(non_numbers):
+    non_numbers = list(compress(column.texts, ~is_number))
+    markers = [text for text in non_numbers if text.lower() in _MISSING_MARKERS]
+    are_mostly_numbers = counts[is_number].sum() > counts.sum() / 2
+    if are_mostly_numbers or len(markers) == len(non_numbers):
         raise _mixed_column_error(table, name, column, is_number, markers)
     return None
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class dataframe(TableSource):
     """Data set in a data frame of pandas.
 
-    Columns of texts, of true and false and of categories are categories. The index is not read.
+    Columns of texts, booleans and pandas categories are read as categories. The index is not read.
 
     Attributes:
         frame: The data frame.
@@ -101,9 +101,10 @@ def _column(table: str, name: str, values: "pandas.Series[object]") -> Column:
         return boolean_column(values.to_numpy(dtype=np.float64, na_value=np.nan))
     if types.is_numeric_dtype(values.dtype) and not types.is_complex_dtype(values.dtype):
         return NumberColumn(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    codes, words = factorize(values)
-    if all(isinstance(word, str | bool | int) for word in words):
-        return text_column(np.asarray(codes, dtype=np.int64), [str(w).strip() for w in words])
+    codes, distinct = factorize(values)
+    if all(isinstance(value, str | bool | int) for value in distinct):
+        texts = [str(value).strip() for value in distinct]
+        return text_column(np.asarray(codes, dtype=np.int64), texts)
     raise BadInput(
         f"column {name!r} of {table!r} has values of the type {values.dtype}, but only numbers, "
         f"texts, and true and false are read; convert it, or set ignore = ['{name}']"

@@ -1,4 +1,4 @@
-"""Encoding of a table's columns as features, inside each client if the table names clients."""
+"""Encoding of a table's columns as features; if the table names clients, separately for each."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,13 +23,14 @@ class Scaling(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """How columns become features.
+    """Rules by which columns become features.
 
     Attributes:
-        standardise: Whether numbers without declared scaling are standardised.
+        standardise: Whether columns of numbers are standardised, unless their scaling is declared.
         scaling: Declared scaling by column.
         categories: Declared values by column, in the order of their features.
-        hash_width: Number of features of an undeclared column of texts in a table with clients.
+        hash_width: Number of features of a column of texts without declared values, in a table
+            that names clients.
     """
 
     standardise: bool
@@ -39,10 +40,10 @@ class Encoding(NamedTuple):
 
 
 class Codes(NamedTuple):
-    """Categories of a column as positions of its 0/1 features.
+    """Categories of a column, as positions among the 0/1 features of this column.
 
     Attributes:
-        values: For each row, the position of its feature; -1 for a row without feature.
+        values: Position of the feature that is 1 in each row; -1 if all features are 0.
         width: Number of features.
         description: How the features were chosen.
     """
@@ -53,7 +54,7 @@ class Codes(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Features of all rows, and a description of each column's encoding by name."""
+    """Features of all rows, and a description of each column's encoding."""
 
     features: Float[ndarray, "rows features"]
     descriptions: dict[str, str]
@@ -68,10 +69,12 @@ def encode_columns(
 ) -> Encoded:
     """Return features: numbers, then indicators of missing numbers, then categories.
 
-    With clients, medians, means and standard deviations are computed from the training rows of a
-    row's client. Nothing else depends on the rows: each column of numbers has an indicator, and
-    undeclared texts are hashed. Without clients, statistics and vocabularies are computed from all
-    training rows, and only columns with gaps have an indicator.
+    With clients, the medians, means and standard deviations of a client are computed from its
+    training rows. Nothing else depends on the rows, so that all clients have the same features:
+    each column of numbers has an indicator, and texts without declared values are hashed.
+
+    Without clients, statistics and vocabularies are computed from all training rows, and only
+    columns with missing numbers have an indicator.
     """
     numbers = {name: c.values for name, c in columns.items() if isinstance(c, NumberColumn)}
     codes = {
@@ -80,13 +83,20 @@ def encode_columns(
         if isinstance(column, TextColumn)
     }
     names = [*numbers, *codes]
-    parts = [*numbers.values(), *(code.values for code in codes.values())]
-    values = np.column_stack(parts).astype(np.float64)
-    with_indicator = [n for n, v in numbers.items() if client is not None or np.isnan(v).any()]
+    columns_of_values = [*numbers.values(), *(code.values for code in codes.values())]
+    values = np.column_stack(columns_of_values).astype(np.float64)
+    with_indicator = [
+        name for name, column in numbers.items() if client is not None or np.isnan(column).any()
+    ]
+    declared = [name for name in numbers if name in encoding.scaling]
     transformer = partial(
         _transformer,
-        fitted=[names.index(name) for name in numbers if name not in encoding.scaling],
-        declared={names.index(n): encoding.scaling[n] for n in numbers if n in encoding.scaling},
+        fitted=[names.index(name) for name in numbers if name not in declared],
+        declared={
+            names.index(name): encoding.scaling[name]
+            for name in numbers
+            if name in encoding.scaling
+        },
         indicators=[names.index(name) for name in with_indicator],
         widths={names.index(name): code.width for name, code in codes.items()},
         standardise=encoding.standardise,
@@ -94,15 +104,17 @@ def encode_columns(
     groups = [np.arange(len(values))] if client is None else positions_of(client).values()
     features = _fitted_by_group(transformer, values, groups, is_train)
     whose = "the client's" if client is not None else "the"
-    descriptions = {n: _describe_number(n, encoding, whose, with_indicator) for n in numbers}
-    descriptions |= {name: code.description for name, code in codes.items()}
+    descriptions = {
+        name: _describe_number(name, encoding, whose, with_indicator) for name in numbers
+    }
+    descriptions.update({name: code.description for name, code in codes.items()})
     return Encoded(features, descriptions)
 
 
 def max_feature_count(
     columns: Mapping[str, Column], encoding: Encoding, *, has_clients: bool
 ) -> int:
-    """Return the largest number of features that columns can have, without encoding them."""
+    """Return an upper bound on the number of features, without encoding the columns."""
     width = 0
     for name, column in columns.items():
         # One more feature indicates missing values.
@@ -131,26 +143,27 @@ def _codes(
             f"one 0/1 feature for each of {len(values)} declared values and for missing ones"
         )
         n_unknown = int(column.counts[np.array(positions, dtype=np.int64) < 0].sum())
-        description += f" ({n_unknown:,} cells have other values, and 0 in all)" * bool(n_unknown)
+        if n_unknown:
+            description += f" ({n_unknown:,} cells have other values, and 0 in all)"
         return Codes(_by_row(column, positions, len(values)), len(values) + 1, description)
     if hashes:
         width = encoding.hash_width
         description = f"hashed into {width} 0/1 features, and one for missing values"
-        return Codes(
-            _by_row(column, _hashed(name, column.texts, width), width), width + 1, description
-        )
+        positions = _hash_texts(name, column.texts, width)
+        return Codes(_by_row(column, positions, width), width + 1, description)
     in_training = TextColumn(column.codes[is_train], column.texts).counts > 0
     positions = np.where(in_training, np.cumsum(in_training) - 1, -1).tolist()
-    count, has_gaps = int(in_training.sum()), bool(column.missing.any())
+    count, has_missing = int(in_training.sum()), bool(column.missing.any())
     description = f"one 0/1 feature for each of {count} values of the training rows"
-    description += " and for missing ones" * has_gaps
-    return Codes(_by_row(column, positions, count), count + has_gaps, description)
+    if has_missing:
+        description += " and for missing ones"
+    return Codes(_by_row(column, positions, count), count + has_missing, description)
 
 
 def _by_row(
     column: TextColumn, positions: Sequence[int], missing_position: int
 ) -> Int[ndarray, " rows"]:
-    """Return the position of each row's feature from the position of each text's feature."""
+    """Return the position of each row's feature, given the position of each text's feature."""
     # The code of a missing text, -1, selects the last entry.
     assert MISSING == -1
     by_code = np.array([*positions, missing_position], dtype=np.int64)
@@ -158,14 +171,14 @@ def _by_row(
     return by_row
 
 
-def _hashed(name: str, texts: Sequence[str], width: int) -> list[int]:
-    """Return a feature below ``width`` for each text, which depends on column and text alone."""
+def _hash_texts(name: str, texts: Sequence[str], width: int) -> list[int]:
+    """Return a position below ``width`` for each text, which depends on column and text only."""
     from sklearn.feature_extraction import FeatureHasher
 
     hasher = FeatureHasher(width, input_type="string", alternate_sign=False)
     rows = hasher.transform([f"{name}={text}"] for text in texts)
-    features: list[int] = rows.indices.tolist()
-    return features
+    positions: list[int] = rows.indices.tolist()
+    return positions
 
 
 def _transformer(
@@ -176,14 +189,14 @@ def _transformer(
     widths: Mapping[int, int],
     standardise: bool,
 ) -> "ColumnTransformer":
-    """Return an unfitted transformer of columns by position."""
+    """Return an unfitted transformer. All arguments refer to columns by position."""
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import MissingIndicator, SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
     def median() -> SimpleImputer:
-        # A column without any number at a client becomes 0.
+        # If a client has no number in a column, the column becomes 0.
         return SimpleImputer(strategy="median", keep_empty_features=True)
 
     steps = [
@@ -191,7 +204,7 @@ def _transformer(
     ]
     if declared:
         mean, std = np.array([*declared.values()], dtype=np.float64).T
-        scale = FunctionTransformer(_scaled, kw_args={"mean": mean, "std": std})
+        scale = FunctionTransformer(_scale, kw_args={"mean": mean, "std": std})
         steps.append(("declared", make_pipeline(median(), scale), [*declared]))
     steps.append(("gaps", MissingIndicator(features="all"), indicators))
     one_hot = OneHotEncoder(
@@ -203,7 +216,7 @@ def _transformer(
     return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=0)
 
 
-def _scaled(
+def _scale(
     values: Float[ndarray, "rows columns"],
     *,
     mean: Float[ndarray, " columns"],
@@ -226,7 +239,8 @@ def _fitted_by_group(
         part = fitted.transform(values[rows])
         if features is None:
             features = np.empty((len(values), part.shape[1]), dtype=np.float32)
-        # Numbers beyond the range become infinite; the caller's error names the table.
+        # Numbers beyond the range of float32 become infinite. The caller raises an error with the
+        # table's name.
         with np.errstate(over="ignore"):
             features[rows] = part
     assert features is not None

@@ -27,7 +27,7 @@ from fedaudit.datasets.tables.settings import TableSettings
 
 _MIN_ROWS = 10
 """Minimum number of rows of a client, from which its mean and standard deviation are computed."""
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_NUMBER = float(np.finfo(np.float32).max)
 _MAX_GROUPS = 100
 _MAX_CLASSES = 1000
 _MAX_LISTED = 40
@@ -37,7 +37,7 @@ _MAX_LISTED = 40
 def targets_of(
     table: Table, settings: TableSettings
 ) -> tuple[Shaped[ndarray, " rows"], tuple[str, ...]]:
-    """Return the target of each row, and the names of the classes; none for a regression."""
+    """Return the target of each row, and the names of the classes (none for a regression)."""
     name = settings.label
     column = _complete_column(table, name, "label")
     if settings.regression:
@@ -100,7 +100,7 @@ def clients_of(table: Table, name: str) -> TextColumn:
 
 
 def groups_of(table: Table, name: str) -> TextColumn:
-    """Return the group of each row; rows without a group form one."""
+    """Return the group of each row; rows without a group are in the group "(missing)"."""
     column = as_texts(table.column(name, "group"))
     if len(column.texts) > _MAX_GROUPS:
         raise BadInput(
@@ -119,7 +119,7 @@ def people_of(table: Table, settings: TableSettings) -> Int[ndarray, " rows"]:
 
 
 def _complete_column(table: Table, name: str, role: str) -> Column:
-    """Return the column of a role; raise if it does not exist or lacks values."""
+    """Return the column with a role; raise if it does not exist or has missing values."""
     column = table.column(name, role)
     is_missing = column.missing
     if is_missing.any():
@@ -147,24 +147,23 @@ def features_of(table: Table, settings: TableSettings) -> dict[str, Column]:
 
 def _feature(table: Table, name: str, settings: TableSettings) -> Column:
     column = table.columns[name]
-    is_declared = name in settings.numeric or name in (settings.scaling or {})
-    are_declared_categories = name in settings.categorical or name in (settings.categories or {})
-    has_categories = are_declared_categories or (
-        table.is_typed and isinstance(column, TextColumn) and not is_declared
-    )
-    numbers = None if has_categories else as_numbers(table, name)
+    is_declared_numeric = name in settings.numeric or name in (settings.scaling or {})
+    is_declared_categorical = name in settings.categorical or name in (settings.categories or {})
+    is_typed_text = table.is_typed and isinstance(column, TextColumn)
+    is_categorical = is_declared_categorical or (is_typed_text and not is_declared_numeric)
+    numbers = None if is_categorical else as_numbers(table, name)
     if numbers is not None:
-        if isinstance(column, TextColumn) and not is_declared:
+        if isinstance(column, TextColumn) and not is_declared_numeric:
             refuse_misread_numbers(table, name, column)
         _refuse_useless_numbers(table, name, numbers)
         return numbers
-    if is_declared:
+    if is_declared_numeric:
         raise BadInput(
             f"column {name!r} of {table.name!r} is declared as numbers and has texts; leave it out "
             "of numeric and scaling, or set missing to the texts that mark missing values"
         )
     texts = as_texts(column)
-    if not are_declared_categories:
+    if not is_declared_categorical:
         refuse_formatted(table, name, texts)
     _refuse_useless_texts(table, name, texts)
     listed = {str(value) for value in (settings.categories or {}).get(name, ())}
@@ -180,13 +179,13 @@ def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> No
     refuse_infinite(table, name, column)
     present = column.values[~column.missing]
     largest = np.abs(present).max(initial=0)
-    # Up to this limit, squares cannot overflow in the computation of a standard deviation.
-    if largest > _LARGEST:
+    # Up to this limit, the squares in a standard deviation cannot overflow in 64-bit numbers.
+    if largest > _MAX_NUMBER:
         raise BadInput(
             f"column {name!r} of {table.name!r} reaches {largest:.3g}, and models compute in "
-            f"32-bit numbers up to {_LARGEST:.3g}; scale it, or set ignore = ['{name}']"
+            f"32-bit numbers up to {_MAX_NUMBER:.3g}; scale it, or set ignore = ['{name}']"
         )
-    # A constant column with gaps is useful, because the indicator of a gap is a feature.
+    # A constant column with missing values is useful, because a feature indicates missing values.
     if not len(present) or (np.ptp(present) == 0 and len(present) == table.rows):
         raise _constant_error(table, f"column {name!r}", f"set ignore = ['{name}']")
     if table.rows > 2 and bool((np.diff(np.sort(column.values)) == 1).all()):

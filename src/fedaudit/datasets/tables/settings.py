@@ -1,4 +1,4 @@
-"""Settings of tables: the meaning of columns, and their encoding."""
+"""Settings of tables: the roles of columns, and their encoding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
@@ -9,7 +9,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.datasets.tables.columns import Table
 
 
-def _are_lists(values: object) -> bool:
+def _are_lists_by_column(values: object) -> bool:
     return isinstance(values, Mapping) and all(
         isinstance(name, str)
         and isinstance(listed, Sequence)
@@ -19,7 +19,7 @@ def _are_lists(values: object) -> bool:
     )
 
 
-def _are_pairs(values: object) -> bool:
+def _are_scalings_by_column(values: object) -> bool:
     return isinstance(values, Mapping) and all(
         isinstance(pair, Sequence)
         and len(pair) == 2
@@ -33,12 +33,15 @@ def _are_pairs(values: object) -> bool:
 Names: TypeAlias = Sequence[str]
 Categories: TypeAlias = Annotated[
     Mapping[str, Sequence[str | int]],
-    Condition('lists of distinct values by column, such as {"ward": ["A", "B"]}', _are_lists),
+    Condition(
+        'lists of distinct values by column, such as {"ward": ["A", "B"]}', _are_lists_by_column
+    ),
 ]
 Scalings: TypeAlias = Annotated[
     Mapping[str, Sequence[float]],
     Condition(
-        'a mean and a positive standard deviation by column, such as {"age": [40, 12]}', _are_pairs
+        'a mean and a positive standard deviation by column, such as {"age": [40, 12]}',
+        _are_scalings_by_column,
     ),
 ]
 Width: TypeAlias = Annotated[int, Range(ge=2, le=2**16)]
@@ -46,10 +49,11 @@ Width: TypeAlias = Annotated[int, Range(ge=2, le=2**16)]
 
 @dataclass(frozen=True)
 class TableSettings:
-    """Columns of a table and their encoding.
+    """Roles of the columns of a table, and their encoding.
 
     Attributes:
-        label: Column of the classes, as texts or whole numbers, which are numbered in sorted order.
+        label: Column of the classes, as texts or whole numbers. Classes are numbered in sorted
+            order.
         client: Column that names the client of each row. Each client keeps its rows (partition
             ``natural``), and medians, means and standard deviations are computed for each client
             alone. Empty if the table names no clients.
@@ -58,17 +62,17 @@ class TableSettings:
         group: Column that divides rows into groups, such as a protected attribute; empty for none.
             It stays a feature, unless ``ignore`` names it.
         regression: Whether the label is a number to predict, for the task ``regression``.
-        numeric: Columns whose texts are numbers; others are recognised.
-        categorical: Columns of numbers that are codes of categories.
+        numeric: Columns that contain numbers; by default, columns of numbers are recognised.
+        categorical: Columns whose numbers are codes of categories.
         ignore: Columns that are not features.
         missing: Texts that mark missing values, in addition to empty cells.
-        categories: Values of a column of categories, by column. Each becomes one 0/1 feature, in
-            this order. Other values have features of 0.
-        scaling: Mean and standard deviation of a column of numbers, by column, if they are known.
-            Others are computed.
-        hash_width: Number of 0/1 features that the values of a column are hashed into if the table
-            names clients and ``categories`` does not list the values.
-        test_share: Share of each client's rows of each class in the test part, in (0, 1).
+        categories: Values of columns of categories, by column. Each value becomes one 0/1 feature,
+            in this order. For any other value, all these features are 0.
+        scaling: Mean and standard deviation of columns of numbers, by column. By default, they are
+            computed from training rows.
+        hash_width: Number of 0/1 features into which the values of a column are hashed. It applies
+            if the table names clients and ``categories`` does not list the values.
+        test_share: Fraction of each client's rows of each class in the test part, in (0, 1).
         standardise: Whether numbers are scaled to mean 0 and standard deviation 1.
     """
 
@@ -89,19 +93,22 @@ class TableSettings:
     standardise: bool = True
 
     def reads(self, column: str) -> bool:
-        """Return True unless ``ignore`` names the column and no role does."""
+        """Return whether a column is read: it has a role, or is not ignored."""
         roles = (self.label, self.client, self.person, self.group)
         return column not in self.ignore or column in roles
 
 
 def refuse_unknown_columns(table: Table, settings: TableSettings) -> None:
-    """Raise if a setting names a column that does not exist, or two settings contradict."""
+    """Raise if a setting names a column that does not exist, or two settings are contradictory."""
     roles = {name: getattr(settings, name) for name in ("label", "client", "person", "group")}
     lists = {
         name: getattr(settings, name) or ()
         for name in ("numeric", "categorical", "ignore", "categories", "scaling")
     }
-    for argument, names in {**{k: [v] for k, v in roles.items() if v}, **lists}.items():
+    for role, name in roles.items():
+        if name:
+            table.column(name, role)
+    for argument, names in lists.items():
         for name in names:
             if argument != "ignore" or name not in table.unread:
                 table.column(name, argument)
@@ -115,7 +122,7 @@ def refuse_unknown_columns(table: Table, settings: TableSettings) -> None:
     unused = sorted(declared & {settings.label, settings.client, settings.person, *settings.ignore})
     if unused:
         raise BadInput(
-            f"column {unused[0]!r} of {table.name!r} is no feature, but its kind is declared; "
+            f"column {unused[0]!r} of {table.name!r} is no feature, but its encoding is declared; "
             "leave it out of numeric, categorical, categories and scaling"
         )
     numbers = {*lists["numeric"], *lists["scaling"]}

@@ -1,4 +1,4 @@
-"""Sentences on what was read from a table, without any of its rows."""
+"""Sentences that describe to the user what was read from a table. They reveal no single row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -23,10 +23,16 @@ def statement_of(
     descriptions: Mapping[str, str],
     width: int,
 ) -> Iterator[str]:
-    """Yield sentences on what was read.
+    """Yield sentences that describe what was read.
 
-    ``classes`` is empty for a regression, ``clients`` is None if the table names no clients,
-    ``descriptions`` state how each column was encoded, and ``width`` is the number of features.
+    Args:
+        table: The table.
+        settings: Roles and encoding of its columns.
+        classes: Names of the classes; empty for a regression.
+        clients: Client of each row; None if the table names no clients.
+        features: Columns of features.
+        descriptions: Description of each column's encoding.
+        width: Number of features.
     """
     what = f"{len(classes)} classes" if classes else "numbers to predict"
     listed = f" ({', '.join(classes)})" if 0 < len(classes) <= _LISTED else ""
@@ -36,16 +42,17 @@ def statement_of(
         f"{settings.label!r} has {what}{listed}; {width} features"
     )
     for name, column in islice(table.columns.items(), _LISTED):
-        used = features.get(name)
-        if used is None:
-            kind = ", ".join(role for role in _ROLES if getattr(settings, role) == name)
-            kind = kind or "ignored"
-            # State the number of values, because a range would show the numbers of two people.
-            used = as_texts(column)
+        shown = features.get(name)
+        if shown is None:
+            roles = [role for role in _ROLES if getattr(settings, role) == name]
+            use = ", ".join(roles) or "ignored"
+            # State the number of values, because a range would reveal the numbers of two people.
+            shown = as_texts(column)
         else:
-            kind = "number" if isinstance(used, NumberColumn) else "category"
-        parts = [kind, _values(used), f"{column.missing.mean():.1%} missing"]
-        parts += [descriptions[name]] if name in descriptions else []
+            use = "number" if isinstance(shown, NumberColumn) else "category"
+        parts = [use, _values(shown), f"{column.missing.mean():.1%} missing"]
+        if name in descriptions:
+            parts.append(descriptions[name])
         yield f"column {name}: {', '.join(parts)}"
     if len(table.columns) > _LISTED:
         yield f"and {len(table.columns) - _LISTED} further columns"

@@ -1,4 +1,4 @@
-"""Data set of a table."""
+"""Data sets from tables: the roles of rows, encoding, and rows of samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,12 +30,12 @@ from fedaudit.datasets.tables.statement import statement_of
 
 
 class StoredTable(NamedTuple):
-    """A table as it is stored.
+    """Table before encoding.
 
     Attributes:
         table: The table.
         settings: Roles and encoding of its columns.
-        is_test: Mask of the test rows, if the table has them in a part of their own.
+        is_test: Mask of the test rows, if the table has a test part.
     """
 
     table: Table
@@ -64,8 +64,15 @@ class TableSource(TableSettings):
         return dataset_of(self.stored(), seed)
 
 
-class _Roles(NamedTuple):
-    """Targets and clients of the rows, and the mask of the test rows."""
+class _RowRoles(NamedTuple):
+    """Target, client and part of each row.
+
+    Attributes:
+        targets: Class or number to predict.
+        classes: Names of the classes; empty for a regression.
+        clients: Client of each row; None if the table names no clients.
+        is_test: Mask of the test rows.
+    """
 
     targets: Shaped[ndarray, " rows"]
     classes: tuple[str, ...]
@@ -77,11 +84,11 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
     """Return the data set of a table; the seed selects the test rows.
 
     Raises:
-        BadInput: A named column does not exist, or a column cannot be used.
+        BadInput: A setting names a column that does not exist, or a column cannot be used.
     """
-    stored = _with_missing(stored)
+    stored = _with_missing_values(stored)
     table, settings, _ = stored
-    targets, classes, clients, is_test = _roles(stored, seed)
+    targets, classes, clients, is_test = _row_roles(stored, seed)
     columns = features_of(table, settings)
     client = None if clients is None else clients.codes
     encoding = Encoding(
@@ -100,14 +107,15 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
     result = encode_columns(columns, encoding, client=client, is_train=~is_test)
     order = _row_of_id(is_test)
     n_train = int((~is_test).sum())
-    features, in_order = torch.from_numpy(result.features[order]), torch.from_numpy(targets[order])
+    features = torch.from_numpy(result.features[order])
+    ordered_targets = torch.from_numpy(targets[order])
     _refuse_beyond_range(table, result.features)
     group = groups_of(table, settings.group) if settings.group else None
     dataset = build_dataset(
         table.name,
         Scaled(features[:n_train], features[n_train:], "columns as the statement lists them"),
-        in_order[:n_train],
-        in_order[n_train:],
+        ordered_targets[:n_train],
+        ordered_targets[n_train:],
         classes=max(1, len(classes)),
         group=None if group is None else torch.from_numpy(group.codes[order]),
         group_names=() if group is None else group.texts,
@@ -130,7 +138,7 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
 
 def rows_by_id(stored: StoredTable, seed: int) -> Int[ndarray, " samples"]:
     """Return the row of each sample of :func:`dataset_of`, by sample id."""
-    return _row_of_id(_roles(_with_missing(stored), seed).is_test)
+    return _row_of_id(_row_roles(_with_missing_values(stored), seed).is_test)
 
 
 def _row_of_id(is_test: Bool[ndarray, " rows"]) -> Int[ndarray, " samples"]:
@@ -138,17 +146,17 @@ def _row_of_id(is_test: Bool[ndarray, " rows"]) -> Int[ndarray, " samples"]:
 
 
 def rows_with(stored: StoredTable, cells: Mapping[str, object]) -> Bool[ndarray, " rows"]:
-    """Return a mask of the rows with the given values.
+    """Return a mask of the rows with given values.
 
     Args:
         stored: The table.
-        cells: A value for each column of features, and for any other columns that must match. A
-            missing value is None, NaN, an empty text, or a text of the setting ``missing``.
+        cells: A value for each column of features, and optionally for other columns. A missing
+            value is None, NaN, an empty text, or a text of the setting ``missing``.
 
     Raises:
         BadInput: A column does not exist or has no value.
     """
-    table, settings, _ = _with_missing(stored)
+    table, settings, _ = _with_missing_values(stored)
     absent = [name for name in features_of(table, settings) if name not in cells]
     if absent:
         raise BadInput(
@@ -174,16 +182,17 @@ def _equals(
             return np.zeros(table.rows, dtype=bool)
         is_equal: Bool[ndarray, " rows"] = column.values == number
         return is_equal
-    fits = [
+    matches = [
         word == text or (number is not None and parse_number(word, table.decimal) == number)
         for word in column.texts
     ]
     # The code of a missing text, -1, selects the last entry.
-    by_row: Bool[ndarray, " rows"] = np.array([*fits, False])[column.codes]
+    by_row: Bool[ndarray, " rows"] = np.array([*matches, False])[column.codes]
     return by_row
 
 
-def _with_missing(stored: StoredTable) -> StoredTable:
+def _with_missing_values(stored: StoredTable) -> StoredTable:
+    """Replace the texts of the setting ``missing`` by missing values."""
     missing = stored.settings.missing
     if not missing:
         return stored
@@ -194,7 +203,7 @@ def _with_missing(stored: StoredTable) -> StoredTable:
     return stored._replace(table=replace(stored.table, columns=columns))
 
 
-def _roles(stored: StoredTable, seed: int) -> _Roles:
+def _row_roles(stored: StoredTable, seed: int) -> _RowRoles:
     table, settings, is_test = stored
     refuse_unknown_columns(table, settings)
     targets, classes = targets_of(table, settings)
@@ -203,7 +212,7 @@ def _roles(stored: StoredTable, seed: int) -> _Roles:
         is_test = _test_rows(table, settings, targets, clients, seed)
     elif clients is not None:
         _refuse_untrained(table, clients, is_test)
-    return _Roles(targets, classes, clients, is_test)
+    return _RowRoles(targets, classes, clients, is_test)
 
 
 def _test_rows(
@@ -213,11 +222,11 @@ def _test_rows(
     clients: TextColumn | None,
     seed: int,
 ) -> Bool[ndarray, " rows"]:
-    """Return a mask of the test rows; a client's test rows do not depend on other clients' rows."""
+    """Draw the test rows; those of a client do not depend on the rows of other clients."""
     is_test = np.zeros(table.rows, dtype=bool)
     groups = {0: np.arange(table.rows)} if clients is None else positions_of(clients.codes)
     for number, rows in groups.items():
-        # By name, since the number of a client depends on which others there are.
+        # Seed by the client's name, since its number depends on the other clients.
         name = number if clients is None else clients.texts[number]
         rng = seeded_numpy(seed, "split", table.name, name)
         parts = split(stratification_labels(targets[rows]), settings.test_share, rng=rng)
