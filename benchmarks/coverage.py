@@ -21,9 +21,9 @@ from fedaudit.metrics.family import above_chance
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
     Limited,
-    held_together,
+    limits_by_p_values,
+    limits_if_independent,
     lower_limit,
-    summed,
     upper_limit,
 )
 from fedaudit.metrics.rate_limits import (
@@ -34,7 +34,7 @@ from fedaudit.metrics.rate_limits import (
     rate_limits,
     upper_bound,
 )
-from fedaudit.metrics.roc import allowed_false_positives, sides, tpr_at_fpr
+from fedaudit.metrics.roc import allowed_false_positives, split_scores, tpr_at_fpr
 from fedaudit.metrics.stratified import stratified_auc
 
 Scores = np.ndarray
@@ -379,7 +379,11 @@ def means_over_seeds(
         tprs = [limits_of_rate(one, is_member, _RATE) for one in scores]
         for count in COUNTS:
             for name in truths:
-                mean = summed(aucs[:count]) if name == "AUC" else held_together(tprs[:count])
+                mean = (
+                    limits_if_independent(aucs[:count])
+                    if name == "AUC"
+                    else limits_by_p_values(tprs[:count])
+                )
                 intervals.setdefault((name, count), []).append(mean)
     return {
         name: {count: _over(intervals[name, count], truth) for count in COUNTS}
@@ -469,7 +473,12 @@ def rate_means(
         ]
         for count in COUNTS:
             for way, limits in zip(
-                WAYS, (held_together(at_any_error[:count]), summed(at_95[:count])), strict=True
+                WAYS,
+                (
+                    limits_by_p_values(at_any_error[:count]),
+                    limits_if_independent(at_95[:count]),
+                ),
+                strict=True,
             ):
                 intervals.setdefault((way, count), []).append(limits)
     truths = np.cumsum([shape.rate(fpr) for shape in shapes])
@@ -559,7 +568,7 @@ def rare_scores(runs: int, seed: int) -> str:
 
 def delong_alone(scores: np.ndarray, is_member: np.ndarray) -> ConfidenceLimits:
     """Return DeLong's interval on the logit scale, for scores with any number of ties."""
-    members, others = (np.sort(side) for side in sides(scores, is_member))
+    members, others = (np.sort(side) for side in split_scores(scores, is_member))
     below_members = (
         np.searchsorted(others, members) + np.searchsorted(others, members, "right")
     ) / 2
@@ -603,7 +612,7 @@ def _small_errors(runs: int, seed: int) -> str:
 
 def normal_ranks(scores: np.ndarray, is_member: np.ndarray) -> float:
     """Return the p-value of the Mann-Whitney test by its normal approximation."""
-    members, others = sides(scores, is_member)
+    members, others = split_scores(scores, is_member)
     return float(mannwhitneyu(members, others, alternative="greater", method="asymptotic").pvalue)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from docs.claims.data import Regime, Term, Test, regimes, variant_of
 from docs.claims.figures import FigureName, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
-from fedaudit.metrics import Limited, averaged
+from fedaudit.metrics import Limited, limits_if_dependent
 from fedaudit.results.aggregate import Values, difference, further_runs_interval, mean_difference
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import MODEL_RISK
@@ -267,7 +267,7 @@ def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
         if not limits:
             return None
         # Attacks of one run use the same samples.
-        low, high = averaged(limits)
+        low, high = limits_if_dependent(limits)
         value = fmean(one.value for one in limits)
         method = f"{matching[0].method}, limits of {len(limits)} attacks averaged"
         return Figure(value, low, high, method, len(matching[0].seeds))

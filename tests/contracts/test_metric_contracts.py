@@ -19,17 +19,21 @@ SCORES = RNG.normal(size=200) + IS_MEMBER
 @EACH
 def test_a_metric_does_not_depend_on_the_order_of_samples(metric: Metric) -> None:
     order = RNG.permutation(len(SCORES))
-    assert metric.of(SCORES[order], IS_MEMBER[order]) == pytest.approx(metric.of(SCORES, IS_MEMBER))
+    assert metric.function(SCORES[order], IS_MEMBER[order]) == pytest.approx(
+        metric.function(SCORES, IS_MEMBER)
+    )
 
 
 @EACH
 def test_a_metric_does_not_depend_on_the_scale_of_scores(metric: Metric) -> None:
-    assert metric.of(3 * SCORES + 7, IS_MEMBER) == pytest.approx(metric.of(SCORES, IS_MEMBER))
+    assert metric.function(3 * SCORES + 7, IS_MEMBER) == pytest.approx(
+        metric.function(SCORES, IS_MEMBER)
+    )
 
 
 @EACH
 def test_metrics_are_finite_and_larger_for_a_perfect_attack(metric: Metric) -> None:
-    perfect, found = metric.of(IS_MEMBER + 0.0, IS_MEMBER), metric.of(SCORES, IS_MEMBER)
-    guessed = fmean(metric.of(RNG.normal(size=200), IS_MEMBER) for _ in range(20))
+    perfect, found = metric.function(IS_MEMBER + 0.0, IS_MEMBER), metric.function(SCORES, IS_MEMBER)
+    guessed = fmean(metric.function(RNG.normal(size=200), IS_MEMBER) for _ in range(20))
     assert all(map(math.isfinite, (perfect, found, guessed)))
     assert perfect > found > guessed

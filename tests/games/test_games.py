@@ -16,7 +16,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.games import records
 from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.run import played_key, read_points, run_games
-from fedaudit.metrics.rate_limits import share
+from fedaudit.metrics.rate_limits import proportion
 from fedaudit.plan.games import MechanismSection
 from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
 from fedaudit.results.read import read_record
@@ -356,7 +356,7 @@ def test_shared_noise_widens_the_limits_for_other_records(file: Path, tmp_path: 
     *_, apart, together = run(file, tmp_path / "out", neuron__epochs=3).games
     for one, least in ((apart, 1.0), (together, 1.2)):
         found = one.by_others
-        exact = share(found.hits, found.total)
+        exact = proportion(found.hits, found.total)
         assert (found.high - found.low) / (exact.high - exact.low) >= least
 
 

@@ -10,7 +10,7 @@ from scipy.stats import binomtest, norm, rankdata
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import auc, auc_interval, clustered_auc, compare_auc
 from fedaudit.metrics.delong import _covariance, interval_of_ranks, placements_of
-from fedaudit.metrics.roc import SplitScores, ranked, sides
+from fedaudit.metrics.roc import SplitScores, rank_scores, split_scores
 
 
 def slow_variance(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -31,7 +31,7 @@ def test_delong_variance_matches_the_sum_over_pairs(
 ) -> None:
     scores = np.array(members + nonmembers, dtype=float)
     truth = np.arange(len(scores)) < len(members)
-    placed = placements_of(ranked(sides(scores, truth)))
+    placed = placements_of(rank_scores(split_scores(scores, truth)))
     assert placed.auc == pytest.approx(auc(scores, truth))
     assert _covariance(placed, placed) == pytest.approx(slow_variance(scores, truth), abs=1e-12)
 

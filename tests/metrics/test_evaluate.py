@@ -13,7 +13,7 @@ from fedaudit import metrics
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import (
-    Evaluated,
+    MetricValue,
     above_chance,
     auc_interval,
     clopper_pearson,
@@ -32,7 +32,7 @@ def audit(
     return scores + leak * (origin == Origin.MEMBER), origin
 
 
-def by_name(estimates: list[Evaluated]) -> dict[tuple[str, str], Evaluated]:
+def by_name(estimates: list[MetricValue]) -> dict[tuple[str, str], MetricValue]:
     return {(one.contrast, one.metric): one for one in estimates}
 
 
@@ -94,7 +94,7 @@ def test_a_single_nonmember_gives_an_auc_but_no_accuracy() -> None:
 
 def test_evaluated_fields_match_estimate_fields() -> None:
     apart = {"p_value", "low_at_threshold", "high_at_threshold"}
-    numeric = {one.name for one in fields(Evaluated)} - apart
+    numeric = {one.name for one in fields(MetricValue)} - apart
     assert numeric <= set(Estimate.model_fields)
     for one in evaluate(*audit(unseen=0), origin_codes=True):
         Estimate(**{name: getattr(one, name) for name in numeric})
@@ -144,7 +144,7 @@ def test_without_leak_intervals_contain_chance() -> None:
     [
         ([1.0, 2.0], [0, 1, 2], "got 2 scores and membership of shape"),
         ([1.0, np.nan], [False, True], "1 of 2 scores are NaN"),
-        ([1.0, 2.0], [0, 7], "unknown origins 7; known: 0 .MEMBER."),
+        ([1.0, 2.0], [0, 7], "unknown origins 7; allowed: 0 .MEMBER."),
         ([1.0, 2.0], [1, 2], "got 0 members among 2"),
         ([1.0, 2.0], [True, True], "got 2 members among 2"),
         ([], [], "got 0 members among 0"),

@@ -19,7 +19,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.balanced import balanced_accuracy, counted_balanced_accuracy
 from fedaudit.metrics.fairness import (
-    METRICS,
+    FAIRNESS_METRICS,
     GroupGap,
     ModelRisk,
     Violations,
@@ -62,7 +62,7 @@ def one_class(metric: str, labels: Answers, predictions: Answers, group: Answers
 def class_by_class(labels: Answers, predictions: Answers, group: Answers) -> dict[str, float]:
     """The slow way: fairlearn asked once for each class and metric, and the mean of these."""
     found = {}
-    for metric in METRICS:
+    for metric in FAIRNESS_METRICS:
         gaps = []
         for klass in np.unique(np.concatenate([labels, predictions])):
             inside = labels == klass
@@ -81,7 +81,7 @@ def test_fairness_gaps_of_two_classes_match_hand_calculation() -> None:
     predictions = [1, 1, 1, 0, 1, 0, 0, 0]
     found = values(labels, predictions, [0] * 4 + [1] * 4)
     # Given 1: 3/4 and 1/4. Caught: 2/2 and 1/2. False alarms: 1/2 and 0/2.
-    assert found == pytest.approx(dict(zip(METRICS, (0.5, 0.5, 0.5), strict=True)))
+    assert found == pytest.approx(dict(zip(FAIRNESS_METRICS, (0.5, 0.5, 0.5), strict=True)))
 
 
 def test_equalised_odds_is_the_larger_of_two_gaps() -> None:
@@ -94,7 +94,7 @@ def test_equalised_odds_is_the_larger_of_two_gaps() -> None:
 
 def test_identically_treated_groups_have_no_gap() -> None:
     found = values([0, 1, 2, 0, 1, 2], [0, 1, 1, 0, 1, 1], [0, 0, 0, 7, 7, 7])
-    assert found == pytest.approx(dict.fromkeys(METRICS, 0.0))
+    assert found == pytest.approx(dict.fromkeys(FAIRNESS_METRICS, 0.0))
 
 
 def test_the_gap_is_the_largest_difference_between_groups() -> None:
@@ -148,11 +148,11 @@ def test_fairness_gaps_match_fairlearn(rows: list[tuple[int, int, int]]) -> None
         # Two classes that are not 0 and 1 are renumbered, since fairlearn takes no others.
         last = max(1, *labels, *predictions)
         true, said = ((one == last).astype(int) for one in (labels, predictions))
-        slow = {metric: one_class(metric, true, said, group) for metric in METRICS}
+        slow = {metric: one_class(metric, true, said, group) for metric in FAIRNESS_METRICS}
     else:
         slow = class_by_class(labels, predictions, group)
     assert {gap.metric: gap.value for gap in gaps} == pytest.approx(slow)
-    assert dict(zip(METRICS, gaps_of(tables[None])[0], strict=True)) == pytest.approx(slow)
+    assert dict(zip(FAIRNESS_METRICS, gaps_of(tables[None])[0], strict=True)) == pytest.approx(slow)
 
 
 def test_bootstrap_limits_contain_the_true_gap_and_are_seeded() -> None:
@@ -230,7 +230,7 @@ def test_a_risk_above_the_threshold_is_a_violation() -> None:
     # The paper's example: 0.65 is too much for who accepts 0.6, and not for who accepts 0.7.
     risks, thresholds = np.array([0.65, 0.65, 0.52, 0.52]), np.array([0.6, 0.7, 0.5, 0.8])
     lows = np.array([0.62, 0.62, 0.49, 0.49])
-    assert violations(risks, thresholds, lows=lows) == Violations(above=2, sure=1, clients=4)
+    assert violations(risks, thresholds, lows=lows) == Violations(above=2, significant=1, clients=4)
 
 
 def test_risks_at_the_threshold_and_unknown_ones_are_no_violation() -> None:
@@ -287,7 +287,7 @@ def test_a_client_without_risk_or_threshold_is_refused(
     risks: list[float], thresholds: list[float], lows: list[float] | None
 ) -> None:
     limits = None if lows is None else np.array(lows)
-    with pytest.raises(BadInput, match="risk and a threshold"):
+    with pytest.raises(BadInput, match=r"every (client|risk) needs a"):
         violations(np.array(risks), np.array(thresholds), lows=limits)
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import above_chance, combined, holm, rate_above_chance
+from fedaudit.metrics import above_chance, fisher_p_value, holm, rate_above_chance
 
 
 def test_holm_matches_hand_calculation() -> None:
@@ -78,9 +78,9 @@ def test_a_rate_without_signal_is_rarely_significant(allowed: int) -> None:
 
 def test_combined_p_values_follow_fisher() -> None:
     # The product of two uniforms is below p with probability p (1 - ln p).
-    assert combined([0.2, 0.3]) == pytest.approx(0.06 * (1 - np.log(0.06)))
-    assert combined([0.4]) == pytest.approx(0.4)
-    assert combined([0.0, 0.5]) < 1e-100
+    assert fisher_p_value([0.2, 0.3]) == pytest.approx(0.06 * (1 - np.log(0.06)))
+    assert fisher_p_value([0.4]) == pytest.approx(0.4)
+    assert fisher_p_value([0.0, 0.5]) < 1e-100
 
 
 def test_counts_and_p_values_out_of_range_are_refused() -> None:
@@ -88,7 +88,7 @@ def test_counts_and_p_values_out_of_range_are_refused() -> None:
         holm([0.5, float("nan")])
     with pytest.raises(BadInput, match="family-wise"):
         holm([0.5], alpha=5.0)
-    with pytest.raises(BadInput, match="between 0 and its total"):
+    with pytest.raises(BadInput, match="between 0 and their totals"):
         rate_above_chance(3, 2, allowed=0, nonmembers=2)
     with pytest.raises(BadInput, match="at least one p-value"):
-        combined([])
+        fisher_p_value([])

@@ -68,7 +68,7 @@ def test_the_reference_hypervolume_is_subtracted_in_every_draw() -> None:
 def test_the_hypervolume_interval_has_its_coverage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedaudit.metrics.utility._DRAWS", 400)
+    monkeypatch.setattr("fedaudit.metrics.utility._RESAMPLES", 400)
     truth = hypervolume(points((0.3, 0.4), (0.5, 0.2)))
     held = 0
     for trial in range(60):

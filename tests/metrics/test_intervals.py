@@ -9,14 +9,14 @@ from scipy.stats import binom, binomtest
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
     Limited,
-    averaged,
     bootstrap_over_seeds,
     clopper_pearson,
     counted_limits,
-    held_together,
+    limits_by_p_values,
+    limits_if_dependent,
+    limits_if_independent,
     lower_limit,
-    over_further_runs,
-    summed,
+    student_t_over_seeds,
     upper_limit,
 )
 from fedaudit.metrics.intervals import _critical_values, mean_of_units
@@ -53,7 +53,7 @@ def test_a_confidence_in_per_cent_is_refused() -> None:
 
 def test_the_interval_over_five_seeds_uses_students_t() -> None:
     # Mean 3, standard deviation sqrt(2.5), t(4) at 97.5% = 2.776.
-    mean = over_further_runs([1.0, 2.0, 3.0, 4.0, 5.0])
+    mean = student_t_over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
     assert mean.value == 3
     reach = 2.776445 * np.sqrt(2.5 / 5)
     assert (mean.low, mean.high) == pytest.approx((3 - reach, 3 + reach), rel=1e-6)
@@ -61,13 +61,13 @@ def test_the_interval_over_five_seeds_uses_students_t() -> None:
 
 
 def test_the_interval_of_a_proportion_is_cut_to_zero_and_one() -> None:
-    mean = over_further_runs([0.0, 0.0, 0.0, 0.0, 0.03], within=(0.0, 1.0))
+    mean = student_t_over_seeds([0.0, 0.0, 0.0, 0.0, 0.03], within=(0.0, 1.0))
     assert mean.low == 0
-    assert mean.high == over_further_runs([0.0, 0.0, 0.0, 0.0, 0.03]).high
+    assert mean.high == student_t_over_seeds([0.0, 0.0, 0.0, 0.0, 0.03]).high
 
 
 def test_equal_values_of_all_seeds_give_no_interval() -> None:
-    mean = over_further_runs([0.0] * 5)
+    mean = student_t_over_seeds([0.0] * 5)
     assert (mean.value, mean.low, mean.high) == (0, None, None)
     assert mean.method == "no spread over 5 seeds"
 
@@ -75,20 +75,20 @@ def test_equal_values_of_all_seeds_give_no_interval() -> None:
 def test_the_bootstrap_over_many_seeds_nears_students_interval() -> None:
     values = np.random.default_rng(0).normal(size=60).tolist()
     drawn = bootstrap_over_seeds(values, rng=np.random.default_rng(1))
-    exact = over_further_runs(values)
+    exact = student_t_over_seeds(values)
     assert drawn.low == pytest.approx(exact.low, abs=0.03)
     assert drawn.high == pytest.approx(exact.high, abs=0.03)
 
 
 def test_too_few_or_infinite_values_raise_with_a_remedy() -> None:
     with pytest.raises(BadInput, match="an interval over further runs needs 5 seeds, got 2; run"):
-        over_further_runs([0.5, 0.6])
+        student_t_over_seeds([0.5, 0.6])
     with pytest.raises(BadInput, match="over games needs at least 2 games, got 1; take more"):
         mean_of_units([0.5], units="games")
-    with pytest.raises(BadInput, match=r"at least 10 seeds, got 5; .* use over_further_runs"):
+    with pytest.raises(BadInput, match=r"at least 10 seeds, got 5; .* use student_t_over_seeds"):
         bootstrap_over_seeds([0.5] * 5, rng=np.random.default_rng(0))
     with pytest.raises(BadInput, match="finite"):
-        over_further_runs([0.5, 0.5, 0.5, 0.5, np.nan])
+        student_t_over_seeds([0.5, 0.5, 0.5, 0.5, np.nan])
 
 
 def counted(hits: int, total: int) -> Limited[float]:
@@ -97,22 +97,26 @@ def counted(hits: int, total: int) -> Limited[float]:
 
 def test_a_single_run_keeps_its_limits() -> None:
     one = counted(30, 100)
-    assert summed([one]) == pytest.approx((one.low, one.high))
-    assert averaged([one]) == (one.low, one.high)
-    assert held_together([counted_limits(30, 100)]) == (one.low, one.high)
+    assert limits_if_independent([one]) == pytest.approx((one.low, one.high))
+    assert limits_if_dependent([one]) == (one.low, one.high)
+    assert limits_by_p_values([counted_limits(30, 100)]) == (one.low, one.high)
 
 
 def test_variance_of_a_mean_of_independent_runs() -> None:
     # Two standard errors of 0.03 and 0.04: that of the mean is 0.05 / 2.
-    low, high = summed([Limited(0.5, 0.44, 0.56), Limited(0.7, 0.62, 0.78)])
+    low, high = limits_if_independent([Limited(0.5, 0.44, 0.56), Limited(0.7, 0.62, 0.78)])
     assert (low, high) == pytest.approx((0.6 - 0.05, 0.6 + 0.05))
 
 
 def test_averaging_dependent_figures_does_not_narrow_limits() -> None:
-    assert averaged([Limited(0.5, 0.4, 0.6), Limited(0.7, 0.5, 0.8)]) == pytest.approx((0.45, 0.7))
+    assert limits_if_dependent([Limited(0.5, 0.4, 0.6), Limited(0.7, 0.5, 0.8)]) == pytest.approx(
+        (0.45, 0.7)
+    )
 
 
-@pytest.mark.parametrize("put_together", [summed, averaged, held_together])
+@pytest.mark.parametrize(
+    "put_together", [limits_if_independent, limits_if_dependent, limits_by_p_values]
+)
 def test_the_mean_of_no_runs_is_refused(put_together: object) -> None:
     assert callable(put_together)
     with pytest.raises(BadInput, match="at least one run, got none"):
@@ -124,7 +128,7 @@ def test_combined_limits_are_the_smallest_mean_not_rejected(
     hits: tuple[int, int],
 ) -> None:
     """The result agrees with a search over a fine grid of both shares."""
-    low, high = held_together([counted_limits(hit, 60) for hit in hits])
+    low, high = limits_by_p_values([counted_limits(hit, 60) for hit in hits])
     grid = np.linspace(0, 1, 401)
     at_least, at_most = ([tail(hit, grid) for hit in hits] for tail in (_at_least, _at_most))
     means = (grid[:, None] + grid[None, :]) / 2
@@ -157,7 +161,7 @@ def _at_most(hit: int, shares: np.ndarray) -> np.ndarray:
 
 
 def test_simultaneous_limits_narrow_and_contain_the_mean() -> None:
-    found = [held_together([counted_limits(30, 100)] * runs) for runs in range(1, 7)]
+    found = [limits_by_p_values([counted_limits(30, 100)] * runs) for runs in range(1, 7)]
     widths = [one.high - one.low for one in found]
     assert widths == sorted(widths, reverse=True)
     assert all(one.low < 0.3 < one.high for one in found)
@@ -175,9 +179,9 @@ def test_combined_limits_of_runs_have_their_coverage() -> None:
         if chance < 1e-5:
             continue
         runs = list(zip(hits, sizes, strict=True))
-        one = summed([counted(*run) for run in runs])
+        one = limits_if_independent([counted(*run) for run in runs])
         covered["summed"] += chance * (one.low <= middle <= one.high)
-        two = held_together([counted_limits(*run) for run in runs])
+        two = limits_by_p_values([counted_limits(*run) for run in runs])
         covered["held"] += chance * (two.low <= middle <= two.high)
     assert covered["summed"] >= 0.94
     assert covered["held"] >= 0.95

@@ -5,9 +5,9 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
     calibrated_tpr,
     clopper_pearson,
-    inconclusive,
     n_needed,
     n_to_certify,
+    nonmember_shortage,
     true_fpr_range,
 )
 
@@ -22,8 +22,8 @@ def test_an_fpr_of_one_in_n_needs_n_nonmembers() -> None:
 
 
 def test_too_few_nonmembers_are_inconclusive_with_the_shortage() -> None:
-    assert inconclusive(0.001, 300) == "inconclusive: needs 700 more non-members"
-    assert inconclusive(0.001, 1000) is None
+    assert nonmember_shortage(0.001, 300) == "inconclusive: needs 700 more non-members"
+    assert nonmember_shortage(0.001, 1000) is None
 
 
 @pytest.mark.parametrize(

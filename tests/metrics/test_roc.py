@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import auc, roc_curve, thin, tpr_at_fpr
+from fedaudit.metrics import auc, roc_curve, thin_roc, tpr_at_fpr
 from fedaudit.metrics.roc import allowed_false_positives
 
 Audit = tuple[np.ndarray, np.ndarray]
@@ -130,7 +130,7 @@ def test_a_thinned_curve_keeps_every_step_at_low_rates_and_both_ends() -> None:
     rng = np.random.default_rng(0)
     truth = np.arange(6000) < 2000
     roc = roc_curve(rng.normal(size=6000) + truth, truth)
-    small = thin(roc, 100)
+    small = thin_roc(roc, 100)
     assert len(small.fpr) <= 100
     assert (small.fpr[0], small.tpr[0], small.fpr[-1], small.tpr[-1]) == (0, 0, 1, 1)
     np.testing.assert_allclose(np.unique(small.fpr)[:40], np.arange(40) / 4000)
@@ -141,11 +141,11 @@ def test_a_thinned_curve_keeps_every_step_at_low_rates_and_both_ends() -> None:
 
 def test_a_short_curve_keeps_the_upper_points_of_its_steps() -> None:
     roc = roc_curve([4.0, 3.0, 2.0, 1.0], [True, True, False, True])
-    small = thin(roc, 10)
+    small = thin_roc(roc, 10)
     assert small.fpr.tolist() == [0, 0, 1]
     assert small.tpr.tolist() == pytest.approx([0, 2 / 3, 1])
 
 
 def test_thinning_to_a_handful_of_points_is_refused() -> None:
     with pytest.raises(BadInput, match="at least 10 points, got 3"):
-        thin(roc_curve([1.0, 0.0], [True, False]), 3)
+        thin_roc(roc_curve([1.0, 0.0], [True, False]), 3)

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import METRICS, Metric
-from fedaudit.metrics.table import bootstrapped, estimates, metric_named
+from fedaudit.metrics.table import bootstrap_interval, evaluate_metric, resolve_metric
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]
@@ -29,7 +29,7 @@ def test_the_interval_has_its_coverage() -> None:
     runs = 300
     for run in range(runs):
         rng = np.random.default_rng([7, run])
-        _, low, high = bootstrapped(metric, *scored(rng, 40, 60), rng=rng, confidence=0.9)
+        _, low, high = bootstrap_interval(metric, *scored(rng, 40, 60), rng=rng, confidence=0.9)
         covered += low <= 0.5 <= high
     # Six standard errors of a share of 0.9 in 300 runs would be 0.1; three are allowed for.
     assert 0.85 <= covered / runs <= 0.95
@@ -40,10 +40,12 @@ def test_custom_metrics_are_added_to_every_contrast() -> None:
     scores, is_member = scored(rng, 50, 100)
     origin = np.where(is_member, Origin.MEMBER, Origin.OTHER_CLIENT)
     origin[-60:] = Origin.UNSEEN
-    found = {e.contrast: e for e in estimates("gap", Metric(gap), scores, origin, rng=rng)}
+    found = {e.contrast: e for e in evaluate_metric("gap", Metric(gap), scores, origin, rng=rng)}
     assert found["mixed"].value == pytest.approx(gap(scores, is_member))
     assert [e.n_nonmembers for e in found.values()] == [40, 60, 100]
-    few = estimates("gap", Metric(gap), scores[45:55], origin[45:55], rng=rng, origin_codes=True)
+    few = evaluate_metric(
+        "gap", Metric(gap), scores[45:55], origin[45:55], rng=rng, origin_codes=True
+    )
     assert all(e.value is None and "needs 10 of each" in e.note for e in few)
 
 
@@ -51,17 +53,17 @@ def test_a_failing_metric_raises_with_its_name() -> None:
     rng = np.random.default_rng(0)
     broken = Metric(lambda scores, is_member: float("nan"))
     with pytest.raises(BadInput, match="the metric 'mine' is nan on 40 samples"):
-        bootstrapped(broken, *scored(rng, 20, 20), rng=rng, name="mine")
+        bootstrap_interval(broken, *scored(rng, 20, 20), rng=rng, name="mine")
     with pytest.raises(BadInput, match="did you mean 'partial_auc'"):
-        metric_named("partial_aucs")
+        resolve_metric("partial_aucs")
     with pytest.raises(BadInput, match="every evaluation computes the metric 'auc'"):
-        metric_named("auc")
+        resolve_metric("auc")
 
 
 def test_the_table_matches_other_libraries() -> None:
     scores, is_member = scored(np.random.default_rng(1), 200, 300)
     own = {name: one for name, one in METRICS.items() if isinstance(one, Metric)}
-    found = {name: metric.of(scores, is_member) for name, metric in own.items()}
+    found = {name: metric.function(scores, is_member) for name, metric in own.items()}
     assert found["partial_auc"] == roc_auc_score(is_member, scores, max_fpr=0.1)
     order = np.argsort(-scores)
     precision = np.cumsum(is_member[order]) / np.arange(1, 501)

@@ -139,7 +139,7 @@ def test_table_columns_in_different_orders_are_refused(entry: Callable[..., obje
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match="unknown origins in, out; known: member, other_client"):
+    with pytest.raises(BadInput, match="unknown origins in, out; allowed: member, other_client"):
         evaluate(SCORES, ["in", "in", "out", "in", "out", "out"])
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import accuracy, clopper_pearson, generalisation_gap, share
+from fedaudit.metrics import accuracy, clopper_pearson, generalisation_gap, proportion
 
 
 def test_accuracy_counts_right_predictions_with_their_exact_interval() -> None:
@@ -12,7 +12,7 @@ def test_accuracy_counts_right_predictions_with_their_exact_interval() -> None:
 
 
 def test_the_gap_interval_covers_errors_of_both_accuracies() -> None:
-    gap = generalisation_gap(share(95, 100), share(70, 100))
+    gap = generalisation_gap(proportion(95, 100), proportion(70, 100))
     assert gap.value == pytest.approx(0.25)
     train, test = (
         clopper_pearson(95, 100, confidence=0.975),

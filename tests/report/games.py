@@ -6,7 +6,7 @@ from functools import partial
 
 from fedaudit.games.playing import rate_estimate, success_estimates
 from fedaudit.metrics.games import game_success, most_success
-from fedaudit.metrics.rate_limits import share
+from fedaudit.metrics.rate_limits import proportion
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     ACTUAL,
@@ -68,7 +68,7 @@ def point(
     settings = {} if named is None else {"mechanism.name": mechanism}
     if named is not None:
         settings["mechanism.options.nominal_epsilon"] = str(named)
-    fires = share(30, games * 20 - half)
+    fires = proportion(30, games * 20 - half)
     at = partial(Estimate, topic=GAMES, defense=mechanism)
     known = {PREDICTED_NEGATIVES: 0.8, CLAIMED: named, ACTUAL: true}
     known[CLAIMED_SUCCESS] = None if named is None else most_success(named)
@@ -76,7 +76,7 @@ def point(
     allowed = most_success(math.inf if true is None else true) if most is None else most
     estimates = [
         *success_estimates(success, at, allowed),
-        rate_estimate(at, FIRES_FOR_TARGET, share(hits, half)),
+        rate_estimate(at, FIRES_FOR_TARGET, proportion(hits, half)),
         rate_estimate(at, FIRES_FOR_OTHERS, fires),
         *(at(metric=name, value=value) for name, value in known.items() if value is not None),
     ]

@@ -3,7 +3,7 @@ import pytest
 
 from fedaudit.evaluation.truth import Findings
 from fedaudit.gate.sample_size import more_seeds
-from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
+from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, limits_by_p_values
 from fedaudit.results.aggregate import Value, further_runs_interval, mean_difference
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.estimate import Test as GuessingTest
@@ -125,7 +125,7 @@ def test_a_difference_over_seeds_is_never_narrower() -> None:
 
 def test_rates_of_runs_have_joint_limits_at_any_confidence() -> None:
     mean = mean_of(figure(1, 0.1), figure(2, 0.3))
-    expected = held_together([counted_limits(10, 100), counted_limits(30, 100)])
+    expected = limits_by_p_values([counted_limits(10, 100), counted_limits(30, 100)])
     assert (mean.low, mean.high) == pytest.approx(expected)
 
 

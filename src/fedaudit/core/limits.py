@@ -33,8 +33,8 @@ class Limited(Generic[Limit]):
 
     Examples:
         >>> from fedaudit.metrics import Limited
-        >>> from fedaudit.metrics import averaged
-        >>> averaged([Limited(0.6, low=0.5, high=0.7), Limited(0.7, low=0.6, high=0.8)])
+        >>> from fedaudit.metrics import limits_if_dependent
+        >>> limits_if_dependent([Limited(0.6, low=0.5, high=0.7), Limited(0.7, low=0.6, high=0.8)])
         ConfidenceLimits(low=0.55, high=0.75)
     """
 

@@ -19,7 +19,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, Model, Samples, Sees, chunks
 from fedaudit.evaluation.truth import run_coordinates
-from fedaudit.metrics import generalisation_gap, share
+from fedaudit.metrics import generalisation_gap, proportion
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.assignment import training_samples
@@ -188,12 +188,12 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
             ),
             estimate(metric=f"train {measure.name}", value=float(notes[f"{_TRAIN}{MEAN}"])),
         ]
-    test = share(round(_mean_correct(notes)), test_size)
+    test = proportion(round(_mean_correct(notes)), test_size)
     correct, total = (
         sum(int(notes[f"{prefix}{name}"]) for name in _model_names(notes))
         for prefix in (_TRAIN, _TOTAL)
     )
-    train = share(correct, total)
+    train = proportion(correct, total)
     gap = generalisation_gap(train, test).value
     values = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: gap}
     gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]

@@ -32,7 +32,7 @@ from fedaudit.evaluation.truth import (
 )
 from fedaudit.fl.hooks import ClientContext
 from fedaudit.metrics import (
-    Evaluated,
+    MetricValue,
     auc_by_group,
     auc_by_owner,
     clustered_auc,
@@ -44,10 +44,10 @@ from fedaudit.metrics import (
     redraw,
     roc_curve,
     scaled_within,
-    thin,
+    thin_roc,
 )
 from fedaudit.metrics.epsilon import EpsilonBound, bound_method, one_sided_coins
-from fedaudit.metrics.table import CONTRASTS, estimates, metric_named
+from fedaudit.metrics.table import CONTRASTS, evaluate_metric, resolve_metric
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Setup
@@ -195,10 +195,10 @@ def _add_estimates(
     add_estimates(attack, scores, truth, findings, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
-        compute = metric_named(metric)
+        compute = resolve_metric(metric)
         for contrast, compared in truth.comparisons.items():
             units, origin = scores[compared.mask], truth.origin[compared.mask]
-            values = estimates(
+            values = evaluate_metric(
                 metric, compute, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
             )
             findings.estimates += [_estimate(attack, truth, value, compared) for value in values]
@@ -234,7 +234,7 @@ def _add_contrast(
     """
     mask = compared.mask
     if not truth.is_member[mask].any():
-        inconclusive = Evaluated(
+        inconclusive = MetricValue(
             contrast=contrast,
             metric=AUC,
             value=None,
@@ -322,7 +322,7 @@ _COPIED_FIELDS = (
 
 
 def _estimate(
-    attack: AttackRun, truth: UnitTruth, evaluated: Evaluated, compared: Comparison
+    attack: AttackRun, truth: UnitTruth, evaluated: MetricValue, compared: Comparison
 ) -> Estimate:
     low, high = evaluated.low_at_threshold, evaluated.high_at_threshold
     return Estimate(
@@ -492,7 +492,7 @@ def _add_plots(
         mask = compared.mask
         if truth.is_member[mask].all():
             continue
-        roc = thin(roc_curve(scores[mask], truth.is_member[mask]), _CURVE_POINTS)
+        roc = thin_roc(roc_curve(scores[mask], truth.is_member[mask]), _CURVE_POINTS)
         curve = {"fpr": _rounded(roc.fpr), "tpr": _rounded(roc.tpr)}
         findings.curves.append(Curve(**fields, view=setup.view.name, contrast=contrast, **curve))
     findings.histograms.append(_histogram(fields, scores, truth))

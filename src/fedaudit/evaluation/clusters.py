@@ -22,10 +22,10 @@ from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.evaluation.accuracy import chosen_models, outputs_of_chosen_models, random_samples
 from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, draw_cohort
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
-from fedaudit.metrics import share
+from fedaudit.metrics import proportion
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import ModelRisk, fairness_gaps, violations, violations_by_chance
-from fedaudit.metrics.intervals import Limited, averaged
+from fedaudit.metrics.intervals import Limited, limits_if_dependent
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import server_risk
@@ -262,7 +262,7 @@ def _final_round(tested: _TestedRound) -> FinalRound:
     accuracy = []
     for name, mask in masks.items():
         if bool(mask.any()):
-            correct = share(int(is_correct[mask].sum()), int(mask.sum()))
+            correct = proportion(int(is_correct[mask].sum()), int(mask.sum()))
             accuracy.append(
                 GroupAccuracy(
                     group=name,
@@ -519,7 +519,7 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
             ]
             if len(limited) == len(risks):
                 # Clients share models, so limits are averaged like risks.
-                low, high = averaged(limited)
+                low, high = limits_if_dependent(limited)
                 limits = {"low": low, "high": high, "method": CLOPPER_PEARSON}
             yield _estimate(run, CLIENT_RISK, name, fmean(risks), **limits)
         errors = [
@@ -546,7 +546,7 @@ def _violations(run: ClusterResult) -> Iterator[Estimate]:
     measured = violations(risks, accepted, lows=lows)
     counts = {
         VIOLATIONS: measured.above,
-        SURE_VIOLATIONS: measured.sure,
+        SURE_VIOLATIONS: measured.significant,
         EXPECTED_VIOLATIONS: violations(estimated, accepted).above,
     }
     for metric, number in counts.items():

@@ -33,7 +33,7 @@ from fedaudit.metrics.games import (
     signs_of_means,
 )
 from fedaudit.metrics.intervals import mean_of_units
-from fedaudit.metrics.rate_limits import Proportion, share
+from fedaudit.metrics.rate_limits import Proportion, proportion
 from fedaudit.plan.file import Point
 from fedaudit.plan.games import GameStudy
 from fedaudit.results import games as figures
@@ -118,7 +118,7 @@ def _play_by_signs(
     played, batch = Played.joined(parts), study.game.batch
     new_values = _values_on_new_copies(contest, study, mechanism)
     success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
-    fires_for_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
+    fires_for_target = proportion(int(played.by_target.sum()), int(played.was_in.sum()))
     claimed, actual = mechanism.nominal_epsilon, mechanism.actual_epsilon
     epochs, training = _training_length(estimate, played) if study.neuron.check else ([], None)
     without_limits = {
@@ -189,8 +189,8 @@ def _play_in_rounds(
         **asdict(sign_success),
     )
     max_success = 1.0 if distance is None else gaussian_success(distance)
-    fires_for_target = share(int(played.by_target.sum()), n_with_target)
-    fires_for_others = share(int(played.by_others.sum()), n_records - n_with_target)
+    fires_for_target = proportion(int(played.by_target.sum()), n_with_target)
+    fires_for_others = proportion(int(played.by_others.sum()), n_records - n_with_target)
     rounds = settings.model_dump(include=InRounds.model_fields.keys() - {"options"})
     return _GameResults(
         [
@@ -292,7 +292,7 @@ def _fires_for_others(
     limits then treat games, and not records, as independent.
     """
     n_fired = int(played.by_others.sum())
-    rate = share(n_fired, len(played.was_in) * batch - int(played.was_in.sum()))
+    rate = proportion(n_fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
         return rate_estimate(estimate, figures.FIRES_FOR_OTHERS, rate)
     fractions = played.by_others / (batch - played.was_in.long()).clamp(min=1)

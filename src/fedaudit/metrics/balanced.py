@@ -1,4 +1,4 @@
-"""Balanced accuracy at a threshold fixed in advance, the best in hindsight, or a held-out one."""
+"""Balanced accuracy at a fixed threshold, or at one that is chosen on the same or other samples."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
@@ -7,15 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedaudit.metrics.intervals import IntervalEstimate, percent, require_confidence
-from fedaudit.metrics.rate_limits import share
-from fedaudit.metrics.roc import SplitScores, halves, sides
+from fedaudit.metrics.rate_limits import proportion
+from fedaudit.metrics.roc import SplitScores, split_halves, split_scores
 
 
 class OptimisticAccuracy(NamedTuple):
     """Balanced accuracy at a threshold chosen on the same samples.
 
     Attributes:
-        value: (TPR + TNR) / 2 at the best threshold; at least 0.5 even without any signal.
+        value: (TPR + TNR) / 2 at the best threshold; at least 0.5 even for random scores.
         threshold: The lowest score that is flagged; None if flagging no sample is best.
         note: Warning to print next to the value.
 
@@ -37,8 +37,8 @@ class HeldOutAccuracy(IntervalEstimate[float]):
     Attributes:
         realised_fpr: False-positive rate on the evaluation half.
         threshold: The lowest score that is flagged; None if flagging no sample is best.
-        n_members: Members in the evaluation half.
-        n_nonmembers: Non-members in the evaluation half.
+        n_members: Number of members in the evaluation half.
+        n_nonmembers: Number of non-members in the evaluation half.
 
     Examples:
         >>> import numpy as np
@@ -64,8 +64,8 @@ def counted_balanced_accuracy(
 ) -> IntervalEstimate[float]:
     """Compute (TPR + TNR) / 2 from counts, with an interval that is valid for any sample size.
 
-    Each limit is the mean of the exact limits of TPR and TNR. Each of the two rates has half of
-    the error, so the interval is conservative.
+    Each limit is the mean of the exact limits of TPR and TNR, each of which has half of the error.
+    The interval is conservative.
 
     Args:
         true_positives: Number of members that are called members.
@@ -81,8 +81,8 @@ def counted_balanced_accuracy(
     """
     require_confidence(confidence)
     each = 1 - (1 - confidence) / 2
-    tpr = share(true_positives, members, confidence=each)
-    tnr = share(true_negatives, nonmembers, confidence=each)
+    tpr = proportion(true_positives, members, confidence=each)
+    tnr = proportion(true_negatives, nonmembers, confidence=each)
     return IntervalEstimate(
         value=(tpr.value + tnr.value) / 2,
         low=(tpr.low + tnr.low) / 2,
@@ -104,23 +104,23 @@ def balanced_accuracy(
         threshold: The lowest score that is flagged, fixed in advance; None flags no sample.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> from fedaudit.metrics import balanced_accuracy
         >>> balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False], threshold=0.3)
         0.75
     """
-    split = sides(scores, is_member)
-    tpr, fpr = (_flagged(side, threshold) / len(side) for side in split)
+    split = split_scores(scores, is_member)
+    tpr, fpr = (_count_flagged(group, threshold) / len(group) for group in split)
     return (tpr + 1 - fpr) / 2
 
 
 def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> OptimisticAccuracy:
-    """Compute the largest balanced accuracy over all thresholds, in hindsight.
+    """Compute the largest balanced accuracy over all thresholds.
 
-    The value is optimistic by construction. Use it to reproduce published tables, never as evidence
-    of a leak.
+    The value is optimistic, because the threshold is chosen on the same samples. Use it to
+    reproduce published tables, never as evidence of a leak.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -130,7 +130,7 @@ def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> O
         The accuracy and its threshold.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> from fedaudit.metrics import best_balanced_accuracy
@@ -138,7 +138,7 @@ def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> O
         >>> best.value, best.threshold
         (0.75, 0.9)
     """
-    return _best(sides(scores, is_member))
+    return _best(split_scores(scores, is_member))
 
 
 def held_out_balanced_accuracy(
@@ -170,10 +170,11 @@ def held_out_balanced_accuracy(
         (10, 0.9, 0.523)
     """
     require_confidence(confidence)
-    calibration, evaluation = halves(sides(scores, is_member), rng=rng)
+    calibration, evaluation = split_halves(split_scores(scores, is_member), rng=rng)
     threshold = _best(calibration).threshold
-    members, nonmembers = (len(side) for side in evaluation)
-    true_positives, false_positives = (_flagged(side, threshold) for side in evaluation)
+    members, nonmembers = map(len, evaluation)
+    true_positives = _count_flagged(evaluation.members, threshold)
+    false_positives = _count_flagged(evaluation.nonmembers, threshold)
     estimate = counted_balanced_accuracy(
         true_positives, members, nonmembers - false_positives, nonmembers, confidence=confidence
     )
@@ -186,14 +187,14 @@ def held_out_balanced_accuracy(
     )
 
 
-def _flagged(scores: np.ndarray, threshold: float | None) -> int:
+def _count_flagged(scores: np.ndarray, threshold: float | None) -> int:
     return 0 if threshold is None else int((scores >= threshold).sum())
 
 
 def _best(split: SplitScores) -> OptimisticAccuracy:
     levels = np.unique(np.concatenate(split))[::-1]
     tpr, fpr = (
-        1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in split
+        1 - np.searchsorted(np.sort(group), levels, side="left") / len(group) for group in split
     )
     values = (tpr + 1 - fpr) / 2
     # Thresholds descend and argmax returns the first maximum, which flags the fewest samples.

@@ -22,7 +22,7 @@ from fedaudit.metrics.epsilon import (
     one_sided_coins,
     require_error,
 )
-from fedaudit.metrics.roc import SplitScores, as_array, as_truth, sides
+from fedaudit.metrics.roc import SplitScores, as_array, as_membership, split_scores
 
 FEWEST_DRAWS = 80
 """Fewest simulated sums. The test is fitted on half of them, and its errors are counted on the
@@ -254,7 +254,7 @@ def canary_bounds(
         time. The mean-only bound uses the mean's lower confidence limit, at the known variance 1.
     """
     z = as_array(statistics).astype(float)
-    was_sent = as_truth(sent, z.size)
+    was_sent = as_membership(sent, z.size)
     require_error(delta, alpha, least=1e-300)
     if z.ndim != 1 or not np.isfinite(z).all():
         raise BadInput(
@@ -331,7 +331,7 @@ def record_bounds(
     one_sided = one_sided_coins(is_member)
     if one_sided:
         return RecordBounds(None, None, one_sided)
-    split = sides(scores, is_member)
+    split = split_scores(scores, is_member)
     counted = count_guesses(scores, is_member, guesses)
     if_gaussian = one_run_gaussian_bound(counted, delta=delta, alpha=alpha)
     refusal = _not_normal(split)

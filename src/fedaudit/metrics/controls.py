@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval, interval_of_ranks
 from fedaudit.metrics.intervals import Limits, percent, require_confidence
-from fedaudit.metrics.roc import SplitScores, as_truth, auc_of_ranks, ranked, sides
+from fedaudit.metrics.roc import SplitScores, as_membership, auc_of_ranks, rank_scores, split_scores
 
 _INTERVAL = 0.95
 # Significance level of the control. It is small because a study has hundreds of these controls. In
@@ -89,7 +89,7 @@ def permuted_membership(
     require_confidence(confidence)
     if permutations < 20:
         raise BadInput(f"a null distribution needs at least 20 permutations, got {permutations}")
-    split = ranked(sides(scores, is_member))
+    split = rank_scores(split_scores(scores, is_member))
     true = auc_of_ranks(split)
     ranks, n = np.concatenate(split), len(split.members)
     shuffled = [SplitScores(*np.split(rng.permutation(ranks), [n])) for _ in range(permutations)]
@@ -221,7 +221,7 @@ def blind_classifier(
     from threadpoolctl import threadpool_limits
 
     require_confidence(confidence)
-    truth = as_truth(is_member, len(features))
+    truth = as_membership(is_member, len(features))
     chosen = _subsample(truth, settings, rng)
     # Several BLAS threads change the last bits of results, and are slow on shared cores.
     with threadpool_limits(1, user_api="blas"):

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.family import (
     FEW_DIFFER,
-    Side,
-    is_rare,
-    limits_of_sides,
+    GroupContributions,
+    contributions_of,
+    has_few_differing,
+    limits_from_distances,
     most_frequent,
-    normal_reach,
-    side_of,
+    normal_distances,
 )
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
@@ -25,16 +25,16 @@ from fedaudit.metrics.intervals import (
     percent,
     require_confidence,
 )
-from fedaudit.metrics.rate_limits import Proportion, share
+from fedaudit.metrics.rate_limits import Proportion, proportion
 from fedaudit.metrics.roc import (
     SplitScores,
     allowed_false_positives,
+    as_membership,
     as_scores,
-    as_truth,
     auc,
-    ranked,
-    sides,
-    within_side,
+    rank_scores,
+    ranks_within_group,
+    split_scores,
 )
 
 FEWEST_DISORDERED = 5.0
@@ -42,7 +42,7 @@ FEWEST_DISORDERED = 5.0
 at which a normal approximation is used."""
 
 SEPARATE = "separate intervals"
-"""Name of the method for the difference of two AUCs that have separate limits."""
+"""Name of the method if a difference of AUCs has limits from the intervals of both AUCs."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def auc_interval(
 
     If almost no pair (or almost every pair) is misordered, or all scores are equal, DeLong's
     variance is near zero although other samples would give another AUC. The interval is then the
-    exact binomial one for disjoint member/non-member pairs. Their number is the smaller of the
+    exact binomial interval for disjoint member/non-member pairs. Their number is the smaller of the
     numbers of members and non-members. Under perfect separation it is a rigorous bound, since
     disjoint pairs are independent and all of them are ordered correctly.
 
-    If nearly all members (or all non-members) have equal scores, their contribution to the
+    If nearly all members (or nearly all non-members) have equal scores, their contribution to the
     variance is near zero as well. It is then replaced by a Stringer bound on the mean of a variable
     that is nearly always 0.
 
@@ -111,7 +111,7 @@ def auc_interval(
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -127,57 +127,59 @@ def auc_interval(
     Differs: The interval is computed on the logit scale, so that it stays within (0, 1).
     """
     require_confidence(confidence)
-    return interval_of_ranks(ranked(sides(scores, is_member)), confidence)
+    return interval_of_ranks(rank_scores(split_scores(scores, is_member)), confidence)
 
 
 def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
     """Compute :func:`auc_interval` of midranks among members and non-members, without sorting."""
-    placed = placements_of(ranks)
-    variance = _covariance(placed, placed)
-    value, pairs = placed.auc, min(map(len, placed))
+    placements = placements_of(ranks)
+    variance = _covariance(placements, placements)
+    value, pairs = placements.auc, min(map(len, placements))
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(pairs * value, pairs, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs {percent(confidence)}")
-    rare = _few_differ(ranks, placed, confidence)
-    if rare is not None:
-        return AucInterval(value, *rare, f"{FEW_DIFFER} {percent(confidence)}")
+    limits = _limits_if_few_differ(ranks, placements, confidence)
+    if limits is not None:
+        return AucInterval(value, *limits, f"{FEW_DIFFER} {percent(confidence)}")
     low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
 
 
 def logit_limits(value: float, variance: float, quantile: float) -> ConfidenceLimits:
     """Return the limits of an AUC with this variance that are symmetric on the logit scale."""
-    reach = quantile * np.sqrt(variance) / (value * (1 - value))
-    low, high = (sp.special.expit(sp.special.logit(value) + side * reach) for side in (-1, 1))
+    half_width = quantile * np.sqrt(variance) / (value * (1 - value))
+    center = sp.special.logit(value)
+    low, high = sp.special.expit(center - half_width), sp.special.expit(center + half_width)
     return ConfidenceLimits(float(low), float(high))
 
 
-def _few_differ(
-    ranks: SplitScores, placed: Placements, confidence: float
+def _limits_if_few_differ(
+    ranks: SplitScores, placements: Placements, confidence: float
 ) -> ConfidenceLimits | None:
     """Return limits if nearly all members or nearly all non-members have equal scores, or None."""
-    at_modes = [side == most_frequent(side) for side in ranks]
-    few_differ = [is_rare(at_mode) for at_mode in at_modes]
+    at_modes = [group == most_frequent(group) for group in ranks]
+    few_differ = [has_few_differing(at_mode) for at_mode in at_modes]
     if not any(few_differ):
         return None
     quantile = -float(sp.special.ndtri((1 - confidence) / 2))
-    reaches = [
-        _side(placements, at_mode).reach(confidence)
-        if is_few
-        else normal_reach(float(placements.var(ddof=1)) / len(placements), quantile)
-        for at_mode, placements, is_few in zip(at_modes, placed, few_differ, strict=True)
-    ]
-    return limits_of_sides(placed.auc, reaches)
+    distances = []
+    for group, at_mode, is_few in zip(placements, at_modes, few_differ, strict=True):
+        if is_few:
+            distances.append(_equal_contributions(group, at_mode).limit_distances(confidence))
+        else:
+            variance = float(group.var(ddof=1)) / len(group)
+            distances.append(normal_distances(variance, quantile))
+    return limits_from_distances(placements.auc, distances)
 
 
-def _side(
+def _equal_contributions(
     placements: Float[np.ndarray, " samples"],
     at_mode: Bool[np.ndarray, " samples"],
     person: Int[np.ndarray, " samples"] | None = None,
-) -> Side:
+) -> GroupContributions:
     """Return the contributions of members (or of non-members) whose samples have equal weights."""
     ones = np.ones(len(placements))
-    return side_of(ones / len(ones), placements, placements[at_mode][0] * ones, person)
+    return contributions_of(ones / len(ones), placements, placements[at_mode][0] * ones, person)
 
 
 def clustered_auc(
@@ -187,13 +189,13 @@ def clustered_auc(
     *,
     confidence: float = 0.95,
 ) -> AucInterval:
-    """Compute the AUC of single samples, with an interval whose independent units are people.
+    """Compute the AUC of single samples, with an interval for which people are independent.
 
-    Samples of one person may depend on each other in any way; different people are assumed to be
-    independent. If almost no pair (or almost every pair) is misordered, the interval is the exact
-    binomial one for disjoint pairs of people. Their number is the smaller of the numbers of people
-    with members and of people with non-members. If the members (or non-members) of nearly all
-    people have equal scores, their contribution is computed as in :func:`auc_interval`.
+    Samples of one person may depend on each other in any way. If almost no pair (or almost every
+    pair) is misordered, the interval is the exact binomial interval for disjoint pairs of people.
+    Their number is the smaller of the numbers of people with members and of people with
+    non-members. If the members (or non-members) of nearly all people have equal scores, their
+    contribution is computed as in :func:`auc_interval`.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -203,7 +205,7 @@ def clustered_auc(
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> from fedaudit.metrics import clustered_auc
@@ -215,50 +217,49 @@ def clustered_auc(
 
     Source: Obuchowski 1997, Nonparametric analysis of clustered ROC curve data (its variance).
     Differs: The interval is computed on the logit scale, as in :func:`auc_interval`, with
-        Student's t for the smaller number of people, of those with members or with non-members.
+        Student's t. Its degrees of freedom follow from the smaller of the numbers of people with
+        members and of people with non-members.
     """
     require_confidence(confidence)
-    truth = as_truth(is_member, len(as_scores(scores)))
-    ranks = ranked(sides(scores, truth))
-    placed = placements_of(ranks)
+    truth = as_membership(is_member, len(as_scores(scores)))
+    ranks = rank_scores(split_scores(scores, truth))
+    placements = placements_of(ranks)
     people, person = np.unique(cluster, return_inverse=True)
-    value, count = placed.auc, len(people)
-    # For each side, the sum of the centred placements of each person's samples.
-    members, others = (
-        np.bincount(person[side], placements - value, count) / len(placements)
-        for side, placements in zip((truth, ~truth), placed, strict=True)
-    )
-    on_side = [len(np.unique(person[side])) for side in (truth, ~truth)]
-    fewest, variance = min(on_side), 0.0
-    side_variances = [
-        float(sums @ sums) * n / max(1, n - 1)
-        for sums, n in zip((members, others), on_side, strict=True)
+    value, n_people = placements.auc, len(people)
+    # Entry 0 of each pair is for members, entry 1 for non-members.
+    persons = (person[truth], person[~truth])
+    n_persons = [len(np.unique(group)) for group in persons]
+    # The sum of the centred placements of each person's samples.
+    sums = [
+        np.bincount(group_persons, group - value, n_people) / len(group)
+        for group_persons, group in zip(persons, placements, strict=True)
     ]
+    variances = [
+        float(group @ group) * n / max(1, n - 1) for group, n in zip(sums, n_persons, strict=True)
+    ]
+    fewest, variance = min(n_persons), 0.0
     if fewest >= 2:
-        # The covariance of the two sides, for people with samples on both, counts twice.
-        terms = ((members, members), (others, others), (members, others), (members, others))
-        for (first, second), n in zip(terms, (*on_side, count, count), strict=True):
-            variance += float(first @ second) * n / (n - 1)
+        # The covariance is nonzero for people with both members and non-members.
+        covariance = float(sums[0] @ sums[1]) * n_people / (n_people - 1)
+        variance = variances[0] + variances[1] + covariance + covariance
     if variance <= 0 or fewest * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(fewest * value, fewest, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs of people {percent(confidence)}")
     quantile = -float(sp.special.stdtrit(fewest - 1, (1 - confidence) / 2))
-    at_modes = [side == most_frequent(side) for side in ranks]
-    person_of = [person[side] for side in (truth, ~truth)]
-    few_differ = [
-        at_mode.any() and is_rare(~np.isin(np.unique(persons), persons[~at_mode]))
-        for at_mode, persons in zip(at_modes, person_of, strict=True)
-    ]
-    if any(few_differ):
-        reaches = [
-            _side(placements, at_mode, persons).reach(confidence)
-            if is_few
-            else normal_reach(side_variance, quantile)
-            for placements, at_mode, persons, is_few, side_variance in zip(
-                placed, at_modes, person_of, few_differ, side_variances, strict=True
-            )
-        ]
-        low, high = limits_of_sides(value, reaches, independent=sum(on_side) == count)
+    distances, any_few = [], False
+    for index, group in enumerate(placements):
+        at_mode = ranks[index] == most_frequent(ranks[index])
+        differing_persons = persons[index][~at_mode]
+        if at_mode.any() and has_few_differing(
+            ~np.isin(np.unique(persons[index]), differing_persons)
+        ):
+            contributions = _equal_contributions(group, at_mode, persons[index])
+            distances.append(contributions.limit_distances(confidence))
+            any_few = True
+        else:
+            distances.append(normal_distances(variances[index], quantile))
+    if any_few:
+        low, high = limits_from_distances(value, distances, independent=sum(n_persons) == n_people)
         return AucInterval(value, low, high, f"{FEW_DIFFER} between people {percent(confidence)}")
     low, high = logit_limits(value, variance, quantile)
     return AucInterval(value, low, high, f"DeLong by people {percent(confidence)}")
@@ -280,7 +281,7 @@ def compare_auc(
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -293,32 +294,32 @@ def compare_auc(
 
     Source: DeLong, DeLong and Clarke-Pearson 1988, the test for two correlated curves.
     Differs: If the variance is zero or one AUC is too extreme for DeLong's interval, the limits
-        are differences of the two AUCs' separate limits. They are wider, and the p-value is 1.
+        are differences of the limits of both AUCs. They are wider, and the p-value is 1.
     """
     each_confidence = 1 - (1 - confidence) / 2
-    separate = [
-        auc_interval(each, is_member, confidence=each_confidence) for each in (scores, other_scores)
-    ]
-    first, second = (
-        placements_of(ranked(sides(each, is_member))) for each in (scores, other_scores)
-    )
+    first_interval = auc_interval(scores, is_member, confidence=each_confidence)
+    second_interval = auc_interval(other_scores, is_member, confidence=each_confidence)
+    first = placements_of(rank_scores(split_scores(scores, is_member)))
+    second = placements_of(rank_scores(split_scores(other_scores, is_member)))
     value = first.auc - second.auc
-    variance = (
-        _covariance(first, first) + _covariance(second, second) - 2 * _covariance(first, second)
+    variances = _covariance(first, first) + _covariance(second, second)
+    variance = variances - 2 * _covariance(first, second)
+    are_delong = all(
+        interval.method.startswith("DeLong") for interval in (first_interval, second_interval)
     )
-    # If both attacks rank the samples equally, the three terms cancel up to rounding errors.
-    negligible = 1e-12 * (_covariance(first, first) + _covariance(second, second))
-    if variance <= negligible or not all(each.method.startswith("DeLong") for each in separate):
-        low, high = separate[0].low - separate[1].high, separate[0].high - separate[1].low
+    # If both attacks rank the samples equally, the terms cancel up to rounding errors.
+    if variance <= 1e-12 * variances or not are_delong:
+        low = first_interval.low - second_interval.high
+        high = first_interval.high - second_interval.low
         method = f"{SEPARATE} {percent(confidence)}"
         return AucDifference(value, low, high, method, p_value=1.0)
-    error = float(np.sqrt(variance))
-    reach = -float(sp.special.ndtri((1 - confidence) / 2)) * error
+    standard_error = float(np.sqrt(variance))
+    half_width = -float(sp.special.ndtri((1 - confidence) / 2)) * standard_error
     return AucDifference(
         value=value,
-        low=max(-1.0, value - reach),
-        high=min(1.0, value + reach),
-        p_value=float(2 * sp.special.ndtr(-abs(value) / error)),
+        low=max(-1.0, value - half_width),
+        high=min(1.0, value + half_width),
+        p_value=float(2 * sp.special.ndtr(-abs(value) / standard_error)),
         method=f"paired DeLong {percent(confidence)}",
     )
 
@@ -327,12 +328,13 @@ def placements_of(ranks: SplitScores) -> Placements:
     """Return the placements of samples from the midranks of their scores."""
     members, nonmembers = ranks
     return Placements(
-        members=(members - within_side(members)) / len(nonmembers),
-        nonmembers=1 - (nonmembers - within_side(nonmembers)) / len(members),
+        members=(members - ranks_within_group(members)) / len(nonmembers),
+        nonmembers=1 - (nonmembers - ranks_within_group(nonmembers)) / len(members),
     )
 
 
 def _covariance(first: Placements, second: Placements) -> float:
+    """Return the covariance of two AUCs on the same samples."""
     # The variance of a single sample is undefined. Callers use an exact interval if it is 0.
     if min(len(first.members), len(first.nonmembers)) < 2:
         return 0.0
@@ -356,10 +358,10 @@ def auc_over_runs(
     confidence: float = 0.95,
     resamples: int = 4000,
 ) -> IntervalEstimate[float | None]:
-    """Compute the AUC over all pairs, with a percentile bootstrap that resamples whole runs.
+    """Compute the AUC over all pairs, with a percentile bootstrap that resamples runs.
 
     Samples of one run may depend on each other in any way; different runs are assumed to be
-    independent. If every resample of runs gives the same AUC, the limits are None.
+    independent. If every resample gives the same AUC, the limits are None.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
@@ -375,33 +377,34 @@ def auc_over_runs(
     """
     require_confidence(confidence)
     values = as_scores(scores)
-    truth = as_truth(is_member, len(values))
+    truth = as_membership(is_member, len(values))
     runs, run_index = np.unique(run, return_inverse=True)
-    count = len(runs)
-    members, others = (np.bincount(run_index[side], minlength=count) for side in (truth, ~truth))
-    if count < _FEWEST_RUNS or not (members.all() and others.all()):
+    n_runs = len(runs)
+    members_in = np.bincount(run_index[truth], minlength=n_runs)
+    nonmembers_in = np.bincount(run_index[~truth], minlength=n_runs)
+    if n_runs < _FEWEST_RUNS or not (members_in.all() and nonmembers_in.all()):
         raise BadInput(
             f"an interval over runs needs at least {_FEWEST_RUNS} runs, each with members and "
-            f"non-members, got {count} runs"
+            f"non-members, got {n_runs} runs"
         )
     # ordered[i, j] counts the pairs in which a member of run i scores above a non-member of run j;
     # ties count half. The AUC of a resample is then a bilinear form in the number of times that
     # each run is drawn.
-    ordered = np.zeros((count, count))
-    sides = [[values[(run_index == i) & side] for i in range(count)] for side in (truth, ~truth)]
-    for i, of_members in enumerate(sides[0]):
-        for j, of_others in enumerate(sides[1]):
-            above, tied = of_members[:, None] > of_others, of_members[:, None] == of_others
-            ordered[i, j] = above.sum() + tied.sum() / 2
-    draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
-    pairs = (draws @ members) * (draws @ others)
+    ordered = np.zeros((n_runs, n_runs))
+    for i in range(n_runs):
+        members = values[(run_index == i) & truth][:, None]
+        for j in range(n_runs):
+            nonmembers = values[(run_index == j) & ~truth]
+            ordered[i, j] = (members > nonmembers).sum() + (members == nonmembers).sum() / 2
+    draws = rng.multinomial(n_runs, np.full(n_runs, 1 / n_runs), size=resamples)
+    pairs = (draws @ members_in) * (draws @ nonmembers_in)
     aucs = np.einsum("di,ij,dj->d", draws, ordered, draws) / pairs
     value = auc(values, truth)
     if np.ptp(aucs) < 1e-12:
-        return IntervalEstimate(value, None, None, f"no spread over {count} runs")
+        return IntervalEstimate(value, None, None, f"no spread over {n_runs} runs")
     tail = (1 - confidence) / 2
     low, high = np.quantile(aucs, [tail, 1 - tail])
-    method = f"bootstrap over {count} runs {percent(confidence)}"
+    method = f"bootstrap over {n_runs} runs {percent(confidence)}"
     return IntervalEstimate(value, float(min(low, value)), float(max(high, value)), method)
 
 
@@ -433,15 +436,20 @@ def rates_at_calibrated_threshold(
     Raises:
         BadInput: One of the arrays is empty or contains NaNs, or ``fpr`` is out of range.
     """
-    reference, of_members, of_others = map(as_scores, (calibration, members, nonmembers))
-    if not (len(reference) and len(of_members) and len(of_others) and 0 <= fpr < 1):
+    reference = as_scores(calibration)
+    member_scores, nonmember_scores = as_scores(members), as_scores(nonmembers)
+    sizes = [len(reference), len(member_scores), len(nonmember_scores)]
+    if not (all(sizes) and 0 <= fpr < 1):
         raise BadInput(
             "a threshold needs calibration scores, scores of members and of non-members, and a "
-            f"false-positive rate in [0, 1), got {len(reference)}, {len(of_members)} and "
-            f"{len(of_others)} scores, and a rate of {fpr}"
+            f"false-positive rate in [0, 1), got {sizes[0]}, {sizes[1]} and {sizes[2]} scores, and "
+            f"a rate of {fpr}"
         )
     allowed = allowed_false_positives(fpr, len(reference))
     threshold = np.sort(reference)[len(reference) - 1 - allowed]
     # An infinite score is always flagged, even if the threshold is infinite as well.
-    above = [(side > threshold) | (side == np.inf) for side in (of_members, of_others)]
-    return ThresholdRates(*(share(int(side.sum()), len(side)) for side in above))
+    rates = [
+        proportion(int(((scores > threshold) | (scores == np.inf)).sum()), len(scores))
+        for scores in (member_scores, nonmember_scores)
+    ]
+    return ThresholdRates(*rates)

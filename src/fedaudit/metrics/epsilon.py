@@ -15,7 +15,7 @@ import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import upper_limit
-from fedaudit.metrics.roc import sides
+from fedaudit.metrics.roc import split_scores
 
 
 class EpsilonBound(NamedTuple):
@@ -270,7 +270,7 @@ def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int)
 
     Arguments and errors are those of :func:`one_run_epsilon`.
     """
-    split = sides(scores, is_member)
+    split = split_scores(scores, is_member)
     members, nonmembers = map(len, split)
     if guesses < 2 or guesses % 2 or guesses > members + nonmembers:
         raise BadInput(

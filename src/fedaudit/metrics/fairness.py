@@ -1,4 +1,4 @@
-"""Leakage by group, fairness gaps of a classifier, and counts of models riskier than accepted."""
+"""Leakage by group, fairness gaps of a classifier, and risks above the limits of clients."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import ConfidenceLimits, Limited, Limits, require_confidence
-from fedaudit.metrics.roc import as_scores, as_truth, sides
+from fedaudit.metrics.roc import as_membership, as_scores, split_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class GroupAuc(Limits[float | None]):
         group: Number of the group, such as a class index or a client number.
         value: The AUC. The AUC and its limits are None if the group has fewer than two members or
             fewer than two non-members.
-        n_members: Members in the group.
-        n_nonmembers: Non-members in the group.
+        n_members: Number of members in the group.
+        n_nonmembers: Number of non-members in the group.
 
     Examples:
         >>> import numpy as np
@@ -39,7 +39,7 @@ class GroupAuc(Limits[float | None]):
     n_nonmembers: int
 
 
-class SingledOut(NamedTuple):
+class ExposedMember(NamedTuple):
     """Member that scores above most non-members.
 
     Attributes:
@@ -49,7 +49,7 @@ class SingledOut(NamedTuple):
     Examples:
         >>> import fedaudit as fa
         >>> fa.metrics.most_exposed([3, 1, 2, 0], [True, True, False, False], top=1)
-        [SingledOut(position=0, above_nonmembers=1.0)]
+        [ExposedMember(position=0, above_nonmembers=1.0)]
     """
 
     position: int
@@ -83,11 +83,11 @@ def auc_by_group(
         [0.75, 0.75]
     """
     values, truth = _checked_groups(scores, is_member, groups)
-    return [
-        _auc_of_group(int(group), values[in_group], truth[in_group], confidence)
-        for group in np.unique(groups)
-        for in_group in [groups == group]
-    ]
+    aucs = []
+    for group in np.unique(groups):
+        in_group = groups == group
+        aucs.append(_auc_of_group(int(group), values[in_group], truth[in_group], confidence))
+    return aucs
 
 
 def auc_by_owner(
@@ -117,18 +117,17 @@ def auc_by_owner(
         [(1, 1.0), (2, 0.5)]
     """
     values, truth = _checked_groups(scores, is_member, owners)
-    return [
-        _auc_of_group(int(owner), values[compared], truth[compared], confidence)
-        for owner in np.unique(owners[~truth])
-        for compared in [truth | (owners == owner)]
-    ]
+    aucs = []
+    for owner in np.unique(owners[~truth]):
+        compared = truth | (owners == owner)
+        aucs.append(_auc_of_group(int(owner), values[compared], truth[compared], confidence))
+    return aucs
 
 
 def above_nonmembers(
     scores: npt.ArrayLike, is_member: npt.ArrayLike
 ) -> Float[np.ndarray, " members"]:
     """Compute, for each member, the fraction of non-members that score strictly below it.
-
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -138,20 +137,20 @@ def above_nonmembers(
         One fraction for each member, in [0, 1], in the order of the members.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.metrics.above_nonmembers([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).tolist()
         [1.0, 0.5]
     """
-    members, nonmembers = sides(scores, is_member)
+    members, nonmembers = split_scores(scores, is_member)
     return np.searchsorted(np.sort(nonmembers), members, side="left") / len(nonmembers)
 
 
 def most_exposed(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, top: int = 20
-) -> list[SingledOut]:
+) -> list[ExposedMember]:
     """Return the members that score above the most non-members, the most exposed member first.
 
     Args:
@@ -160,7 +159,7 @@ def most_exposed(
         top: Largest number of members to return.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> from fedaudit.metrics import most_exposed
@@ -168,10 +167,10 @@ def most_exposed(
         [0, 1]
     """
     fractions = above_nonmembers(scores, is_member)
-    positions = np.flatnonzero(as_truth(is_member, len(as_scores(scores))))
+    positions = np.flatnonzero(as_membership(is_member, len(as_scores(scores))))
     # Members with equal fractions are sorted by their scores.
     order = np.lexsort((-as_scores(scores)[positions], -fractions))[: max(0, top)]
-    return [SingledOut(int(positions[index]), float(fractions[index])) for index in order]
+    return [ExposedMember(int(positions[index]), float(fractions[index])) for index in order]
 
 
 def _auc_of_group(
@@ -192,7 +191,7 @@ def _checked_groups(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, groups: Int[np.ndarray, " grouped"]
 ) -> tuple[Float[np.ndarray, " samples"], npt.NDArray[np.bool_]]:
     values = as_scores(scores)
-    truth = as_truth(is_member, len(values))
+    truth = as_membership(is_member, len(values))
     if len(groups) != len(values):
         raise BadInput(
             f"every sample needs a group, got {len(groups)} groups for {len(values)} samples"
@@ -200,16 +199,18 @@ def _checked_groups(
     return values, truth
 
 
-METRICS = ("demographic parity", "equal opportunity", "equalised odds")
+FAIRNESS_METRICS = ("demographic parity", "equal opportunity", "equalised odds")
 """Names of the fairness metrics, in the order in which functions return them."""
 
 
 @dataclass(frozen=True)
 class GroupGap(Limited[float]):
-    """Largest difference of a rate between two groups, with bootstrap limits; 0 is equal treatment.
+    """Largest difference of a rate between two groups, with bootstrap limits.
+
+    A gap of 0 means equal treatment.
 
     Attributes:
-        metric: One of ``METRICS``.
+        metric: One of ``FAIRNESS_METRICS``.
     """
 
     metric: str
@@ -227,12 +228,12 @@ def fairness_gaps(
     """Compute demographic parity, equal opportunity and equalised odds, with bootstrap intervals.
 
     If all classes are 0 or 1, a prediction of 1 is the favourable one. Otherwise, the gap is the
-    mean over one-vs-rest gaps. For each class, the gap of equalised odds is the larger of two
-    gaps: that of the true-positive rate and that of the false-positive rate.
+    mean over one-vs-rest gaps. For each class, the gap of equalised odds is the larger of the gaps
+    of the true-positive and of the false-positive rate.
 
     An absolute difference is never negative, so its expectation is above 0 even under equal
-    treatment. Resampling increases this bias, so a gap may lie below its own lower limit. Only
-    compare gaps that were computed on the same numbers of samples.
+    treatment. Resampling increases this bias, so a gap may be below its lower limit. Only compare
+    gaps that were computed from the same numbers of samples.
 
     Args:
         labels: True class of each sample.
@@ -243,9 +244,9 @@ def fairness_gaps(
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, there are fewer than two groups, ``resamples`` is below 1, or the
-            rates of no class can be compared. Comparing them needs, in every group, samples of
-            the class and samples of other classes.
+        BadInput: Lengths differ, there are fewer than two groups, ``resamples`` is below 1, or no
+            class can be compared. A class can be compared if every group has samples of this class
+            and samples of other classes.
         Unsupported: fairlearn is not installed.
 
     Source: IFCA-MIR, section 3.2, Eqs. (5)-(7); the value is fairlearn's.
@@ -254,37 +255,37 @@ def fairness_gaps(
         a group would have a gap. Here, equal opportunity and equalised odds omit such classes.
     """
     require_confidence(confidence)
-    tables = _tables(labels, predictions, group)
+    confusion = _confusion_matrices(labels, predictions, group)
     if resamples < 1:
         raise BadInput(f"an interval needs at least 1 resample, got {resamples}; 500 are usual")
-    comparable = _comparable(tables)
-    values = _by_fairlearn(tables, comparable)
-    drawn = gaps_of(_resampled(tables, resamples, rng))
+    comparable = _comparable_classes(confusion)
+    values = _gaps_by_fairlearn(confusion, comparable)
+    resampled = gaps_of(_resample(confusion, resamples, rng))
     return [
-        GroupGap(value, *_limits(gaps, (1 - confidence) / 2), metric)
-        for metric, value, gaps in zip(METRICS, values, drawn.T, strict=True)
+        GroupGap(value, *_percentile_limits(gaps, (1 - confidence) / 2), metric)
+        for metric, value, gaps in zip(FAIRNESS_METRICS, values, resampled.T, strict=True)
     ]
 
 
 def gaps_of(
-    tables: Float[ndarray, "draws groups classes classes"],
+    confusion: Float[ndarray, "draws groups classes classes"],
 ) -> Float[ndarray, "draws metrics"]:
     """Compute the three gaps from confusion matrices, for many draws at once.
 
     Args:
-        tables: For each group, the number of samples by true class and predicted class. If there
+        confusion: For each group, the number of samples by true class and predicted class. If there
             are two classes, only the second is compared. If there are more, all are compared.
 
     Returns:
-        Gaps in the order of ``METRICS``; NaN if no class can be compared.
+        Gaps in the order of ``FAIRNESS_METRICS``; NaN if no class can be compared.
     """
-    rates = _rates(tables)
+    rates = _rates(confusion)
     selection_gap, tpr_gap, fpr_gap = (np.ptp(rate, axis=-2) for rate in rates)
     odds = np.maximum(tpr_gap, fpr_gap)
     return np.stack([_finite_mean(gap) for gap in (selection_gap, tpr_gap, odds)], axis=-1)
 
 
-def _limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
+def _percentile_limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
     """Return the percentiles of the finite gaps, or the full range [0, 1] if no gap is finite."""
     finite = gaps[np.isfinite(gaps)]
     if not len(finite):
@@ -301,11 +302,11 @@ class _Rates(NamedTuple):
     false_positive: Float[ndarray, "draws groups compared"]
 
 
-def _rates(tables: Float[ndarray, "draws groups classes classes"]) -> _Rates:
-    size = tables.sum((-2, -1))[..., None]
-    actual, predicted = tables.sum(-1), tables.sum(-2)
-    hits = np.diagonal(tables, axis1=-2, axis2=-1)
-    if tables.shape[-1] == 2:
+def _rates(confusion: Float[ndarray, "draws groups classes classes"]) -> _Rates:
+    size = confusion.sum((-2, -1))[..., None]
+    actual, predicted = confusion.sum(-1), confusion.sum(-2)
+    hits = np.diagonal(confusion, axis1=-2, axis2=-1)
+    if confusion.shape[-1] == 2:
         actual, predicted, hits = actual[..., 1:], predicted[..., 1:], hits[..., 1:]
     with np.errstate(invalid="ignore"):
         return _Rates(predicted / size, hits / actual, (predicted - hits) / (size - actual))
@@ -318,7 +319,7 @@ def _finite_mean(gap: Float[ndarray, "draws compared"]) -> Float[ndarray, " draw
     return mean
 
 
-def _tables(
+def _confusion_matrices(
     labels: Int[ndarray, " samples"],
     predictions: Int[ndarray, " predicted"],
     group: Int[ndarray, " grouped"],
@@ -333,40 +334,41 @@ def _tables(
         raise BadInput(
             f"fairness gaps compare groups, got {len(groups)}; pass samples of at least 2 groups"
         )
-    both = np.concatenate([labels, predictions])
+    all_classes = np.concatenate([labels, predictions])
     # Binary classes have two columns even if one class never occurs.
-    classes = np.array([0, 1]) if np.isin(both, (0, 1)).all() else np.unique(both)
-    actual, predicted = (np.searchsorted(classes, column) for column in (labels, predictions))
-    tables = np.zeros((len(groups), len(classes), len(classes)))
-    np.add.at(tables, (group_index, actual, predicted), 1)
-    return tables
+    is_binary = np.isin(all_classes, (0, 1)).all()
+    classes = np.array([0, 1]) if is_binary else np.unique(all_classes)
+    actual, predicted = np.searchsorted(classes, labels), np.searchsorted(classes, predictions)
+    confusion = np.zeros((len(groups), len(classes), len(classes)))
+    np.add.at(confusion, (group_index, actual, predicted), 1)
+    return confusion
 
 
-class _Comparable(NamedTuple):
-    """Which classes have all rates in every group, for two metrics."""
+class _ComparableClasses(NamedTuple):
+    """Masks of the classes that have the required rates in every group, for two metrics."""
 
     equal_opportunity: Bool[ndarray, " compared"]
     equalised_odds: Bool[ndarray, " compared"]
 
 
-def _comparable(tables: Float[ndarray, "groups classes classes"]) -> _Comparable:
-    rates = _rates(tables[None])
+def _comparable_classes(confusion: Float[ndarray, "groups classes classes"]) -> _ComparableClasses:
+    rates = _rates(confusion[None])
     has_tpr = np.isfinite(rates.true_positive[0]).all(0)
-    comparable = _Comparable(has_tpr, has_tpr & np.isfinite(rates.false_positive[0]).all(0))
-    if not comparable.equalised_odds.any():
+    has_fpr = np.isfinite(rates.false_positive[0]).all(0)
+    if not (has_tpr & has_fpr).any():
         raise BadInput(
             "rates of a class can only be compared if every group has samples of this class and of "
             "other classes, which no class satisfies; pass more samples of each group"
         )
-    return comparable
+    return _ComparableClasses(has_tpr, has_tpr & has_fpr)
 
 
-def _by_fairlearn(
-    tables: Float[ndarray, "groups classes classes"], comparable: _Comparable
+def _gaps_by_fairlearn(
+    confusion: Float[ndarray, "groups classes classes"], comparable: _ComparableClasses
 ) -> tuple[float, float, float]:
-    """Compute the gaps with fairlearn from counts as sample weights.
+    """Compute the gaps with fairlearn, from one weighted row per cell of the confusion matrices.
 
-    One row per sample would take seconds.
+    With one row per sample, fairlearn would take seconds.
     """
     try:
         from fairlearn.metrics import (
@@ -382,9 +384,9 @@ def _by_fairlearn(
         ) from error
     # Axes of weights: compared class, group, whether the sample has this class, whether the model
     # predicts this class.
-    compared = range(1, 2) if tables.shape[-1] == 2 else range(tables.shape[-1])
-    weights = np.stack([_one_vs_rest(tables, index) for index in compared])
-    klass, group, actual, predicted = np.indices(weights.shape).reshape(4, -1)
+    compared = range(1, 2) if confusion.shape[-1] == 2 else range(confusion.shape[-1])
+    weights = np.stack([_one_vs_rest(confusion, index) for index in compared])
+    class_index, group, actual, predicted = np.indices(weights.shape).reshape(4, -1)
     metrics = {
         "selection": selection_rate,
         "true_positive": true_positive_rate,
@@ -395,7 +397,7 @@ def _by_fairlearn(
         y_true=actual,
         y_pred=predicted,
         sensitive_features=group,
-        control_features=klass,
+        control_features=class_index,
         sample_params={name: {"sample_weight": weights.ravel()} for name in metrics},
     )
     gaps = frame.difference()
@@ -408,39 +410,39 @@ def _by_fairlearn(
 
 
 def _one_vs_rest(
-    tables: Float[ndarray, "groups classes classes"], index: int
+    confusion: Float[ndarray, "groups classes classes"], index: int
 ) -> Float[ndarray, "groups 2 2"]:
     """Reduce the confusion matrices to one class (index 1) and all others together (index 0)."""
-    size, hits = tables.sum((1, 2)), tables[:, index, index]
-    actual, predicted = tables[:, index].sum(1), tables[:, :, index].sum(1)
+    size, hits = confusion.sum((1, 2)), confusion[:, index, index]
+    actual, predicted = confusion[:, index].sum(1), confusion[:, :, index].sum(1)
     neither = size - actual - predicted + hits
     cells = np.stack([neither, predicted - hits, actual - hits, hits], axis=-1)
-    return cells.reshape(len(tables), 2, 2)
+    return cells.reshape(len(confusion), 2, 2)
 
 
-def _resampled(
-    tables: Float[ndarray, "groups classes classes"], resamples: int, rng: np.random.Generator
+def _resample(
+    confusion: Float[ndarray, "groups classes classes"], resamples: int, rng: np.random.Generator
 ) -> Float[ndarray, "draws groups classes classes"]:
     """Draw bootstrap resamples of each group's samples, as confusion matrices."""
-    drawn = np.zeros((resamples, len(tables), tables[0].size))
-    for group, table in enumerate(tables.reshape(len(tables), -1)):
-        filled = np.flatnonzero(table)
-        total = int(table.sum())
-        drawn[:, group, filled] = rng.multinomial(total, table[filled] / total, size=resamples)
-    return drawn.reshape(resamples, *tables.shape)
+    resampled = np.zeros((resamples, len(confusion), confusion[0].size))
+    for group, counts in enumerate(confusion.reshape(len(confusion), -1)):
+        cells = np.flatnonzero(counts)
+        total = int(counts.sum())
+        resampled[:, group, cells] = rng.multinomial(total, counts[cells] / total, size=resamples)
+    return resampled.reshape(resamples, *confusion.shape)
 
 
 class Violations(NamedTuple):
-    """Number of clients whose model has a membership risk above their threshold.
+    """Number of clients whose model has a membership risk above the client's threshold.
 
     Attributes:
-        above: Number of clients whose model has a measured risk above the client's threshold.
-        sure: Number of clients for which the risk's lower confidence limit is also above it.
+        above: Number of clients with a measured risk above the threshold.
+        significant: Number of clients for which the risk's lower confidence limit is also above it.
         clients: Number of all clients.
     """
 
     above: int
-    sure: int
+    significant: int
     clients: int
 
 
@@ -458,36 +460,36 @@ def violations(
         risks: Membership risk of each client's model, in [0, 1]; NaN for a risk that was not
             measured, which is not a violation.
         thresholds: The highest risk that each client accepts, in [0, 1].
-        lows: Lower confidence limits of the risks. If None, ``sure`` is 0.
+        lows: Lower confidence limits of the risks. If None, ``significant`` is 0.
 
     Raises:
         BadInput: Lengths differ, or there is no client.
 
     Source: IFCA-MIR, section 5.2.2.
     """
-    lengths = {len(risks), len(thresholds), len(risks if lows is None else lows)}
-    if len(lengths) > 1 or not len(risks):
+    if not len(risks) or len(thresholds) != len(risks):
         raise BadInput(
             f"every client needs a risk and a threshold, got {len(risks)} risks and "
             f"{len(thresholds)} thresholds"
-            + ("" if lows is None else f" and {len(lows)} lower limits")
         )
+    if lows is not None and len(lows) != len(risks):
+        raise BadInput(f"every risk needs a lower limit, got {len(lows)} for {len(risks)} risks")
     above = risks > thresholds
-    sure = 0 if lows is None else int((above & (lows > thresholds)).sum())
-    return Violations(int(above.sum()), sure, len(risks))
+    significant = 0 if lows is None else int((above & (lows > thresholds)).sum())
+    return Violations(int(above.sum()), significant, len(risks))
 
 
 class ModelRisk(NamedTuple):
-    """Sample sizes that a model's risk was measured on, and the risks that its clients accept.
+    """Numbers of samples behind a model's risk, and the risks that its clients accept.
 
     Attributes:
         members: Number of audited members, at least 1.
-        others: Number of audited non-members, at least 1.
+        nonmembers: Number of audited non-members, at least 1.
         thresholds: The highest risk that each client of the model accepts.
     """
 
     members: int
-    others: int
+    nonmembers: int
     thresholds: Sequence[float]
 
 
@@ -496,23 +498,23 @@ def violations_by_chance(
 ) -> float:
     """Compute the expected number of violations if every true risk is at chance level (one half).
 
-    A measured risk is a balanced accuracy and has sampling error. A client that accepts only
-    slightly more than one half can then be in violation by noise alone. The simulated attack calls
-    each sample a member with probability one half, which gives the largest variance.
+    A measured risk is a balanced accuracy and has sampling error. If a client accepts only slightly
+    more than one half, noise alone can cause a violation. The simulated attack calls each sample a
+    member with probability one half, which gives the largest variance.
 
     Raises:
-        BadInput: A model without samples on one side.
+        BadInput: A model has no audited members or no audited non-members.
     """
     total = 0.0
-    for members, others, thresholds in models:
-        if members < 1 or others < 1:
+    for members, nonmembers, thresholds in models:
+        if members < 1 or nonmembers < 1:
             raise BadInput(
                 "the noise floor of violations needs models measured on members and non-members, "
-                f"got {members} and {others}; leave out models whose risk was not measured"
+                f"got {members} and {nonmembers}; leave out models whose risk was not measured"
             )
         tpr = rng.binomial(members, 0.5, draws) / members
-        tnr = rng.binomial(others, 0.5, draws) / others
+        tnr = rng.binomial(nonmembers, 0.5, draws) / nonmembers
         risks = np.sort((tpr + tnr) / 2)
-        below = np.searchsorted(risks, np.asarray(thresholds, dtype=np.float64), side="right")
-        total += float((draws - below).sum()) / draws
+        not_above = np.searchsorted(risks, np.asarray(thresholds, dtype=np.float64), side="right")
+        total += float((draws - not_above).sum()) / draws
     return total

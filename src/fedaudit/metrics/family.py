@@ -1,4 +1,7 @@
-"""P-values of metrics against chance level, combined over runs and corrected for multiple tests."""
+"""P-values of metrics against chance level, combined over runs and corrected for multiple tests.
+
+The second half of the module computes tests and limits for scores that are nearly all equal.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import ConfidenceLimits, upper_limit
-from fedaudit.metrics.roc import SplitScores, sides
+from fedaudit.metrics.roc import SplitScores, split_scores
 
 
 class Holm(NamedTuple):
@@ -33,7 +36,7 @@ class Holm(NamedTuple):
 
 
 def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
-    """Compute the one-sided p-value of "members do not score higher", the Mann-Whitney test.
+    """Compute the one-sided p-value of the Mann-Whitney test for "members score higher".
 
     With few samples and no ties, the test is exact. Otherwise it uses a normal approximation with
     the tie correction. If few scores differ from the most frequent one, the tail of the normal
@@ -48,14 +51,14 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
         The p-value, in [0, 1]; 1 if all scores are equal.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> import fedaudit as fa
         >>> round(fa.metrics.above_chance([0.9, 0.8, 0.7, 0.2], [True, True, True, False]), 3)
         0.25
     """
-    members, nonmembers = sides(scores, is_member)
+    members, nonmembers = split_scores(scores, is_member)
     if members.min() == members.max() == nonmembers.min() == nonmembers.max():
         return 1.0
     counted = counted_above_chance([SplitScores(members, nonmembers)])
@@ -67,10 +70,10 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
 def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmembers: int) -> float:
     """Compute the one-sided p-value of a true-positive rate at a number of allowed false positives.
 
-    Under the null hypothesis every order of all samples is equally likely. At least
+    Under the null hypothesis, every order of all samples is equally likely. At least
     ``true_positives`` members are flagged if and only if at most ``allowed`` of the
-    ``true_positives + allowed`` highest scores belong to non-members. Without ties the p-value is
-    exact; with ties it is conservative.
+    ``true_positives + allowed`` highest scores belong to non-members. Without ties, the p-value is
+    exact; with ties, it is conservative.
 
     Args:
         true_positives: Number of members flagged.
@@ -88,14 +91,14 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
     """
     if not (0 <= true_positives <= members and 0 <= allowed <= nonmembers):
         raise BadInput(
-            f"{true_positives} of {members} members and {allowed} of {nonmembers} non-members "
-            "flagged: a count lies between 0 and its total"
+            "numbers of flagged samples must be between 0 and their totals, got "
+            f"{true_positives} of {members} members and {allowed} of {nonmembers} non-members"
         )
     highest = true_positives + allowed
     return float(sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, highest))
 
 
-def combined(p_values: Sequence[float]) -> float:
+def fisher_p_value(p_values: Sequence[float]) -> float:
     """Combine the p-values of the same test in several independent runs into one.
 
     Args:
@@ -109,7 +112,7 @@ def combined(p_values: Sequence[float]) -> float:
 
     Examples:
         >>> import fedaudit as fa
-        >>> round(fa.metrics.combined([0.04, 0.10, 0.20]), 3)
+        >>> round(fa.metrics.fisher_p_value([0.04, 0.10, 0.20]), 3)
         0.027
 
     Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1.
@@ -127,8 +130,8 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
     """Control the probability of any false positive in a family of tests with any dependence.
 
     The family should contain every test from which a reader could pick the most significant one:
-    all attacks, kinds of non-members, target clients, rounds and defenses. Without the correction,
-    eight attacks on ten clients show "leakage" almost always.
+    all attacks, contrasts, target clients, rounds and defenses. Without the correction, eight
+    attacks on ten clients almost always show a significant result.
 
     Args:
         p_values: One p-value per test, in any order; None for a test that was not computed.
@@ -161,33 +164,32 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
     )
 
 
-# A side is either the members or the non-members. An other score is a score that differs from the
-# most frequent one.
+# Below, a group is either the members or the non-members. The mode is the most frequent score. A
+# differing score is a score other than the mode.
 
-FEWEST_OTHERS = 8
-"""Number of other scores that a side needs for DeLong's variance. With five other scores among 100,
-DeLong's lower limit is above the true AUC in 4 % of audits instead of 2.5 %."""
+FEWEST_DIFFERING = 8
+"""Number of differing scores that a group needs for DeLong's variance. With five differing scores
+among 100, DeLong's lower limit is above the true AUC in 4 % of audits instead of 2.5 %."""
 _FEWEST_EXPECTED = 20.0
-"""Expected number of other scores on the smaller side below which a test counts scores instead of
-ranking them. With 100 against 1,000 samples, the normal approximation of a tail of 1e-4 is too thin
-by a factor of four at 10 other scores, and of seven at 5."""
-_UNEVEN = 3
-"""Ratio of all samples to the smaller side above which the null distribution is skewed."""
+"""Expected number of differing scores in the smaller group below which a test counts scores instead
+of ranking them. With 100 against 1,000 samples, the normal approximation of a tail of 1e-4 is too
+thin by a factor of four at 10 differing scores, and of seven at 5."""
+_SKEWED_RATIO = 3
+"""Ratio of all samples to the smaller group above which the null distribution is skewed."""
 FEW_DIFFER = "few scores differ"
-"""Name of the method for limits if a side has few other scores. The confidence is appended."""
+"""Name of the method for limits if a group has few differing scores, followed by the confidence."""
 
 
-class Side(NamedTuple):
+class GroupContributions(NamedTuple):
     """Contributions of the members, or of the non-members, to the AUC.
 
-    The AUC is a weighted sum of placements. A sample's placement is the fraction of pairs with
-    samples of the other side that are ordered correctly. The reference is the contribution of a
-    sample with the most frequent score. Contributions are measured relative to it, so nearly all of
-    them are 0. A unit is a sample or a person.
+    The AUC is a weighted sum of placements. A sample's placement is the fraction of its pairs with
+    samples of the other group that are ordered correctly. Contributions are measured relative to
+    that of a sample at the mode, so nearly all of them are 0. A unit is a sample or a person.
 
     Attributes:
-        deficit: Amount by which each unit's contribution is below the reference, at least 0.
-        surplus: Amount by which each unit's contribution is above the reference, at least 0.
+        deficit: Amount by which each unit's contribution is below that of the mode, at least 0.
+        surplus: Amount by which each unit's contribution is above that of the mode, at least 0.
         largest_deficit: Largest possible deficit of a unit.
         largest_surplus: Largest possible surplus of a unit.
     """
@@ -197,8 +199,8 @@ class Side(NamedTuple):
     largest_deficit: float
     largest_surplus: float
 
-    def reach(self, confidence: float) -> ConfidenceLimits:
-        """Return how far below and above the AUC its limits are due to this side."""
+    def limit_distances(self, confidence: float) -> ConfidenceLimits:
+        """Return the distances from the AUC to its limits if only this group were random."""
         deficit, surplus = float(self.deficit.sum()), float(self.surplus.sum())
         deficit_limit = _bound_on_sum(self.deficit, self.largest_deficit, confidence)
         surplus_limit = _bound_on_sum(self.surplus, self.largest_surplus, confidence)
@@ -207,10 +209,10 @@ class Side(NamedTuple):
         )
 
 
-def is_rare(at_mode: Bool[np.ndarray, " units"]) -> bool:
-    """Return True if fewer than eight units, and fewer than half of them, have other scores."""
-    others = len(at_mode) - int(at_mode.sum())
-    return others < FEWEST_OTHERS and 2 * others < len(at_mode)
+def has_few_differing(at_mode: Bool[np.ndarray, " units"]) -> bool:
+    """Return whether fewer than eight units, and fewer than half of all, have differing scores."""
+    differing = len(at_mode) - int(at_mode.sum())
+    return differing < FEWEST_DIFFERING and 2 * differing < len(at_mode)
 
 
 def most_frequent(scores: Float[np.ndarray, " samples"]) -> float:
@@ -220,18 +222,18 @@ def most_frequent(scores: Float[np.ndarray, " samples"]) -> float:
     return float(middle) if 2 * int((scores == middle).sum()) > len(scores) else np.nan
 
 
-def side_of(
+def contributions_of(
     weights: Float[np.ndarray, " samples"],
     placements: Float[np.ndarray, " samples"],
     at_mode: Float[np.ndarray, " samples"],
     unit: np.ndarray | None = None,
-) -> Side:
-    """Compute the contributions of one side to the AUC.
+) -> GroupContributions:
+    """Compute the contributions of one group to the AUC.
 
     Args:
         weights: The weight of each sample in the AUC. Weights add up to 1.
-        placements: The placement of each sample, see :class:`Side`.
-        at_mode: The placement of a sample with the most frequent score of the same stratum.
+        placements: The placement of each sample, see :class:`GroupContributions`.
+        at_mode: The placement that each sample would have at the mode of its stratum.
         unit: Number of each sample's person; None if samples are independent.
     """
     deficit = weights * np.maximum(at_mode - placements, 0.0)
@@ -240,34 +242,34 @@ def side_of(
     if unit is not None:
         _, unit = np.unique(unit, return_inverse=True)
         deficit, surplus, largest_deficit, largest_surplus = (
-            np.bincount(unit, part) for part in (deficit, surplus, largest_deficit, largest_surplus)
+            np.bincount(unit, amounts)
+            for amounts in (deficit, surplus, largest_deficit, largest_surplus)
         )
-    return Side(deficit, surplus, float(largest_deficit.max()), float(largest_surplus.max()))
+    return GroupContributions(
+        deficit, surplus, float(largest_deficit.max()), float(largest_surplus.max())
+    )
 
 
-def normal_reach(variance: float, quantile: float) -> ConfidenceLimits:
-    """Return the half-width of a normal interval, for both sides of the estimate."""
-    reach = quantile * math.sqrt(variance)
-    return ConfidenceLimits(reach, reach)
+def normal_distances(variance: float, quantile: float) -> ConfidenceLimits:
+    """Return the distances from an estimate to the limits of its normal interval."""
+    half_width = quantile * math.sqrt(variance)
+    return ConfidenceLimits(half_width, half_width)
 
 
-def limits_of_sides(
-    value: float,
-    reaches: Sequence[ConfidenceLimits],
-    *,
-    independent: bool = True,
+def limits_from_distances(
+    value: float, distances: Sequence[ConfidenceLimits], *, independent: bool = True
 ) -> ConfidenceLimits:
     """Return the limits of an AUC from the distances that members and non-members contribute.
 
     Args:
         value: The AUC.
-        reaches: Distances below and above the AUC, for members and for non-members.
+        distances: Distances below and above the AUC, for members and for non-members.
         independent: False if one person may have both members and non-members.
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
     """
     combine = np.linalg.norm if independent else np.sum
-    below, above = (float(combine(side)) for side in zip(*reaches, strict=True))
+    below, above = (float(combine(groups)) for groups in zip(*distances, strict=True))
     return ConfidenceLimits(max(0.0, value - below), min(1.0, value + above))
 
 
@@ -289,44 +291,45 @@ def _bound_on_sum(amounts: Float[np.ndarray, " units"], largest: float, confiden
 def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
     """Test whether members score above the most frequent score more often than non-members.
 
-    Under the null hypothesis every division of a stratum's samples into members and non-members is
-    equally likely. The number of members above the stratum's most frequent score is then
-    hypergeometric, and so is the number of members below it. The choice between this test and the
-    rank test depends on the pooled scores, never on membership.
+    Under the null hypothesis, every division of a stratum's samples into members and non-members is
+    equally likely. The number of members above the stratum's mode is then hypergeometric, and so is
+    the number of members below it. The choice between this test and the rank test depends on the
+    pooled scores, never on membership.
 
     Args:
         parts: Scores of members and non-members, one pair per stratum.
 
     Returns:
-        The exact one-sided p-value. It is 1 if no score differs from the most frequent one of its
-        stratum. None if the rank test should be used instead: the smaller side has at least a third
-        of all samples, or at least twenty other scores are expected on it.
+        The exact one-sided p-value. It is 1 if no score differs from the mode of its stratum. None
+        if the rank test should be used instead, because the smaller group has at least a third of
+        all samples, or because at least twenty differing scores are expected in it.
 
     Source: Fisher, Statistical Methods for Research Workers, 1934, section 21.02.
     """
-    smaller = min(sum(map(len, side)) for side in zip(*parts, strict=True))
-    if _UNEVEN * smaller >= sum(len(side) for part in parts for side in part):
+    n_members = [len(part.members) for part in parts]
+    n_nonmembers = [len(part.nonmembers) for part in parts]
+    smaller = min(sum(n_members), sum(n_nonmembers))
+    if _SKEWED_RATIO * smaller >= sum(n_members) + sum(n_nonmembers):
         return None
     pooled = [np.concatenate(part) for part in parts]
     modes = [most_frequent(scores) for scores in pooled]
     if any(np.isnan(mode) for mode in modes):
         return None
-    sizes = [(len(part.members), len(part.nonmembers)) for part in parts]
-    others = [int((scores != mode).sum()) for scores, mode in zip(pooled, modes, strict=True)]
+    differing = [int((scores != mode).sum()) for scores, mode in zip(pooled, modes, strict=True)]
     expected = [
-        sum(size[side] * count / sum(size) for size, count in zip(sizes, others, strict=True))
-        for side in (0, 1)
+        sum(
+            size * count / len(scores)
+            for size, count, scores in zip(sizes, differing, pooled, strict=True)
+        )
+        for sizes in (n_members, n_nonmembers)
     ]
     if min(expected) >= _FEWEST_EXPECTED:
         return None
     # If members score higher, they are above the mode more often, or below it less often.
-    above, below = (
-        [compare(scores, mode) for scores, mode in zip(pooled, modes, strict=True)]
-        for compare in (np.greater, np.less)
-    )
-    members = [size[0] for size in sizes]
+    above = [scores > mode for scores, mode in zip(pooled, modes, strict=True)]
+    below = [scores < mode for scores, mode in zip(pooled, modes, strict=True)]
     p_values = [
-        _tail_probability(marked, members, upper=upper)
+        _tail_probability(marked, n_members, upper=upper)
         for marked, upper in ((above, True), (below, False))
         if any(flags.any() for flags in marked)
     ]

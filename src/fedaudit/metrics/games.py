@@ -21,7 +21,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import IntervalEstimate, Limits, percent, require_confidence
-from fedaudit.metrics.rate_limits import Proportion, share
+from fedaudit.metrics.rate_limits import Proportion, proportion
 
 _MOST_ROUNDS = 10**9
 
@@ -304,8 +304,8 @@ def game_success(
     require_confidence(confidence)
     counts = Counts(true_positives, with_target, without_target - true_negatives, without_target)
     return GameSuccess(
-        tpr=share(true_positives, with_target, confidence=confidence),
-        tnr=share(true_negatives, without_target, confidence=confidence),
+        tpr=proportion(true_positives, with_target, confidence=confidence),
+        tnr=proportion(true_negatives, without_target, confidence=confidence),
         adv=counted_balanced_accuracy(
             true_positives, with_target, true_negatives, without_target, confidence=confidence
         ),
@@ -402,8 +402,8 @@ def certify(
     if batch < 1:
         raise BadInput(f"a batch has at least one record, got {batch}")
     each = 1 - (1 - confidence) / 2
-    target = share(fired_for_target, copies, confidence=each)
-    others = share(fired_for_others, records, confidence=each)
+    target = proportion(fired_for_target, copies, confidence=each)
+    others = proportion(fired_for_others, records, confidence=each)
     # As a function of f, success falls to a minimum and rises again, because false alarms in a
     # batch with the target are correct answers.
     minimum = 1 - (1 - target.low) * (batch - 1) / batch

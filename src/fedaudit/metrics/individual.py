@@ -13,7 +13,7 @@ from fedaudit.metrics.intervals import (
     require_confidence,
     upper_limit,
 )
-from fedaudit.metrics.roc import as_scores, sides
+from fedaudit.metrics.roc import as_scores, split_scores
 
 
 class IndividualTest(NamedTuple):
@@ -184,7 +184,7 @@ def membership_chance(
     require_confidence(confidence)
     if not 0 < prior < 1:
         raise BadInput(f"the prior is a probability between 0 and 1, such as 0.5, got {prior}")
-    members, nonmembers = sides(scores, is_member)
+    members, nonmembers = split_scores(scores, is_member)
     (unit_score,) = as_scores([score])
     true_positives, false_positives = (
         int((side >= unit_score).sum()) for side in (members, nonmembers)

@@ -3,7 +3,7 @@
 A mean over runs can answer two questions. *These runs*: how much did these trained models leak?
 For this question, only the samples in each run are random. *Further runs*: what is the mean over
 all possible seeds? For this question, the runs are a random sample too, so few runs give wide
-limits. The limits are for the mean; they do not predict the result of another run.
+limits. All limits are for a mean; they do not predict the result of another run.
 """
 
 import math
@@ -26,10 +26,10 @@ FEWEST_RUNS = 5
 """Fewest runs for limits over further runs. Fewer runs would give limits that are too wide to show
 any leak."""
 
-_ROUNDING = 1e-12
+_LARGEST_ROUNDING_ERROR = 1e-12
 """Values whose range is at most this large are treated as equal."""
-_STEPS = 48
-"""Number of grid points for -log p-values in :func:`held_together`."""
+_GRID_POINTS = 48
+"""Number of grid points for -log p-values in :func:`limits_by_p_values`."""
 _LEAST_ERROR = 1e-12
 """Smallest one-sided error at which a run's limits are computed."""
 
@@ -69,7 +69,7 @@ class SeedMean(IntervalEstimate[float | None]):
 
     Examples:
         >>> import fedaudit as fa
-        >>> round(fa.metrics.over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62]).value, 3)
+        >>> round(fa.metrics.student_t_over_seeds([0.61, 0.63, 0.60, 0.64, 0.62]).value, 3)
         0.62
     """
 
@@ -90,7 +90,7 @@ def require_confidence(confidence: float) -> None:
 def lower_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
     """Compute the one-sided lower confidence limit of a proportion.
 
-    The true proportion lies below it with probability at most 1 - confidence.
+    The true proportion is below the limit with probability at most 1 - confidence.
 
     Args:
         count: Number of successes in ``total`` trials; may be fractional, since ties count half.
@@ -108,7 +108,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
     Source: Clopper and Pearson, The use of confidence or fiducial limits, 1934.
     """
     require_confidence(confidence)
-    _require_count(count, total)
+    _raise_if_invalid_count(count, total)
     if count == 0:
         return 0.0
     return float(sp.special.betaincinv(count, total - count + 1, 1 - confidence))
@@ -131,7 +131,7 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
         >>> limits.low.round(3).tolist(), limits.high.round(3).tolist()
         ([0.555], [0.997])
     """
-    _require_count(count, total)
+    _raise_if_invalid_count(count, total)
 
     def limits_at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         low, high = np.zeros(len(errors)), np.ones(len(errors))
@@ -147,8 +147,8 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
     """Compute the one-sided upper confidence limit of a proportion.
 
-    The true proportion lies above it with probability at most 1 - confidence. Arguments, errors and
-    source are those of :func:`lower_limit`.
+    The true proportion is above the limit with probability at most 1 - confidence. Arguments,
+    errors and source are those of :func:`lower_limit`.
 
     Examples:
         >>> import fedaudit as fa
@@ -156,7 +156,7 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
         0.394
     """
     require_confidence(confidence)
-    _require_count(count, total)
+    _raise_if_invalid_count(count, total)
     if count == total:
         return 1.0
     return float(sp.special.betaincinv(count + 1, total - count, confidence))
@@ -165,7 +165,7 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
 def clopper_pearson(
     count: float | int, total: float | int, *, confidence: float = 0.95
 ) -> ConfidenceLimits:
-    """Compute the exact two-sided interval of a proportion, with half of the error on each side.
+    """Compute the exact two-sided interval of a proportion; each limit has half of the error.
 
     Args:
         count: Number of successes in ``total`` trials.
@@ -184,19 +184,18 @@ def clopper_pearson(
     Source: Clopper and Pearson, The use of confidence or fiducial limits, 1934.
     """
     require_confidence(confidence)
-    side = 1 - (1 - confidence) / 2
-    return ConfidenceLimits(
-        lower_limit(count, total, confidence=side), upper_limit(count, total, confidence=side)
-    )
+    one_sided = 1 - (1 - confidence) / 2
+    low = lower_limit(count, total, confidence=one_sided)
+    return ConfidenceLimits(low, upper_limit(count, total, confidence=one_sided))
 
 
-def summed(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
+def limits_if_independent(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
     """Compute limits of the mean over independent runs by summing squared errors.
 
     The distance of each run's estimate from its limit is treated as a multiple of the standard
-    error on that side, and the squares are summed. This is valid for unbiased estimates, whose
-    errors cancel between runs. For other estimates, use :func:`held_together`. The limits of a
-    single run are returned unchanged.
+    error, separately for lower and upper limits. This is valid for unbiased estimates, whose errors
+    cancel between runs. For other estimates, use :func:`limits_by_p_values`. The limits of a single
+    run are returned unchanged.
 
     Args:
         runs: The estimate of each run, all with limits at the same confidence; at least one.
@@ -205,22 +204,22 @@ def summed(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
         BadInput: No runs.
 
     Examples:
-        >>> from fedaudit.metrics import Limited, summed
-        >>> low, high = summed([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
+        >>> from fedaudit.metrics import Limited, limits_if_independent
+        >>> low, high = limits_if_independent([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
         >>> round(low, 3), round(high, 3)
         (0.579, 0.721)
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4),
         for a mean instead of a difference.
     """
-    _require_some(len(runs))
+    _raise_if_no_runs(len(runs))
     value = fmean(run.value for run in runs)
     below = math.hypot(*(run.value - run.low for run in runs)) / len(runs)
     above = math.hypot(*(run.high - run.value for run in runs)) / len(runs)
     return ConfidenceLimits(value - below, value + above)
 
 
-def averaged(parts: Sequence[Limited[float]]) -> ConfidenceLimits:
+def limits_if_dependent(estimates: Sequence[Limited[float]]) -> ConfidenceLimits:
     """Compute limits of the mean of estimates that may depend on each other in any way.
 
     The standard error of a mean is at most the mean of the standard errors. The means of the lower
@@ -228,22 +227,25 @@ def averaged(parts: Sequence[Limited[float]]) -> ConfidenceLimits:
     function for clients or attacks of one run, or for accuracies on one set of test samples.
 
     Args:
-        parts: The estimates, all with limits at the same confidence; at least one.
+        estimates: The estimates, all with limits at the same confidence; at least one.
 
     Raises:
         BadInput: No estimates.
 
     Examples:
-        >>> from fedaudit.metrics import Limited, averaged
-        >>> low, high = averaged([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
+        >>> from fedaudit.metrics import Limited, limits_if_dependent
+        >>> low, high = limits_if_dependent([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
         >>> round(low, 3), round(high, 3)
         (0.55, 0.75)
     """
-    _require_some(len(parts))
-    return ConfidenceLimits(fmean(part.low for part in parts), fmean(part.high for part in parts))
+    _raise_if_no_runs(len(estimates))
+    return ConfidenceLimits(
+        fmean(estimate.low for estimate in estimates),
+        fmean(estimate.high for estimate in estimates),
+    )
 
 
-def held_together(
+def limits_by_p_values(
     runs: Sequence[LimitsAt],
     *,
     confidence: float = 0.95,
@@ -252,10 +254,11 @@ def held_together(
     """Combine limits of independent runs into limits of the mean over these runs.
 
     A run's limits at all error probabilities define a p-value for each candidate value: the error
-    at which the limit equals this value. Two tests combine the runs' p-values: their product, as
-    in Fisher's method, and their minimum. The lower (upper) limit is the smallest (largest) mean of
-    candidate values that neither test rejects. It is valid if the limits of each run are valid,
-    even if these are skewed or conservative. The limits of a single run are returned unchanged.
+    at which the limit equals this value. Two tests combine the runs' p-values. One uses their
+    product, as in Fisher's method; the other uses their minimum. The lower (upper) limit is the
+    smallest (largest) mean of candidate values that neither test rejects. It is valid if the limits
+    of each run are valid, even if these are skewed or conservative. The limits of a single run are
+    returned unchanged.
 
     Args:
         runs: For each run, a function that returns the limits at any errors; at least one run.
@@ -266,27 +269,27 @@ def held_together(
         BadInput: No runs, or a confidence out of range.
 
     Examples:
-        >>> from fedaudit.metrics import counted_limits, held_together
-        >>> low, high = held_together([counted_limits(30, 100), counted_limits(40, 100)])
+        >>> from fedaudit.metrics import counted_limits, limits_by_p_values
+        >>> low, high = limits_by_p_values([counted_limits(30, 100), counted_limits(40, 100)])
         >>> round(low, 3), round(high, 3)
         (0.274, 0.433)
 
     Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1, inverted.
     """
     require_confidence(confidence)
-    _require_some(len(runs))
-    side = (1 - confidence) / 2
+    _raise_if_no_runs(len(runs))
+    one_sided_error = (1 - confidence) / 2
     if len(runs) == 1:
-        limits = runs[0](np.array([side]))
+        limits = runs[0](np.array([one_sided_error]))
         return ConfidenceLimits(float(limits.low[0]), float(limits.high[0]))
-    budget = _critical_values(len(runs), side)
+    critical = _critical_values(len(runs), one_sided_error)
     # Each run's -log p-value is rounded up to the next grid point, which can only widen the limits.
-    steps = budget.total / _STEPS * np.arange(1, _STEPS + 1)
-    errors = np.exp(-np.minimum(steps, budget.single))
-    computed = errors[errors >= _LEAST_ERROR]
-    by_run = [limits_at(computed) for limits_at in runs]
-    # At smaller errors the limit is the end of the range of possible values.
-    padding = np.ones(len(errors) - len(computed))
+    grid = critical.total / _GRID_POINTS * np.arange(1, _GRID_POINTS + 1)
+    errors = np.exp(-np.minimum(grid, critical.single))
+    large_errors = errors[errors >= _LEAST_ERROR]
+    by_run = [limits_at(large_errors) for limits_at in runs]
+    # At smaller errors, the limit is the end of the range of possible values.
+    padding = np.ones(len(errors) - len(large_errors))
     lows = [np.concatenate([limits.low, within[0] * padding]) for limits in by_run]
     highs = [-np.concatenate([limits.high, within[1] * padding]) for limits in by_run]
     return ConfidenceLimits(_least_sum(lows) / len(runs), -_least_sum(highs) / len(runs))
@@ -309,8 +312,8 @@ def _critical_values(runs: int, error: float) -> _CriticalValues:
     """Return critical values that -log p-values of independent runs exceed with this probability.
 
     Under the null hypothesis, each -log p-value is at most exponentially distributed. Half of the
-    error is spent on single values. Without a bound on single values, one run with an uninformative
-    limit, such as a threshold that was set on few samples, could use up the whole sum.
+    error probability is spent on single values. Without a critical value for these, one run with an
+    uninformative limit could determine the sum alone. An example is a run with few samples.
     """
     single = -math.log(error / 2 / runs)
 
@@ -330,12 +333,15 @@ def _critical_values(runs: int, error: float) -> _CriticalValues:
     low, high = single, runs * single
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if excess_error(middle) > 0 else (low, middle)
+        if excess_error(middle) > 0:
+            low = middle
+        else:
+            high = middle
     return _CriticalValues(high, single)
 
 
 def _least_sum(limits_by_run: Sequence[np.ndarray]) -> float:
-    """Return the least sum of one limit per run whose grid indices add up to at most the last one.
+    """Select one limit per run with the least sum, where grid indices add up to at most the last.
 
     The limits of a run descend: a later index means a smaller error and thus a wider limit. The
     sum is minimised by dynamic programming, one run at a time.
@@ -346,7 +352,7 @@ def _least_sum(limits_by_run: Sequence[np.ndarray]) -> float:
     return float(best[-1])
 
 
-def over_further_runs(
+def student_t_over_seeds(
     values: Sequence[float],
     *,
     confidence: float = 0.95,
@@ -354,7 +360,7 @@ def over_further_runs(
 ) -> SeedMean:
     """Compute the mean over runs, with Student's t interval of the mean over all possible seeds.
 
-    Samples of one run are scored with the same model. The independent units are therefore runs.
+    The independent units are runs, because all samples of one run are scored with the same model.
 
     Args:
         values: The metric's value in each run, at least five values.
@@ -366,14 +372,14 @@ def over_further_runs(
 
     Examples:
         >>> import fedaudit as fa
-        >>> mean = fa.metrics.over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62])
+        >>> mean = fa.metrics.student_t_over_seeds([0.61, 0.63, 0.60, 0.64, 0.62])
         >>> round(mean.value, 3), round(mean.low, 3), round(mean.high, 3)
         (0.62, 0.6, 0.64)
     """
     if len(values) < FEWEST_RUNS:
         raise BadInput(
-            f"{too_few_runs(len(values))}; run more seeds, or use limits for these runs (summed or "
-            "held_together)"
+            f"{too_few_runs(len(values))}; run more seeds, or use limits for these runs "
+            "(limits_if_independent or limits_by_p_values)"
         )
     return mean_of_units(values, units="seeds", confidence=confidence, within=within)
 
@@ -403,13 +409,15 @@ def mean_of_units(
     """
     require_confidence(confidence)
     array = _as_units(values, least=2, units=units, remedy="report the interval of the single one")
-    center, error = float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array)))
-    if np.ptp(array) <= _ROUNDING:
-        return SeedMean(center, None, None, f"no spread over {len(array)} {units}", len(array))
-    reach = float(sp.special.stdtrit(len(array) - 1, 1 - (1 - confidence) / 2)) * error
+    mean = float(array.mean())
+    if np.ptp(array) <= _LARGEST_ROUNDING_ERROR:
+        return SeedMean(mean, None, None, f"no spread over {len(array)} {units}", len(array))
+    standard_error = float(array.std(ddof=1) / np.sqrt(len(array)))
+    quantile = float(sp.special.stdtrit(len(array) - 1, 1 - (1 - confidence) / 2))
+    half_width = quantile * standard_error
     method = f"Student t over {len(array)} {units} {percent(confidence)}"
-    low, high = max(within[0], center - reach), min(within[1], center + reach)
-    return SeedMean(center, low, high, method, len(array))
+    low, high = max(within[0], mean - half_width), min(within[1], mean + half_width)
+    return SeedMean(mean, low, high, method, len(array))
 
 
 def bootstrap_over_seeds(
@@ -419,11 +427,11 @@ def bootstrap_over_seeds(
     confidence: float = 0.95,
     resamples: int = 10_000,
 ) -> SeedMean:
-    """Compute the mean over runs with a percentile bootstrap that draws whole runs.
+    """Compute the mean over runs with a percentile bootstrap that resamples runs.
 
-    Use it for metrics that are too skewed for Student's t, such as a rate near 0. With few runs the
-    percentiles are far too narrow, so at least ten runs are required; with fewer runs, use
-    ``over_further_runs``.
+    Use this function for metrics that are too skewed for Student's t, such as a rate near 0. It
+    requires at least ten runs, because percentiles over fewer runs are far too narrow. With fewer
+    runs, use :func:`student_t_over_seeds`.
 
     Args:
         values: The metric's value in each run, at least ten values.
@@ -443,14 +451,14 @@ def bootstrap_over_seeds(
         (0.02, True)
     """
     require_confidence(confidence)
-    runs = _as_units(values, least=10, units="seeds", remedy="use over_further_runs")
-    center = float(runs.mean())
+    runs = _as_units(values, least=10, units="seeds", remedy="use student_t_over_seeds")
+    mean = float(runs.mean())
     if np.ptp(runs) == 0:
-        return SeedMean(center, None, None, f"no spread over {len(runs)} seeds", len(runs))
+        return SeedMean(mean, None, None, f"no spread over {len(runs)} seeds", len(runs))
     means = rng.choice(runs, size=(resamples, len(runs))).mean(axis=1)
     low, high = np.quantile(means, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
     method = f"bootstrap over {len(runs)} seeds {percent(confidence)}"
-    return SeedMean(center, float(low), float(high), method, len(runs))
+    return SeedMean(mean, float(low), float(high), method, len(runs))
 
 
 def _as_units(values: Sequence[float], *, least: int, units: str, remedy: str) -> np.ndarray:
@@ -468,12 +476,12 @@ def _as_units(values: Sequence[float], *, least: int, units: str, remedy: str) -
     return array
 
 
-def _require_some(runs: int) -> None:
+def _raise_if_no_runs(runs: int) -> None:
     if runs < 1:
         raise BadInput("limits of a mean need the estimate of at least one run, got none")
 
 
-def _require_count(count: float | int, total: float | int) -> None:
+def _raise_if_invalid_count(count: float | int, total: float | int) -> None:
     if total <= 0 or not 0 <= count <= total:
         raise BadInput(
             f"a proportion needs 0 <= count <= total and total > 0, got {count} of {total}"

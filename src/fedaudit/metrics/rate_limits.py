@@ -1,8 +1,8 @@
 """Confidence limits of the true-positive rate at a false-positive rate.
 
-The threshold that has this false-positive rate is unknown. It is estimated from the non-members,
-with an error. The limits of ``rate_limits`` include this error. The limits of
-``limits_at_threshold`` do not: they treat the threshold as fixed and are valid for it only.
+The threshold with this false-positive rate is estimated from the non-members. The limits of
+``rate_limits`` include the error of this estimate. The limits of ``limits_at_threshold`` treat the
+threshold as fixed.
 """
 
 import math
@@ -29,7 +29,13 @@ from fedaudit.metrics.intervals import (
     require_confidence,
     upper_limit,
 )
-from fedaudit.metrics.roc import SplitScores, allowed_false_positives, halves, sides, tpr_at_fpr
+from fedaudit.metrics.roc import (
+    SplitScores,
+    allowed_false_positives,
+    split_halves,
+    split_scores,
+    tpr_at_fpr,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Proportion(Limited[float]):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.metrics.share(9, 10).value
+        >>> fa.metrics.proportion(9, 10).value
         0.9
     """
 
@@ -73,7 +79,7 @@ class CalibratedTpr(NamedTuple):
     method: str
 
 
-def share(count: int, total: int, *, confidence: float = 0.95) -> Proportion:
+def proportion(count: int, total: int, *, confidence: float = 0.95) -> Proportion:
     """Compute a proportion with its Clopper-Pearson interval.
 
     Args:
@@ -89,7 +95,7 @@ def share(count: int, total: int, *, confidence: float = 0.95) -> Proportion:
 
     Examples:
         >>> import fedaudit as fa
-        >>> counted = fa.metrics.share(9, 10)
+        >>> counted = fa.metrics.proportion(9, 10)
         >>> counted.value, round(counted.low, 3), round(counted.high, 3)
         (0.9, 0.555, 0.997)
     """
@@ -102,9 +108,6 @@ def n_needed(fpr: float) -> int:
 
     Args:
         fpr: False-positive rate, in (0, 1].
-
-    Returns:
-        Number of non-members.
 
     Raises:
         BadInput: The rate is not in (0, 1].
@@ -120,22 +123,19 @@ def n_needed(fpr: float) -> int:
     return fewest if 1 / fewest <= fpr else fewest + 1
 
 
-def inconclusive(fpr: float, n_nonmembers: int) -> str | None:
-    """Return why there are too few non-members for a false-positive rate, or None if enough.
+def nonmember_shortage(fpr: float, n_nonmembers: int) -> str | None:
+    """Describe how many non-members are missing for a false-positive rate; None if enough.
 
     Args:
         fpr: False-positive rate, in (0, 1].
         n_nonmembers: Number of non-members.
-
-    Returns:
-        A text with the number of missing non-members, or None if there are enough.
 
     Raises:
         BadInput: The rate is not in (0, 1].
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.metrics.inconclusive(0.01, n_nonmembers=60)
+        >>> fa.metrics.nonmember_shortage(0.01, n_nonmembers=60)
         'inconclusive: needs 40 more non-members'
     """
     missing = n_needed(fpr) - n_nonmembers
@@ -146,15 +146,12 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
     """Compute the fewest non-members that certify a false-positive rate.
 
     A rate is certified if the upper one-sided Clopper-Pearson limit of the false-positive rate, at
-    the given number of false positives, is at most ``fpr``.
+    this number of false positives, is at most ``fpr``.
 
     Args:
         fpr: False-positive rate, in (0, 1).
         false_positives: Number of non-members that score above the threshold.
         confidence: Confidence of the limit, in (0, 1).
-
-    Returns:
-        Number of non-members.
 
     Raises:
         BadInput: The rate is not in (0, 1).
@@ -169,18 +166,22 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
     low, high = false_positives, 2 * max(false_positives, n_needed(fpr))
     while upper_limit(false_positives, high, confidence=confidence) > fpr:
         low, high = high, 2 * high
+    # Bisection: ``high`` non-members are enough, ``low`` are not.
     while high - low > 1:
         middle = (low + high) // 2
-        enough = upper_limit(false_positives, middle, confidence=confidence) <= fpr
-        low, high = (low, middle) if enough else (middle, high)
+        if upper_limit(false_positives, middle, confidence=confidence) <= fpr:
+            high = middle
+        else:
+            low = middle
     return high
 
 
 def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -> ConfidenceLimits:
     """Compute the range of the true false-positive rate at an empirical threshold.
 
-    A threshold just above the (k+1)-th best of n non-members has a true false-positive rate
-    distributed as Beta(k + 1, n - k), whatever the scores' distribution (ties make it lower).
+    A threshold just above the (k+1)-th highest score of n non-members has a true false-positive
+    rate distributed as Beta(k + 1, n - k) for any continuous distribution of scores. Ties make the
+    rate lower.
 
     Args:
         fpr: The empirical false-positive rate at the threshold, in [0, 1].
@@ -217,10 +218,10 @@ def calibrated_tpr(
 ) -> CalibratedTpr:
     """Compute the true-positive rate on one half of the samples, at a threshold set on the other.
 
-    Use this function for claims about one threshold. The threshold is the lowest score of a
-    calibration non-member that keeps the *expected* false-positive rate on other non-members at or
-    below ``fpr`` (split conformal). It can therefore allow one false positive fewer than the
-    threshold with the same empirical rate.
+    Use this function for claims about one threshold. The threshold is a score of a non-member in
+    the calibration half. It is the lowest such score at which the *expected* false-positive rate on
+    new non-members is at most ``fpr`` (split conformal prediction). It may therefore allow one
+    false positive fewer than the threshold whose empirical rate is ``fpr``.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -230,8 +231,7 @@ def calibrated_tpr(
         confidence: Confidence of each of the two intervals, in (0, 1).
 
     Raises:
-        BadInput: Too few non-members for this rate ("inconclusive: needs N more"), or bad
-            scores.
+        BadInput: There are too few non-members for this rate, or scores are invalid.
 
     Examples:
         >>> import fedaudit as fa
@@ -241,7 +241,7 @@ def calibrated_tpr(
         >>> rates.tpr.value, round(rates.tpr.low, 3)
         (1.0, 0.832)
     """
-    split = sides(scores, is_member)
+    split = split_scores(scores, is_member)
     if not 0 < fpr < 1:
         raise BadInput(f"the false-positive rate must be between 0 and 1, got {fpr}")
     missing = 2 * (n_needed(fpr) - 1) - len(split.nonmembers)
@@ -251,31 +251,32 @@ def calibrated_tpr(
             f"them set the threshold for a false-positive rate of {percent(fpr)}; audit more "
             "non-members or choose a higher rate"
         )
-    calibration, evaluation = halves(split, rng=rng)
+    calibration, evaluation = split_halves(split, rng=rng)
     rank = allowed_false_positives(fpr, len(calibration.nonmembers) + 1)
     threshold = float(np.sort(calibration.nonmembers)[-rank])
-    tpr, realised = (
-        share(int((side > threshold).sum()), len(side), confidence=confidence)
-        for side in evaluation
+    tpr, realised_fpr = (
+        proportion(int((scores > threshold).sum()), len(scores), confidence=confidence)
+        for scores in evaluation
     )
     method = f"Clopper-Pearson {percent(confidence)}, threshold from the other half"
-    return CalibratedTpr(tpr, realised, threshold, method)
+    return CalibratedTpr(tpr, realised_fpr, threshold, method)
 
 
 RATE_METHOD = "order statistics and Clopper-Pearson"
-"""Name of the method of a rate's limits, to which the confidence is appended."""
+"""Name of the method for a rate's limits, followed by the confidence."""
 
-# The error of a limit is divided between the threshold and the fraction of members above it. Any
-# division that does not depend on scores gives valid limits. The division used here minimises the
-# expected width of the interval, averaged over binormal ROC curves with these separations.
+# The error probability of a limit is divided between the threshold and the fraction of members
+# above it. Any division that does not depend on scores gives valid limits. The division used here
+# minimises the expected width of the interval, averaged over binormal ROC curves. The mean score of
+# members is above that of non-members by one of these numbers of standard deviations.
 _SEPARATIONS = (0.5, 1.0, 1.5, 2.5)
-_LEAST_WEIGHT = 1 / 16
-_WEIGHTS = tuple(_LEAST_WEIGHT * 2.0**step for step in range(10))
-"""Candidates, 1/16 to 32, for the least ratio of the members' error to the threshold's error."""
+_SMALLEST_RATIO = 1 / 16
+_RATIOS = tuple(_SMALLEST_RATIO * 2.0**step for step in range(10))
+"""Candidates, 1/16 to 32, for the smallest ratio of the members' error to the threshold's error."""
 _REFERENCE_ERROR = 0.025
 """One-sided error at which the candidates are compared; that of a two-sided limit of 95 %."""
-_LARGE = 10_000
-"""Numbers of samples from this size on are rounded to two digits before the comparison."""
+_ROUNDED_FROM = 10_000
+"""Numbers of samples of at least this size are rounded to two digits before the comparison."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,16 +316,16 @@ def rate_limits(
 ) -> RateLimits:
     """Compute two-sided limits of the true-positive rate at a false-positive rate.
 
-    Among thresholds that flag at most a fraction ``fpr`` of the population of non-members, consider
-    the one that flags the largest fraction of the population of members. The limits are for this
-    fraction. Equal scores are flagged together. Members and non-members must be independent draws.
+    Consider all thresholds that flag at most a fraction ``fpr`` of the population of non-members.
+    The limits are for the largest fraction of the population of members that such a threshold
+    flags. Equal scores are flagged together. Members and non-members must be independent draws.
     Their distributions may have any shape and need not be continuous.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member.
         fpr: The false-positive rate, in (0, 1].
-        confidence: Two-sided confidence, in (0, 1); each side has half of the error.
+        confidence: Two-sided confidence, in (0, 1); each limit has half of the error.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, there are no members or no non-members, or ``fpr``
@@ -346,13 +347,14 @@ def rate_limits(
     """
     require_confidence(confidence)
     one_sided = 1 - (1 - confidence) / 2
-    split = sides(scores, is_member)
-    low, high = (
-        limit(split, fpr, confidence=one_sided) for limit in (_lower_of_sides, _upper_of_sides)
-    )
+    split = split_scores(scores, is_member)
     missing = n_to_bound(fpr, confidence=one_sided) - len(split.nonmembers)
-    method = f"{RATE_METHOD} {percent(confidence)}"
-    return RateLimits(low=low, high=high, method=method, needs=max(0, missing))
+    return RateLimits(
+        low=_lower_limit_of_rate(split, fpr, confidence=one_sided),
+        high=_upper_limit_of_rate(split, fpr, confidence=one_sided),
+        method=f"{RATE_METHOD} {percent(confidence)}",
+        needs=max(0, missing),
+    )
 
 
 def limits_at_threshold(
@@ -361,8 +363,8 @@ def limits_at_threshold(
     """Compute two-sided limits of the fraction of members above the empirical threshold.
 
     The limits treat the threshold as fixed, although it was estimated from the same non-members.
-    They do not include the error of its false-positive rate (see ``true_fpr_range``). The
-    probability that they contain the true-positive rate at ``fpr`` is far below ``confidence``.
+    They do not include the error of its false-positive rate (see :func:`true_fpr_range`). They
+    contain the true-positive rate at ``fpr`` with a probability far below ``confidence``.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
@@ -385,7 +387,7 @@ def limits_at_threshold(
 
     Source: Clopper and Pearson 1934.
     """
-    members = len(sides(scores, is_member).members)
+    members = len(split_scores(scores, is_member).members)
     flagged = tpr_at_fpr(scores, is_member, fpr).true_positives
     return clopper_pearson(flagged, members, confidence=confidence)
 
@@ -406,7 +408,7 @@ def lower_rate_limit(
         >>> round(fa.metrics.lower_rate_limit(scores, is_member, 0.1), 3)
         0.105
     """
-    return _lower_of_sides(sides(scores, is_member), fpr, confidence=confidence)
+    return _lower_limit_of_rate(split_scores(scores, is_member), fpr, confidence=confidence)
 
 
 def upper_rate_limit(
@@ -425,14 +427,15 @@ def upper_rate_limit(
         >>> round(fa.metrics.upper_rate_limit(scores, is_member, 0.1), 3)
         0.681
     """
-    return _upper_of_sides(sides(scores, is_member), fpr, confidence=confidence)
+    return _upper_limit_of_rate(split_scores(scores, is_member), fpr, confidence=confidence)
 
 
 def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
     """Return a function that computes limits of the true-positive rate at any error probabilities.
 
-    Pass the functions of several runs to ``held_together``. Arguments and errors are those of
-    :func:`rate_limits`. A rate out of range is reported when the returned function is called.
+    Pass the functions of several runs to :func:`limits_by_p_values`. Arguments and errors are those
+    of :func:`rate_limits`. An error about a rate out of range is raised when the returned function
+    is called.
 
     Examples:
         >>> from fedaudit.metrics import limits_of_rate
@@ -442,22 +445,30 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
         >>> limits_of_rate(scores, is_member, 0.1)(np.array([0.025, 0.05])).low.round(3).tolist()
         [0.097, 0.105]
     """
-    split = sides(scores, is_member)
-    members, nonmembers = (np.sort(side) for side in split)
-    sizes = (len(members), len(nonmembers))
+    split = split_scores(scores, is_member)
+    members, nonmembers = np.sort(split.members), np.sort(split.nonmembers)
+    n_members, n_nonmembers = len(members), len(nonmembers)
 
     def limits_at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         if fpr == 1:
             return LimitsByError(low=np.ones(len(errors)), high=np.ones(len(errors)))
-        lower, upper = _bounds_by_error(fpr, *sizes, tuple(errors.tolist()))
-        above = sizes[0] - np.searchsorted(members, _scores_at(nonmembers, lower, np.inf), "right")
-        level = sizes[0] - np.searchsorted(members, _scores_at(nonmembers, upper, -np.inf), "left")
+        lower, upper = _bounds_by_error(fpr, n_members, n_nonmembers, tuple(errors.tolist()))
+        above_lower = n_members - np.searchsorted(
+            members, _scores_at(nonmembers, lower, np.inf), side="right"
+        )
+        above_upper = n_members - np.searchsorted(
+            members, _scores_at(nonmembers, upper, -np.inf), side="left"
+        )
         # The value 0.5 keeps the parameters positive. Such entries are replaced by 0 or 1 below.
-        low = sp.special.betaincinv(np.maximum(above, 0.5), sizes[0] - above + 1, lower[:, 1])
-        high = sp.special.betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
-        is_positive = (lower[:, 0] > 0) & (above > 0)
-        is_full = (upper[:, 0] > sizes[1]) | (level == sizes[0])
-        return LimitsByError(low=np.where(is_positive, low, 0.0), high=np.where(is_full, 1.0, high))
+        low = sp.special.betaincinv(
+            np.maximum(above_lower, 0.5), n_members - above_lower + 1, lower[:, 1]
+        )
+        high = sp.special.betaincinv(
+            above_upper + 1, np.maximum(n_members - above_upper, 0.5), 1 - upper[:, 1]
+        )
+        is_positive = (lower[:, 0] > 0) & (above_lower > 0)
+        is_one = (upper[:, 0] > n_nonmembers) | (above_upper == n_members)
+        return LimitsByError(low=np.where(is_positive, low, 0.0), high=np.where(is_one, 1.0, high))
 
     return limits_at
 
@@ -483,13 +494,11 @@ def _bounds_by_error(
 ) -> tuple[Float[np.ndarray, "errors 2"], Float[np.ndarray, "errors 2"]]:
     """Return the lower and the upper bound of the threshold at each error, as (rank, error) rows.
 
-    They depend only on sizes, so attacks on the same samples find them in the cache.
+    The bounds depend only on numbers of samples, so all attacks on the same samples share them.
     """
-    lower, upper = (
-        np.array([bound_of(fpr, members, nonmembers, confidence=1 - error) for error in errors])
-        for bound_of in (lower_bound, upper_bound)
-    )
-    return lower, upper
+    lower = [lower_bound(fpr, members, nonmembers, confidence=1 - error) for error in errors]
+    upper = [upper_bound(fpr, members, nonmembers, confidence=1 - error) for error in errors]
+    return np.array(lower), np.array(upper)
 
 
 def n_to_bound(fpr: float, *, confidence: float) -> int:
@@ -510,10 +519,10 @@ def n_to_bound(fpr: float, *, confidence: float) -> int:
         >>> fa.metrics.n_to_bound(0.01, confidence=0.975)
         374
     """
-    _require(fpr, confidence)
+    _raise_if_out_of_range(fpr, confidence)
     if fpr == 1:
         return 1
-    error = (1 - confidence) / (1 + _LEAST_WEIGHT)
+    error = (1 - confidence) / (1 + _SMALLEST_RATIO)
     # The factor keeps an exact quotient from being rounded up to the next whole number.
     return max(1, math.ceil(math.log(error) / math.log1p(-fpr) * (1 - 1e-12)))
 
@@ -522,9 +531,9 @@ def lower_bound(fpr: float, members: int, nonmembers: int, *, confidence: float)
     """Return the rank of the non-member above which members are counted for a lower limit.
 
     The true fraction of members above this non-member is at most the true-positive rate, unless the
-    non-member's score has a false-positive rate above ``fpr``. The probability of this exception is
-    that of at most ``rank - 1`` successes in ``nonmembers`` trials with probability ``fpr``. The
-    rank depends only on the sizes, never on scores.
+    false-positive rate at the non-member's score is above ``fpr``. The probability of this
+    exception is that of at most ``rank - 1`` successes in ``nonmembers`` trials with probability
+    ``fpr``. The rank depends only on numbers of samples, never on scores.
 
     Args:
         fpr: The false-positive rate, in (0, 1).
@@ -532,9 +541,9 @@ def lower_bound(fpr: float, members: int, nonmembers: int, *, confidence: float)
         nonmembers: Number of non-members.
         confidence: Confidence of the one-sided limit, in (0, 1).
     """
-    _require(fpr, confidence)
-    weight = _weight(fpr, members, nonmembers, upper=False)
-    return _divide_error(fpr, nonmembers, 1 - confidence, weight)
+    _raise_if_out_of_range(fpr, confidence)
+    ratio = _best_ratio(fpr, members, nonmembers, upper=False)
+    return _divide_error(fpr, nonmembers, 1 - confidence, ratio)
 
 
 def upper_bound(fpr: float, members: int, nonmembers: int, *, confidence: float) -> ThresholdBound:
@@ -542,17 +551,18 @@ def upper_bound(fpr: float, members: int, nonmembers: int, *, confidence: float)
 
     The arguments are those of :func:`lower_bound`.
     """
-    _require(fpr, confidence)
-    weight = _weight(fpr, members, nonmembers, upper=True)
-    from_below = _divide_error(1 - fpr, nonmembers, 1 - confidence, weight)
-    return ThresholdBound(nonmembers + 1 - from_below.rank, from_below.error)
+    _raise_if_out_of_range(fpr, confidence)
+    ratio = _best_ratio(fpr, members, nonmembers, upper=True)
+    # This rank counts from the smallest score.
+    bound = _divide_error(1 - fpr, nonmembers, 1 - confidence, ratio)
+    return ThresholdBound(nonmembers + 1 - bound.rank, bound.error)
 
 
-def _lower_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> float:
-    _require(fpr, confidence)
+def _lower_limit_of_rate(split: SplitScores, fpr: float, *, confidence: float) -> float:
+    _raise_if_out_of_range(fpr, confidence)
     if fpr == 1:
         return 1.0
-    members, nonmembers = map(len, split)
+    members, nonmembers = len(split.members), len(split.nonmembers)
     bound = lower_bound(fpr, members, nonmembers, confidence=confidence)
     if bound.rank == 0:
         return 0.0
@@ -560,11 +570,11 @@ def _lower_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> flo
     return lower_limit(above, members, confidence=1 - bound.error)
 
 
-def _upper_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> float:
-    _require(fpr, confidence)
+def _upper_limit_of_rate(split: SplitScores, fpr: float, *, confidence: float) -> float:
+    _raise_if_out_of_range(fpr, confidence)
     if fpr == 1:
         return 1.0
-    members, nonmembers = map(len, split)
+    members, nonmembers = len(split.members), len(split.nonmembers)
     bound = upper_bound(fpr, members, nonmembers, confidence=confidence)
     if bound.rank > nonmembers:
         return 1.0
@@ -577,38 +587,39 @@ def _nonmember_score(split: SplitScores, rank: int) -> float:
     return float(np.partition(split.nonmembers, index)[index])
 
 
-def _require(fpr: float, confidence: float) -> None:
+def _raise_if_out_of_range(fpr: float, confidence: float) -> None:
     require_confidence(confidence)
     if not 0 < fpr <= 1:
         raise BadInput(f"the false-positive rate of these limits is in (0, 1], got {fpr}")
 
 
-def _divide_error(probability: float, trials: int, error: float, weight: float) -> ThresholdBound:
+def _divide_error(probability: float, trials: int, error: float, ratio: float) -> ThresholdBound:
     """Divide an error between a threshold and the fraction of members above it.
 
-    The rank is the largest one for which the members' error is at least ``weight`` times the
-    threshold's error. The members' error is also at most what the next rank would leave for them.
-    Both errors then never decrease as the total grows, so limits at a higher confidence are never
-    narrower. Below rank 1 there is no limit, so at rank 1 the smallest weight is sufficient.
+    The result has the largest rank at which the members' error is at least ``ratio`` times the
+    threshold's error. The members' error is also at most that ratio of the next rank's error at the
+    threshold. Both errors then never decrease as the total error grows, so limits at a higher
+    confidence are never narrower. There is no limit below rank 1, so at rank 1 the smallest ratio
+    is sufficient.
     """
 
-    def needed(rank: int) -> float:
-        return _at_most(rank - 1, trials, probability) * (1 + _weight_at(rank, weight))
+    def required_error(rank: int) -> float:
+        threshold_error = _binomial_cdf(rank - 1, trials, probability)
+        return threshold_error * (1 + _ratio_at(rank, ratio))
 
-    rank = bisect_right(range(1, trials + 1), error, key=needed)
-    remaining = error - _at_most(rank - 1, trials, probability)
+    rank = bisect_right(range(1, trials + 1), error, key=required_error)
+    members_error = error - _binomial_cdf(rank - 1, trials, probability)
     if rank < trials:
-        of_next = _weight_at(rank + 1, weight) * _at_most(rank, trials, probability)
-        remaining = min(remaining, of_next)
-    return ThresholdBound(rank, remaining)
+        largest = _ratio_at(rank + 1, ratio) * _binomial_cdf(rank, trials, probability)
+        members_error = min(members_error, largest)
+    return ThresholdBound(rank, members_error)
 
 
-def _weight_at(rank: int, weight: float) -> float:
-    return _LEAST_WEIGHT if rank == 1 else weight
+def _ratio_at(rank: int, ratio: float) -> float:
+    return _SMALLEST_RATIO if rank == 1 else ratio
 
 
-def _at_most(count: int, trials: int, probability: float) -> float:
-    """Return the binomial probability of at most ``count`` successes."""
+def _binomial_cdf(count: int, trials: int, probability: float) -> float:
     if count < 0:
         return 0.0
     if count >= trials:
@@ -616,36 +627,34 @@ def _at_most(count: int, trials: int, probability: float) -> float:
     return float(sp.special.betainc(trials - count, count + 1, 1 - probability))
 
 
-def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
+def _best_ratio(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
+    """Return the ratio of errors with the smallest expected width, for rounded sample sizes."""
     # A search for a sample size tries many large sizes. Rounding them makes the cache effective.
-    sizes = (n if n < _LARGE else round(n, 2 - len(str(n))) for n in (members, nonmembers))
-    return _best_weight(fpr, *sizes, upper)
+    return _best_ratio_of_sizes(fpr, _rounded_size(members), _rounded_size(nonmembers), upper)
+
+
+def _rounded_size(samples: int) -> int:
+    return samples if samples < _ROUNDED_FROM else round(samples, 2 - len(str(samples)))
 
 
 @lru_cache(maxsize=4096)
-def _best_weight(fpr: float, members: int, nonmembers: int, upper: bool) -> float:
-    return min(_WEIGHTS, key=partial(_expected_width, fpr, members, nonmembers, upper))
+def _best_ratio_of_sizes(fpr: float, members: int, nonmembers: int, upper: bool) -> float:
+    return min(_RATIOS, key=partial(_expected_width, fpr, members, nonmembers, upper))
 
 
-def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, weight: float) -> float:
+def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, ratio: float) -> float:
     """Return the mean distance of a limit from the true rate for normally distributed scores.
 
     The distance is measured on the variance-stabilised (arcsine) scale.
     """
     probability = 1 - fpr if upper else fpr
-    rank, error = _divide_error(probability, nonmembers, _REFERENCE_ERROR, weight)
-    # The score of the non-member at this rank has this false-positive rate on average.
-    realised = rank / (nonmembers + 1)
-    quantile = sp.special.ndtri(1 - realised if upper else realised)
+    rank, error = _divide_error(probability, nonmembers, _REFERENCE_ERROR, ratio)
+    # The mean false-positive rate at the score of the non-member with this rank.
+    realised_fpr = rank / (nonmembers + 1)
+    quantile = sp.special.ndtri(1 - realised_fpr if upper else realised_fpr)
     separations = np.array(_SEPARATIONS)
-    rates, expected = (
-        sp.special.ndtr(separations + sp.special.ndtri(fpr)),
-        members * sp.special.ndtr(separations + quantile),
-    )
+    true_rates = sp.special.ndtr(separations + sp.special.ndtri(fpr))
+    expected_counts = members * sp.special.ndtr(separations + quantile)
     limit = upper_limit if upper else lower_limit
-    limits = [limit(float(count), members, confidence=1 - error) for count in expected]
-    return float(np.abs(_stabilised(np.array(limits)) - _stabilised(rates)).mean())
-
-
-def _stabilised(rates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray(np.arcsin(np.sqrt(rates)))
+    limits = [limit(float(count), members, confidence=1 - error) for count in expected_counts]
+    return float(np.abs(np.arcsin(np.sqrt(limits)) - np.arcsin(np.sqrt(true_rates))).mean())

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 
-_NAMES = {origin.name.lower(): origin for origin in Origin}
-_KNOWN = ", ".join(f"{origin.value} ({origin.name})" for origin in Origin)
-_READINGS = (
+_ORIGIN_BY_NAME = {origin.name.lower(): origin for origin in Origin}
+_ALLOWED_ORIGINS = ", ".join(f"{origin.value} ({origin.name})" for origin in Origin)
+_PASS_BOOLEANS = (
     "0 is Origin.MEMBER among origins and a non-member among 0/1 labels; pass booleans (True for "
     "a member), or Origin values such as [Origin(number) for number in origin]"
 )
@@ -104,24 +104,27 @@ def as_origins(
         is_enum, is_mixed = _all_are(entries, Origin), _mixes_booleans(entries)
         values = np.asarray(entries) if not is_mixed else values
     if is_mixed:
-        raise BadInput(f"membership mixes booleans with other values; {_READINGS}")
+        raise BadInput(f"membership mixes booleans with other values; {_PASS_BOOLEANS}")
     if values.dtype == bool:
         return np.where(values, Origin.MEMBER, Origin.UNSEEN).astype(np.int64)
     if values.dtype.kind in "UST":
         return _origins_by_name(values)
     if values.dtype.kind not in "iu":
         raise BadInput(
-            f"membership is given as booleans or origins, got {values.dtype}; {_READINGS}"
+            f"membership is given as booleans or origins, got {values.dtype}; {_PASS_BOOLEANS}"
         )
-    strange = sorted({str(value) for value in values[~np.isin(values, list(Origin))]})
-    if strange:
-        raise BadInput(f"unknown origins {', '.join(strange[:5])}; known: {_KNOWN}; {_READINGS}")
+    unknown = sorted({str(value) for value in values[~np.isin(values, list(Origin))]})
+    if unknown:
+        raise BadInput(
+            f"unknown origins {', '.join(unknown[:5])}; allowed: {_ALLOWED_ORIGINS}; "
+            f"{_PASS_BOOLEANS}"
+        )
     if not is_enum and not codes and Origin.UNSEEN not in values:
-        raise BadInput(f"whole numbers without a 2 can be read in two ways: {_READINGS}")
+        raise BadInput(f"whole numbers without a 2 are ambiguous: {_PASS_BOOLEANS}")
     return values.astype(np.int64)
 
 
-def as_truth(is_member: npt.ArrayLike, samples: int) -> Bool[np.ndarray, " samples"]:
+def as_membership(is_member: npt.ArrayLike, samples: int) -> Bool[np.ndarray, " samples"]:
     """Return whether each sample is a member, with the checks of :func:`as_origins`."""
     members: Bool[np.ndarray, " samples"] = as_origins(is_member, samples) == Origin.MEMBER
     return members
@@ -152,8 +155,8 @@ def _is_missing(value: object) -> bool:
         return True
 
 
-def refuse_misaligned(scores: object, truth: object) -> None:
-    """Raise if two table columns have different indices: their rows would be mismatched."""
+def raise_if_misaligned(scores: object, truth: object) -> None:
+    """Raise if two table columns have different indices, because rows would not correspond."""
     indices: list[Any] = [getattr(column, "index", None) for column in (scores, truth)]
     # Lists have a method called index, hence the test for a method of pandas indices.
     if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):
@@ -163,8 +166,8 @@ def refuse_misaligned(scores: object, truth: object) -> None:
         )
 
 
-def _all_are(values: list[object] | tuple[object, ...], kind: type) -> bool:
-    return bool(values) and all(isinstance(value, kind) for value in values)
+def _all_are(values: list[object] | tuple[object, ...], expected_type: type) -> bool:
+    return bool(values) and all(isinstance(value, expected_type) for value in values)
 
 
 def _mixes_booleans(values: list[object] | tuple[object, ...]) -> bool:
@@ -174,13 +177,13 @@ def _mixes_booleans(values: list[object] | tuple[object, ...]) -> bool:
 
 def _origins_by_name(values: Shaped[np.ndarray, " samples"]) -> Int[np.ndarray, " samples"]:
     names = [str(value).strip().lower() for value in values.tolist()]
-    unknown = sorted(set(names) - set(_NAMES))
+    unknown = sorted(set(names) - set(_ORIGIN_BY_NAME))
     if unknown:
         raise BadInput(
-            f"unknown origins {', '.join(unknown[:5])}; known: {', '.join(_NAMES)}; or pass "
-            "booleans (True for a member)"
+            f"unknown origins {', '.join(unknown[:5])}; allowed: {', '.join(_ORIGIN_BY_NAME)}; or "
+            "pass booleans (True for a member)"
         )
-    return np.array([_NAMES[name] for name in names], dtype=np.int64)
+    return np.array([_ORIGIN_BY_NAME[name] for name in names], dtype=np.int64)
 
 
 def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
@@ -195,31 +198,30 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
         if array.dtype.kind in "cmMV":
             raise TypeError(f"these are {array.dtype}")
         values = array.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError) as problem:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"scores must be numbers, one per sample, got {type(scores).__name__}: {problem}"
-        ) from problem
+            f"scores must be numbers, one per sample, got {type(scores).__name__}: {error}"
+        ) from error
     if values.ndim != 1:
         raise BadInput(f"scores must have one axis, the samples, got shape {values.shape}")
     missing = int(np.isnan(values).sum())
     if missing:
         raise BadInput(
-            f"{missing} of {len(values)} scores are NaN; a sample without a score cannot be "
-            "ranked: leave it out of both scores and membership, or find out why the attack gave "
-            "no score"
+            f"{missing} of {len(values)} scores are NaN; leave these samples out of both scores "
+            "and membership, or find out why the attack gave no score"
         )
     return values
 
 
-def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
+def split_scores(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
     """Split scores into scores of members and of non-members.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
     """
-    refuse_misaligned(scores, is_member)
+    raise_if_misaligned(scores, is_member)
     values = as_scores(scores)
-    truth = as_truth(is_member, len(values))
+    truth = as_membership(is_member, len(values))
     split = SplitScores(values[truth], values[~truth])
     if not len(split.members) or not len(split.nonmembers):
         raise BadInput(
@@ -229,7 +231,7 @@ def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
     return split
 
 
-def halves(split: SplitScores, *, rng: np.random.Generator) -> Halves:
+def split_halves(split: SplitScores, *, rng: np.random.Generator) -> Halves:
     """Split members and non-members at random into a calibration half and an evaluation half.
 
     If the number of members (or non-members) is odd, the evaluation half has one more.
@@ -242,10 +244,11 @@ def halves(split: SplitScores, *, rng: np.random.Generator) -> Halves:
             f"a calibration split needs at least 2 members and 2 non-members, got "
             f"{len(split.members)} and {len(split.nonmembers)}"
         )
-    shuffled = [rng.permutation(side) for side in split]
+    members, nonmembers = rng.permutation(split.members), rng.permutation(split.nonmembers)
+    half_members, half_nonmembers = len(members) // 2, len(nonmembers) // 2
     return Halves(
-        SplitScores(*(side[: len(side) // 2] for side in shuffled)),
-        SplitScores(*(side[len(side) // 2 :] for side in shuffled)),
+        SplitScores(members[:half_members], nonmembers[:half_nonmembers]),
+        SplitScores(members[half_members:], nonmembers[half_nonmembers:]),
     )
 
 
@@ -256,25 +259,29 @@ def midranks(scores: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " sampl
     return ranks
 
 
-def ranked(split: SplitScores) -> SplitScores:
+def rank_scores(split: SplitScores) -> SplitScores:
     """Replace scores by their midranks among members and non-members together."""
-    together = midranks(np.concatenate(split))
-    return SplitScores(*np.split(together, [len(split.members)]))
+    pooled_ranks = midranks(np.concatenate(split))
+    return SplitScores(*np.split(pooled_ranks, [len(split.members)]))
 
 
-def within_side(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]:
-    """Return the midranks within one side from midranks among all samples, without sorting."""
+def ranks_within_group(ranks: Float[np.ndarray, " group"]) -> Float[np.ndarray, " group"]:
+    """Compute the midranks among only the members, or only the non-members, without sorting.
+
+    Args:
+        ranks: Midranks of the group's samples among all samples.
+    """
     # Midranks are multiples of one half, so twice a midrank indexes a table of counts.
     index = (2 * ranks).astype(np.int64)
     up_to = np.cumsum(np.bincount(index))
     before = np.concatenate([[0], up_to[:-1]])
-    ranks_within: Float[np.ndarray, " side"] = 0.5 * (up_to[index] + before[index] + 1)
+    ranks_within: Float[np.ndarray, " group"] = 0.5 * (up_to[index] + before[index] + 1)
     return ranks_within
 
 
 @dataclass(frozen=True)
 class Roc:
-    """ROC curve with a first point at which no sample is flagged, then one for each distinct score.
+    """ROC curve with a point for each distinct score, after a point at which no sample is flagged.
 
     Attributes:
         fpr: Fraction of non-members flagged at each threshold, rising from 0 to 1.
@@ -328,7 +335,7 @@ def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
         is_member: Whether each sample is a member: booleans or origins, as in ``evaluate``.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -338,21 +345,29 @@ def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
         >>> curve.tpr.tolist()
         [0.0, 0.5, 0.5, 1.0, 1.0]
     """
-    split = sides(scores, is_member)
+    split = split_scores(scores, is_member)
     levels = np.unique(np.concatenate(split))[::-1]
-    counts = [len(side) - np.searchsorted(np.sort(side), levels, side="left") for side in split]
     tpr, fpr = (
-        np.concatenate([[0.0], count / len(side)])
-        for count, side in zip(counts, split, strict=True)
+        np.concatenate([[0.0], _flagged_counts(scores, levels) / len(scores)]) for scores in split
     )
     thresholds = np.concatenate([[np.inf], levels])
     return Roc(fpr, tpr, thresholds, len(split.members), len(split.nonmembers))
 
 
-def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
-    """Compute the probability that a random member scores above a random non-member; ties half.
+def _flagged_counts(
+    scores: Float[np.ndarray, " samples"], thresholds: Float[np.ndarray, " thresholds"]
+) -> Int[np.ndarray, " thresholds"]:
+    """Return the number of samples that score at least each threshold."""
+    counts: Int[np.ndarray, " thresholds"] = len(scores) - np.searchsorted(
+        np.sort(scores), thresholds, side="left"
+    )
+    return counts
 
-    The scores are never negated: an AUC below 0.5 is returned unchanged.
+
+def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
+    """Compute the probability that a random member scores above a random non-member.
+
+    Ties count half. The scores are never negated: an AUC below 0.5 is returned unchanged.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -362,14 +377,14 @@ def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
         The AUC, in [0, 1]; 0.5 is chance level.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, or a side is empty.
+        BadInput: Lengths differ, a score is NaN, or there are no members or no non-members.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.metrics.auc([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
         0.75
     """
-    return auc_of_ranks(ranked(sides(scores, is_member)))
+    return auc_of_ranks(rank_scores(split_scores(scores, is_member)))
 
 
 def auc_of_ranks(ranks: SplitScores) -> float:
@@ -399,8 +414,8 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
 
     Tied samples are flagged together and the curve is not interpolated, so the realised
     false-positive rate may be lower than ``fpr``. The threshold is chosen on the same non-members
-    that determine the realised rate. With few non-members, this favours the attack. Report the
-    limits of ``rate_limits`` as well, or use ``calibrated_tpr`` for claims about one threshold.
+    that determine the realised rate. With few non-members, this favours the attack. Also report the
+    limits of :func:`rate_limits`. For claims about one threshold, use :func:`calibrated_tpr`.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -417,7 +432,7 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
         >>> point.tpr, point.realised_fpr, point.threshold
         (0.5, 0.0, 0.9)
     """
-    members, nonmembers = sides(scores, is_member)
+    members, nonmembers = split_scores(scores, is_member)
     allowed = allowed_false_positives(fpr, len(nonmembers))
     if allowed == len(nonmembers):
         flagged_members, flagged_nonmembers = members, nonmembers
@@ -436,12 +451,12 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
     )
 
 
-def thin(roc: Roc, points: int) -> Roc:
+def thin_roc(roc: Roc, points: int) -> Roc:
     """Reduce a curve to fewer points, such that it looks the same on logarithmic axes.
 
-    Of points with equal false-positive rates, only the highest is kept; draw the curve as steps.
-    Half of the points are the lowest false-positive rates, of which none is omitted. The others
-    are evenly spaced in the logarithm of the false-positive rate up to 1.
+    Among points with equal false-positive rates, only the highest is kept. Draw the curve as steps.
+    Half of the returned points have the lowest false-positive rates, without any omission. The
+    other half is evenly spaced in the logarithm of the false-positive rate up to 1.
 
     Args:
         roc: The full curve.
@@ -454,7 +469,7 @@ def thin(roc: Roc, points: int) -> Roc:
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> curve = fa.metrics.roc_curve(np.arange(1000), np.arange(1000) % 2 == 1)
-        >>> len(curve.fpr), len(fa.metrics.thin(curve, 20).fpr) <= 20
+        >>> len(curve.fpr), len(fa.metrics.thin_roc(curve, 20).fpr) <= 20
         (1001, True)
     """
     if points < 10:

@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import Limited
-from fedaudit.metrics.rate_limits import Proportion, share
+from fedaudit.metrics.rate_limits import Proportion, proportion
 
 _CHUNK = 100
 """Largest number of permutations in memory at the same time."""
@@ -106,7 +106,7 @@ def source_success(
     _check(inferred, source)
     correct = int((inferred == source).sum())
     answers = int((inferred != ABSTAINED).sum())
-    return share(correct, answers) if answers else Proportion(0.0, 0.0, 1.0, 0, 0)
+    return proportion(correct, answers) if answers else Proportion(0.0, 0.0, 1.0, 0, 0)
 
 
 def source_null(

@@ -25,12 +25,12 @@ from fedaudit.metrics.delong import (
 )
 from fedaudit.metrics.family import (
     FEW_DIFFER,
+    contributions_of,
     counted_above_chance,
-    is_rare,
-    limits_of_sides,
+    has_few_differing,
+    limits_from_distances,
     most_frequent,
-    normal_reach,
-    side_of,
+    normal_distances,
 )
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
@@ -38,15 +38,15 @@ from fedaudit.metrics.intervals import (
     percent,
     require_confidence,
 )
-from fedaudit.metrics.roc import SplitScores, as_scores, as_strata, as_truth, ranked
+from fedaudit.metrics.roc import SplitScores, as_membership, as_scores, as_strata, rank_scores
 
 _SPLITS = 20
 """Number of random splits into halves over which the AUC of a label-based score is averaged. The
 mean has a standard deviation of about 0.01 with 100 members and 100 non-members."""
 _FEWEST_FOR_MODE = 3
-"""Smallest number of members (or non-members) of a stratum whose most frequent score is used. If
-there are fewer, the most frequent score of members and non-members together is used."""
-_MOST_RATIO = 20
+"""Fewest members (or non-members) of a stratum whose own most frequent score is used. With fewer,
+the most frequent score of the stratum's members and non-members together is used."""
+_LARGEST_RATIO = 20
 """Largest ratio of non-members to members (or of members to non-members) that matching tries.
 Larger ratios would narrow intervals by less than 3 %."""
 
@@ -60,10 +60,10 @@ def stratified_auc(
 ) -> AucInterval:
     """Compute the AUC over pairs of a member and a non-member of the same stratum.
 
-    Every such pair has the same weight, so a stratum's weight is its number of pairs. Samples
-    are assumed to be independent. The variance is that of the first-order (Hájek) projection around
-    the common AUC, and includes differences between the AUCs of strata. For one large stratum, it
-    equals DeLong's variance. With one pair per stratum, it is too large by up to a factor of two.
+    Every such pair has the same weight. Samples are assumed to be independent. The variance is that
+    of the first-order (Hájek) projection around the common AUC, and includes differences between
+    the AUCs of strata. For one large stratum, it equals DeLong's variance. With one pair per
+    stratum, it is too large by up to a factor of two.
 
     Args:
         scores: One score per sample, larger for likelier members. Only their order within a
@@ -84,24 +84,25 @@ def stratified_auc(
 
     Source: van Elteren 1960 (comparison within strata); DeLong, DeLong and Clarke-Pearson 1988.
     Differs: Strata are weighted by their numbers of pairs. The interval is computed on the logit
-        scale. If almost all pairs are ordered the same way, the interval is the exact binomial one
-        for disjoint pairs within strata. If nearly all members (or non-members) have the most
-        frequent score of their stratum, their contribution to the width is an upper bound, as in
-        :func:`fedaudit.metrics.auc_interval`.
+        scale. If almost all pairs are ordered the same way, the interval is the exact binomial
+        interval for disjoint pairs within strata. If nearly all members (or non-members) have the
+        most frequent score of their stratum, their contribution to the width is an upper bound, as
+        in :func:`fedaudit.metrics.auc_interval`.
     """
     require_confidence(confidence)
     parts = _by_stratum(as_scores(scores), is_member, strata)
-    pairs = sum(len(members) * len(others) for members, others in parts)
-    disjoint = sum(min(len(members), len(others)) for members, others in parts)
-    placed = [placements_of(ranked(part)) for part in parts]
-    value = float(sum(above.sum() * len(below) for above, below in placed) / pairs)
-    variance = sum(_variances(placed, value))
-    if variance <= 0 or disjoint * min(value, 1 - value) < FEWEST_DISORDERED:
-        low, high = clopper_pearson(disjoint * value, disjoint, confidence=confidence)
+    pairs = sum(len(members) * len(nonmembers) for members, nonmembers in parts)
+    disjoint_pairs = sum(min(len(members), len(nonmembers)) for members, nonmembers in parts)
+    placements = [placements_of(rank_scores(part)) for part in parts]
+    ordered_pairs = sum(p.members.sum() * len(p.nonmembers) for p in placements)
+    value = float(ordered_pairs / pairs)
+    variance = sum(_variances(placements, value))
+    if variance <= 0 or disjoint_pairs * min(value, 1 - value) < FEWEST_DISORDERED:
+        low, high = clopper_pearson(disjoint_pairs * value, disjoint_pairs, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs within strata {percent(confidence)}")
-    rare = _few_differ(parts, placed, value, confidence)
-    if rare is not None:
-        return AucInterval(value, *rare, f"{FEW_DIFFER} within strata {percent(confidence)}")
+    limits = _limits_if_few_differ(parts, placements, value, confidence)
+    if limits is not None:
+        return AucInterval(value, *limits, f"{FEW_DIFFER} within strata {percent(confidence)}")
     low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong within strata {percent(confidence)}")
 
@@ -109,7 +110,7 @@ def stratified_auc(
 def stratified_above_chance(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, strata: npt.ArrayLike
 ) -> float:
-    """Compute the one-sided p-value of "members do not score higher within their stratum".
+    """Compute the one-sided p-value of a test for "members score higher within their stratum".
 
     The test statistic is the sum of the Mann-Whitney statistics of all strata. Its null
     distribution is approximated as normal. The variance is exact under permutations within strata,
@@ -136,15 +137,15 @@ def stratified_above_chance(
         the numbers of members and non-members with such scores.
     """
     parts = _by_stratum(as_scores(scores), is_member, strata)
-    counted = counted_above_chance(parts)
-    if counted is not None:
-        return counted
+    counted_p_value = counted_above_chance(parts)
+    if counted_p_value is not None:
+        return counted_p_value
     surplus, variance = 0.0, 0.0
-    for members, others in parts:
-        ranks = sp.stats.rankdata(np.concatenate([members, others]))
-        size, count = len(ranks), len(members)
-        surplus += float(ranks[:count].sum()) - count * (size + 1) / 2
-        variance += count * (size - count) / size * float(ranks.var(ddof=1)) if size > 1 else 0.0
+    for members, nonmembers in parts:
+        ranks = sp.stats.rankdata(np.concatenate([members, nonmembers]))
+        size, n_members = len(ranks), len(members)
+        surplus += float(ranks[:n_members].sum()) - n_members * (size + 1) / 2
+        variance += n_members * (size - n_members) / size * float(ranks.var(ddof=1))
     if variance <= 0:
         return 1.0
     # The value 0.5 is the continuity correction, half a rank, as for a single stratum.
@@ -157,10 +158,10 @@ def scaled_within(
     """Scale scores by the median and the median absolute deviation of their stratum.
 
     The scale does not depend on membership. If membership was drawn by a fair coin, members and
-    non-members therefore remain exchangeable. Infinite scores remain infinite. If over half of a
-    stratum's scores are equal, the median absolute deviation is 0; the standard deviation of the
-    stratum's finite scores is then used. The order within a stratum is preserved, and different
-    scores remain different.
+    non-members therefore remain exchangeable. The order within a stratum is preserved, and
+    different scores remain different. Infinite scores remain infinite. If over half of a stratum's
+    scores are equal, the median absolute deviation is 0. The standard deviation of the stratum's
+    finite scores is then used instead.
 
     Args:
         scores: One score per sample.
@@ -180,22 +181,21 @@ def scaled_within(
         finite = values[np.isfinite(values)]
         if not len(finite):
             continue
-        middle = np.median(finite)
-        scale = np.median(np.abs(finite - middle)) or finite.std() or 1.0
+        median = np.median(finite)
+        scale = np.median(np.abs(finite - median)) or finite.std() or 1.0
         with np.errstate(over="ignore"):
-            scaled = (values - middle) / scale
-        result[in_stratum] = _in_order_of(values, scaled)
+            scaled = (values - median) / scale
+        result[in_stratum] = _restore_order(values, scaled)
     return result
 
 
-def _in_order_of(
+def _restore_order(
     values: Float[np.ndarray, " samples"], scaled: Float[np.ndarray, " samples"]
 ) -> Float[np.ndarray, " samples"]:
     """Change scaled scores minimally so that their order is that of the original scores.
 
-    Rounding can make different scores equal after scaling.
+    Rounding can make different scores equal: 1e-20 - 0.5 and 1e-30 - 0.5 are both -0.5.
     """
-    # For example, 1e-20 - 0.5 and 1e-30 - 0.5 are both -0.5.
     largest = np.finfo(np.float64).max / 2
     scaled = np.where(np.isfinite(values), np.clip(scaled, -largest, largest), scaled)
     if len(np.unique(scaled)) == len(np.unique(values)):
@@ -215,8 +215,8 @@ def matched_in_class(
     """Select members and non-members such that both have the same label distribution.
 
     The ratio of non-members to members is made equal in every class, so that labels alone cannot
-    distinguish members. Among possible ratios, the one with the narrowest expected interval of the
-    AUC is used. Excess samples are removed at random.
+    distinguish members. The function uses the ratio with the narrowest expected interval of the
+    AUC, and removes excess samples at random.
 
     Args:
         labels: The class of each sample.
@@ -232,22 +232,21 @@ def matched_in_class(
         >>> import numpy as np
         >>> labels = np.array([0, 0, 0, 1, 0, 1, 1, 1])
         >>> is_member = np.arange(8) < 4
-        >>> chosen = fa.metrics.matched_in_class(labels, is_member, rng=np.random.default_rng(0))
-        >>> [np.bincount(labels[chosen & side]).tolist() for side in (is_member, ~is_member)]
-        [[1, 1], [1, 1]]
+        >>> selected = fa.metrics.matched_in_class(labels, is_member, rng=np.random.default_rng(0))
+        >>> np.bincount(labels[selected & is_member]), np.bincount(labels[selected & ~is_member])
+        (array([1, 1]), array([1, 1]))
     """
-    truth = as_truth(is_member, len(labels))
+    truth = as_membership(is_member, len(labels))
     classes, class_index = np.unique(labels, return_inverse=True)
-    members_in, others_in = (
-        np.bincount(class_index[side], minlength=len(classes)) for side in (truth, ~truth)
-    )
+    members_in = np.bincount(class_index[truth], minlength=len(classes))
+    nonmembers_in = np.bincount(class_index[~truth], minlength=len(classes))
     ratios = [
-        *(1 / step for step in range(_MOST_RATIO, 1, -1)),
-        *(float(step) for step in range(1, _MOST_RATIO + 1)),
+        *(1 / step for step in range(_LARGEST_RATIO, 1, -1)),
+        *(float(step) for step in range(1, _LARGEST_RATIO + 1)),
     ]
     best_counts, largest_size = None, 0.0
     for ratio in ratios:
-        members = np.minimum(members_in, np.floor(others_in / ratio)).astype(np.int64)
+        members = np.minimum(members_in, np.floor(nonmembers_in / ratio)).astype(np.int64)
         # Round down to a number of members for which the number of non-members is whole.
         step = round(1 / ratio) if ratio < 1 else 1
         members = members // step * step
@@ -256,14 +255,14 @@ def matched_in_class(
         # (1 + 1 / r) / m. Its inverse is the effective sample size.
         effective_size = total * ratio / (1 + ratio)
         if effective_size > largest_size:
-            others = np.rint(members * ratio).astype(np.int64)
-            best_counts, largest_size = (members, others), effective_size
+            nonmembers = np.rint(members * ratio).astype(np.int64)
+            best_counts, largest_size = (members, nonmembers), effective_size
     mask = np.zeros(len(labels), dtype=bool)
     if best_counts is None:
         return mask
-    for side, counts in zip((truth, ~truth), best_counts, strict=True):
+    for in_group, counts in zip((truth, ~truth), best_counts, strict=True):
         for index, count in enumerate(counts):
-            candidates = np.flatnonzero(side & (class_index == index))
+            candidates = np.flatnonzero(in_group & (class_index == index))
             mask[rng.permutation(candidates)[:count]] = True
     return mask
 
@@ -279,8 +278,8 @@ def labels_alone_auc(
 
     The score of a class is the log ratio of its frequencies among members and among non-members.
     Members and non-members are each split at random into two halves. Frequencies are estimated on
-    one half, and the score is evaluated on the other. The expected AUC is therefore 0.5 if labels
-    are uninformative. The result is the mean over several splits.
+    one half, and the score is evaluated on the other half. The expected AUC is therefore 0.5 if
+    labels are uninformative. The result is the mean over several splits.
 
     Args:
         labels: The class of each sample.
@@ -300,25 +299,33 @@ def labels_alone_auc(
         >>> fa.metrics.labels_alone_auc(labels, is_member, rng=np.random.default_rng(0))
         1.0
     """
-    truth = as_truth(is_member, len(labels))
-    stratum_of = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)
+    truth = as_membership(is_member, len(labels))
+    sample_strata = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)
     # A cell is a class within a stratum.
-    cells, cell_of = np.unique(np.stack([stratum_of, labels], axis=1), axis=0, return_inverse=True)
+    cells, cell_of = np.unique(
+        np.stack([sample_strata, labels], axis=1), axis=0, return_inverse=True
+    )
     cell_of = cell_of.reshape(-1)
-    both = cell_of[truth], cell_of[~truth]
-    if min(map(len, both)) < 2:
+    member_cells, nonmember_cells = cell_of[truth], cell_of[~truth]
+    if min(len(member_cells), len(nonmember_cells)) < 2:
         return None
+    # Axes of counts: split, members or non-members, half, cell.
     counts = np.array(
-        [[_count_halves(side, len(cells), rng) for side in both] for _ in range(_SPLITS)]
+        [
+            [_count_halves(group, len(cells), rng) for group in (member_cells, nonmember_cells)]
+            for _ in range(_SPLITS)
+        ]
     )
-    rates = (counts + 0.5) / (counts.sum(axis=3, keepdims=True) + 0.5 * len(cells))
-    score = np.log(rates[:, 0] / rates[:, 1])
+    frequencies = (counts + 0.5) / (counts.sum(axis=3, keepdims=True) + 0.5 * len(cells))
+    scores = np.log(frequencies[:, 0] / frequencies[:, 1])
+    # The scores of one half are evaluated on the samples of the other half.
     evaluated = counts[:, :, ::-1]
-    stratum = np.unique(cells[:, 0], return_inverse=True)[1]
-    score, members, others = (
-        array.reshape(-1, len(cells)) for array in (score, evaluated[:, 0], evaluated[:, 1])
+    aucs = _aucs_of_cells(
+        scores.reshape(-1, len(cells)),
+        evaluated[:, 0].reshape(-1, len(cells)),
+        evaluated[:, 1].reshape(-1, len(cells)),
+        np.unique(cells[:, 0], return_inverse=True)[1],
     )
-    aucs = _aucs_of_cells(score, members, others, stratum)
     return max(0.5, float(np.mean(aucs))) if len(aucs) else None
 
 
@@ -326,15 +333,15 @@ def _count_halves(
     cell_of: Int[np.ndarray, " samples"], cells: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "halves cells"]:
     """Split samples into two random halves, and count the samples of each cell in each half."""
-    shuffled, half = rng.permutation(cell_of), (len(cell_of) + 1) // 2
-    halves = (shuffled[:half], shuffled[half:])
-    return np.stack([np.bincount(one_half, minlength=cells) for one_half in halves])
+    shuffled, size = rng.permutation(cell_of), (len(cell_of) + 1) // 2
+    halves = (shuffled[:size], shuffled[size:])
+    return np.stack([np.bincount(half, minlength=cells) for half in halves])
 
 
 def _aucs_of_cells(
     scores: Float[np.ndarray, "draws cells"],
     members: Int[np.ndarray, "draws cells"],
-    others: Int[np.ndarray, "draws cells"],
+    nonmembers: Int[np.ndarray, "draws cells"],
     strata: Int[np.ndarray, " cells"],
 ) -> Float[np.ndarray, " with_pairs"]:
     """Compute the AUC of each draw over pairs within strata; leave out draws without such pairs.
@@ -346,76 +353,80 @@ def _aucs_of_cells(
     draws = np.arange(len(scores)).repeat(len(strata))
     group = (np.arange(len(scores))[:, None] * (strata.max() + 1) + strata).ravel()
     order = np.lexsort((scores.ravel(), group))
-    score, group, member_count, other_count = (
-        array.ravel()[order] for array in (scores, group, members, others)
-    )
-    begins = np.diff(group, prepend=-1) != 0
-    level = np.cumsum(begins | (np.diff(score, prepend=np.nan) != 0)) - 1
-    ties = np.bincount(level, other_count)
-    below = (np.cumsum(ties) - ties)[level]
+    score, group = scores.ravel()[order], group[order]
+    member_count, nonmember_count = members.ravel()[order], nonmembers.ravel()[order]
+    starts_group = np.diff(group, prepend=-1) != 0
+    # Cells of the same group with equal scores have the same level.
+    level = np.cumsum(starts_group | (np.diff(score, prepend=np.nan) != 0)) - 1
+    at_level = np.bincount(level, nonmember_count)
+    below = (np.cumsum(at_level) - at_level)[level]
     # ``below`` also counts samples of earlier groups. They form no pairs with this group.
-    ordered = member_count * (below - below[begins][group] + ties[level] / 2)
-    pairs = member_count * np.bincount(group, other_count)[group]
-    all_ordered, all_pairs = np.bincount(draws, ordered), np.bincount(draws, pairs)
-    return all_ordered[all_pairs > 0] / all_pairs[all_pairs > 0]
+    ordered = member_count * (below - below[starts_group][group] + at_level[level] / 2)
+    pairs = member_count * np.bincount(group, nonmember_count)[group]
+    ordered_in_draw, pairs_in_draw = np.bincount(draws, ordered), np.bincount(draws, pairs)
+    has_pairs = pairs_in_draw > 0
+    return ordered_in_draw[has_pairs] / pairs_in_draw[has_pairs]
 
 
-def _variances(placed: Sequence[Placements], value: float) -> tuple[float, float]:
+def _variances(placements: Sequence[Placements], value: float) -> tuple[float, float]:
     """Return the contributions of members and non-members to the variance of the AUC."""
-    pairs = float(sum(len(above) * len(below) for above, below in placed))
-    return (
-        sum(((len(below) * (above - value)) ** 2).sum() for above, below in placed) / pairs**2,
-        sum(((len(above) * (below - value)) ** 2).sum() for above, below in placed) / pairs**2,
-    )
+    pairs = float(sum(len(p.members) * len(p.nonmembers) for p in placements))
+    members = sum(((len(p.nonmembers) * (p.members - value)) ** 2).sum() for p in placements)
+    nonmembers = sum(((len(p.members) * (p.nonmembers - value)) ** 2).sum() for p in placements)
+    return members / pairs**2, nonmembers / pairs**2
 
 
-def _few_differ(
-    parts: Sequence[SplitScores], placed: Sequence[Placements], value: float, confidence: float
+def _limits_if_few_differ(
+    parts: Sequence[SplitScores], placements: Sequence[Placements], value: float, confidence: float
 ) -> ConfidenceLimits | None:
-    """Return limits if nearly all members (or non-members) have the most frequent score, or None.
+    """Return limits if nearly all members (or non-members) have the mode of their stratum, or None.
 
-    The most frequent score is that of the sample's stratum.
+    The mode is the most frequent score.
     """
-    pairs = sum(len(members) * len(others) for members, others in parts)
+    pairs = sum(len(members) * len(nonmembers) for members, nonmembers in parts)
+    # In each of these, entry 0 is for members, entry 1 for non-members.
     weights: tuple[list[np.ndarray], ...] = ([], [])
     at_mode: tuple[list[np.ndarray], ...] = ([], [])
     mode_placements: tuple[list[np.ndarray], ...] = ([], [])
     for part in parts:
         pooled_mode = most_frequent(np.concatenate(part))
-        for side, (scores, opposite) in enumerate((part, part[::-1])):
+        for group, (scores, opposite) in enumerate((part, part[::-1])):
             # With one or two scores, a most frequent score is meaningless.
             mode = most_frequent(scores) if len(scores) >= _FEWEST_FOR_MODE else pooled_mode
-            ordered = opposite < mode if side == 0 else opposite > mode
+            ordered = opposite < mode if group == 0 else opposite > mode
             placement = (ordered.sum() + (opposite == mode).sum() / 2) / len(opposite)
-            weights[side].append(np.full(len(scores), len(opposite) / pairs))
-            at_mode[side].append(scores == mode)
-            mode_placements[side].append(np.full(len(scores), placement))
-    few_differ = [is_rare(np.concatenate(side)) for side in at_mode]
+            weights[group].append(np.full(len(scores), len(opposite) / pairs))
+            at_mode[group].append(scores == mode)
+            mode_placements[group].append(np.full(len(scores), placement))
+    few_differ = [has_few_differing(np.concatenate(group)) for group in at_mode]
     if not any(few_differ):
         return None
     quantile = -float(sp.special.ndtri((1 - confidence) / 2))
-    reaches = []
-    for side, variance in enumerate(_variances(placed, value)):
-        placements = np.concatenate([stratum[side] for stratum in placed])
-        if few_differ[side]:
-            weight, of_mode = (np.concatenate(part[side]) for part in (weights, mode_placements))
-            reaches.append(side_of(weight, placements, of_mode).reach(confidence))
+    distances = []
+    for group, variance in enumerate(_variances(placements, value)):
+        if few_differ[group]:
+            contributions = contributions_of(
+                np.concatenate(weights[group]),
+                np.concatenate([stratum[group] for stratum in placements]),
+                np.concatenate(mode_placements[group]),
+            )
+            distances.append(contributions.limit_distances(confidence))
         else:
-            reaches.append(normal_reach(variance, quantile))
-    return limits_of_sides(value, reaches)
+            distances.append(normal_distances(variance, quantile))
+    return limits_from_distances(value, distances)
 
 
 def _by_stratum(
     scores: Float[np.ndarray, " samples"], is_member: npt.ArrayLike, strata: npt.ArrayLike
 ) -> list[SplitScores]:
     """Return the scores of the members and the non-members of each stratum that has both."""
-    truth, labels = as_truth(is_member, len(scores)), as_strata(strata, len(scores))
+    truth, labels = as_membership(is_member, len(scores)), as_strata(strata, len(scores))
     parts = []
     for stratum in np.unique(labels):
         in_stratum = labels == stratum
-        members, others = scores[in_stratum & truth], scores[in_stratum & ~truth]
-        if len(members) and len(others):
-            parts.append(SplitScores(members, others))
+        members, nonmembers = scores[in_stratum & truth], scores[in_stratum & ~truth]
+        if len(members) and len(nonmembers):
+            parts.append(SplitScores(members, nonmembers))
     if not parts:
         raise BadInput(
             "no stratum has both members and non-members, so there are no pairs to compare; "

@@ -1,9 +1,8 @@
-"""Catalogue of metrics, and evaluation of scores by catalogued and custom metrics.
+"""Catalogue of metrics, and functions that compute them from an attack's scores.
 
-An exact metric computes its interval in closed form. All other metrics have a bootstrap interval:
-members and non-members are resampled separately, since a study fixes both numbers. A *contrast* is
-the kind of non-members with which members are compared: samples of other clients, held-out samples
-("unseen"), or both ("mixed").
+Each metric is computed for one or more *contrasts*. A contrast is the group of non-members with
+which members are compared: samples of other clients ("other_client"), held-out samples ("unseen"),
+or both ("mixed").
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +23,8 @@ from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.family import above_chance, rate_above_chance
 from fedaudit.metrics.intervals import Limits, percent, require_confidence
 from fedaudit.metrics.rate_limits import (
-    inconclusive,
     limits_at_threshold,
+    nonmember_shortage,
     rate_limits,
     true_fpr_range,
 )
@@ -34,33 +33,35 @@ from fedaudit.metrics.roc import (
     as_array,
     as_origins,
     as_scores,
-    refuse_misaligned,
+    raise_if_misaligned,
     tpr_at_fpr,
 )
 from fedaudit.metrics.stratified import scaled_within, stratified_above_chance, stratified_auc
 
-OfScores: TypeAlias = Callable[[Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float]
+ScoreFunction: TypeAlias = Callable[
+    [Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float
+]
 """Function that computes a number from scores (larger for likelier members) and membership."""
 
-FEWEST = 10
+_FEWEST_FOR_BOOTSTRAP = 10
 """Fewest members, and fewest non-members, for a bootstrap interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Limits[float | None]):
+class MetricValue(Limits[float | None]):
     """Value of a metric on one set of scores, with the fields that a result stores.
 
     Attributes:
-        contrast: Kind of non-members that members are compared with: "other_client", "unseen" or
+        contrast: Group of non-members with which members are compared: "other_client", "unseen" or
             "mixed".
         metric: Name of the metric, such as "auc", "tpr@0.01" or "balanced_accuracy".
         value: The metric's value; None if it was not computed. The limits are None if there is no
             interval, for example for a rate with too few non-members.
-        n_members: Number of members that the value was computed on.
-        n_nonmembers: Number of non-members that the value was computed on.
+        n_members: Number of members from which the value was computed.
+        n_nonmembers: Number of non-members from which the value was computed.
         realised_fpr: Empirical false-positive rate, for metrics that use a threshold.
-        low_at_threshold: For a true-positive rate, lower limit (Clopper-Pearson) of the fraction of
-            members above the empirical threshold, whatever its true false-positive rate.
+        low_at_threshold: For a true-positive rate, lower Clopper-Pearson limit of the fraction of
+            members above the empirical threshold. It ignores the error of this threshold.
         high_at_threshold: The upper limit of the same fraction.
         ceiling: Value that a perfect attack would have.
         note: Why the value was not computed, or a caveat.
@@ -89,16 +90,16 @@ class Evaluated(Limits[float | None]):
 
 @dataclass(frozen=True)
 class Contrast:
-    """Scores of members and of the non-members that they are compared with.
+    """Scores of members and of the non-members with which they are compared.
 
     Attributes:
-        name: Kind of the non-members: "other_client", "unseen" or "mixed".
+        name: Name of the contrast: "other_client", "unseen" or "mixed".
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
         confidence: Confidence of every interval, in (0, 1).
         rng: Draws bootstrap resamples and splits of the samples.
         fprs: False-positive rates at which true-positive rates are reported.
-        note: Note on a missing kind of non-members.
+        note: States which origin of non-members has no samples; empty if all have.
         strata: The stratum of each sample, if members are only compared with non-members of their
             stratum. Scores are then scaled within strata.
     """
@@ -122,9 +123,9 @@ class Contrast:
         """Number of non-members."""
         return len(self.is_member) - self.n_members
 
-    def figure(self, metric: str, **fields: Any) -> Evaluated:
-        """Return a metric's value that was computed on all samples of the contrast."""
-        return Evaluated(
+    def metric_value(self, metric: str, **fields: Any) -> MetricValue:
+        """Return a metric's value that was computed from all samples of the contrast."""
+        return MetricValue(
             contrast=self.name,
             metric=metric,
             n_members=self.n_members,
@@ -132,47 +133,49 @@ class Contrast:
             **fields,
         )
 
-    def refused(self, metric: str, note: str) -> Evaluated:
-        """Return an entry without a value, with the reason in ``note``."""
-        return self.figure(metric, value=None, low=None, high=None, note=note)
+    def missing_value(self, metric: str, note: str) -> MetricValue:
+        """Return an entry for a metric that was not computed, with the reason in ``note``."""
+        return self.metric_value(metric, value=None, low=None, high=None, note=note)
 
 
 @dataclass(frozen=True)
 class Metric:
     """Metric of an attack's scores with a bootstrap interval.
 
+    Members and non-members are resampled separately, since a study fixes both numbers.
+
     Attributes:
-        of: Function that computes a number from scores and membership. The bootstrap calls it about
-            a thousand times.
+        function: Computes the metric from scores and membership. It is called once for each
+            resample.
         about: Description in one sentence.
-        resamples: Number of bootstrap resamples behind the interval.
+        resamples: Number of bootstrap resamples.
 
     Examples:
         >>> from fedaudit.metrics import Metric
         >>> import numpy as np
         >>> gap = Metric(lambda scores, truth: scores[truth].mean() - scores[~truth].mean())
-        >>> float(gap.of(np.array([3.0, 2.0, 1.0]), np.array([True, True, False])))
+        >>> float(gap.function(np.array([3.0, 2.0, 1.0]), np.array([True, True, False])))
         1.5
     """
 
-    of: OfScores
+    function: ScoreFunction
     about: str = field(default="", compare=False)
     resamples: int = 1000
 
-    def figures(self, name: str, contrast: Contrast) -> list[Evaluated]:
+    def evaluate(self, name: str, contrast: Contrast) -> list[MetricValue]:
         """Compute the metric with its bootstrap interval.
 
         Raises:
             BadInput: The metric returns a number that is not finite.
         """
-        members, others = contrast.n_members, contrast.n_nonmembers
-        if min(members, others) < FEWEST:
+        members, nonmembers = contrast.n_members, contrast.n_nonmembers
+        if min(members, nonmembers) < _FEWEST_FOR_BOOTSTRAP:
             note = (
-                f"inconclusive: {members} members and {others} non-members; a bootstrap needs "
-                f"{FEWEST} of each"
+                f"inconclusive: {members} members and {nonmembers} non-members; a bootstrap needs "
+                f"{_FEWEST_FOR_BOOTSTRAP} of each"
             )
-            return [contrast.refused(name, note)]
-        value, low, high = bootstrapped(
+            return [contrast.missing_value(name, note)]
+        value, low, high = bootstrap_interval(
             self,
             contrast.scores,
             contrast.is_member,
@@ -181,52 +184,56 @@ class Metric:
             name=name,
         )
         method = f"bootstrap (bias-corrected, {self.resamples}), {percent(contrast.confidence)}"
-        return [contrast.figure(name, value=value, low=low, high=high, method=method)]
+        return [contrast.metric_value(name, value=value, low=low, high=high, method=method)]
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Metric that computes its interval without resampling.
+class ExactMetric:
+    """Metric whose interval is computed without resampling.
 
     Attributes:
-        make: Function that computes the metric's values for a contrast.
+        compute: Computes the metric's values for a contrast.
         about: Description in one sentence.
     """
 
-    make: Callable[[Contrast], list[Evaluated]]
+    compute: Callable[[Contrast], list[MetricValue]]
     about: str = field(compare=False)
 
-    def figures(self, name: str, contrast: Contrast) -> list[Evaluated]:
-        """Compute the metric's values; their names are predefined, so ``name`` is not used."""
-        return self.make(contrast)
+    def evaluate(self, name: str, contrast: Contrast) -> list[MetricValue]:
+        """Compute the metric's values. ``compute`` determines their names; ``name`` is not used."""
+        return self.compute(contrast)
 
 
-def _auc(contrast: Contrast) -> list[Evaluated]:
+def _auc(contrast: Contrast) -> list[MetricValue]:
     scores, is_member, strata = contrast.scores, contrast.is_member, contrast.strata
-    level = contrast.confidence
+    confidence = contrast.confidence
     if strata is None:
-        interval = auc_interval(scores, is_member, confidence=level)
+        interval = auc_interval(scores, is_member, confidence=confidence)
         p_value = above_chance(scores, is_member)
     else:
-        interval = stratified_auc(scores, is_member, strata, confidence=level)
+        interval = stratified_auc(scores, is_member, strata, confidence=confidence)
         p_value = stratified_above_chance(scores, is_member, strata)
-    return [contrast.figure(AUC, **asdict(interval), note=contrast.note, p_value=p_value)]
+    return [contrast.metric_value(AUC, **asdict(interval), note=contrast.note, p_value=p_value)]
 
 
-def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
+def _tpr(contrast: Contrast, fpr: float) -> MetricValue:
     metric = tpr_at(fpr)
-    reason = inconclusive(fpr, contrast.n_nonmembers)
-    if reason:
-        return contrast.refused(metric, reason)
-    point = tpr_at_fpr(contrast.scores, contrast.is_member, fpr)
-    limits = rate_limits(contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence)
-    at_threshold = limits_at_threshold(
-        contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence
+    shortage = nonmember_shortage(fpr, contrast.n_nonmembers)
+    if shortage:
+        return contrast.missing_value(metric, shortage)
+    scores, is_member, confidence = contrast.scores, contrast.is_member, contrast.confidence
+    point = tpr_at_fpr(scores, is_member, fpr)
+    limits = rate_limits(scores, is_member, fpr, confidence=confidence)
+    at_threshold = limits_at_threshold(scores, is_member, fpr, confidence=confidence)
+    true_fpr = true_fpr_range(fpr, contrast.n_nonmembers, confidence=confidence)
+    note = (
+        f"{point.true_positives} true and {point.false_positives} false positives; this "
+        f"threshold's true false-positive rate is at most {true_fpr.high:.2%} (upper end of a "
+        f"{percent(confidence)} range)"
     )
-    true_fpr = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
-    # Results store this note.
-    missing = f"; a lower limit needs {limits.needs} more non-members" if limits.needs else ""
-    return contrast.figure(
+    if limits.needs:
+        note += f"; a lower limit needs {limits.needs} more non-members"
+    return contrast.metric_value(
         metric,
         value=point.tpr,
         low=None if limits.needs else limits.low,
@@ -235,9 +242,7 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
         realised_fpr=point.realised_fpr,
         low_at_threshold=at_threshold.low,
         high_at_threshold=at_threshold.high,
-        note=f"{point.true_positives} true and {point.false_positives} false positives; this "
-        f"threshold's true false-positive rate is at most {true_fpr.high:.2%} (upper end of a "
-        f"{percent(contrast.confidence)} range){missing}",
+        note=note,
         p_value=rate_above_chance(
             point.true_positives,
             contrast.n_members,
@@ -247,16 +252,16 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
     )
 
 
-def _balanced_accuracy(contrast: Contrast) -> list[Evaluated]:
+def _balanced_accuracy(contrast: Contrast) -> list[MetricValue]:
     if min(contrast.n_members, contrast.n_nonmembers) < 2:
-        reason = "inconclusive: a held-out threshold needs 2 samples per side"
-        return [contrast.refused(BALANCED_ACCURACY, reason)]
+        note = "inconclusive: a held-out threshold needs 2 samples per side"
+        return [contrast.missing_value(BALANCED_ACCURACY, note)]
     held_out = held_out_balanced_accuracy(
         contrast.scores, contrast.is_member, rng=contrast.rng, confidence=contrast.confidence
     )
     fields = asdict(held_out)
     del fields["threshold"]
-    return [Evaluated(contrast=contrast.name, metric=BALANCED_ACCURACY, **fields)]
+    return [MetricValue(contrast=contrast.name, metric=BALANCED_ACCURACY, **fields)]
 
 
 def average_precision(
@@ -273,9 +278,6 @@ def partial_auc(
 ) -> float:
     """Compute the area under the ROC curve up to an FPR of 0.1, scaled to a chance level of 0.5.
 
-    The bootstrap interval calls scikit-learn 1,000 times, which takes about ten seconds for each
-    attack, kind of non-members, client and seed.
-
     Source: McClish 1989 (standardised partial area).
     """
     from sklearn.metrics import roc_auc_score
@@ -283,14 +285,14 @@ def partial_auc(
     return float(roc_auc_score(is_member, scores, max_fpr=0.1))
 
 
-METRICS: dict[str, Exact | Metric] = {
-    AUC: Exact(_auc, "Area under the ROC curve; chance level is 0.5."),
-    TPR: Exact(
+METRICS: dict[str, ExactMetric | Metric] = {
+    AUC: ExactMetric(_auc, "Area under the ROC curve; chance level is 0.5."),
+    TPR: ExactMetric(
         lambda contrast: [_tpr(contrast, fpr) for fpr in contrast.fprs],
         "True-positive rate at each false-positive rate in figures.fprs; chance level is the "
         "false-positive rate.",
     ),
-    BALANCED_ACCURACY: Exact(
+    BALANCED_ACCURACY: ExactMetric(
         _balanced_accuracy,
         "Mean of the true-positive and the true-negative rate on one half of the samples, at a "
         "threshold chosen on the other half; chance level is 0.5.",
@@ -308,12 +310,12 @@ METRICS: dict[str, Exact | Metric] = {
 }
 """All metrics of the catalogue by name."""
 
-EVERY_EVALUATION = (AUC, TPR, BALANCED_ACCURACY)
-"""Metrics that every evaluation computes, in this order. A study can add others in
-``figures.metrics``."""
+STANDARD_METRICS = (AUC, TPR, BALANCED_ACCURACY)
+"""Metrics that :func:`evaluate` computes, in this order. A study adds further metrics with its
+setting ``figures.metrics``."""
 
 
-def bootstrapped(
+def bootstrap_interval(
     metric: Metric,
     scores: Float[np.ndarray, " samples"],
     is_member: Bool[np.ndarray, " samples"],
@@ -338,20 +340,21 @@ def bootstrapped(
     Source: Efron & Tibshirani 1993, section 14.3, without the acceleration constant.
     """
     value = _finite_value(metric, scores, is_member, name)
-    sides = [np.flatnonzero(is_member), np.flatnonzero(~is_member)]
-    drawn = np.empty(metric.resamples)
+    groups = [np.flatnonzero(is_member), np.flatnonzero(~is_member)]
+    resampled = np.empty(metric.resamples)
     for index in range(metric.resamples):
-        chosen = np.concatenate([rng.choice(side, len(side)) for side in sides])
-        drawn[index] = _finite_value(metric, scores[chosen], is_member[chosen], name)
+        positions = np.concatenate([rng.choice(group, len(group)) for group in groups])
+        resampled[index] = _finite_value(metric, scores[positions], is_member[positions], name)
     # Resamples that equal the value count half. Otherwise, metrics with few distinct values would
     # have no lower limit.
-    below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
+    fraction_below = ((resampled < value).mean() + (resampled <= value).mean()) / 2
+    # The fraction is kept off 0 and 1, where the normal quantile is infinite.
     largest = 1 - 0.5 / metric.resamples
     normal = NormalDist()
-    bias = normal.inv_cdf(float(np.clip(below, 1 - largest, largest)))
+    bias = normal.inv_cdf(float(np.clip(fraction_below, 1 - largest, largest)))
     tail = normal.inv_cdf((1 - confidence) / 2)
-    ends = [normal.cdf(2 * bias + tail), normal.cdf(2 * bias - tail)]
-    low, high = np.quantile(drawn, ends)
+    percentiles = [normal.cdf(2 * bias + tail), normal.cdf(2 * bias - tail)]
+    low, high = np.quantile(resampled, percentiles)
     return value, min(float(low), value), max(float(high), value)
 
 
@@ -362,7 +365,7 @@ def _finite_value(
     name: str,
 ) -> float:
     with custom_code(partial(_metric_error, name, len(scores))):
-        value = float(metric.of(scores, is_member))
+        value = float(metric.function(scores, is_member))
     if not np.isfinite(value):
         raise BadInput(
             f"the metric {name!r} is {value} on {len(scores)} samples; it must return a finite "
@@ -379,32 +382,31 @@ def _metric_error(name: str, count: int, error: Exception, described: str) -> Ba
     )
 
 
-def metric_named(name: str) -> Exact | Metric:
+def resolve_metric(name: str) -> ExactMetric | Metric:
     """Return a metric by its name in the catalogue, in an installed package or in the user's code.
 
-    A custom metric is called with a few scores, so that errors appear before hours of training.
+    A custom metric is called once with test scores, so that errors appear before training.
 
     Raises:
-        BadInput: The name is unknown, every evaluation has this metric already, or the custom
-            metric fails.
+        BadInput: The name is unknown, the metric is a standard metric, or a custom metric fails.
     """
-    if name in EVERY_EVALUATION:
+    if name in STANDARD_METRICS:
         raise BadInput(
             f"every evaluation computes the metric {name!r}; leave it out of figures.metrics"
         )
-    metric: Exact | Metric | OfScores = look_up(
+    metric: ExactMetric | Metric | ScoreFunction = look_up(
         "metric",
         name,
         METRICS,
         expected="a fedaudit.metrics.Metric, or a function of scores and membership",
-        is_valid=lambda value: isinstance(value, Exact | Metric) or callable(value),
+        is_valid=lambda value: isinstance(value, ExactMetric | Metric) or callable(value),
     )
-    if isinstance(metric, Exact):
+    if isinstance(metric, ExactMetric):
         return metric
     custom = metric if isinstance(metric, Metric) else Metric(metric)
     if name not in METRICS:
-        is_member = np.arange(2 * FEWEST) % 2 == 0
-        _finite_value(custom, np.linspace(-1, 1, 2 * FEWEST), is_member, name)
+        is_member = np.arange(20) % 2 == 0
+        _finite_value(custom, np.linspace(-1, 1, 20), is_member, name)
     return custom
 
 
@@ -426,14 +428,14 @@ def evaluate(
     origin_codes: bool = False,
     contrasts: Sequence[str] = tuple(CONTRASTS),
     strata: npt.ArrayLike | None = None,
-) -> list[Evaluated]:
+) -> list[MetricValue]:
     """Compute the standard metrics of one attack on one target client, for each contrast.
 
-    A contrast is a kind of non-members: samples of other clients, held-out samples, or both. For
+    A contrast is a group of non-members: samples of other clients, held-out samples, or both. For
     each contrast, the metrics are the AUC, the true-positive rate at each false-positive rate, and
-    the balanced accuracy at a held-out threshold. If a contrast has no samples, its AUC is None and
-    ``note`` states the reason. The same applies to a rate with too few samples. The threshold of a
-    rate is estimated on the same non-members; the rate's limits include this error.
+    the balanced accuracy at a held-out threshold. The AUC of a contrast without samples is None,
+    and so is a rate with too few samples; ``note`` then states the reason. The threshold of a rate
+    is estimated on the same non-members. The rate's limits include the error of this estimate.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -442,14 +444,14 @@ def evaluate(
         fprs: False-positive rates at which true-positive rates are computed, each in (0, 1].
         seed: Seed of the random split for the balanced accuracy, 0 or larger.
         confidence: Confidence of every interval, in (0, 1).
-        origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. By default,
-            numbers that are only 0 and 1 are refused, since 1 often means a member but
+        origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. If False,
+            numbers that are only 0 and 1 raise an error, since 1 often means a member but
             ``Origin.MEMBER`` is 0.
         contrasts: Names of contrasts in ``CONTRASTS``.
         strata: The stratum of each sample, such as the client that drew its membership. Each
-            member is then only compared with non-members of its stratum. The AUC is that of pairs
-            within strata; rates and the balanced accuracy use scores that are scaled within each
-            stratum.
+            member is then only compared with non-members of its stratum. The AUC is computed from
+            pairs within strata. Rates and the balanced accuracy are computed from scores that are
+            scaled within each stratum.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, an origin is unknown or ambiguous, there are no
@@ -463,30 +465,37 @@ def evaluate(
         ('auc', 1.0)
     """
     require_confidence(confidence)
-    _refuse_unknown(contrasts)
+    _raise_if_unknown(contrasts)
     values = as_scores(scores)
-    sources = _origins(scores, origin, len(values), origin_codes)
+    raise_if_misaligned(scores, origin)
+    origins = as_origins(origin, len(values), codes=origin_codes)
+    n_members = int((origins == Origin.MEMBER).sum())
+    if n_members in (0, len(values)):
+        raise BadInput(
+            f"both members and non-members are needed, got {n_members} members among "
+            f"{len(values)} samples"
+        )
     if seed < 0:
         raise BadInput(f"a seed is 0 or larger, got {seed}")
-    figures: list[Evaluated] = []
+    metric_values: list[MetricValue] = []
     if strata is not None:
         values = scaled_within(values, strata)
     for index, name in enumerate(CONTRASTS):
         if name not in contrasts:
             continue
         rng = np.random.default_rng([seed, index])
-        contrast = _contrast(name, values, sources, rng, confidence, fprs, strata)
+        contrast = _select_contrast(name, values, origins, rng, confidence, fprs, strata)
         if contrast.n_nonmembers:
-            for metric in EVERY_EVALUATION:
-                figures += METRICS[metric].figures(metric, contrast)
+            for metric in STANDARD_METRICS:
+                metric_values += METRICS[metric].evaluate(metric, contrast)
         else:
-            figures.append(contrast.refused(AUC, contrast.note))
-    return figures
+            metric_values.append(contrast.missing_value(AUC, contrast.note))
+    return metric_values
 
 
-def estimates(
+def evaluate_metric(
     name: str,
-    metric: Exact | Metric,
+    metric: ExactMetric | Metric,
     scores: npt.ArrayLike,
     origin: npt.ArrayLike,
     *,
@@ -494,7 +503,7 @@ def estimates(
     confidence: float = 0.95,
     origin_codes: bool = False,
     contrasts: Sequence[str] = tuple(CONTRASTS),
-) -> list[Evaluated]:
+) -> list[MetricValue]:
     """Compute one metric of one attack on one target client, for each contrast.
 
     Args:
@@ -510,58 +519,49 @@ def estimates(
     Raises:
         BadInput: The metric returns a number that is not finite.
     """
-    _refuse_unknown(contrasts)
+    _raise_if_unknown(contrasts)
     values = as_scores(scores)
-    sources = as_origins(origin, len(values), codes=origin_codes)
-    return [
-        figure
-        for kind in CONTRASTS
-        if kind in contrasts
-        for figure in metric.figures(name, _contrast(kind, values, sources, rng, confidence))
-    ]
+    origins = as_origins(origin, len(values), codes=origin_codes)
+    metric_values: list[MetricValue] = []
+    for contrast_name in CONTRASTS:
+        if contrast_name in contrasts:
+            contrast = _select_contrast(contrast_name, values, origins, rng, confidence)
+            metric_values += metric.evaluate(name, contrast)
+    return metric_values
 
 
-def _contrast(
+def _select_contrast(
     name: str,
     scores: Float[np.ndarray, " samples"],
-    sources: Int[np.ndarray, " samples"],
+    origins: Int[np.ndarray, " samples"],
     rng: np.random.Generator,
     confidence: float,
     fprs: Sequence[float] = (),
     strata: npt.ArrayLike | None = None,
 ) -> Contrast:
-    against = CONTRASTS[name]
-    chosen = np.isin(sources, [Origin.MEMBER, *against])
-    is_member = sources[chosen] == Origin.MEMBER
-    note = _note(sources, against)
-    within = None if strata is None else as_array(strata)[chosen]
-    return Contrast(name, scores[chosen], is_member, confidence, rng, fprs, note, within)
+    selected = np.isin(origins, [Origin.MEMBER, *CONTRASTS[name]])
+    return Contrast(
+        name,
+        scores[selected],
+        origins[selected] == Origin.MEMBER,
+        confidence,
+        rng,
+        fprs,
+        _missing_origins(origins, CONTRASTS[name]),
+        None if strata is None else as_array(strata)[selected],
+    )
 
 
-def _refuse_unknown(contrasts: Sequence[str]) -> None:
+def _raise_if_unknown(contrasts: Sequence[str]) -> None:
     for name in contrasts:
         if name not in CONTRASTS:
             raise unknown_name("contrast", name, list(CONTRASTS))
 
 
-def _origins(
-    scores: npt.ArrayLike, origin: npt.ArrayLike, samples: int, codes: bool
-) -> Int[np.ndarray, " samples"]:
-    refuse_misaligned(scores, origin)
-    sources = as_origins(origin, samples, codes=codes)
-    members = int((sources == Origin.MEMBER).sum())
-    if members in (0, samples):
-        raise BadInput(
-            f"both members and non-members are needed, got {members} members among {samples} "
-            "samples"
-        )
-    return sources
-
-
-def _note(sources: Int[np.ndarray, " samples"], against: tuple[Origin, ...]) -> str:
-    """Return a note on origins of the contrast without samples; empty if all have samples."""
-    present = [origin for origin in against if (sources == origin).any()]
-    missing = [origin.name.lower() for origin in against if origin not in present]
+def _missing_origins(origins: Int[np.ndarray, " samples"], expected: tuple[Origin, ...]) -> str:
+    """Return a note on the expected origins that have no samples; empty if all have samples."""
+    present = [origin for origin in expected if (origins == origin).any()]
+    missing = [origin.name.lower() for origin in expected if origin not in present]
     if not missing:
         return ""
     if not present:

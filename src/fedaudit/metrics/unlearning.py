@@ -17,7 +17,7 @@ from fedaudit.core.metric_names import (
     OVERCORRECTED,
 )
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
-from fedaudit.metrics.roc import as_scores, as_truth
+from fedaudit.metrics.roc import as_membership, as_scores
 
 EQUIVALENCE = 0.9
 """Confidence of an equivalence interval, which is two one-sided tests at 5 % each."""
@@ -129,7 +129,7 @@ def unlearned(
     """
     require_margin(margin)
     first = as_scores(before)
-    truth = as_truth(is_forgotten, len(first))
+    truth = as_membership(is_forgotten, len(first))
     second = as_scores(after)
     before_auc, after_auc = (auc_interval(scores, truth) for scores in (first, second))
     if retrained is None:

@@ -11,14 +11,13 @@ from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
-    ConfidenceLimits,
     Limited,
     SeedMean,
     clopper_pearson,
     percent,
     require_confidence,
 )
-from fedaudit.metrics.rate_limits import Proportion, share
+from fedaudit.metrics.rate_limits import Proportion, proportion
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Gap(Limited[float]):
     A loss-threshold attack exploits this difference.
 
     Examples:
-        >>> from fedaudit.metrics import generalisation_gap, share
-        >>> round(generalisation_gap(share(95, 100), share(80, 100)).value, 3)
+        >>> from fedaudit.metrics import generalisation_gap, proportion
+        >>> round(generalisation_gap(proportion(95, 100), proportion(80, 100)).value, 3)
         0.15
     """
 
@@ -62,14 +61,14 @@ def accuracy(
             f"every sample needs a prediction and a label, got {len(predicted)} and {len(labels)}"
         )
     is_correct: Bool[np.ndarray, " samples"] = predicted == labels
-    return share(int(is_correct.sum()), len(is_correct), confidence=confidence)
+    return proportion(int(is_correct.sum()), len(is_correct), confidence=confidence)
 
 
 def generalisation_gap(train: Proportion, test: Proportion, *, confidence: float = 0.95) -> Gap:
     """Compute the generalisation gap of the model, with a conservative interval.
 
-    Each limit is a difference of the exact limits of the two accuracies, each of which has half of
-    the error.
+    The limits are differences of the exact limits of both accuracies, each of which has half of the
+    error.
 
     Args:
         train: Accuracy on training samples.
@@ -77,28 +76,27 @@ def generalisation_gap(train: Proportion, test: Proportion, *, confidence: float
         confidence: Two-sided confidence, in (0, 1).
 
     Examples:
-        >>> from fedaudit.metrics import generalisation_gap, share
-        >>> gap = generalisation_gap(share(95, 100), share(80, 100))
+        >>> from fedaudit.metrics import generalisation_gap, proportion
+        >>> gap = generalisation_gap(proportion(95, 100), proportion(80, 100))
         >>> round(gap.value, 3), round(gap.low, 3), round(gap.high, 3)
         (0.15, -0.005, 0.291)
     """
-    each = 1 - (1 - confidence) / 2
-    limits: list[ConfidenceLimits] = [
-        clopper_pearson(split.hits, split.total, confidence=each) for split in (train, test)
-    ]
+    each_confidence = 1 - (1 - confidence) / 2
+    train_limits = clopper_pearson(train.hits, train.total, confidence=each_confidence)
+    test_limits = clopper_pearson(test.hits, test.total, confidence=each_confidence)
     return Gap(
         value=train.value - test.value,
-        low=limits[0].low - limits[1].high,
-        high=limits[0].high - limits[1].low,
+        low=train_limits.low - test_limits.high,
+        high=train_limits.high - test_limits.low,
     )
 
 
 WORST = 1.0
 """Both coordinates of the hypervolume's reference point: an advantage and an error rate of 1."""
 
-ENOUGH_SEEDS = 10
+FEWEST_SEEDS = 10
 """Fewest seeds for confidence limits of a hypervolume."""
-_DRAWS = 1_000
+_RESAMPLES = 1_000
 """Number of bootstrap resamples of the seeds."""
 
 
@@ -120,7 +118,7 @@ class FrontArea(SeedMean):
 
 
 def advantage(auc: float) -> float:
-    """Compute the membership advantage of an AUC: 2 AUC - 1, cut at 0, in [0, 1].
+    """Compute the membership advantage of an AUC: 2 AUC - 1, but at least 0.
 
     Args:
         auc: An AUC, in [0, 1].
@@ -137,7 +135,7 @@ def advantage(auc: float) -> float:
 
 
 def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points"]:
-    """Mark the points that no other point dominates.
+    """Return a mask of the points that no other point dominates.
 
     A point dominates another if one coordinate is smaller and the other is not larger.
 
@@ -155,7 +153,7 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
     """
     from moocore import is_nondominated
 
-    _require_shares(points)
+    _raise_if_out_of_range(points)
     front: Bool[np.ndarray, " points"] = np.asarray(is_nondominated(points, keep_weakly=True))
     return front
 
@@ -182,7 +180,7 @@ def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
     """
     from moocore import hypervolume as area_of
 
-    _require_shares(points)
+    _raise_if_out_of_range(points)
     return float(area_of(points, ref=[WORST, WORST]))
 
 
@@ -193,17 +191,17 @@ def hypervolume_over_seeds(
     confidence: float = 0.95,
     beyond: int = 0,
 ) -> FrontArea:
-    """Compute the hypervolume of the points' means over seeds, with a bootstrap over whole seeds.
+    """Compute the hypervolume of the points' means over seeds, with a bootstrap over seeds.
 
     A resample has the same seeds for every point, since all points of one seed use the same data.
-    With fewer than ten seeds, bootstrap percentiles are too narrow, so the limits are None.
+    With fewer than ten seeds, the limits are None, because bootstrap percentiles are too narrow.
 
     Args:
         runs: For each seed, leakage and error of each point, in [0, 1].
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
         beyond: Number of points at the beginning that form a baseline, such as the point without a
-            defense. Their hypervolume is subtracted. With 0, nothing is subtracted.
+            defense. Their hypervolume is subtracted; 0 for no baseline.
 
     Raises:
         BadInput: No seeds or points, or a value outside of [0, 1].
@@ -217,20 +215,20 @@ def hypervolume_over_seeds(
         (0.35, 2)
     """
     require_confidence(confidence)
-    _require_shares(runs.reshape(-1, 2))
+    _raise_if_out_of_range(runs.reshape(-1, 2))
     seeds = len(runs)
 
     def areas_of(means: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
         return _areas(means) - (_areas(means[:, :beyond]) if beyond else 0.0)
 
     value = float(areas_of(runs.mean(axis=0)[None])[0])
-    if seeds < ENOUGH_SEEDS:
-        why = f"an interval over further runs needs {ENOUGH_SEEDS} seeds here, got {seeds}"
-        return FrontArea(value, None, None, why, seeds)
-    weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_DRAWS) / seeds
+    if seeds < FEWEST_SEEDS:
+        method = f"an interval over further runs needs {FEWEST_SEEDS} seeds here, got {seeds}"
+        return FrontArea(value, None, None, method, seeds)
+    weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_RESAMPLES) / seeds
     areas = areas_of(np.einsum("ds,spc->dpc", weights, runs))
-    side = (1 - confidence) / 2
-    low, high = map(float, np.quantile(areas, [side, 1 - side]))
+    tail = (1 - confidence) / 2
+    low, high = map(float, np.quantile(areas, [tail, 1 - tail]))
     method = f"bootstrap over {seeds} seeds {percent(confidence)}"
     return FrontArea(value, low, high, method, seeds)
 
@@ -245,7 +243,7 @@ def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " d
     return areas
 
 
-def _require_shares(points: Float[np.ndarray, "points 2"]) -> None:
+def _raise_if_out_of_range(points: Float[np.ndarray, "points 2"]) -> None:
     if points.size == 0:
         raise BadInput("a front needs at least one point, got none; pass its leakage and error")
     if not ((points >= 0) & (points <= 1)).all():

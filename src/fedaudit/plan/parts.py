@@ -32,7 +32,7 @@ from fedaudit.fl.algorithms.base import (
 )
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
-from fedaudit.metrics.table import Exact, Metric
+from fedaudit.metrics.table import ExactMetric, Metric
 from fedaudit.observe.measurements import MeasuredRound, Stored, measuring_device
 from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors
@@ -102,7 +102,7 @@ class Parts:
     server: Server
     view: View
     attacks: Mapping[str, Attack]
-    metrics: Mapping[str, Exact | Metric]
+    metrics: Mapping[str, ExactMetric | Metric]
     measured_rounds: tuple[int, ...]
     extensions: "tuple[type[Extension], ...]"
 

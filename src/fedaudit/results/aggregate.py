@@ -9,12 +9,12 @@ from statistics import fmean
 from fedaudit.core.metric_names import rate_of
 from fedaudit.metrics import (
     Limited,
-    averaged,
-    combined,
-    held_together,
+    fisher_p_value,
     holm,
-    over_further_runs,
-    summed,
+    limits_by_p_values,
+    limits_if_dependent,
+    limits_if_independent,
+    student_t_over_seeds,
 )
 from fedaudit.metrics.intervals import (
     FEWEST_RUNS,
@@ -84,7 +84,7 @@ def further_runs_interval(
     """
     if len(values) < FEWEST_RUNS:
         return Interval(method=too_few_runs(len(values)))
-    interval = over_further_runs(values, within=within)
+    interval = student_t_over_seeds(values, within=within)
     low, high, method = interval.low, interval.high, interval.method
     if these is not None and low is not None and high is not None:
         ends = zip(these, within, strict=True)
@@ -166,7 +166,7 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
     # For rates, also limits of the fraction of members above the thresholds that the runs used.
     fixed = [(figure, figure.at_threshold or Interval()) for figure in valued if is_rate]
     limited = _limited([(figure.value, part.low, part.high) for figure, part in fixed])
-    at_threshold = summed(limited) if limited else None
+    at_threshold = limits_if_independent(limited) if limited else None
     method = f"{_methods(valued)}, over {describe_runs(len(valued))}"
     left_out = f" of {len(figures)}" if missing else ""
     minimum, maximum = valued[0].range
@@ -213,7 +213,7 @@ def _tests_over_runs(figures: Sequence[Estimate]) -> list[Test]:
                     null=null,
                     level=_mean_of_known([test.level for _, test in tested]),
                     high=_mean_of_known([test.high for _, test in tested]),
-                    p_value=combined(valid) if len(valid) == len(figures) else None,
+                    p_value=fisher_p_value(valid) if len(valid) == len(figures) else None,
                 )
             )
     return combined_tests
@@ -275,9 +275,9 @@ def _lower_limit(low: float, figures: Sequence[Estimate]) -> float | None:
 
 def _limits_of(figures: Sequence[Estimate], limits: Sequence[LimitsAt]) -> ConfidenceLimits | None:
     if rate_of(figures[0].metric) is not None:
-        return held_together(limits) if len(limits) == len(figures) else None
+        return limits_by_p_values(limits) if len(limits) == len(figures) else None
     limited = _limited([(figure.value, figure.low, figure.high) for figure in figures])
-    combine = summed if errors_cancel(figures[0].metric) else averaged
+    combine = limits_if_independent if errors_cancel(figures[0].metric) else limits_if_dependent
     return None if limited is None else combine(limited)
 
 
@@ -420,7 +420,11 @@ def _over_seeds(runs: Sequence[Value]) -> Value:
     limited = _limited([(run.value, run.low, run.high) for run in runs])
     if limited is None:
         return Value.without_limits(value)
-    limits = summed(limited) if all(run.cancels for run in runs) else averaged(limited)
+    limits = (
+        limits_if_independent(limited)
+        if all(run.cancels for run in runs)
+        else limits_if_dependent(limited)
+    )
     return Value(value, *limits, f"{_methods(runs)}, over {describe_runs(len(runs))}")
 
 
@@ -433,7 +437,7 @@ def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
     if limited is None:
         return Value.without_limits(value)
     method = f"{_methods(parts)}, limits of {len(parts)} {what} averaged"
-    return Value(value, *averaged(limited), method, all(part.cancels for part in parts))
+    return Value(value, *limits_if_dependent(limited), method, all(part.cancels for part in parts))
 
 
 def _methods(parts: Sequence[Value] | Sequence[Estimate]) -> str:

@@ -22,7 +22,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.extensions import extensions_of
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
 from fedaudit.fl.hooks import Defense, Plan
-from fedaudit.metrics.table import metric_named
+from fedaudit.metrics.table import resolve_metric
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import View, merged_view, output_view, several_models_view, view_named
 from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
@@ -94,7 +94,7 @@ def resolve(study: Study) -> Parts:
         task=task,
         view=view,
         attacks=attacks,
-        metrics={name: metric_named(name) for name in study.figures.metrics},
+        metrics={name: resolve_metric(name) for name in study.figures.metrics},
         make_algorithm=algorithm_maker(study),
         defenses=defenses,
         measured_rounds=_measured_rounds(study, view, extensions),

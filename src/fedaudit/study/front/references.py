@@ -203,7 +203,7 @@ def reference(kind: str, value: object) -> PartReference:
     set_elsewhere = ("coalition", "members") if kind == "defense" else ()
     settings = None if kind == "model" else plain_settings(what, exclude=set_elsewhere)
     if settings is None:
-        label = getattr(what.of, "__name__", "metric") if isinstance(what, Metric) else ""
+        label = getattr(what.function, "__name__", "metric") if isinstance(what, Metric) else ""
         return snapshot_reference(what, make=part_kind.make, label=label)
     return reference(kind, NamedPart(type(what), settings))
 

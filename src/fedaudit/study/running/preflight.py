@@ -34,7 +34,7 @@ from fedaudit.fl.chain import custom_parts
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, checked_return
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
-from fedaudit.metrics.rate_limits import inconclusive
+from fedaudit.metrics.rate_limits import nonmember_shortage
 from fedaudit.metrics.table import CONTRASTS
 from fedaudit.plan.assignment import prepare_training
 from fedaudit.plan.parts import Setup
@@ -132,7 +132,7 @@ def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Comparis
 def _count_tests(comparison: _Comparison, fprs: Sequence[float]) -> int:
     """Count an attack's tests: of its AUC, and of each rate for which non-members suffice."""
     non_members = sum(count for _, count in comparison.strata)
-    return 1 + sum(not inconclusive(fpr, non_members) for fpr in fprs)
+    return 1 + sum(not nonmember_shortage(fpr, non_members) for fpr in fprs)
 
 
 def _describe(comparison: _Comparison) -> str:
