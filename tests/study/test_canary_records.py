@@ -125,7 +125,7 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
     (figure,) = analysis._epsilon_bound(one_sided, "avg-cosine", scores, truth)
     assert figure is not None
     measured = MeasuredRun(one_sided, [])
-    found = CanaryRecords.conclude([measured], {(1, 0, "avg-cosine"): scores})
+    found = CanaryRecords.evaluate([measured], {(1, 0, "avg-cosine"): scores})
     for bound in (figure, *found.figures):
         assert (bound.value, bound.low) == (None, None)
         assert bound.note.startswith("refused: every coin had the same outcome: ")

@@ -400,7 +400,7 @@ def test_a_shadow_server_has_samples_of_neither_federation() -> None:
 def test_no_accuracies_of_shadow_models_are_stored() -> None:
     run, (first, *_) = made()
     assert cluster_notes(run, first)
-    assert cluster_notes(replace(run, is_shadow=True), first) == {}
+    assert cluster_notes(replace(run, is_additional=True), first) == {}
 
 
 def test_update_attacks_skip_untrained_models() -> None:

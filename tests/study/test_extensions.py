@@ -21,7 +21,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.views import view_named
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.optional import OPTIONAL
-from fedaudit.plan.parts import Conclusion, Extension, FitContext, MeasuredRun, Scores, Setup
+from fedaudit.plan.parts import Extension, ExtensionResults, FitContext, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
@@ -88,7 +88,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     assert all(everybody.defenses.get(client) == run.defenses.get(client) for client in others)
     assert run_key(run.study, 1) != run_key(quick_study(), 1) or not own.clients
     for federation in own.federations:
-        assert federation.is_shadow
+        assert federation.is_additional
         assert not federation.extensions
         assert not any(getattr(federation.study, name) for name in OPTIONAL)
 
@@ -177,7 +177,7 @@ class Counted(Extension):
         return run.with_extension(replace(self, fits=self.fits + 1))
 
     @classmethod
-    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def evaluate(cls, found: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         figures = []
         for one in found:
             lines = (one.run.folder / "counted.txt").read_text().splitlines()
@@ -189,7 +189,7 @@ class Counted(Extension):
         passed = ControlResult(
             control="counted", expected="one fit a run", value=None, passed=fits == {1}, note=note
         )
-        return Conclusion(figures, [passed])
+        return ExtensionResults(figures, [passed])
 
     def untested(self) -> str:
         return "Rounds that nobody counted."

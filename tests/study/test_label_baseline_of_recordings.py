@@ -12,7 +12,7 @@ from fedaudit.plan.parts import Setup
 
 
 def test_the_label_baseline_of_recordings_excludes_the_sample() -> None:
-    run = cast(Setup, SimpleNamespace(recorded=object(), seed=1))
+    run = cast(Setup, SimpleNamespace(recording_info=object(), seed=1))
     rng, successes = seeded_numpy(1, "alike"), []
     for _ in range(50):
         # Five clients with one label distribution: nothing can be known from labels.
@@ -28,7 +28,7 @@ def test_the_label_baseline_of_recordings_excludes_the_sample() -> None:
 
 
 def test_in_simulations_the_baseline_knows_all_data_of_each_client() -> None:
-    run = cast(Setup, SimpleNamespace(recorded=None, seed=1))
+    run = cast(Setup, SimpleNamespace(recording_info=None, seed=1))
     held = np.array([[9, 1], [1, 9]])
     owner, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
     asked = SourceQueries(np.arange(4), owner, labels, (0, 1))

@@ -238,7 +238,7 @@ def test_source_inference_raises_for_people() -> None:
     with pytest.raises(NotVisible, match="infers the source of single samples"):
         setup(people_study(attacks={"sia": {}}, audit={"view": "uploads"}), 1, None)
     run = setup(people_study(attacks={}, attack_set="2026-1", audit={"view": "uploads"}), 1, None)
-    assert not run.on_source
+    assert not run.source_attacks
     assert "single samples" in run.refused["sia"]
 
 

@@ -117,7 +117,7 @@ def accuracy_notes(
     # Gaps do not depend on the attacks, which may be chosen after the run. Clustered federations
     # have hundreds of clients. Their gaps are only measured if a source attack uses them.
     is_last = round.index == run.measured_rounds[-1]
-    measures_gaps = sees_clients and is_last and (bool(run.on_source) or not round.chosen)
+    measures_gaps = sees_clients and is_last and (bool(run.source_attacks) or not round.chosen)
     gaps = _gaps(split, round, device) if measures_gaps else {}
     if round.chosen:
         return _count_chosen(run, split, round, device) | gaps
@@ -229,7 +229,7 @@ def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
 
 
 def _has_no_models(run: Setup) -> bool:
-    return run.recorded is not None and not run.recorded.has_models
+    return run.recording_info is not None and not run.recording_info.has_models
 
 
 def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:

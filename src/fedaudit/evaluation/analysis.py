@@ -84,7 +84,7 @@ def analyse(
     """Run every attack on every target of one run, and add the estimates to ``findings``."""
     phase, done = f"seed {setup.seed}: attacks", 0
     starts = len(findings.estimates), len(findings.groups)
-    total = len(setup.study.audit.targets) * len(setup.on_membership)
+    total = len(setup.study.audit.targets) * len(setup.membership_attacks)
     progress(phase, done, total)
     audited = list[UnitTruth]()
     for target in setup.study.audit.targets:
@@ -96,7 +96,7 @@ def analyse(
         }
         for name, m in measurements.items():
             findings.trajectories.extend(_trajectories(setup, name, m, truth))
-        for name, attack in setup.on_membership.items():
+        for name, attack in setup.membership_attacks.items():
             sample_scores = _scores(setup, name, attack, measurements, truth, findings)
             if sample_scores is not None:
                 scores = truth.unit_scores(sample_scores)
@@ -153,7 +153,7 @@ def _scores(
         return attack.scores(measurements, truth.target).numpy()
     except FedauditError as refusal:
         client = setup.client_name(truth.target)
-        where = client if setup.recorded else f"seed {setup.seed}, {client}"
+        where = client if setup.recording_info else f"seed {setup.seed}, {client}"
         reason = str(refusal).replace(f"client {truth.target}", client)
         reasons = findings.failed
         if isinstance(refusal, TooFewRounds):
@@ -277,7 +277,7 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
     A few dozen audited samples of one client are too few for a conclusion. Only units whose
     membership a fair draw decided are pooled.
     """
-    for name in setup.on_membership:
+    for name in setup.membership_attacks:
         attack = AttackRun(attack=name, **view_coordinates(setup))
         by_client = {
             truth.target: (truth, scores[truth.fair])
@@ -424,7 +424,7 @@ def _epsilon_bound(
     study, coins = setup.study, coin_scores(setup, name, scores, truth)
     if coins is None or study.figures.evaluation == "redraw":
         return
-    family = len(setup.on_membership) * len(study.audit.targets) * len(study.seeds)
+    family = len(setup.membership_attacks) * len(study.audit.targets) * len(study.seeds)
     bound: EpsilonBound | str = one_sided_coins(coins.is_member)
     if not bound:
         alpha = study.figures.alpha / family

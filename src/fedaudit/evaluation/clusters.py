@@ -144,7 +144,7 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
 
     The result is empty if clients do not choose among models, and for a shadow federation.
     """
-    if run.is_shadow or not is_clustered(run):
+    if run.is_additional or not is_clustered(run):
         return {}
     test = run.dataset.test
     tested = _TestedRound(

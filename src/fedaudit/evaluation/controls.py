@@ -87,7 +87,7 @@ def controls(
     phase = f"seed {setup.seed}: controls"
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
     # This is an upper bound, as some controls may be impossible.
-    total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind) + 1)
+    total = len(setup.study.audit.targets) * (2 * len(setup.membership_attacks) + len(blind) + 1)
     total += bool(blind) and not has_equal_clients(setup)
     progress(phase, 0, total)
     for done, result in enumerate(_controls(setup, findings, device), 1):
@@ -169,7 +169,7 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
 
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
     """Yield a control per attack: confidence intervals rarely exclude chance for random members."""
-    for name in setup.on_membership:
+    for name in setup.membership_attacks:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
             continue
@@ -307,10 +307,10 @@ def _attacks_on_untrained(
     setup: Setup, truth: TargetTruth, device: torch.device
 ) -> Iterator[ControlResult]:
     """Yield a control per attack: untrained models, which cannot leak, give an AUC of 0.5."""
-    if setup.recorded is not None and not setup.recorded.untrained:
+    if setup.recording_info is not None and not setup.recording_info.untrained:
         return
     measured = measured_untrained(setup, truth.positions, device)
-    confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
+    confidence = 1 - _FALSE_ALARM / (len(setup.membership_attacks) * _repetitions(setup))
     units = truth.units
     mask = units.for_controls.mask
     is_member = units.is_member[mask]
@@ -327,7 +327,7 @@ def _attacks_on_untrained(
         passed = auc.low <= 0.5 <= auc.high
         return Outcome(auc.value, auc.low, auc.high, passed, auc.method)
 
-    for name, attack in setup.on_membership.items():
+    for name, attack in setup.membership_attacks.items():
         control = partial(
             ControlResult,
             **run_coordinates(setup),
@@ -368,11 +368,11 @@ def measured_untrained(
     setup: Setup, positions: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> Untrained:
     """Measure untrained models on the samples at the given positions."""
-    if setup.recorded is not None:
+    if setup.recording_info is not None:
         indices = torch.from_numpy(positions)
         rounds = tuple(
             replace(untrained, signals={n: v[:, indices] for n, v in untrained.signals.items()})
-            for untrained in setup.recorded.untrained
+            for untrained in setup.recording_info.untrained
         )
     else:
         samples = setup.assignment.measured.take(torch.from_numpy(positions))
@@ -519,7 +519,7 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
         note = auc.method + "; learned on a run with other training than the twin" * learns
         return Outcome(auc.value, auc.low, auc.high, passed, note)
 
-    for name, attack in setup.on_membership.items():
+    for name, attack in setup.membership_attacks.items():
         yield run_control(partial(control, attack=name), partial(outcome, name, attack))
 
 

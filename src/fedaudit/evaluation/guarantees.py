@@ -69,7 +69,7 @@ def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
     """Yield the guarantees of the defended targets; if no target is defended, of all clients."""
     targets = [client for client in run.study.audit.targets if client in run.defenses]
     # Source inference attacks samples of all clients.
-    targets = [] if run.on_source else targets
+    targets = [] if run.source_attacks else targets
     for client in targets or run.defenses:
         workload = replace(
             run.algorithm.workload(rounds, run.assignment.sizes[client]),

@@ -96,7 +96,7 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     study, assignment = run.study, run.assignment
     audited = _audited_queries(run)
     is_drawn_by_client = study.audit.draw in CLIENT_SAMPLE_DRAWS
-    is_own = run.recorded is not None or is_drawn_by_client or study.has_equal_clients
+    is_own = run.recording_info is not None or is_drawn_by_client or study.has_equal_clients
     draws = {} if audited is None else {OWN if is_own else FAIR: audited}
     if assignment.source_samples is None or not len(assignment.source_samples.position):
         return draws
@@ -195,8 +195,8 @@ def source_results(
     """Return the evaluation of each source attack of a run, and add failures to ``failed``."""
     queries, results = source_draws(run), list[SourceEvaluation]()
     phase, where = f"seed {run.seed}: source inference", f"seed {run.seed}"
-    for done, (name, attack) in enumerate(run.on_source.items()):
-        progress(phase, done, len(run.on_source))
+    for done, (name, attack) in enumerate(run.source_attacks.items()):
+        progress(phase, done, len(run.source_attacks))
         try:
             if not queries:
                 raise BadInput(
@@ -206,8 +206,8 @@ def source_results(
             results.append(_result(run, name, attack, measured, queries, notes))
         except FedauditError as refusal:
             failed.setdefault(name, {})[where] = f"{where}: {refusal}"
-    if run.on_source:
-        progress(phase, len(run.on_source), len(run.on_source))
+    if run.source_attacks:
+        progress(phase, len(run.source_attacks), len(run.source_attacks))
     return results
 
 
@@ -300,7 +300,7 @@ def infer_from_labels(
     the sources of each half are inferred from the label distributions of the other half.
     """
     owner, labels = queries.owner, queries.labels
-    if run.recorded is None or len(owner) < 2 * len(queries.clients):
+    if run.recording_info is None or len(owner) < 2 * len(queries.clients):
         return by_label_distribution(counts, labels)
     order = seeded_numpy(run.seed, "halves of sources").permutation(len(owner))
     first_half = np.zeros(len(owner), dtype=bool)
@@ -424,9 +424,9 @@ chance, a control fails once in millions of runs."""
 def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
     """Yield a control per attack: untrained models reveal no more than label distributions do."""
     samples = source_queries(run)
-    if not run.on_source or samples is None:
+    if not run.source_attacks or samples is None:
         return
-    if run.recorded is not None and not run.recorded.untrained:
+    if run.recording_info is not None and not run.recording_info.untrained:
         return
     measured = measured_untrained(run, samples.positions, device)
 
@@ -444,7 +444,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         )
         return Outcome(value, None, limit, value <= limit, note)
 
-    for name, attack in run.on_source.items():
+    for name, attack in run.source_attacks.items():
         control = partial(
             ControlResult,
             **run_coordinates(run),

@@ -251,7 +251,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     has_draw = {Origin.MEMBER, Origin.UNSEEN} <= drawn_origins
     if has_draw and not equal_clients:
         is_used &= drawn_for_target | ~np.isin(origin, sorted(drawn_origins))
-    if setup.recorded is not None and setup.recorded.is_separate:
+    if setup.recording_info is not None and setup.recording_info.is_separate:
         is_used &= drawn_for_target
     if study.shift is not None:
         is_used &= origin != Origin.OTHER_CLIENT
@@ -320,7 +320,7 @@ def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
 
 def has_equal_clients(setup: Setup) -> bool:
     """Return True if all clients are known to have the same distribution of labels and features."""
-    return setup.recorded is None and setup.study.has_equal_clients
+    return setup.recording_info is None and setup.study.has_equal_clients
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:

@@ -41,7 +41,7 @@ from fedaudit.metrics.canaries import canary_bounds, record_bounds
 from fedaudit.metrics.epsilon import EpsilonBound, one_sided_coins
 from fedaudit.observe.round import Round
 from fedaudit.plan.optional import CanariesSection
-from fedaudit.plan.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
+from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
@@ -146,7 +146,7 @@ class Canaries(Extension):
         )
 
     @classmethod
-    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         """Return lower bounds on the client-level epsilon, the claimed epsilon, and its control.
 
         There is a bound for each run, and a bound from the canaries of all runs together. The
@@ -162,7 +162,7 @@ class Canaries(Extension):
         claims = [one_run.canaries.claimed for one_run in statistics]
         finite_claims = [claim for claim in claims if claim is not None and math.isfinite(claim)]
         if not finite_claims:
-            return Conclusion(figures)
+            return ExtensionResults(figures)
         bounds = _bounds(statistics, _CLAIM_ERROR)
         if len(bounds) > 1:
             # The largest bound is compared with the claim, so the bounds share the error level.
@@ -174,7 +174,7 @@ class Canaries(Extension):
             max(bounds.values(), key=lambda bound: bound.value),
             max(finite_claims),
         )
-        return Conclusion(figures, [control])
+        return ExtensionResults(figures, [control])
 
     def untested(self) -> str:
         return "The federation without its canary clients, which add noise to every model."
@@ -348,7 +348,7 @@ class CanaryRecords(Extension):
         return run.with_extension(cls())
 
     @classmethod
-    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         """Return bounds that need an assumption, and the control of the claimed epsilon."""
         setups = [measured.run for measured in runs]
         coins_by_attack = list(_coins_by_attack(setups, scores))
@@ -358,8 +358,8 @@ class CanaryRecords(Extension):
         claims = {claim.metric: claim.value for claim in formal_epsilons(setups)}
         claimed = claims.get(FORMAL_EPSILON)
         if claimed is None or not coins_by_attack:
-            return Conclusion(figures)
-        return Conclusion(figures, [_record_control(coins_by_attack, claimed)])
+            return ExtensionResults(figures)
+        return ExtensionResults(figures, [_record_control(coins_by_attack, claimed)])
 
     def untested(self) -> str:
         return "Ordinary samples, which leak less than the audited canary records."
@@ -370,7 +370,7 @@ def _coins_by_attack(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScor
     for run in runs:
         for target in run.study.audit.targets:
             truth = target_truth(run, target)
-            for name in run.on_membership:
+            for name in run.membership_attacks:
                 attack_scores = scores.get((run.seed, target, name))
                 if attack_scores is None:
                     continue

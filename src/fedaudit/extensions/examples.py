@@ -79,7 +79,7 @@ def additional_setup(run: Setup, study: Study, kind: str) -> Setup:
         study=study,
         seed=study.seeds[0],
         extensions=(),
-        is_shadow=True,
+        is_additional=True,
         refused={},
         title=f"the {kind} federation of seed {run.seed}",
     )

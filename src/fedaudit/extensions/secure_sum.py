@@ -31,7 +31,7 @@ from fedaudit.metrics.canaries import secure_sum_bounds
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.plan.parts import Conclusion, Extension, MeasuredRun, Scores, Setup
+from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores, Setup
 from fedaudit.results.estimate import Estimate
 
 SUMS_FILE = "secure_sum.safetensors"
@@ -114,7 +114,7 @@ class SecureSum(Extension):
         )
 
     @classmethod
-    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         """Return the bounds of each audited client in each run, and the minimum over runs.
 
         The minimum is a valid bound for every run. The maximum would exceed the true epsilon more
@@ -130,7 +130,7 @@ class SecureSum(Extension):
                 columns = zip(*(bounds[target] for bounds in bounds_by_run), strict=True)
                 smallest[target] = SumBounds(*map(min, columns))
             figures += _estimates(runs[0].run, smallest, None)
-        return Conclusion(figures)
+        return ExtensionResults(figures)
 
 
 def _refuse_unsupported(run: Setup) -> None:

@@ -48,7 +48,7 @@ from fedaudit.observe.kept_files import with_prefix
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
-from fedaudit.plan.parts import Conclusion, Extension, FitContext, MeasuredRun, Scores, Setup
+from fedaudit.plan.parts import Extension, ExtensionResults, FitContext, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import ServerSection, Study
 from fedaudit.results.aggregate import average_each, correct_tests
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate, Test
@@ -129,7 +129,7 @@ class Unlearning(Extension):
         return run.with_extension(extension)
 
     @classmethod
-    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         """Return estimates and control results of the three models."""
         by_run = [estimate for measured in runs for estimate in _run_estimates(measured, scores)]
         estimates = []
@@ -138,7 +138,7 @@ class Unlearning(Extension):
             corrected = correct_tests(family, runs[0].run.study.figures.alpha)
             estimates += _with_verdicts(corrected, runs[0].extension(Unlearning).section.margin)
         controls = [c for measured in runs for c in unlearning_controls(measured.run, estimates)]
-        return Conclusion(estimates, controls)
+        return ExtensionResults(estimates, controls)
 
     def untested(self) -> str:
         return "Unlearning against an adversary that sees the rounds in between."
@@ -381,7 +381,7 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
         truth = target_truth(run, target).units
         is_compared = truth.origin != Origin.OTHER_CLIENT
         is_forgotten = truth.is_member[is_compared]
-        for name in run.on_membership:
+        for name in run.membership_attacks:
             key = (run.seed, target, name)
             if all(key in model_scores for model_scores in scores_by_model):
                 attack_scores = [model_scores[key][is_compared] for model_scores in scores_by_model]

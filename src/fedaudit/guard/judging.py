@@ -13,7 +13,7 @@ from fedaudit.guard.decisions import Figure
 from fedaudit.guard.policy import GuardPolicy
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, stacked
-from fedaudit.plan.parts import Recorded, Setup
+from fedaudit.plan.parts import RecordingInfo, Setup
 
 _CONTRAST = "unseen"
 
@@ -41,7 +41,7 @@ class Judge:
         """
         (self._client,) = run.study.audit.targets
         # As its record: of a recording, it is not known whether clients are alike.
-        run = replace(run, recorded=Recorded(untrained=(), config={}, missing=()))
+        run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, missing=()))
         self._attacks, self._policy = attacks, policy
         self._truth = target_truth(run, self._client)
         self._compared = self._truth.comparisons[_CONTRAST].mask

@@ -38,7 +38,7 @@ from fedaudit.observe.measurements import (
     warn_of_unhashed,
 )
 from fedaudit.observe.round import ALL_CLIENTS
-from fedaudit.plan.parts import MeasuredRun, Recorded, Resources, Setup
+from fedaudit.plan.parts import MeasuredRun, RecordingInfo, Resources, Setup
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
 from fedaudit.results.runs import MAX_LISTED, ClientCoverage, Coverage, MissingRounds, MissingUpload
@@ -49,7 +49,7 @@ from fedaudit.study.running.folder import (
     replaceable_record_or_raise,
     replaced_attacks,
 )
-from fedaudit.study.running.record import conclude
+from fedaudit.study.running.record import evaluate_and_write
 
 _MAX_LISTED = 10
 
@@ -111,14 +111,14 @@ def attack_recording(
         run = _build_run(data, _resolve_targets(data, targets), names, changed, out)
 
         def check_record() -> str:
-            assert run.recorded is not None
+            assert run.recording_info is not None
             before = replaceable_record_or_raise(
-                out, run.recorded.config, ignored=REATTACK_MAY_CHANGE
+                out, run.recording_info.config, ignored=REATTACK_MAY_CHANGE
             )
             return replaced_attacks(before, names)
 
         measured = MeasuredRun(replace(run, folder=folder), data.stored)
-        return conclude(
+        return evaluate_and_write(
             [measured], out, Resources(progress=progress), clock, log, before_writing=check_record
         )
 
@@ -210,7 +210,7 @@ def _build_run(
         rounds=tuple(measured.index for measured in data.measured),
         figures=figures,
         attacks=names,
-        recorded=Recorded(
+        recording_info=RecordingInfo(
             untrained=untrained,
             config=config,
             missing=tuple(limitations),
@@ -269,10 +269,10 @@ def _without_source_inference(run: Setup, data: _RecordingData, names: Sequence[
         )
     else:
         return run
-    for name in run.on_source:
+    for name in run.source_attacks:
         if name in names:
             raise BadInput(f"{name!r} cannot be run on this recording: {reason}; omit it")
-    return run.without_attacks(dict.fromkeys(run.on_source, reason))
+    return run.without_attacks(dict.fromkeys(run.source_attacks, reason))
 
 
 def _resolve_targets(data: _RecordingData, clients: Collection[ClientRef]) -> tuple[ClientId, ...]:

@@ -17,7 +17,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.recording import Recording
 from fedaudit.observe.views import View
 from fedaudit.plan.assignment import Groups
-from fedaudit.plan.parts import Recorded, Setup
+from fedaudit.plan.parts import RecordingInfo, Setup
 from fedaudit.plan.sections import (
     AuditSection,
     DataSection,
@@ -51,7 +51,7 @@ def recorded_run(
     rounds: tuple[int, ...] = (),
     figures: Mapping[str, object] | None = None,
     attacks: Sequence[str] = (),
-    recorded: Recorded | None = None,
+    recording_info: RecordingInfo | None = None,
 ) -> Setup:
     """Return a recording as a run, for estimates and controls.
 
@@ -96,7 +96,7 @@ def recorded_run(
         refused={} if attacks else recording.refused,
         measured_rounds=rounds,
         groups=Groups((EVERY_CLIENT,), dict.fromkeys(samples_of, 0), audit.owner),
-        recorded=recorded,
+        recording_info=recording_info,
     )
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="Extension")
 
 
-class Recorded(NamedTuple):
+class RecordingInfo(NamedTuple):
     """Description of a federation that was recorded and not simulated.
 
     Attributes:
@@ -125,9 +125,9 @@ class Setup:
         measured_rounds: Measured rounds, ascending.
         groups: Groups of clients, and the client whose features each sample resembles.
         extensions: Extensions of the study's optional tables.
-        is_shadow: True for an additional federation, such as a shadow federation, in which only
+        is_additional: True for an additional federation, such as a shadow federation, in which only
             signals are measured.
-        recorded: Description of a recorded federation; None for a simulated one.
+        recording_info: Description of a recorded federation; None for a simulated one.
         server: Server that sends clients their models.
         parts: Parts that the study names; None for a recorded federation.
         folder: Folder of the run's files, which is chosen when the run starts.
@@ -146,8 +146,8 @@ class Setup:
     measured_rounds: tuple[int, ...]
     groups: Groups
     extensions: "tuple[Extension, ...]" = ()
-    is_shadow: bool = False
-    recorded: Recorded | None = None
+    is_additional: bool = False
+    recording_info: RecordingInfo | None = None
     server: Server = HONEST
     parts: Parts | None = None
     folder: Path = Path()
@@ -165,7 +165,8 @@ class Setup:
     @property
     def names(self) -> Mapping[ClientId, str]:
         """Names of clients, if a recording or the data name them."""
-        return self.recorded.names if self.recorded else dict(enumerate(self.dataset.client_names))
+        info = self.recording_info
+        return info.names if info else dict(enumerate(self.dataset.client_names))
 
     @property
     def federation_seed(self) -> int:
@@ -208,12 +209,12 @@ class Setup:
         return HoldOutRule(self.defenses, self.algorithm, rounds, self.federation_seed)
 
     @property
-    def on_membership(self) -> dict[str, Attack]:
+    def membership_attacks(self) -> dict[str, Attack]:
         """Membership inference attacks by name."""
         return {name: attack for name, attack in self.attacks.items() if not attack.infers_source}
 
     @property
-    def on_source(self) -> dict[str, Attack]:
+    def source_attacks(self) -> dict[str, Attack]:
         """Source inference attacks by name."""
         return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
 
@@ -344,7 +345,7 @@ Scores = Mapping[tuple[int, ClientId, str], Float[ndarray, " samples"]]
 """Scores of audited samples, by seed, target and attack."""
 
 
-class Conclusion(NamedTuple):
+class ExtensionResults(NamedTuple):
     """Estimates and results of controls that extensions of one class add to a study's result."""
 
     figures: Sequence[Estimate] = ()
@@ -454,9 +455,9 @@ class Extension:
         return run
 
     @classmethod
-    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         """Return estimates and control results of the study's runs that have the extension."""
-        return Conclusion()
+        return ExtensionResults()
 
     def untested(self) -> str:
         """Describe what this extension does not test; empty if it tests everything."""
@@ -472,11 +473,11 @@ class Resources:
         workers: Number of threads for gradient signals, or of workers of the measuring engine.
         device: Device for training and measurements.
         progress: Callback for the progress of training, metrics and controls.
-        measuring: Engine that measures audited samples; None for this process.
+        measuring_engine: Engine that measures audited samples; None for this process.
     """
 
     engine: Engine = LOCAL
     workers: int = 1
     device: torch.device = CPU
     progress: Progress = quiet
-    measuring: Engine | None = None
+    measuring_engine: Engine | None = None

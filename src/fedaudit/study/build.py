@@ -294,7 +294,7 @@ def _drop_uninformed_attacks(run: Setup, parts: Parts) -> Setup:
 
 def _refuse_absent_targets(run: Setup) -> None:
     """Raise if a client under audit takes part in no measured round."""
-    if Sees.UPLOADS not in run.view.offers or not run.on_membership:
+    if Sees.UPLOADS not in run.view.offers or not run.membership_attacks:
         return
     rounds = [run.cohort(index) for index in run.measured_rounds]
     participants = {client for cohort in rounds for client in cohort}

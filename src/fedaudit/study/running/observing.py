@@ -257,9 +257,9 @@ def _measuring(run: Setup, resources: Resources) -> Iterator[MeasureRound]:
     # since the first round, these are measured later on stored updates.
     measured = signal_names(run.folder)
     signals = tuple(signal for signal in run.signals if not measured or signal.name in measured)
-    if resources.measuring is not None:
+    if resources.measuring_engine is not None:
         with measuring_on(
-            resources.measuring, signals, samples, count=resources.workers
+            resources.measuring_engine, signals, samples, count=resources.workers
         ) as measuring:
             yield measuring
         return

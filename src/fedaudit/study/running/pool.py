@@ -92,7 +92,7 @@ def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
     exact = replace(run, folder=pool / identity.name)
     others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
     candidates = [exact, *(replace(run, folder=folder) for folder in others)]
-    keeps_updates = run.study.audit.keep == "full" and not run.is_shadow
+    keeps_updates = run.study.audit.keep == "full" and not run.is_additional
     for is_usable in (Identity.covers, Identity.is_same_run)[: 2 if keeps_updates else 1]:
         for candidate in candidates:
             pooled = _identity_in(candidate.folder)

@@ -65,12 +65,12 @@ def detectable_leaks(run: Setup) -> list[str]:
     Args:
         run: First run of the study. The other runs have almost the same numbers of samples.
     """
-    if not run.on_membership:
+    if not run.membership_attacks:
         return []
     study = run.study
     audited = [target_truth(run, target).units for target in study.audit.targets]
     comparisons = [*_single_clients(run, audited), *_all_clients(run, audited)]
-    n_tests = len(run.on_membership) * sum(
+    n_tests = len(run.membership_attacks) * sum(
         _count_tests(comparison, study.figures.fprs) for comparison in comparisons
     )
     smallest = dict[str, tuple[float, _Comparison]]()
@@ -88,7 +88,7 @@ def detectable_leaks(run: Setup) -> list[str]:
             smallest[comparison.label] = auc, comparison
     seeds = "1 seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
     size = (
-        f"{len(run.on_membership)} attacks on {seeds}, {n_tests} tests that share an error of "
+        f"{len(run.membership_attacks)} attacks on {seeds}, {n_tests} tests that share an error of "
         f"{study.figures.alpha:.0%} (Holm)"
     )
     if not smallest:
@@ -158,7 +158,7 @@ _MIN_DRAW_BYTES = 2**18
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
     """Raise if the formal guarantee of a defense cannot be computed with the installed packages."""
-    if run.is_shadow:
+    if run.is_additional:
         return
     for defense, clients in _clients_by_defense(run).items():
         if defense:

@@ -36,7 +36,7 @@ from fedaudit.study.running.folder import (
 )
 from fedaudit.study.running.observing import measure_kept_updates, stored_rounds, with_all_signals
 from fedaudit.study.running.pool import is_measured, run_folder
-from fedaudit.study.running.record import conclude
+from fedaudit.study.running.record import evaluate_and_write
 from fedaudit.study.running.run import SHADOW
 
 _MAX_RMS, _MAX_DIFFERENCE = 0.02, 0.1
@@ -188,7 +188,7 @@ def reattack(
             for run, rounds in measured
         ]
         before_writing = partial(_refuse_overwriting, out, parts.study)
-        return conclude(
+        return evaluate_and_write(
             measured, out, resources, clock, log, notes=notes, before_writing=before_writing
         )
 

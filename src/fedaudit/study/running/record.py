@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ _MOST_CLIENTS = 50
 """Largest number of clients that all get a row of usage; above it, only targets get a row."""
 
 
-def conclude(
+def evaluate_and_write(
     measured_runs: Sequence[MeasuredRun],
     out: Path,
     resources: Resources,
@@ -82,76 +83,108 @@ def conclude(
     """
     # Create the folder first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
-    findings, checks, sources = Findings(), list[ControlResult](), list["SourceEvaluation"]()
-    usage = list[UsageRow]()
-    for run_with_rounds in measured_runs:
-        run, rounds = run_with_rounds
-        log(f"seed {run.seed}: attacks and their figures")
-        # Source inference and the published redrawn evaluation compare all clients.
-        needs_all = run.on_source or run.study.figures.evaluation == "redraw"
-        targets = () if needs_all else run.study.audit.targets
-        measured = stacked((round.measured for round in rounds), about=targets)
-        if run.on_membership:
-            analyse(run, measured, findings, resources.progress)
-        if run.on_source:
-            from fedaudit.evaluation.source import source_controls, source_results
-
-            last = rounds[-1].notes
-            sources += source_results(run, measured, findings.failed, last, resources.progress)
-        log(f"seed {run.seed}: controls")
-        if run.on_membership:
-            checks += controls(run, findings, resources.device, resources.progress)
-        if run.on_source:
-            checks += source_controls(run, resources.device)
-        checks += reported_controls(run, rounds)
-        checks += peer_controls(run, rounds)
-        if run.study.figures.planted_leak:
-            log(f"seed {run.seed}: a twin run with a planted leak")
-            checks += planted_leak(run, resources)
-        used = read_usage(run.folder, run_with_rounds.key)
-        usage += [] if used is None else usage_rows(run, used)
-    further = list[Estimate]()
+    evaluation = _Evaluation()
+    for measured_run in measured_runs:
+        _evaluate_run(measured_run, evaluation, resources, log)
     by_extension: dict[type[Extension], list[MeasuredRun]] = {}
-    for run_with_rounds in measured_runs:
-        for extension in run_with_rounds.run.extensions:
-            by_extension.setdefault(type(extension), []).append(run_with_rounds)
+    for measured_run in measured_runs:
+        for extension in measured_run.run.extensions:
+            by_extension.setdefault(type(extension), []).append(measured_run)
     for kind, extended_runs in by_extension.items():
-        conclusion = kind.conclude(extended_runs, findings.scores)
-        further += conclusion.figures
-        checks += conclusion.checks
-    machine = environment(clock, resources.device)
-    record = _assemble(measured_runs, findings, checks, machine, usage, sources, further, notes)
+        results = kind.evaluate(extended_runs, evaluation.findings.scores)
+        evaluation.extension_figures += results.figures
+        evaluation.controls += results.checks
+    record = _assemble(measured_runs, evaluation, environment(clock, resources.device), notes)
     with exclusive_access(out):
         replaced = before_writing()
         # The record is written first, because scores without a record are never replaced.
         write_record(record, out / RECORD_FILE)
         runs = [run for run, _ in measured_runs]
-        write_scores(runs, findings, out / SCORES_FILE)
-        write_pictures(runs[0], findings, out / PICTURES_FILE)
+        write_scores(runs, evaluation.findings, out / SCORES_FILE)
+        write_pictures(runs[0], evaluation.findings, out / PICTURES_FILE)
     if replaced:
         log(f"replaced in {out}: {replaced}")
     return record
 
 
+@dataclass
+class _Evaluation:
+    """Results of all runs of a study.
+
+    Attributes:
+        findings: Figures of membership inference attacks.
+        controls: Results of controls.
+        sources: Figures of source inference attacks, by run.
+        usage: How often samples were used.
+        extension_figures: Figures of extensions.
+    """
+
+    findings: Findings = field(default_factory=Findings)
+    controls: list[ControlResult] = field(default_factory=list)
+    sources: "list[SourceEvaluation]" = field(default_factory=list)
+    usage: list[UsageRow] = field(default_factory=list)
+    extension_figures: list[Estimate] = field(default_factory=list)
+
+
+def _evaluate_run(
+    measured_run: MeasuredRun,
+    evaluation: _Evaluation,
+    resources: Resources,
+    log: Callable[[str], None],
+) -> None:
+    """Add the figures and controls of a run to an evaluation."""
+    run, rounds = measured_run
+    findings = evaluation.findings
+    log(f"seed {run.seed}: attacks and their figures")
+    # Source inference and the published redrawn evaluation compare all clients.
+    needs_all = run.source_attacks or run.study.figures.evaluation == "redraw"
+    targets = () if needs_all else run.study.audit.targets
+    signals = stacked((round.measured for round in rounds), about=targets)
+    if run.membership_attacks:
+        analyse(run, signals, findings, resources.progress)
+    if run.source_attacks:
+        from fedaudit.evaluation.source import source_controls, source_results
+
+        evaluation.sources += source_results(
+            run, signals, findings.failed, rounds[-1].notes, resources.progress
+        )
+    log(f"seed {run.seed}: controls")
+    if run.membership_attacks:
+        evaluation.controls += controls(run, findings, resources.device, resources.progress)
+    if run.source_attacks:
+        evaluation.controls += source_controls(run, resources.device)
+    evaluation.controls += reported_controls(run, rounds)
+    evaluation.controls += peer_controls(run, rounds)
+    if run.study.figures.planted_leak:
+        log(f"seed {run.seed}: a twin run with a planted leak")
+        evaluation.controls += planted_leak(run, resources)
+    usage = read_usage(run.folder, measured_run.key)
+    if usage is not None:
+        evaluation.usage += usage_rows(run, usage)
+
+
 def _assemble(
-    measured: Sequence[MeasuredRun],
-    findings: Findings,
-    checks: list[ControlResult],
+    measured_runs: Sequence[MeasuredRun],
+    evaluation: _Evaluation,
     environment: Environment,
-    usage: list[UsageRow],
-    sources: "Sequence[SourceEvaluation]",
-    further: Sequence[Estimate],
     notes: Sequence[str],
 ) -> Record:
-    runs, stored = zip(*measured, strict=True)
-    first, study, recorded = runs[0], runs[0].study, runs[0].recorded
+    runs = [run for run, _ in measured_runs]
+    stored = [rounds for _, rounds in measured_runs]
+    findings, sources = evaluation.findings, evaluation.sources
+    first, study, recording_info = runs[0], runs[0].study, runs[0].recording_info
     clusters: list[ClusterEvaluation] = []
     if isinstance(first.algorithm, ChoosesModels):
         from fedaudit.evaluation.clusters import cluster_result
 
-        clusters = [result for run, rounds in measured if (result := cluster_result(run, rounds))]
+        results = [cluster_result(run, rounds) for run, rounds in measured_runs]
+        clusters = [result for result in results if result]
     alpha = study.figures.alpha
-    figures = [*corrected_figures(findings, alpha), *_formal_epsilons(runs), *further]
+    figures = [
+        *corrected_figures(findings, alpha),
+        *_formal_epsilons(runs),
+        *evaluation.extension_figures,
+    ]
     on_sources = [estimate for source in sources for estimate in source.estimates]
     on_fair_draws = [estimate for source in sources for estimate in source.of_second_draw]
     on_clusters = [estimate for cluster in clusters for estimate in cluster.estimates]
@@ -168,11 +201,11 @@ def _assemble(
         content_hash=_content_hash(
             first, stored, [*figures, *on_sources, *on_fair_draws, *answers]
         ),
-        config=dict(recorded.config) if recorded else config_of(study),
+        config=dict(recording_info.config) if recording_info else config_of(study),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
         nobody_is_a_member=study.figures.nobody_is_a_member,
-        watched=recorded is not None,
+        watched=recording_info is not None,
         environment=environment,
         view=ViewRow(
             name=first.view.name, sees=_names(first.view.offers), description=first.view.description
@@ -181,12 +214,12 @@ def _assemble(
         clients=rows,
         other_clients=others,
         parameters=None
-        if recorded
+        if recording_info
         else max(len(flat(net.initial(0).params)) for net in first.algorithm.nets),
         estimates=[
             *figures,
             *findings.groups,
-            *(figure for run, rounds in measured for figure in utility(run, rounds)),
+            *(figure for run, rounds in measured_runs for figure in utility(run, rounds)),
             *on_sources,
             *corrected_by_hypothesis(average_each(on_sources), alpha),
             *on_fair_draws,
@@ -199,12 +232,14 @@ def _assemble(
         trajectories=findings.trajectories,
         histograms=findings.histograms,
         exposed=findings.exposed,
-        controls=[check.model_copy(update={"note": plain(check.note)}) for check in checks],
-        accuracies=[accuracy_by_round(run, rounds) for run, rounds in measured],
-        usage=usage,
+        controls=[
+            check.model_copy(update={"note": plain(check.note)}) for check in evaluation.controls
+        ],
+        accuracies=[accuracy_by_round(run, rounds) for run, rounds in measured_runs],
+        usage=evaluation.usage,
         sources=answers,
         clusters=[cluster.choices for cluster in clusters],
-        coverage=recorded.coverage if recorded else _coverage(runs, stored),
+        coverage=recording_info.coverage if recording_info else _coverage(runs, stored),
         untested=[*_untested(first), *uncovered, *notes],
     )
 
@@ -307,7 +342,7 @@ def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
             samples=size,
             audited=audited[client],
             class_counts=counts[client],
-            name="" if run.recorded else plain(run.names.get(client, "")),
+            name="" if run.recording_info else plain(run.names.get(client, "")),
         )
         for client, size in sizes.items()
         if client in listed
@@ -332,7 +367,7 @@ def _untested(run: Setup) -> list[str]:
     sentences = [
         f"Other adversaries than this one: {run.view.description}.",
         f"Other clients than the audited {targets}."
-        if run.on_membership
+        if run.membership_attacks
         else "Whether a sample was in any client's data: the audit infers only which client's.",
         "A server that tampers with the model it sends out."
         if study.server == ServerSection()
@@ -340,13 +375,15 @@ def _untested(run: Setup) -> list[str]:
         "Attacks published after this version.",
         "Reconstruction of samples, and inference of properties of a client's data.",
     ]
-    if study.shift is not None and run.on_membership:
+    if study.shift is not None and run.membership_attacks:
         sentences.append(
             "Members against other clients' samples: a shift makes these differ from the audited "
             "client's, so an attack can distinguish them without any sign of membership."
         )
     sentences += [text for extension in run.extensions if (text := extension.untested())]
-    if run.on_membership and not any(attack.needs_references for attack in run.attacks.values()):
+    if run.membership_attacks and not any(
+        attack.needs_references for attack in run.attacks.values()
+    ):
         sentences.append("Attacks that compare with reference models (RMIA, LiRA).")
     if not any(extension.table == "shadow" for extension in run.extensions):
         sentences.append(
@@ -364,8 +401,8 @@ def _untested(run: Setup) -> list[str]:
             f"The mean over further runs of the same procedure: this is {seeds}, and five are "
             "needed."
         )
-    if run.recorded is not None:
-        sentences += run.recorded.missing
+    if run.recording_info is not None:
+        sentences += run.recording_info.missing
     elif not study.figures.planted_leak:
         sentences.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
     return sentences
@@ -398,8 +435,8 @@ def _content_hash(
     The hash of a recorded federation leaves out the name and the random key of the recording, so
     that two recordings of one run have the same hash.
     """
-    study = run.study.model_copy(update={"name": ""}) if run.recorded else run.study
-    ignored = {"run"} if run.recorded else set()
+    study = run.study.model_copy(update={"name": ""}) if run.recording_info else run.study
+    ignored = {"run"} if run.recording_info else set()
     digest = hashlib.sha256(json.dumps(settings_of(study), sort_keys=True).encode())
     for rounds in stored:
         for measured, round_notes in rounds:

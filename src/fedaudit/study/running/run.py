@@ -149,10 +149,10 @@ def run_study(
             for measured_run in measured
         ]
     # Imported here, so that training starts before the modules of the evaluation are loaded.
-    from fedaudit.study.running.record import conclude
+    from fedaudit.study.running.record import evaluate_and_write
 
     before_writing = partial(mark_recorded, out, study)
-    return conclude(
+    return evaluate_and_write(
         measured, out, resources, clock, log, notes=notes, before_writing=before_writing
     )
 
@@ -165,7 +165,7 @@ def _resources(
     progress: Progress,
 ) -> Resources:
     if engine is not None:
-        return Resources(engine, engine.count, device, progress, measuring=engine)
+        return Resources(engine, engine.count, device, progress, measuring_engine=engine)
     limit = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
     count = min(limit, clients)
     return Resources(local_engine(count), count, device, progress)
@@ -217,7 +217,7 @@ def _log_plan(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> N
     runs_folder = first.folder.parent
     unmeasured = [run for run in runs if not is_measured(run)]
     run_bytes = sum(disk_needed(run) for run in unmeasured)
-    result_bytes = results_needed([run for run in runs if not run.is_shadow])
+    result_bytes = results_needed([run for run in runs if not run.is_additional])
     folder = runs_folder if runs_folder.is_dir() else out
     free_bytes = shutil.disk_usage(folder).free
     for line in first.dataset.statement:
