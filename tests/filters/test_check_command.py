@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from fedaudit.filters.isolated import _receive_answer
+from fedaudit.filters.isolated import _receive
 from tests.programs import exit_code
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ TOKEN = "0123456789abcdef"
 def test_an_answer_without_the_token_of_this_check_is_no_verdict(sent: object) -> None:
     ours, theirs = Pipe(duplex=False)
     theirs.send_bytes(json.dumps(sent).encode())
-    assert _receive_answer(ours, TOKEN) is None
+    assert _receive(ours, TOKEN) is None
 
 
 @pytest.mark.parametrize("sent", [b"", b"\xff", b"[" * 4000, b"x" * (2**20 + 1), b'["0",'])
@@ -98,7 +98,7 @@ def test_an_answer_that_is_no_json_is_no_verdict(sent: bytes) -> None:
     sender = Thread(target=_send, args=(theirs, sent))
     sender.start()
     ours.poll(10)
-    assert _receive_answer(ours, TOKEN) is None
+    assert _receive(ours, TOKEN) is None
     ours.close()
     sender.join()
 
@@ -111,7 +111,7 @@ def _send(connection: Connection, content: bytes) -> None:
 def test_an_answer_with_the_token_is_the_verdict() -> None:
     ours, theirs = Pipe(duplex=False)
     theirs.send_bytes(json.dumps([TOKEN, "verdict", "sound", "SOUND"]).encode())
-    assert _receive_answer(ours, TOKEN) == ("verdict", "sound", "SOUND")
+    assert _receive(ours, TOKEN) == ("verdict", "sound", "SOUND")
 
 
 @pytest.mark.slow

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.filters.check import (
+from fedaudit.filters.claim import Arrays
+from fedaudit.filters.noise import (
     ERROR,
-    Finding,
+    NoiseTest,
     call_tests,
     entry_tests,
     estimate_std,
     scale_tests,
     shape_tests,
 )
-from fedaudit.filters.claim import Arrays
-from fedaudit.filters.replay import corner
+from fedaudit.filters.replay import leading_entries
 
 SHAPES: dict[str, tuple[int, ...]] = {"weight": (12, 8), "bias": (12,)}
 CALLS = 64
@@ -38,7 +38,7 @@ def draws(draw: Draw, rng: np.random.Generator) -> Arrays:
     return {name: draw(rng, (CALLS, *shape)) for name, shape in SHAPES.items()}
 
 
-def all_tests(found: Arrays, noise: str) -> list[Finding]:
+def all_tests(found: Arrays, noise: str) -> list[NoiseTest]:
     return [
         *scale_tests(found, 1.0, noise),
         *entry_tests(found),
@@ -49,7 +49,7 @@ def all_tests(found: Arrays, noise: str) -> list[Finding]:
 
 def failing(found: Arrays, noise: str) -> set[str]:
     tests = all_tests(found, noise)
-    return {one.check for one in tests if one.p < ERROR / len(tests)}
+    return {one.check for one in tests if one.p_value < ERROR / len(tests)}
 
 
 @pytest.mark.parametrize(("draw", "noise"), [(normal, "gaussian"), (laplace, "laplace")])
@@ -119,14 +119,14 @@ def test_confidence_limits_of_a_standard_deviation_have_their_coverage() -> None
 def test_distribution_of_a_difference_of_laplace_draws() -> None:
     rng = seeded_numpy(0, "laplace")
     (one,) = shape_tests({"a": laplace(rng, (200_000, 2))[:, :1]}, "laplace")
-    assert one.p > 1e-4
+    assert one.p_value > 1e-4
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=4))
 def test_a_corner_of_an_array_is_kept_and_small_arrays_are_kept_whole(sides: list[int]) -> None:
     shape = tuple(sides) if math.prod(sides) < 10**6 else (sides[0],)
     value = np.zeros(shape)
-    part = corner(value)
+    part = leading_entries(value)
     assert part.size <= 4096
     assert part.ndim == value.ndim
     if value.size <= 4096:

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.filters.replay import Form, Snapshot, seeding_draws
+from fedaudit.filters.layout import UpdateLayout
+from fedaudit.filters.state import Snapshot, seeding_draws
 
 SOURCES: dict[str, Callable[[], object]] = {
     "torch": lambda: torch.randn(3).tolist(),
@@ -104,11 +105,11 @@ def planted(tree: object) -> object:
 
 @given(TREES)
 def test_an_update_with_other_values_has_the_same_form(tree: object) -> None:
-    form = Form(planted(tree))
-    values = {path: np.full_like(value, 2) for path, value in form.values.items()}
-    again = Form(form.with_values(values))
-    assert again.shapes == form.shapes
-    assert again.integer_paths == form.integer_paths
-    assert again.rounding == form.rounding
+    layout = UpdateLayout(planted(tree))
+    values = {path: np.full_like(value, 2) for path, value in layout.values.items()}
+    again = UpdateLayout(layout.with_values(values))
+    assert again.shapes == layout.shapes
+    assert again.integer_paths == layout.integer_paths
+    assert again.rounding == layout.rounding
     for path, value in again.values.items():
         np.testing.assert_array_equal(value, values[path])

@@ -18,7 +18,7 @@ TOLERANCE = 1e-3
 """Relative difference from the declaration that is attributed to rounding."""
 
 CHANGE_CHECK, NOISELESS_CHECK = "largest change of the output", "outputs without noise"
-"""Names of checks."""
+"""Names of checks that other modules refer to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class Claim:
     elsewhere: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # For each setting, whether its value is allowed, and a description of allowed values.
         limits = {
             "sensitivity": (
                 0 < self.sensitivity < math.inf,
@@ -71,11 +72,11 @@ class Result(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOTED = "noted"
-    """The check found something that the declaration does not cover."""
+    """The check measured a property that the declaration does not cover."""
     UNTESTED = "not tested"
 
     @classmethod
-    def judged(cls, *, failed: bool) -> "Result":
+    def failed_if(cls, failed: bool) -> "Result":
         """Return ``FAILED`` or ``PASSED``."""
         return cls.FAILED if failed else cls.PASSED
 
@@ -118,6 +119,7 @@ _SENTENCES = {
 }
 _MARKS = {Result.PASSED: "✓", Result.FAILED: "✗", Result.NOTED: "!", Result.UNTESTED: "?"}
 _MAX_LINES, _WIDTH = 40, 80
+"""Size of the screen for which an audit is printed."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ class FilterAudit:
         return [check for check in self.checks if check.result is result]
 
     def __str__(self) -> str:
-        claim, serious = self.claim, self.of(Result.FAILED) or self.of(Result.UNTESTED)
+        claim = self.claim
+        serious = self.of(Result.FAILED) or self.of(Result.UNTESTED)
         lines = _wrap(f"{self.verdict.upper()}: {self.filter} {_SENTENCES[self.verdict]}.")
         for check in serious[:3]:
             lines += _wrap(f"{check.why[:1].upper()}{check.why[1:]}.", "  ")

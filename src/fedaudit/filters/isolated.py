@@ -1,6 +1,6 @@
 """Check of a filter in a child process, so that a crash of the filter does not end the command.
 
-It is no protection from malicious code: the filter runs with the user's rights.
+The child process does not protect from malicious code: the filter runs with the user's rights.
 """
 
 import json
@@ -21,8 +21,9 @@ from fedaudit.core.errors import BadInput, FedauditError, called_by, option
 from fedaudit.core.importing import code_named_in
 from fedaudit.filters.claim import FilterVerdict
 
-_MAX_ANSWER_BYTES = 2**20
-_VERDICT, _REFUSAL, _FAULT = "verdict", "refusal", "fault"
+_MAX_MESSAGE_BYTES = 2**20
+_VERDICT, _USER_ERROR, _INTERNAL_ERROR = "verdict", "refusal", "fault"
+"""Kinds of the message that the child sends."""
 # The fork server imports torch once, and then each check takes one second instead of four.
 _FORKSERVER = "forkserver"
 
@@ -34,13 +35,27 @@ class IsolatedAudit(NamedTuple):
     text: str
 
 
+class _Message(NamedTuple):
+    """Message of the child.
+
+    Attributes:
+        kind: Kind of the message.
+        verdict: The verdict; empty without one.
+        text: The audit as it is printed, or the error.
+    """
+
+    kind: str
+    verdict: str
+    text: str
+
+
 def check_in_child(
     filter: str, settings: Mapping[str, object], *, seconds: float = 0
 ) -> IsolatedAudit:
     """Run :func:`fedaudit.filters.check.check_dp` in a child process and return its outcome.
 
-    Only an answer with the token of this check is a verdict, never the child's exit code, which the
-    filter can set. Output of the child is discarded.
+    The child sends the verdict with a secret token. Its exit code and output are ignored, since the
+    filter can write them.
     """
     method = _FORKSERVER if _FORKSERVER in get_all_start_methods() else "spawn"
     # All contexts have the same methods, but type stubs define only contexts of this system.
@@ -52,7 +67,7 @@ def check_in_child(
     process = context.Process(target=_run_check, args=(sender, token, filter, dict(settings)))
     process.start()
     sender.close()
-    # The timeout of wait() is not enough, since a child may stop in the middle of its answer.
+    # The timeout of wait() is not enough, since a child may stop in the middle of its message.
     timer = Timer(seconds, process.kill) if seconds else None
     start = monotonic()
     try:
@@ -60,8 +75,8 @@ def check_in_child(
             timer.daemon = True
             timer.start()
         wait([receiver, process.sentinel])
-        answer = _receive_answer(receiver, token)
-        if answer is None:
+        message = _receive(receiver, token)
+        if message is None:
             process.join(1)
     finally:
         if timer is not None:
@@ -69,27 +84,34 @@ def check_in_child(
         process.kill()
         process.join()
         receiver.close()
-    if answer is None:
-        is_late = bool(seconds) and monotonic() - start >= seconds
-        raise BadInput(_no_answer(filter, process.exitcode or 0, seconds if is_late else 0))
-    kind, verdict, text = answer
-    if kind == _REFUSAL:
-        raise BadInput(text)
-    if kind == _FAULT:
-        raise RuntimeError(f"the check has a fault:\n{text}")
-    return IsolatedAudit(FilterVerdict(verdict), text)
+    if message is None:
+        if seconds and monotonic() - start >= seconds:
+            raise BadInput(
+                f"the check of {filter!r} was stopped after {seconds:g} s; run the filter on its "
+                f"own, or raise {option('seconds')} (0: no limit)"
+            )
+        raise BadInput(
+            f"{filter!r} ended the process in which it was checked "
+            f"({_describe_exit(process.exitcode or 0)}), so there is no result; fix it, and run "
+            "it on its own"
+        )
+    if message.kind == _USER_ERROR:
+        raise BadInput(message.text)
+    if message.kind == _INTERNAL_ERROR:
+        raise RuntimeError(f"the check has a fault:\n{message.text}")
+    return IsolatedAudit(FilterVerdict(message.verdict), message.text)
 
 
 def _run_check(sender: Connection, token: str, filter: str, settings: dict[str, object]) -> None:
-    """Run the check in the child without output, and send the outcome."""
+    """Run the check in the child without output, and send a message with the outcome."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
-    kind, verdict, text = _outcome(filter, settings)
-    sender.send_bytes(json.dumps([token, kind, verdict, text]).encode())
+    message = _outcome(filter, settings)
+    sender.send_bytes(json.dumps([token, *message]).encode())
 
 
-def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
+def _outcome(filter: str, settings: dict[str, object]) -> _Message:
     # The user's command line names the filter, whose code is therefore trusted.
     importing = code_named_in("the command line", trusted=True, folder=Path.cwd())
     try:
@@ -97,47 +119,34 @@ def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
 
         with called_by("command"), importing:
             audit = check_dp(filter, **settings)  # type: ignore[arg-type]  # checked by the command
-        return _VERDICT, audit.verdict, str(audit)
+        return _Message(_VERDICT, audit.verdict, str(audit))
     except (FedauditError, OSError, MemoryError) as error:
-        return _REFUSAL, "", str(error) or type(error).__name__
+        return _Message(_USER_ERROR, "", str(error) or type(error).__name__)
     except SystemExit as error:
-        reason = (
-            f"{filter!r} ended the program (SystemExit: {error}); fix it, and run it on its own"
-        )
-        return _REFUSAL, "", reason
+        text = f"{filter!r} ended the program (SystemExit: {error}); fix it, and run it on its own"
+        return _Message(_USER_ERROR, "", text)
     except Exception:
-        return _FAULT, "", traceback.format_exc()
+        return _Message(_INTERNAL_ERROR, "", traceback.format_exc())
 
 
-def _receive_answer(receiver: Connection, token: str) -> tuple[str, str, str] | None:
-    """Return kind, verdict and text of an answer; None if it is missing or lacks the token."""
+def _receive(receiver: Connection, token: str) -> _Message | None:
+    """Return the child's message; None if it is missing or lacks the token."""
     try:
         if not receiver.poll():
             return None
-        answer = json.loads(receiver.recv_bytes(_MAX_ANSWER_BYTES))
-        answer_token, kind, verdict, text = map(str, answer)
+        received = json.loads(receiver.recv_bytes(_MAX_MESSAGE_BYTES))
+        received_token, kind, verdict, text = map(str, received)
     except (EOFError, OSError, ValueError, TypeError, RecursionError):
         return None
-    if not secrets.compare_digest(answer_token.encode(), token.encode()):
+    if not secrets.compare_digest(received_token.encode(), token.encode()):
         return None
-    return kind, verdict, text
+    return _Message(kind, verdict, text)
 
 
-def _no_answer(filter: str, code: int, seconds: float) -> str:
-    if seconds:
-        return (
-            f"the check of {filter!r} was stopped after {seconds:g} s; run the filter on its own, "
-            f"or raise {option('seconds')} (0: no limit)"
-        )
-    status = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
-    return (
-        f"{filter!r} ended the process in which it was checked ({status}), so there is no result; "
-        "fix it, and run it on its own"
-    )
-
-
-def _signal_name(number: int) -> str:
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
     try:
-        return signal.Signals(number).name
+        return f"signal {signal.Signals(-code).name}"
     except ValueError:
-        return str(number)
+        return f"signal {-code}"
