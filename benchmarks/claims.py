@@ -61,9 +61,7 @@ DESIGNS = {
     "holds in one of four, at its margin in the others": Design(
         1, "above", [[FAR], *[[MARGIN]] * 3], ANY
     ),
-    "at its margin in three, cannot be told in one": Design(
-        1, "above", [*[[MARGIN]] * 3, [MARGIN / 2]], ANY
-    ),
+    "at its margin in three, open in one": Design(1, "above", [*[[MARGIN]] * 3, [MARGIN / 2]], ANY),
     "does not hold in one, at nothing in the others": Design(
         1, "above", [[-FAR], *[[0.0]] * 2], ANY - {"no difference"}
     ),

@@ -295,7 +295,7 @@ def test_an_insignificant_estimate_above_chance_does_not_fail() -> None:
 
 
 def test_null_and_flawed_evaluations_are_inconclusive() -> None:
-    for change in ({"evaluation": "redraw"}, {"nobody_is_a_member": True}):
+    for change in ({"evaluation": "redraw"}, {"null_members": True}):
         for figure in (auc(0.48, 0.52), auc(0.9, 0.95)):
             assert outcome(found(figure, **change)) is Outcome.INCONCLUSIVE
 

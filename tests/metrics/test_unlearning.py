@@ -57,12 +57,12 @@ def test_only_retraining_has_the_verdict_forgotten() -> None:
     [
         (-0.04, 0.04, True, "forgotten"),
         (0.01, 0.04, True, "forgotten"),
-        (-0.04, 0.04, False, "told nothing before"),
+        (-0.04, 0.04, False, "not detected before"),
         (0.01, 0.2, True, "not forgotten"),
         (0.06, 0.2, False, "not forgotten"),
         (-0.2, -0.06, True, "overdone"),
-        (-0.2, -0.04, True, "cannot be told"),
-        (-0.01, 0.06, True, "cannot be told"),
+        (-0.2, -0.04, True, "inconclusive"),
+        (-0.01, 0.06, True, "inconclusive"),
     ],
 )
 def test_unlearning_verdicts_follow_from_the_interval(
@@ -73,7 +73,7 @@ def test_unlearning_verdicts_follow_from_the_interval(
 
 def test_not_forgotten_requires_the_corrected_test() -> None:
     uncorrected = unlearning_verdict(0.01, 0.2, margin=0.05, leaked_before=True, above=False)
-    assert uncorrected == "cannot be told"
+    assert uncorrected == "inconclusive"
 
 
 def most(runs: int) -> float:

@@ -90,7 +90,7 @@ def test_the_attacks_of_the_receivers_policy_are_sufficient(run: Path, tmp_path:
         ("alpha", 1e-9),
         ("permutations", 21),
         ("fprs", (0.5,)),
-        ("nobody_is_a_member", True),
+        ("null_members", True),
         ("evaluation", "redraw"),
         ("most_exposed", 1),
     ],
@@ -321,5 +321,5 @@ def test_choices_of_a_live_recording_are_reported(tmp_path: Path) -> None:
     assert "omits attacks of the run: avg-cosine, fedmia-1" in wrong(
         Verified(compare_choices(few, folder, None).problems, [])
     )
-    nobody = whole.model_copy(update={"nobody_is_a_member": True})
+    nobody = whole.model_copy(update={"null_members": True})
     assert "labels unseen samples as members" in compare_choices(nobody, folder, None).problems[0]

@@ -82,7 +82,7 @@ def test_advice_lists_only_possible_and_effective_changes() -> None:
     [
         {"trajectories": []},
         {"evaluation": "redraw"},
-        {"nobody_is_a_member": True},
+        {"null_members": True},
         {"view": changed(record().view, name="sum")},
     ],
 )

@@ -1,6 +1,5 @@
 """The verdict on a record, which every output shares."""
 
-import re
 from typing import Any
 
 import pytest
@@ -423,7 +422,6 @@ def test_an_open_verdict_after_deletion_is_called_inconclusive(verdict: str) -> 
     assert must(deletion_result(audit)).verdict == verdict
     for surface, text in texts(audit).items():
         assert "inconclusive" in text.lower(), surface
-        assert not re.search("cannot be told|told nothing|nothing to say", text), surface
 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])

@@ -112,7 +112,7 @@ KINDS = {
         "trains on the audited samples with wrong labels",
         "This audit is too small to say",
     ),
-    "fedmia-mnist-redraw/nobody": (
+    "fedmia-mnist-redraw/null": (
         "These figures say nothing about leakage",
         "This page prints no figure",
     ),
@@ -287,7 +287,7 @@ def test_a_summary_without_policy_is_labelled() -> None:
 
 
 def test_attacks_that_were_refused_and_parts_not_measured_are_listed() -> None:
-    made = kept("fedmia-mnist-redraw/nobody")
+    made = kept("fedmia-mnist-redraw/null")
     untested = section(made, "What was not tested")
     assert set(made.untested) <= set(untested.items)
     assert any("(seqmia) was refused" in one for one in untested.remarks)

@@ -482,9 +482,7 @@ def test_questions_without_an_answer_are_refused(
         asked(overfitted, **settings)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"nobody_is_a_member": True}, {"evaluation": "redraw"}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"null_members": True}, {"evaluation": "redraw"}], ids=str)
 def test_demonstrations_are_refused(overfitted: Carried, changes: dict[str, object]) -> None:
     record = overfitted.record.model_copy(update=changes)
     with pytest.raises(BadInput, match="is a demonstration"):

@@ -165,7 +165,7 @@ def test_report_and_terminal_describe_people(carried: Carried) -> None:
 
 
 def test_null_members_label_half_of_the_held_out_people() -> None:
-    study = people_study(figures={"nobody_is_a_member": True, "permutations": 20})
+    study = people_study(figures={"null_members": True, "permutations": 20})
     truth = target_truth(setup(study, 1, None), 0)
     units = truth.units
     assert set(units.origin) == {Origin.MEMBER, Origin.UNSEEN}

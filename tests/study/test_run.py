@@ -110,7 +110,7 @@ def test_redrawn_non_members_differ_without_any_membership(tmp_path: Path) -> No
         audit={"fair": 30, "extra_unseen": 400},
         training={"rounds": 20, "epochs": 2},
         attacks={"loss-series": {}},
-        figures={"nobody_is_a_member": True},
+        figures={"null_members": True},
     )
     aligned = run_study(study, tmp_path / "a")
     redraw = {"figures.evaluation": "redraw"}

@@ -231,7 +231,7 @@ def test_merged_clients_cannot_be_distinguished() -> None:
 
 def test_source_inference_is_refused_without_members() -> None:
     with pytest.raises(NotVisible, match="infers the client of a sample"):
-        refuse_misfits([source_study(figures={"nobody_is_a_member": True})])
+        refuse_misfits([source_study(figures={"null_members": True})])
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES = "claimed_client_epsilon_without_canari
 """Claimed epsilon for the deployed federation, which has less noise without canary clients."""
 
 FORGOTTEN, NOT_FORGOTTEN, OVERCORRECTED = "forgotten", "not forgotten", "overdone"
-NO_LEAK_BEFORE, INCONCLUSIVE = "told nothing before", "cannot be told"
+NO_LEAK_BEFORE, INCONCLUSIVE = "not detected before", "inconclusive"
 DESTROYED = "model destroyed"
 """Verdicts on unlearning, as results store them; see :mod:`fedaudit.metrics.unlearning`."""
 

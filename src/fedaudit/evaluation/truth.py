@@ -260,7 +260,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         if audit.subject is not None:
             is_known = np.isin(audit.subject, audit.subject[is_known])
         is_used &= ~is_known
-    null_members = study.figures.nobody_is_a_member
+    null_members = study.figures.null_members
     if null_members:
         is_used &= origin == Origin.UNSEEN
     positions = np.flatnonzero(is_used)

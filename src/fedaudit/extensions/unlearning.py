@@ -198,7 +198,7 @@ def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
         table("canaries"): study.canaries is not None,
         "server": study.server != ServerSection(),
         "figures.evaluation": study.figures.evaluation != "aligned",
-        "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
+        "figures.null_members": study.figures.null_members,
     }
     for name, differs in has_other_value.items():
         if differs:

@@ -194,7 +194,7 @@ def _why_unsound(record: Record) -> str:
             f"the evaluation is {record.evaluation!r}, the published method, which reports "
             "leakage without any leak"
         )
-    if record.nobody_is_a_member:
+    if record.null_members:
         return "unseen samples were labelled as members: the record shows figures without any leak"
     return ""
 

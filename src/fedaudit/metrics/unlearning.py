@@ -37,8 +37,8 @@ class Unlearned(NamedTuple):
         both: AUC of the difference between the scores before and after unlearning, which an
             adversary with both models can compute.
         margin: Largest excess, above or below 0, that counts as 0.
-        verdict: "forgotten", "not forgotten", "overdone", "told nothing before", "cannot be told",
-            or "model destroyed" for a model that predicts no better than chance. See
+        verdict: "forgotten", "not forgotten", "overdone", "not detected before", "inconclusive", or
+            "model destroyed" for a model that predicts no better than chance. See
             :func:`unlearned` for their meaning.
 
     Examples:
@@ -93,9 +93,9 @@ def unlearned(
     - "not forgotten" if the excess is above 0 (one-sided, 5 %) and may exceed the margin.
     - "overdone" if the interval lies below minus the margin: the model fits forgotten samples
       worse than unseen ones.
-    - "told nothing before" (no leak before) if the whole interval lies within the margin, but the
-      score did not distinguish forgotten from unseen samples before unlearning either.
-    - "cannot be told" (inconclusive) in all other cases.
+    - "not detected before" if the whole interval lies within the margin, but the score did not
+      distinguish forgotten from unseen samples before unlearning either.
+    - "inconclusive" in all other cases.
 
     Args:
         before: Scores of forgotten and unseen samples from the model before unlearning, larger for
@@ -192,7 +192,8 @@ def verdict_words(verdict: str, margin: float) -> str:
         NOT_FORGOTTEN: "not forgotten: more distinguishable from unseen samples than the reference",
         OVERCORRECTED: "overdone: the model fits the samples worse than unseen ones, which exposes "
         "them",
-        NO_LEAK_BEFORE: "nothing to say: the score did not distinguish the samples before either",
+        NO_LEAK_BEFORE: f"{NO_LEAK_BEFORE}: the score did not distinguish the samples before "
+        "unlearning either",
         DESTROYED: "model destroyed: it no longer predicts better than guessing, so that its "
         "scores carry no information",
         INCONCLUSIVE: f"{INCONCLUSIVE}: the interval reaches beyond ±{margin:g}; take more samples",

@@ -330,7 +330,7 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
             "whether settings of figures were chosen with knowledge of the figures, as a recording "
             f"states none: {listed(changes)}"
         )
-    if record.nobody_is_a_member and not figures.nobody_is_a_member:
+    if record.null_members and not figures.null_members:
         problems.append("the record labels unseen samples as members, so it cannot show a leak")
     checked = [] if problems else ["attacks and settings of figures are those of the run"]
     return Findings(problems, [] if unchecked else checked, unchecked)

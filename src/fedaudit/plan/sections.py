@@ -380,8 +380,8 @@ class FiguresSection(Section):
         evaluation: "aligned" to evaluate the same non-members in all rounds, or "redraw" to draw
             other non-members for every round and client, as published code does (only to compare
             results with that code).
-        nobody_is_a_member: Whether half of the unseen samples are labelled as members. An
-            evaluation must then find no leak.
+        null_members: Whether half of the held-out samples are labelled as members (a null audit).
+            A valid evaluation then finds no leak.
         permutations: Number of permutations of the membership labels in the permutation control.
         blind_classifier: Whether to train a control classifier that sees inputs only. It takes
             some seconds for each target.
@@ -403,7 +403,7 @@ class FiguresSection(Section):
         distinct("two false-positive rates agree to six digits", tpr_at),
     ] = (0.01, 0.001)
     evaluation: Literal["aligned", "redraw"] = "aligned"
-    nobody_is_a_member: bool = False
+    null_members: bool = False
     permutations: Annotated[int, Field(ge=20, le=10**6, strict=True)] = 200
     blind_classifier: bool = True
     alpha: ProperFraction = 0.05

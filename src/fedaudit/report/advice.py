@@ -45,7 +45,7 @@ def advice(record: Record) -> Advice | None:
     """
     view, rungs = record.view.name, ladder.ladder()
     not_covered = (
-        record.evaluation != "aligned" or record.nobody_is_a_member,
+        record.evaluation != "aligned" or record.null_members,
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
         wording.setting(record, "task", "name") not in (None, "classification"),

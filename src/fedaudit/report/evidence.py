@@ -347,7 +347,7 @@ def attacks_tried(record: Record) -> int:
 
 def is_uninformative(record: Record) -> bool:
     """Return True if a record demonstrates a flawed evaluation, so its figures show no leakage."""
-    return record.evaluation == "redraw" or record.nobody_is_a_member
+    return record.evaluation == "redraw" or record.null_members
 
 
 def run_figure(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:

@@ -144,8 +144,10 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
         status = next((s for topic, s in conclusion.topics if topic == "membership"), status)
         return "labels" if status == "above guessing" else status
     unusable = status in ("void", "control failed")
-    if after and not unusable and not conclusion.warning and after.verdict in _STEPS["situations"]:
-        return after.verdict
+    if after and not unusable and not conclusion.warning:
+        after_deletion = f"deletion {after.verdict}"
+        if after_deletion in _STEPS["situations"]:
+            return after_deletion
     if status in LEAKS:
         defended, *others = caveats.figures_by_side(record).values()
         if others and not any(map(above_chance, defended)):

@@ -319,8 +319,8 @@ class Record(RecordPart):
             runs of one study on one machine, even if they were interrupted.
         evaluation: "aligned" if the same non-members were evaluated in all rounds, "redraw" if
             other non-members were drawn for every round and client, as in published code.
-        nobody_is_a_member: True if held-out samples were labelled as members, to show which figures
-            an evaluation reports without any leak.
+        null_members: True for a null audit: held-out samples are labelled as members, to show which
+            figures an evaluation reports without any leak.
         estimates: All figures.
         made_as: Content hash of the record in an older format from which this record was converted.
         clients: One row for each client. If there are over ``MOST_CLIENTS`` clients, only the
@@ -349,7 +349,7 @@ class Record(RecordPart):
     config: dict[str, object]
     seeds: list[Count]
     evaluation: Literal["aligned", "redraw"] = "aligned"
-    nobody_is_a_member: bool = False
+    null_members: bool = False
     watched: bool = False
     environment: Environment
     view: ViewRow

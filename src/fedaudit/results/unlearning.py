@@ -23,7 +23,6 @@ BEFORE, AFTER, RETRAINED, BOTH = "before", "after", "retrained", "before and aft
 _BY_SEVERITY = (NOT_FORGOTTEN, OVERCORRECTED, INCONCLUSIVE, FORGOTTEN, NO_LEAK_BEFORE)
 WITHOUT_EVIDENCE = (FORGOTTEN, NO_LEAK_BEFORE, INCONCLUSIVE)
 """Verdicts without evidence of incomplete unlearning."""
-_VERDICTS_BY_NOTE = {"nothing to say": NO_LEAK_BEFORE}
 
 
 class UnlearningRow(NamedTuple):
@@ -49,8 +48,7 @@ class UnlearningRow(NamedTuple):
     @property
     def verdict(self) -> str:
         """Verdict on this attack and target (:mod:`fedaudit.metrics.unlearning`)."""
-        opening = self.excess.note.partition(":")[0].partition(" as far")[0]
-        return _VERDICTS_BY_NOTE.get(opening, opening)
+        return self.excess.note.partition(":")[0].partition(" as far")[0]
 
 
 def estimate_at(figures: Sequence[Estimate], like: Estimate, point: str) -> Estimate | None:

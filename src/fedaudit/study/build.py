@@ -399,10 +399,10 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view
             f"the attack {name!r} distinguishes single clients, but audit.merge attacks the "
             f"clients {list(study.audit.merge)} together; leave audit.merge out"
         )
-    if attack.infers_source and study.figures.nobody_is_a_member:
+    if attack.infers_source and study.figures.null_members:
         raise NotVisible(
             f"the attack {name!r} infers the client of a sample, but with "
-            "figures.nobody_is_a_member no client has the samples that are called members; leave "
+            "figures.null_members no client has the samples that are called members; leave "
             "out one of them"
         )
 

@@ -67,7 +67,7 @@ _IGNORED = (
 )
 """Settings that do not distinguish rows, so that rows which differ in them can be compared."""
 
-_COMPARABLE = ("evaluation", "nobody_is_a_member")
+_COMPARABLE = ("evaluation", "null_members")
 """Settings of figures that must be equal in two records, so that their figures can be compared."""
 
 NOTHING_COUNTS = "no attack is above chance undefended, so there is no average"

@@ -75,7 +75,7 @@ def reliable_findings(record: Record, every: tuple[Finding, ...]) -> tuple[Findi
     If a control failed, only leaks remain that other attacks or clients show.
     """
     if evidence.is_uninformative(record):
-        return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
+        return (_fixed("null" if record.null_members else "void", "void"),)
     if not evidence.outcomes_of(record.controls).failed:
         return every
     with_doubt = "clusters" if caveats.are_cluster_risks_doubted(record) else ""

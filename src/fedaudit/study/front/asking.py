@@ -200,8 +200,8 @@ def _refuse_unanswerable(folder: Path, record: Record) -> None:
             f"{folder} has the record of security games, which score no samples; give the folder "
             "of an audit"
         )
-    if record.nobody_is_a_member or record.evaluation == "redraw":
-        setting = "nobody_is_a_member" if record.nobody_is_a_member else 'evaluation = "redraw"'
+    if record.null_members or record.evaluation == "redraw":
+        setting = "null_members" if record.null_members else 'evaluation = "redraw"'
         raise BadInput(
             f"{folder} is a demonstration (figures.{setting}), whose scores are not evidence about "
             "its samples; run the study without that setting"

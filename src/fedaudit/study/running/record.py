@@ -204,7 +204,7 @@ def _assemble(
         config=dict(recording_info.config) if recording_info else config_of(study),
         seeds=list(study.seeds),
         evaluation=study.figures.evaluation,
-        nobody_is_a_member=study.figures.nobody_is_a_member,
+        null_members=study.figures.null_members,
         watched=recording_info is not None,
         environment=environment,
         view=ViewRow(
