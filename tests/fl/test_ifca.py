@@ -354,7 +354,11 @@ def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("memory/0/choice", torch.tensor(2), "model 2 as its last choice, but there are 2"),
+        (
+            "memory/0/choice",
+            torch.tensor(2),
+            "model 2 as its last choice, but models are numbered 0 to 1",
+        ),
         ("memory/0/choice", torch.tensor(-1), "model -1 as its last choice"),
         (
             "memory/0/choice",

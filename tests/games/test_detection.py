@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
 from fedaudit.defenses.planted import SIGNS
-from fedaudit.games.detection import HONEST, SERVERS, Inspected, TargetKnowledge, detector_roc
+from fedaudit.games.detection import HONEST, SERVERS, InspectedModels, TargetKnowledge, detector_roc
 from fedaudit.games.run import read_points, run_games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -131,7 +131,7 @@ def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
     # A sign that finds own targets only.
     values[:, 1] = own
     found: dict[str, dict[str, Estimate]] = {}
-    for one in detector_roc(Inspected(server, run, own, values), seed=3):
+    for one in detector_roc(InspectedModels(server, run, own, values), seed=3):
         assert one.attack == "planted"
         found.setdefault(one.group, {})[one.metric] = one
     assert list(found) == list(SIGNS)

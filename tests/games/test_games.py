@@ -210,7 +210,7 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ),
         ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
         ({"records.features": "no.such:thing"}, "cannot import"),
-        ({"records.clients": 10**6}, "training records, which are not enough"),
+        ({"records.clients": 10**6}, "training records, but the clients need"),
         ({"records.servers": 20}, "42 records of the server .*there are .* and 20"),
         ({"game.targets": 41}, "40 games for 41 targets"),
         ({"game.games": 1, "game.targets": 1}, "games with and without it"),
@@ -280,7 +280,7 @@ def test_swapped_point_files_are_refused(file: Path, out: Path) -> None:
     assert len(by_mechanism) == 3
     for path, text in zip(kept, [*points[1:], points[0]], strict=True):
         path.write_text(text)
-    with pytest.raises(Damaged, match=r"other settings.*delete it"):
+    with pytest.raises(Damaged, match=r"other settings.*delete the file"):
         run(file, out)
 
 

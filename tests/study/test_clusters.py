@@ -275,8 +275,8 @@ def test_plain_ifca_reveals_no_risk_and_has_the_same_figures() -> None:
     notes = cluster_notes(run, last)
     one = cluster_result(run, [noted(notes)])
     assert one is not None
-    assert [model.told for model in one.choices.rounds[0].models] == [None, None]
-    assert any(model.risk is not None for model in one.choices.rounds[0].models)
+    assert [model.told for model in one.clusters.rounds[0].models] == [None, None]
+    assert any(model.risk is not None for model in one.clusters.rounds[0].models)
 
 
 def test_federated_averaging_has_no_clusters() -> None:
@@ -352,7 +352,7 @@ def test_impossible_notes_are_reported_as_damage() -> None:
     run, rounds = made()
     notes = cluster_notes(run, rounds[-1])
     for broken in ({}, notes | {END: "{}"}, notes | {"clusters": '{"round": 4}'}):
-        with pytest.raises(Damaged, match="missing or impossible"):
+        with pytest.raises(Damaged, match="missing from its measured rounds, or damaged"):
             cluster_result(run, [noted(broken)])
 
 
@@ -430,8 +430,8 @@ def test_a_client_that_never_participated_has_no_model_and_no_violation() -> Non
     first = {client: round.index for round in reversed(rounds) for client in round.asked}
     found = cluster_result(run, [noted(cluster_notes(run, rounds[-1]))])
     assert found is not None
-    assert found.choices.joined == [first.get(client) for client in range(CLIENTS)]
-    assert None in found.choices.joined
+    assert found.clusters.joined == [first.get(client) for client in range(CLIENTS)]
+    assert None in found.clusters.joined
     # All clients accept less than the risk of any model.
     counted = {one.metric: one.value for one in found.estimates if one.group == "everybody"}
     assert counted["violations"] == counted["expected violations"] == len(first)

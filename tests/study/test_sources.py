@@ -201,7 +201,7 @@ def test_missing_source_inference_names_the_client_without_samples(tmp_path: Pat
     assert source_queries(setup(study, 1, None)) is None
     (row,) = run_study(study, tmp_path).attacks
     assert row.status == "failed"
-    assert "no audited sample" in row.note
+    assert "needs samples of every client" in row.note
 
 
 def test_source_inference_can_run_on_a_recording(tmp_path: Path) -> None:

@@ -457,6 +457,11 @@ def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
     return {name: factor * value for name, value in params.items()}
 
 
+def with_prefix(params: Params, prefix: str) -> Params:
+    """Return the tensors whose names begin with a prefix, by the remaining name."""
+    return {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
+
+
 def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
     """Return ``sum_i weights[i] * parts[i]``.
 

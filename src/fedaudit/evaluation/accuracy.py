@@ -44,8 +44,9 @@ _GAP_TRAIN_SAMPLES, _GAP_TEST_SAMPLES = 500, 1_000
 _BATCH_SIZE = 4096
 """Batch size of the evaluation; outputs for sequences are large."""
 
-MEAN, SPREAD = "mean", "spread"
+_MEAN, _STD = "mean", "spread"
 _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
+"""Prefixes of the keys of a round's notes: counts by model, and the gap of each client."""
 
 CountCorrect: TypeAlias = Callable[[Model, Samples, torch.device], int]
 
@@ -56,8 +57,8 @@ class EvaluationSplit:
 
     Attributes:
         test: The test set.
-        small_test: Random test samples. The first ones would do harm, as files are often sorted by
-            class.
+        small_test: Random test samples. The first test samples would be a biased choice, because
+            files are often sorted by class.
         all_clients: Random training samples from the pooled data of all clients.
         by_client: Random training samples of each client.
     """
@@ -96,18 +97,19 @@ def accuracy_notes(
     """Return the notes of a round about the utility of its models.
 
     For classification, these are counts of correct predictions; for other tasks, mean utilities.
-    The server's models are evaluated on samples of all clients, and a model that a client keeps on
-    this client's samples. If clients choose among models, each sample is evaluated by the model of
-    a client with similar features. In the last measured round, the notes also contain the
-    difference between training and test accuracy of each client's model.
+    The server's models are evaluated on samples of all clients. A model that a client keeps is
+    evaluated on this client's samples. If clients choose among models, each sample is evaluated by
+    the model of a client with similar features. In the last measured round, the notes also contain
+    the difference between training and test accuracy of each client's model.
 
     Args:
         run: The run.
         split: Evaluation samples.
         round: The round in the adversary's view.
         device: Device for models.
-        means: Whether to compute mean utilities for tasks without accuracy. Reports show only those
-            of the last round, and computing them may cost more than all attacks.
+        means: Whether to compute mean utilities for tasks without accuracy. They may take longer
+            than all attacks, and reports show them only for the last round.
+        count: Function that counts correct predictions; :func:`count_correct` by default.
 
     Source: SIA, section 4.6 (generalization error of the local models).
     Differs: The difference keeps its sign. It is measured only in the last measured round, on at
@@ -122,13 +124,12 @@ def accuracy_notes(
     if round.chosen:
         return _count_chosen(run, split, round, device) | gaps
     models: dict[str, tuple[Model, Samples]] = {
-        name: (model, split.all_clients) for name, model in round.after.items()
-    }
-    by_client = {
         f"client-{c}": (model, split.by_client[c]) for c, model in sorted(round.kept.items())
     }
+    if not models:
+        models = {name: (model, split.all_clients) for name, model in round.after.items()}
     notes, count = dict[str, str](), count or count_correct
-    for name, (model, trained_on) in (by_client or models).items():
+    for name, (model, trained_on) in models.items():
         if not model.architecture.task.utility.is_share:
             if means:
                 notes |= _means(model, split.test, trained_on, device)
@@ -148,9 +149,10 @@ def are_notes_valid(run: Setup, notes: Mapping[str, str], *, means: bool = True)
     names = _model_names(notes)
     utility = run.algorithm.architecture.task.utility
     if not utility.is_share:
-        return not means or all(_as_number(notes.get(f"{part}{MEAN}")) for part in (_TEST, _TRAIN))
+        keys = (f"{_TEST}{_MEAN}", f"{_TRAIN}{_MEAN}")
+        return not means or all(_is_finite_number(notes.get(key)) for key in keys)
     try:
-        counts = [[int(notes[f"{part}{n}"]) for part in (_TEST, _TRAIN, _TOTAL)] for n in names]
+        counts = [[int(notes[f"{key}{name}"]) for key in (_TEST, _TRAIN, _TOTAL)] for name in names]
         gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
     except (KeyError, ValueError):
         return False
@@ -175,7 +177,7 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     measure = run.algorithm.architecture.task.utility
     estimate = partial(Estimate, topic="utility", **run_coordinates(run))
     if not measure.is_share:
-        mean, std = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
+        mean, std = float(notes[f"{_TEST}{_MEAN}"]), float(notes[f"{_TEST}{_STD}"])
         half_width = float(sp.special.ndtri(0.975)) * std / test_size**0.5
         return [
             estimate(
@@ -186,20 +188,17 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
                 low=mean - half_width,
                 high=mean + half_width,
             ),
-            estimate(metric=f"train {measure.name}", value=float(notes[f"{_TRAIN}{MEAN}"])),
+            estimate(metric=f"train {measure.name}", value=float(notes[f"{_TRAIN}{_MEAN}"])),
         ]
     test = proportion(round(_mean_correct(notes)), test_size)
-    correct, total = (
-        sum(int(notes[f"{prefix}{name}"]) for name in _model_names(notes))
-        for prefix in (_TRAIN, _TOTAL)
-    )
-    train = proportion(correct, total)
+    correct = sum(int(notes[f"{_TRAIN}{name}"]) for name in _model_names(notes))
+    train = proportion(correct, sum(int(notes[f"{_TOTAL}{name}"]) for name in _model_names(notes)))
     gap = generalisation_gap(train, test).value
     values = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: gap}
-    gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
-    if gaps:
+    client_gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
+    if client_gaps:
         # fsum is exact, so that the order of the notes cannot change the last digit.
-        values[UPLOAD_GAP] = fsum(gaps) / len(gaps)
+        values[UPLOAD_GAP] = fsum(client_gaps) / len(client_gaps)
     return [
         estimate(
             metric=TEST_ACCURACY,
@@ -262,17 +261,16 @@ def _means(
     model: Model, test_samples: Samples, training_samples: Samples, device: torch.device
 ) -> dict[str, str]:
     """Return mean and standard deviation of the utility of a model without accuracy."""
-    test, train = (
-        _utilities(model, samples, device) for samples in (test_samples, training_samples)
-    )
+    test = _utilities(model, test_samples, device)
+    train = _utilities(model, training_samples, device)
     return {
-        f"{_TEST}{MEAN}": repr(float(test.mean())),
-        f"{_TEST}{SPREAD}": repr(float(test.std())),
-        f"{_TRAIN}{MEAN}": repr(float(train.mean())),
+        f"{_TEST}{_MEAN}": repr(float(test.mean())),
+        f"{_TEST}{_STD}": repr(float(test.std())),
+        f"{_TRAIN}{_MEAN}": repr(float(train.mean())),
     }
 
 
-def _as_number(text: str | None) -> bool:
+def _is_finite_number(text: str | None) -> bool:
     try:
         return text is not None and isfinite(float(text))
     except ValueError:
@@ -280,6 +278,7 @@ def _as_number(text: str | None) -> bool:
 
 
 def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
+    """Return notes with training minus test accuracy of each client's model."""
     notes = {}
     for client, exposed in round.exposed.items():
         if exposed.local and not exposed.local.architecture.task.utility.is_share:
@@ -312,8 +311,8 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     utilities = torch.cat(values).double()
     if not bool((utilities.abs() <= LARGEST).all()):
         raise BadInput(
-            f"training has diverged: predictions are infinite or more than {LARGEST:g} off; lower "
-            f"{setting('training.lr')}"
+            f"training has diverged: predictions are infinite, or differ from targets by more than "
+            f"{LARGEST:g}; lower {setting('training.lr')}"
         )
     return utilities
 
@@ -327,7 +326,7 @@ def _random_samples(run: Setup, datasets: Sequence[Samples], count: int) -> Samp
 
 def random_samples(datasets: Sequence[Samples], count: int, rng: torch.Generator) -> Samples:
     """Return at most ``count`` random samples of several data sets, in their original order."""
-    # Samples are drawn before data sets are joined, as they may together be the whole training set.
+    # The joined data sets could be as large as the training set, so samples are drawn first.
     sizes = [len(samples) for samples in datasets]
     chosen = torch.zeros(sum(sizes), dtype=torch.bool)
     chosen[torch.randperm(len(chosen), generator=rng)[:count]] = True

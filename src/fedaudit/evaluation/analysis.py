@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import compress
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -82,39 +83,46 @@ def analyse(
     progress: Progress = quiet,
 ) -> None:
     """Run every attack on every target of one run, and add the estimates to ``findings``."""
-    phase, done = f"seed {setup.seed}: attacks", 0
-    starts = len(findings.estimates), len(findings.groups)
-    total = len(setup.study.audit.targets) * len(setup.membership_attacks)
+    phase = f"seed {setup.seed}: attacks"
+    first_estimate, first_group = len(findings.estimates), len(findings.groups)
+    targets = setup.study.audit.targets
+    truths = {target: target_truth(setup, target) for target in targets}
+    done, total = 0, len(targets) * len(setup.membership_attacks)
     progress(phase, done, total)
-    audited = list[UnitTruth]()
-    for target in setup.study.audit.targets:
-        truth = target_truth(setup, target)
-        units = truth.units
-        audited.append(units)
+    for truth in truths.values():
         measurements = {
             name: _evaluated_measurements(setup, m, truth) for name, m in measured.items()
         }
         for name, m in measurements.items():
             findings.trajectories.extend(_trajectories(setup, name, m, truth))
         for name, attack in setup.membership_attacks.items():
-            sample_scores = _scores(setup, name, attack, measurements, truth, findings)
-            if sample_scores is not None:
-                scores = truth.unit_scores(sample_scores)
-                findings.scores[setup.seed, target, name] = scores
-                _add_estimates(setup, name, scores, units, findings)
-                if truth.subject is not None:
-                    findings.estimates += _single_sample_estimates(
-                        setup, name, sample_scores, truth
-                    )
-                _add_plots(setup, name, scores, units, findings)
-                findings.groups.extend(_group_estimates(setup, name, sample_scores, truth))
+            scores = _scores(setup, name, attack, measurements, truth, findings)
+            if scores is not None:
+                _add_attack(setup, name, scores, truth, findings)
             done += 1
             progress(phase, done, total)
     if not has_equal_clients(setup):
-        _add_pooled(setup, audited, findings)
+        _add_pooled(setup, [truth.units for truth in truths.values()], findings)
     if setup.ignores_people:
-        for added, start in zip((findings.estimates, findings.groups), starts, strict=True):
-            added[start:] = map(_note_ignored_people, added[start:])
+        for added, first in ((findings.estimates, first_estimate), (findings.groups, first_group)):
+            added[first:] = map(_note_ignored_people, added[first:])
+
+
+def _add_attack(
+    setup: Setup,
+    name: str,
+    sample_scores: Float[ndarray, " samples"],
+    truth: TargetTruth,
+    findings: Findings,
+) -> None:
+    """Add the scores, estimates and plots of one attack on one target."""
+    scores, units = truth.unit_scores(sample_scores), truth.units
+    findings.scores[setup.seed, truth.target, name] = scores
+    _add_estimates(setup, name, scores, units, findings)
+    if truth.subject is not None:
+        findings.estimates += _single_sample_estimates(setup, name, sample_scores, truth)
+    _add_plots(setup, name, scores, units, findings)
+    findings.groups.extend(_group_estimates(setup, name, sample_scores, truth))
 
 
 def _note_ignored_people(estimate: Estimate) -> Estimate:
@@ -145,10 +153,9 @@ def _scores(
     """Return an attack's scores. If it cannot run on the target, add the reason to the findings."""
     try:
         if attack.needs_side_information:
-            labels = torch.from_numpy(truth.labels)
-            attack = attack.with_side_information(
-                trainable_by_round(setup, truth.target, next(iter(measurements.values())), labels)
-            )
+            first, labels = next(iter(measurements.values())), torch.from_numpy(truth.labels)
+            trainable = trainable_by_round(setup, truth.target, first, labels)
+            attack = attack.with_side_information(trainable)
         attack = attack.on_samples(torch.from_numpy(truth.positions))
         return attack.scores(measurements, truth.target).numpy()
     except FedauditError as refusal:
@@ -168,7 +175,7 @@ def _single_sample_estimates(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
     """Yield the AUC over samples instead of people, with limits that are clustered by person."""
-    # These estimates have no test, as the study tests only estimates on people.
+    # These estimates have no test, because a study with people tests only estimates on people.
     assert truth.subject is not None
     for contrast, against in CONTRASTS.items():
         mask = np.isin(truth.origin, [Origin.MEMBER, *against])
@@ -234,20 +241,18 @@ def _add_contrast(
     """
     mask = compared.mask
     if not truth.is_member[mask].any():
+        note = (
+            "inconclusive: no class has both members and such non-members, and label "
+            "distributions alone would distinguish them"
+        )
         inconclusive = MetricValue(
-            contrast=contrast,
-            metric=AUC,
-            value=None,
-            low=None,
-            high=None,
-            note="inconclusive: no class has both members and such non-members, and label "
-            "distributions alone would distinguish them",
+            contrast=contrast, metric=AUC, value=None, low=None, high=None, note=note
         )
         findings.estimates.append(_estimate(attack, truth, inconclusive, compared))
         return
     if truth.is_member[mask].all():
-        # There are no such non-members. Given all units, evaluate() returns an estimate with a note
-        # about it.
+        # There are no such non-members. For all units, evaluate() returns an estimate with a note
+        # that says so.
         mask = np.ones_like(mask)
     scores, origin = scores[mask], truth.origin[mask]
     strata = None if client is None else client[mask]
@@ -262,7 +267,8 @@ def _add_contrast(
         strata=strata,
     ):
         rate, estimate = rate_of(evaluated.metric), _estimate(attack, truth, evaluated, compared)
-        # An estimate that repeats another one has no test, so that tests are not counted twice.
+        # An estimate that repeats another estimate has no test. Otherwise, the test would count
+        # twice in the correction for multiple tests.
         if evaluated.p_value is not None and not repeats(contrast, truth):
             estimate = estimate.model_copy(update={"tests": [Test(p_value=evaluated.p_value)]})
         if rate is not None and evaluated.value is not None:
@@ -274,37 +280,38 @@ def _add_contrast(
 def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
     """Add estimates over all audited clients, in which units are compared within each client.
 
-    A few dozen audited samples of one client are too few for a conclusion. Only units whose
-    membership a fair draw decided are pooled.
+    A single client may have too few audited samples for a conclusion. Only units whose membership
+    a fair draw decided are pooled.
     """
     for name in setup.membership_attacks:
         attack = AttackRun(attack=name, **view_coordinates(setup))
-        by_client = {
-            truth.target: (truth, scores[truth.fair])
-            for truth in pooled(setup, audited)
-            if (scores := findings.scores.get((setup.seed, truth.target, name))) is not None
-        }
-        if len(by_client) < 2:
+        truths, scores_by_client = list[UnitTruth](), []
+        for truth in pooled(setup, audited):
+            client_scores = findings.scores.get((setup.seed, truth.target, name))
+            if client_scores is not None:
+                truths.append(truth)
+                scores_by_client.append(client_scores[truth.fair])
+        if len(truths) < 2:
             continue
-        truths, scores_by_client = zip(*by_client.values(), strict=True)
         scores = np.concatenate(scores_by_client)
-        client = np.repeat(list(by_client), [len(part) for part in scores_by_client])
+        counts = [len(client_scores) for client_scores in scores_by_client]
+        client = np.repeat([truth.target for truth in truths], counts)
         origin = np.concatenate([truth.origin[truth.fair] for truth in truths])
         ids = np.concatenate([truth.ids[truth.fair] for truth in truths])
         first, fair = truths[0], np.ones_like(ids, bool)
         units = UnitTruth(first.target, first.unit, origin, fair, ids)
-        classes = [
+        labels = [
             truth.labels[truth.fair]
             for truth in truths
             if isinstance(truth, TargetTruth) and truth.has_classes
         ]
-        for contrast, against in CONTRASTS.items():
-            if not {*origin.tolist()}.issuperset(against):
+        for contrast, origins in CONTRASTS.items():
+            if not {*origin.tolist()}.issuperset(origins):
                 continue
-            mask, labels_alone = np.isin(origin, [Origin.MEMBER, *against]), None
-            if len(classes) == len(truths):
+            mask, labels_alone = np.isin(origin, [Origin.MEMBER, *origins]), None
+            if len(labels) == len(truths):
                 labels_alone = labels_alone_auc(
-                    np.concatenate(classes)[mask],
+                    np.concatenate(labels)[mask],
                     units.is_member[mask],
                     rng=seeded_numpy(setup.seed, "labels alone", "pooled", contrast),
                     strata=client[mask],
@@ -318,7 +325,7 @@ _COPIED_FIELDS = (
     *("contrast", "metric", "value", "low", "high", "method", "n_members", "n_nonmembers"),
     *("realised_fpr", "ceiling", "note"),
 )
-"""Fields of an evaluated metric that an estimate has, too."""
+"""Fields that an evaluated metric and an estimate have in common."""
 
 
 def _estimate(
@@ -347,8 +354,8 @@ class CoinScores(NamedTuple):
         unit: "sample" or "person".
         scores: Scores of units, larger for likelier members.
         is_member: Whether the client trained on each unit.
-        guesses: Number of units on which the bounds on epsilon guess: as many with high scores as
-            with low ones.
+        guesses: Number of units whose membership the bounds on epsilon guess. Half of them have the
+            highest scores, the other half the lowest.
     """
 
     run: Setup
@@ -436,20 +443,22 @@ def _epsilon_bound(
 def trainable_by_round(
     setup: Setup, target: ClientId, m: Measurements, labels: Int[Tensor, " samples"]
 ) -> dict[int, Bool[Tensor, " samples"]]:
-    """Return for each measured round whether the target may train on each sample's class.
+    """Return whether the target may train on each sample's class, for each measured round.
 
-    A defense may assign classes to clients, which then train on samples of these classes (and on a
-    few others, which are ignored here). If clients are attacked as one, the result is True if any
-    of them may train on the class.
+    A defense may assign classes to clients, which then train on samples of these classes. A few
+    samples of other classes, on which they also train, are ignored here. If clients are attacked as
+    one client, the result is True if any of them may train on the class.
     """
     merged = setup.study.audit.merge
     clients = merged if target in merged else (target,)
     trainable = {}
     for row, index in enumerate(m.rounds):
-        visible = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
-        # Some clients are visible only in a sum.
-        summed: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
-        cohort = tuple(sorted({*visible, *summed}))
+        is_measured = (m.bases[row] >= 0).tolist()
+        cohort_ids = set(compress(m.clients, is_measured))
+        if m.stands_for:
+            # Some clients are visible only in a sum.
+            cohort_ids.update(m.stands_for[row])
+        cohort = tuple(sorted(cohort_ids))
         by_client = [_may_train_on(setup, client, index, cohort, labels) for client in clients]
         trainable[index] = torch.stack(by_client).any(0)
     return trainable
@@ -529,46 +538,36 @@ def _group_estimates(
     if truth.subject is not None:
         # The intervals assume independent samples, but samples of one person are dependent.
         return
-    kind: Literal["class", "client"]
-    by_class = auc_by_group(scores, truth.is_member, groups=truth.labels)
-    by_owner = auc_by_owner(scores, truth.is_member, owners=truth.owners)
-    fair = truth.comparisons["other_client"].fair
-    for kind, contrast, is_fair, rows in (
-        ("class", "mixed", True, by_class),
-        ("client", "other_client", fair, [row for row in by_owner if row.group >= 0]),
-    ):
-        for row in rows:
-            values = asdict(row)
-            yield Estimate(
-                **run_coordinates(setup),
-                metric=AUC,
-                attack=name,
-                contrast=contrast,
-                by=kind,
-                group=str(values.pop("group")),
-                fair=is_fair,
-                target=truth.target,
-                **values,
-            )
+    estimate = partial(
+        Estimate, **run_coordinates(setup), metric=AUC, attack=name, target=truth.target
+    )
+    for row in auc_by_group(scores, truth.is_member, groups=truth.labels):
+        fields = asdict(row) | {"group": str(row.group)}
+        yield estimate(contrast="mixed", by="class", fair=True, **fields)
+    is_fair = truth.comparisons["other_client"].fair
+    for row in auc_by_owner(scores, truth.is_member, owners=truth.owners):
+        if row.group >= 0:
+            fields = asdict(row) | {"group": str(row.group)}
+            yield estimate(contrast="other_client", by="client", fair=is_fair, **fields)
 
 
 def _trajectories(
     setup: Setup, name: str, m: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
     """Yield mean, 10 % and 90 % quantile of the target's signal in each round, by origin."""
-    values = m.of(truth.target).numpy()
+    all_values = m.of(truth.target).numpy()
     for origin in Origin:
-        of_origin = values[:, truth.origin == origin]
-        if of_origin.shape[1]:
+        values = all_values[:, truth.origin == origin]
+        if values.shape[1]:
             yield Trajectory(
                 **run_coordinates(setup),
                 signal=name,
                 target=truth.target,
                 origin=_ORIGIN_NAMES[origin],
                 rounds=list(m.rounds),
-                mean=_none_unless_finite(of_origin.mean(1)),
-                low=_none_unless_finite(np.quantile(of_origin, 0.1, axis=1)),
-                high=_none_unless_finite(np.quantile(of_origin, 0.9, axis=1)),
+                mean=_none_unless_finite(values.mean(1)),
+                low=_none_unless_finite(np.quantile(values, 0.1, axis=1)),
+                high=_none_unless_finite(np.quantile(values, 0.9, axis=1)),
             )
 
 

@@ -1,6 +1,7 @@
 """Clustered federated learning: clients' choices of models, membership risk, accuracy and fairness.
 
-The values of a round are stored in its notes during training, and combined at the end of the run.
+The values of a round are stored with its measurements during training. At the end of a run, its
+estimates are computed from the values of all rounds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,7 +69,7 @@ from fedaudit.risk.server import ServerRisk, ShadowSuccess
 STATE, END = "clusters", "clusters/end"
 """Keys of the notes: the state of every round, and the evaluation of the last one."""
 
-MOST_RISK_SAMPLES = 5_000
+_MAX_RISK_SAMPLES = 5_000
 """Largest number of members, and of non-members, on which a model's risk is measured."""
 
 CLOPPER_PEARSON = "Clopper-Pearson 95%"
@@ -98,7 +99,7 @@ class FairnessGap(Limits[Fraction]):
 
     Attributes:
         metric: "demographic parity", "equal opportunity" or "equalised odds". With more than two
-            classes, it is the mean over classes, each compared with all others (one-vs-rest).
+            classes, the value is the mean over one-vs-rest comparisons of the classes.
         value: Difference in the last measured round, with bootstrap limits.
     """
 
@@ -122,8 +123,8 @@ class _TestedRound(NamedTuple):
         round: The round in the adversary's view.
         chosen: Name of every client's model.
         training_data: Training samples of each client.
-        similar_client: For each test sample, a client with similar features.
-        outputs: Output for each test sample, computed by the model of the similar client.
+        similar_client: For each test sample, a client whose training samples have similar features.
+        outputs: Output for each test sample, computed by the model of ``similar_client``.
     """
 
     run: Setup
@@ -164,7 +165,7 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
 def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
     """Return the models after the round, each with its clients, risk, loss and accuracy."""
     run, after, chosen = tested.run, tested.round.after, tested.round.chosen
-    # Clients that have not yet participated use a model, but no model was trained on their samples.
+    # Clients that have not yet participated are left out: no model was trained on their samples.
     clients = {name: [c for c in sorted(chosen) if chosen[c] == name] for name in after}
     clusters = [
         Cluster(
@@ -176,18 +177,17 @@ def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
         )
         for name, model in after.items()
     ]
-    # If the algorithm's server does not estimate risks, they are estimated here as it could do it.
+    # If the algorithm's server does not estimate risks, they are estimated here in the same way.
     risk = run.algorithm.risk if isinstance(run.algorithm, IfcaMir) else None
     if not isinstance(risk, ServerRisk):
-        risk = server_risk(
-            run.study, GroupedData(run.dataset, run.assignment, run.groups), run.seed
-        )
+        data = GroupedData(run.dataset, run.assignment, run.groups)
+        risk = server_risk(run.study, data, run.seed)
     seed = seed_for(run.seed, "risk of real members", tested.round.index)
     estimates = replace(risk, device=device).estimate(clusters, seed=seed)
-    sent = next(iter(tested.round.sent.values()), None)
+    message = next(iter(tested.round.sent.values()), None)
     sent_risks: list[float | None] = [None] * len(after)
-    if sent is not None and "risk" in sent.extra:
-        sent_risks = sent.extra["risk"].tolist()
+    if message is not None and "risk" in message.extra:
+        sent_risks = message.extra["risk"].tolist()
     models = []
     for name, cluster, estimate, sent_risk in zip(
         after, clusters, estimates, sent_risks, strict=True
@@ -219,11 +219,10 @@ def _risk_on_members(
     # The model from which the cluster's clients started to train, if it is visible.
     bases = [round.exposed[client].base for client in clients if client in round.exposed]
     start = next((base for base in bases if base is not None), None)
+    model = round.after[name]
     try:
-        hits, false_alarms = (
-            int(estimate.attack(round.after[name], samples, start=start).sum())
-            for samples in (members, nonmembers)
-        )
+        hits = int(estimate.attack(model, members, start=start).sum())
+        false_alarms = int(estimate.attack(model, nonmembers, start=start).sum())
     except NotVisible:
         # No client trained the model in this round, so an attack on updates is impossible.
         return {"estimated": estimate.value}
@@ -253,12 +252,15 @@ def _utility(tested: _TestedRound, clients: Sequence[ClientId]) -> dict[str, flo
 def _final_round(tested: _TestedRound) -> FinalRound:
     run, labels = tested.run, tested.run.dataset.test.labels
     predicted = tested.outputs.argmax(1)
-    group_of, names = run.groups.group, run.groups.names
-    group = torch.tensor([group_of[client] for client in tested.similar_client.tolist()])
     is_correct = predicted == labels
-    masks = {name: group == number for number, name in enumerate(names)}
-    sizes = {name: sum(g == n for g in group_of.values()) for n, name in enumerate(names)}
-    masks |= {ALL_CLIENTS: torch.ones_like(is_correct)}
+    client_group = run.groups.group
+    group = torch.tensor([client_group[client] for client in tested.similar_client.tolist()])
+    masks = {name: group == number for number, name in enumerate(run.groups.names)}
+    n_clients = {
+        name: list(client_group.values()).count(number)
+        for number, name in enumerate(run.groups.names)
+    }
+    masks[ALL_CLIENTS] = torch.ones_like(is_correct)
     accuracy = []
     for name, mask in masks.items():
         if bool(mask.any()):
@@ -266,7 +268,7 @@ def _final_round(tested: _TestedRound) -> FinalRound:
             accuracy.append(
                 GroupAccuracy(
                     group=name,
-                    clients=sizes.get(name, len(group_of)),
+                    clients=n_clients.get(name, len(client_group)),
                     right=correct.hits,
                     tested=correct.total,
                     accuracy=correct.value,
@@ -281,12 +283,14 @@ def _final_round(tested: _TestedRound) -> FinalRound:
         gaps = fairness_gaps(labels.numpy(), predicted.numpy(), groups.numpy(), rng=rng)
     except FedauditError as refusal:
         return FinalRound(accuracy=accuracy, fairness=[], fairness_note=str(refusal))
-    fairness = [FairnessGap(metric=g.metric, value=g.value, low=g.low, high=g.high) for g in gaps]
+    fairness = [
+        FairnessGap(metric=gap.metric, value=gap.value, low=gap.low, high=gap.high) for gap in gaps
+    ]
     return FinalRound(accuracy=accuracy, fairness=fairness, fairness_note="")
 
 
 class RiskSamples(NamedTuple):
-    """Training samples of a model, and similar samples that it was not trained on."""
+    """Training samples of a model, and test samples with similar features."""
 
     members: Samples
     nonmembers: Samples
@@ -302,8 +306,8 @@ def risk_samples(
     """Return members and non-members for the measurement of a model's risk.
 
     If label distributions differ between clients, members and non-members get equal numbers of
-    samples of each class. Otherwise, an attack would be credited for recognising the classes that
-    are frequent at the model's clients.
+    samples of each class. Otherwise, an attack could succeed by recognising the classes that are
+    frequent at the model's clients.
 
     Args:
         run: The run.
@@ -314,28 +318,27 @@ def risk_samples(
     test = run.dataset.test.take(is_similar)
     if not (run.parts and isinstance(run.parts.partition, IID)):
         labels = torch.cat([samples.labels for samples in training_data])
-        members, nonmembers = (torch.zeros_like(part).bool() for part in (labels, test.labels))
-        for number in range(run.dataset.classes):
-            positions, test_positions = (
-                (part == number).nonzero().flatten() for part in (labels, test.labels)
-            )
+        is_member = torch.zeros(len(labels), dtype=torch.bool)
+        is_nonmember = torch.zeros(len(test), dtype=torch.bool)
+        for label in range(run.dataset.classes):
+            positions = (labels == label).nonzero().flatten()
+            test_positions = (test.labels == label).nonzero().flatten()
             count = min(len(positions), len(test_positions))
-            for mask, rows in ((members, positions), (nonmembers, test_positions)):
+            for mask, rows in ((is_member, positions), (is_nonmember, test_positions)):
                 mask[rows[torch.randperm(len(rows), generator=rng)[:count]]] = True
-        masks = torch.split(members, [len(samples) for samples in training_data])
+        masks = torch.split(is_member, [len(samples) for samples in training_data])
         training_data = [
             samples.take(mask) for samples, mask in zip(training_data, masks, strict=True)
         ]
-        test = test.take(nonmembers)
-    return RiskSamples(
-        *(random_samples(part, MOST_RISK_SAMPLES, rng) for part in (training_data, [test]))
-    )
+        test = test.take(is_nonmember)
+    members = random_samples(training_data, _MAX_RISK_SAMPLES, rng)
+    return RiskSamples(members, random_samples([test], _MAX_RISK_SAMPLES, rng))
 
 
 class ClusterEvaluation(NamedTuple):
     """Models and clients of one run, and its estimates."""
 
-    choices: ClusterResult
+    clusters: ClusterResult
     estimates: list[Estimate]
 
 
@@ -349,12 +352,12 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterEvaluation | 
         return None
     try:
         rounds = [ClusterRound.model_validate_json(round.notes[STATE]) for round in stored]
-        end = FinalRound.model_validate_json(stored[-1].notes[END])
-        return _result(run, rounds, end)
+        last = FinalRound.model_validate_json(stored[-1].notes[END])
+        return _evaluate(run, rounds, last)
     except (KeyError, IndexError, ValidationError) as error:
         raise Damaged(
-            f"notes on the models of seed {run.seed} are missing or impossible; restore the "
-            "run's folder from a copy, or delete it and run the study again"
+            f"the clusters of seed {run.seed} are missing from its measured rounds, or damaged; "
+            "delete the run's folder and run the study again"
         ) from error
 
 
@@ -369,15 +372,15 @@ def _first_rounds(run: Setup) -> list[int | None]:
     """Return the first round in which each client participated; None if it never did."""
     clients, participation = sorted(run.assignment.clients), run.study.training.participation
     first: dict[ClientId, int] = {}
-    # Rounds go backwards, so that earlier rounds overwrite later ones.
-    for index in range(run.measured_rounds[-1], 0, -1):
-        first |= dict.fromkeys(draw_cohort(clients, participation, run.holdout.seed, index), index)
+    for index in range(1, run.measured_rounds[-1] + 1):
+        for client in draw_cohort(clients, participation, run.holdout.seed, index):
+            first.setdefault(client, index)
     return [first.get(client) for client in clients]
 
 
-def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> ClusterEvaluation:
+def _evaluate(run: Setup, rounds: Sequence[ClusterRound], last: FinalRound) -> ClusterEvaluation:
     clients, groups, first = sorted(run.assignment.clients), run.groups, _first_rounds(run)
-    choices = ClusterResult(
+    clusters = ClusterResult(
         algorithm=run.study.algorithm.name,
         defense=run.study.defense.label,
         seed=run.seed,
@@ -388,38 +391,33 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> Clus
         thresholds=thresholds(run),
         rounds=list(rounds),
         joined=[] if set(first) == {1} else first,
-        fairness_note=end.fairness_note,
+        fairness_note=last.fairness_note,
     )
-    utility = [
-        *(
-            utility_estimate(
-                choices,
-                ACCURACY,
-                (group.accuracy, group.low, group.high),
-                group=group.group,
-                samples=group.tested,
-            )
-            for group in end.accuracy
-        ),
-        *(utility_estimate(choices, g.metric, (g.value, g.low, g.high)) for g in end.fairness),
-    ]
-    return ClusterEvaluation(choices, cluster_estimates(choices, utility))
+    utility = []
+    for group in last.accuracy:
+        limits = (group.accuracy, group.low, group.high)
+        utility.append(
+            utility_estimate(clusters, ACCURACY, limits, group=group.group, samples=group.tested)
+        )
+    for gap in last.fairness:
+        utility.append(utility_estimate(clusters, gap.metric, (gap.value, gap.low, gap.high)))
+    return ClusterEvaluation(clusters, cluster_estimates(clusters, utility))
 
 
 def cluster_estimates(run: ClusterResult, utility: Sequence[Estimate]) -> list[Estimate]:
     """Return all estimates of clustered learning in one run.
 
     - Accuracy of the models of each group's clients, and of all clients.
-    - Membership risk of the model of each group (``models_of_groups``), as measured and as the
-      server estimates it. Mean over a group's clients of their models' risks, and mean error of the
-      server's estimates.
-    - Violations of the risks that clients accept: all measured ones, significant ones, those by the
-      server's estimates, and the number expected if every true risk is one half.
+    - Membership risk of the model of each group (``models_of_groups``), as measured and as
+      estimated by the server. Means over a group's clients of the risks of their models, and of the
+      error of the server's estimates.
+    - Number of clients whose model has a higher risk than they accept: by measured risks, by
+      significantly higher risks, by the server's estimates, and expected if every risk is 0.5.
     - Fairness gaps between groups.
-    - Stability of clusters: adjusted Rand index between chosen models and groups (1 for equal
-      partitions, 0 for chance), clients that use the model of their group, and clients that changed
-      models between measured rounds. Choices are not compared between runs, as clients of
-      different seeds have different data.
+    - Stability of clusters: adjusted Rand index between models and groups (1 for equal partitions,
+      0 for chance), clients that use the model of their group, and clients that changed models
+      between measured rounds. Runs are not compared with each other, because clients of different
+      seeds have different data.
 
     Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7.
 
@@ -427,15 +425,15 @@ def cluster_estimates(run: ClusterResult, utility: Sequence[Estimate]) -> list[E
         run: Models, clients and risks of the run.
         utility: Accuracies and fairness gaps, from :func:`utility_estimate`.
     """
-    accuracies = {e.group: e for e in utility if e.metric == ACCURACY}
+    accuracies = {estimate.group: estimate for estimate in utility if estimate.metric == ACCURACY}
     names = dict.fromkeys([*_group_names(run).values(), *accuracies])
     return [
         *(accuracies[name] for name in names if name in accuracies),
         *_model_estimates(run),
         *_client_estimates(run),
-        *_violations(run),
-        *(e for e in utility if e.metric != ACCURACY),
-        *_stability(run),
+        *_violation_estimates(run),
+        *(estimate for estimate in utility if estimate.metric != ACCURACY),
+        *_stability_estimates(run),
     ]
 
 
@@ -479,7 +477,10 @@ def _estimate(
 
 
 def _group_names(run: ClusterResult) -> dict[int | None, str]:
-    """Return the names of groups, largest first; several groups follow an entry for all clients."""
+    """Return the names of groups by number, largest first.
+
+    If there are several groups, the first entry is for all clients, with the key None.
+    """
     names: dict[int | None, str] = {group: run.group_names[group] for group in groups_by_size(run)}
     return names if len(names) == 1 else {None: ALL_CLIENTS, **names}
 
@@ -500,13 +501,13 @@ def _model_estimates(run: ClusterResult) -> Iterator[Estimate]:
             yield _estimate(run, MODEL_RISK, name, state.risk, note=note, **limits, **counts)
         if state.estimated is not None:
             yield _estimate(run, MODEL_ESTIMATE, name, state.estimated, note=note)
-        chosen, clients = choices(run), clients_in(run, group)
-        users = float(sum(chosen[client] == model for client in clients))
+        chosen_model, clients = choices(run), clients_in(run, group)
+        users = float(sum(chosen_model[client] == model for client in clients))
         yield _estimate(run, OWN_MODEL, name, users, ceiling=len(clients), note=note)
 
 
 def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
-    """Yield means over the clients of each group, in which each client counts with its model."""
+    """Yield mean risks over the clients of each group; a client has the risk of its model."""
     for group, name in _group_names(run).items():
         models = [model for model in models_used_by(run, group) if model is not None]
         risks = [model.risk for model in models if model.risk is not None]
@@ -523,8 +524,10 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
                 limits = {"low": low, "high": high, "method": CLOPPER_PEARSON}
             yield _estimate(run, CLIENT_RISK, name, fmean(risks), **limits)
         errors = [
-            None if m.risk is None or m.estimated is None else abs(m.estimated - m.risk)
-            for m in models
+            abs(model.estimated - model.risk)
+            if model.risk is not None and model.estimated is not None
+            else None
+            for model in models
         ]
         means = {
             CLIENT_ESTIMATE: known_mean([model.estimated for model in models]),
@@ -535,22 +538,22 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
                 yield _estimate(run, metric, name, value)
 
 
-def _violations(run: ClusterResult) -> Iterator[Estimate]:
+def _violation_estimates(run: ClusterResult) -> Iterator[Estimate]:
     total, accepted = len(run.clients), np.array(run.thresholds)
     # A client that never participated has no violation, as no model was trained on its samples.
     models = [model or ModelState(clients=0) for model in models_used_by(run, None)]
-    risks, lows, estimated = (
-        np.array([np.nan if (v := getattr(model, name)) is None else v for model in models])
-        for name in ("risk", "low", "estimated")
-    )
-    measured = violations(risks, accepted, lows=lows)
+    # NumPy converts None to NaN.
+    risks = np.array([model.risk for model in models], dtype=float)
+    lower_limits = np.array([model.low for model in models], dtype=float)
+    estimated_risks = np.array([model.estimated for model in models], dtype=float)
+    measured = violations(risks, accepted, lows=lower_limits)
     counts = {
         VIOLATIONS: measured.above,
         SURE_VIOLATIONS: measured.significant,
-        EXPECTED_VIOLATIONS: violations(estimated, accepted).above,
+        EXPECTED_VIOLATIONS: violations(estimated_risks, accepted).above,
     }
-    for metric, number in counts.items():
-        yield _estimate(run, metric, ALL_CLIENTS, float(number), ceiling=total)
+    for metric, count in counts.items():
+        yield _estimate(run, metric, ALL_CLIENTS, float(count), ceiling=total)
     by_chance = _violations_by_chance(run)
     if by_chance is not None:
         yield _estimate(run, CHANCE_VIOLATIONS, ALL_CLIENTS, by_chance, ceiling=total)
@@ -558,37 +561,42 @@ def _violations(run: ClusterResult) -> Iterator[Estimate]:
     for group, name in groups.items():
         if None in groups and group is not None:
             clients = clients_in(run, group)
-            above = violations(risks[clients], accepted[clients]).above
-            yield _estimate(run, VIOLATIONS, name, float(above), ceiling=len(clients))
+            count = violations(risks[clients], accepted[clients]).above
+            yield _estimate(run, VIOLATIONS, name, float(count), ceiling=len(clients))
 
 
 def _violations_by_chance(run: ClusterResult) -> float | None:
     """Return the number of violations that chance explains; None if no risk was measured."""
-    chosen = choices(run)
-    models = [
-        ModelRisk(
-            state.members,
-            state.others,
-            [t for t, model in zip(run.thresholds, chosen, strict=True) if model == number],
-        )
-        for number, state in enumerate(run.rounds[-1].models)
-        if state.risk is not None and state.members and state.others
-    ]
+    chosen_model = choices(run)
+    models = []
+    for number, state in enumerate(run.rounds[-1].models):
+        if state.risk is not None and state.members and state.others:
+            thresholds_of_users = [
+                threshold
+                for threshold, model in zip(run.thresholds, chosen_model, strict=True)
+                if model == number
+            ]
+            models.append(ModelRisk(state.members, state.others, thresholds_of_users))
     rng = seeded_numpy(run.seed, "violations by chance")
     return violations_by_chance(models, rng=rng) if models else None
 
 
-def _stability(run: ClusterResult) -> Iterator[Estimate]:
-    pairs = [(g, m) for g, m in zip(run.group, choices(run), strict=True) if m is not None]
-    if len(set(run.group)) > 1 and pairs:
+def _stability_estimates(run: ClusterResult) -> Iterator[Estimate]:
+    groups_and_models = [
+        (group, model)
+        for group, model in zip(run.group, choices(run), strict=True)
+        if model is not None
+    ]
+    if len(set(run.group)) > 1 and groups_and_models:
         # Imported here, as it takes long to load, and most comparisons of records do not need it.
         from sklearn.metrics import adjusted_rand_score
 
-        agreement = float(adjusted_rand_score(*zip(*pairs, strict=True)))
+        agreement = float(adjusted_rand_score(*zip(*groups_and_models, strict=True)))
         yield _estimate(run, AGREEMENT, ALL_CLIENTS, agreement)
-    changes = moves(run)
-    if changes:
-        total, last = len(run.clients), float(len(changes[-1]))
-        moved = len({client for clients in changes for client in clients})
-        yield _estimate(run, MOVED, ALL_CLIENTS, float(moved), ceiling=total)
+    changed_by_round = moves(run)
+    if changed_by_round:
+        total = len(run.clients)
+        ever = float(len({client for changed in changed_by_round for client in changed}))
+        last = float(len(changed_by_round[-1]))
+        yield _estimate(run, MOVED, ALL_CLIENTS, ever, ceiling=total)
         yield _estimate(run, MOVED_AT_THE_END, ALL_CLIENTS, last, ceiling=total)

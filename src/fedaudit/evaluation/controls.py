@@ -1,14 +1,13 @@
 """Controls, which check that the estimates of a run are valid.
 
-They look for copies of training samples among non-members, permute membership labels, classify
-inputs without a model and attack untrained models. Attacks must also find a leak that is planted
-in a *twin*: a small federation of the run's model and data.
+Some controls search non-members for copies of training samples, permute membership labels, classify
+inputs without a model or attack untrained models. In the last control, attacks must find a leak
+that is planted in a *twin*: a small federation with the run's model and data.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import NO_CLIENT, ClientId, Model, Params, Samples, Sees, plus
+from fedaudit.core.values import NO_CLIENT, ClientId, Params, Samples, Sees, plus
 from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     Findings,
@@ -51,16 +50,16 @@ _FALSE_ALARM = 0.01
 """Probability that any of a study's controls of one kind fails by chance."""
 
 _MAX_COPIES = 0.05
-"""Tolerated fraction of exact copies among non-members. Tables have a few (Adult: 0.1 %), and the
-error of an AUC is at most this fraction."""
+"""Tolerated fraction of exact copies among non-members. Tabular data sets contain a few copies
+(Adult: 0.1 %). The error of an AUC is at most this fraction."""
 
 _MAX_UNTRAINED = 100
-"""Largest number of clients in an untrained round, if fewer are audited."""
+"""Largest number of clients in an untrained round, unless more clients are audited."""
 
 _RANDOM_STEP = 0.01
 """Standard deviation of the random updates of untrained rounds."""
 
-_BLIND_AGAINST = {Origin.UNSEEN: "unseen samples", Origin.OTHER_CLIENT: "other clients' samples"}
+_NONMEMBERS = {Origin.UNSEEN: "unseen samples", Origin.OTHER_CLIENT: "other clients' samples"}
 
 _CONCLUSIVE_LIMIT = 0.85
 """Largest upper limit of the blind classifier's AUC at which the control is conclusive."""
@@ -85,10 +84,13 @@ def controls(
 ) -> Iterator[ControlResult]:
     """Yield all controls of one run that need no further training."""
     phase = f"seed {setup.seed}: controls"
-    blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
-    # This is an upper bound, as some controls may be impossible.
-    total = len(setup.study.audit.targets) * (2 * len(setup.membership_attacks) + len(blind) + 1)
-    total += bool(blind) and not has_equal_clients(setup)
+    # The total is an upper bound, because some controls may be impossible.
+    per_target = 2 * len(setup.membership_attacks) + 1
+    total = 0
+    if setup.study.figures.blind_classifier:
+        per_target += len(_NONMEMBERS)
+        total += not has_equal_clients(setup)
+    total += len(setup.study.audit.targets) * per_target
     progress(phase, 0, total)
     for done, result in enumerate(_controls(setup, findings, device), 1):
         yield result
@@ -121,7 +123,7 @@ class Outcome(NamedTuple):
 def run_control(
     control: Callable[..., ControlResult], outcome: Callable[[], Outcome]
 ) -> ControlResult:
-    """Return the control with its outcome, or with a note why the outcome cannot be computed."""
+    """Return the control with its outcome, or with the error that prevented the outcome."""
     try:
         result = outcome()
     except FedauditError as refusal:
@@ -132,14 +134,15 @@ def run_control(
 def exact_copies(setup: Setup) -> Iterator[ControlResult]:
     """Yield a control for each target with non-members that are exact copies of training samples.
 
-    Held-out samples are compared with the training samples of all clients, and other clients'
-    samples with those of the target. If a recording has no features, there is no control.
+    Held-out samples are compared with the training samples of all clients. Other clients' samples
+    are compared with the training samples of the target. If a recording has no features, there is
+    no control.
     """
     audit, clients = setup.assignment.audit, setup.assignment.clients
     if not audit.samples.features.flatten(1).shape[1]:
         # Without features, all samples of one class would count as copies.
         return
-    # Equal rows get equal numbers.
+    # Samples with equal features and labels get equal numbers.
     audited, *by_client = number_rows(audit.samples, *clients.values())
     # Samples that a client holds out of training do not count as training samples.
     held_out_ids = audit.samples.ids.numpy()[audit.owner == NO_CLIENT]
@@ -147,28 +150,29 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
         client: rows[~np.isin(clients[client].ids.numpy(), held_out_ids)]
         for client, rows in zip(clients, by_client, strict=True)
     }
-    in_any = np.isin(audited, np.concatenate(list(training_rows.values())))
+    is_copy_at_any_client = np.isin(audited, np.concatenate(list(training_rows.values())))
     for target in setup.study.audit.targets:
         origin = origin_of(setup, target)
-        in_target = np.isin(audited, training_rows.get(target, []))
-        held_out, others = origin == Origin.UNSEEN, origin == Origin.OTHER_CLIENT
-        copies = int((held_out & in_any).sum() + (others & in_target).sum())
-        nonmembers = int((held_out | others).sum())
-        if copies:
+        is_copy_at_target = np.isin(audited, training_rows.get(target, []))
+        is_held_out = origin == Origin.UNSEEN
+        is_of_other_client = origin == Origin.OTHER_CLIENT
+        is_copy = (is_held_out & is_copy_at_any_client) | (is_of_other_client & is_copy_at_target)
+        n_copies, n_nonmembers = int(is_copy.sum()), int((is_held_out | is_of_other_client).sum())
+        if n_copies:
             yield ControlResult(
                 **run_coordinates(setup),
                 control="exact copies",
                 target=target,
                 expected="fewer than 5 % of non-members are exact copies of training samples",
-                value=copies / nonmembers,
-                passed=copies / nonmembers < _MAX_COPIES,
-                note=f"{copies} of {nonmembers} non-members are exact copies of training samples, "
-                "which hides leakage; remove copies from the data set",
+                value=n_copies / n_nonmembers,
+                passed=n_copies / n_nonmembers < _MAX_COPIES,
+                note=f"{n_copies} of {n_nonmembers} non-members are exact copies of training "
+                "samples, which hides leakage; remove copies from the data set",
             )
 
 
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
-    """Yield a control per attack: confidence intervals rarely exclude chance for random members."""
+    """Yield a control per attack: with permuted members, intervals rarely exclude chance level."""
     for name in setup.membership_attacks:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
@@ -194,37 +198,37 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 
 def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
-    """Yield a control per kind of non-members: inputs without a model do not reveal members."""
+    """Yield a control for each origin of non-members: inputs without a model reveal no members."""
     features = _as_columns(setup.assignment.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:
         # Rows are means over people. With a row per sample, a classifier that was trained on some
-        # samples of a person would recognise the others.
+        # samples of a person would recognise their other samples.
         one_hot = np.eye(setup.dataset.classes)[labels]
         columns = np.concatenate([features.astype(float), one_hot], axis=1)
         features = mean_by(truth.subject, columns)
-    for origin, against in _BLIND_AGAINST.items():
-        compared = units.comparisons[origin.name.lower()]
-        mask = compared.mask
-        # If only other non-members come from the fair draw, conclusions are drawn from those.
-        is_skipped = not compared.fair and units.for_controls.fair
+    for origin, nonmembers in _NONMEMBERS.items():
+        comparison = units.comparisons[origin.name.lower()]
+        mask = comparison.mask
+        # An unfair comparison is skipped if a fair comparison with other non-members exists.
+        is_skipped = not comparison.fair and units.for_controls.fair
         if is_skipped or not mask.any() or units.is_member[mask].all():
             continue
-        yield _inputs_control(
+        yield _blind_control(
             setup,
-            against,
+            nonmembers,
             features[mask],
             units.is_member[mask],
             labels[mask] if truth.subject is None else None,
-            draw=("blind", truth.target, int(origin)),
+            stream=("blind", truth.target, int(origin)),
             target=truth.target,
         )
 
 
 def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator[ControlResult]:
-    """Yield the control on inputs over the fair draws of all audited clients together.
+    """Yield the blind classifier's control over the fair draws of all audited clients.
 
-    A single client may have too few samples for a classifier.
+    A single client may have too few samples to train a classifier.
     """
     positions_by_client = [
         truth.positions[truth.fair & (truth.origin != Origin.OTHER_CLIENT)]
@@ -233,35 +237,35 @@ def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator
     ]
     if len(positions_by_client) > 1:
         positions, audit = np.concatenate(positions_by_client), setup.assignment.audit
-        yield _inputs_control(
+        yield _blind_control(
             setup,
             "unseen samples of the same client, over all audited clients",
             _as_columns(audit.samples.features).numpy()[positions],
             audit.owner[positions] >= 0,
             audit.samples.labels.numpy()[positions],
-            draw=("blind over clients",),
+            stream=("blind over clients",),
         )
 
 
-def _inputs_control(
+def _blind_control(
     setup: Setup,
-    against: str,
+    nonmembers: str,
     features: ndarray,
     is_member: Bool[ndarray, " units"],
     labels: ndarray | None,
     *,
-    draw: tuple[str | int, ...],
+    stream: tuple[str | int, ...],
     target: ClientId | None = None,
 ) -> ControlResult:
-    """Return the control on inputs, which is inconclusive with too few samples.
+    """Return the control that a classifier of inputs, without a model, does not find members.
 
     Args:
         setup: The run.
-        against: The non-members, in words.
+        nonmembers: Description of the non-members.
         features: Inputs of members and non-members, one row per unit.
         is_member: Whether each unit is a member.
         labels: Class of each unit; None for people.
-        draw: Names of the stream of random numbers.
+        stream: Names of the stream of random numbers.
         target: The audited client; None for a control over all clients.
     """
 
@@ -269,14 +273,14 @@ def _inputs_control(
         blind = blind_classifier(
             features,
             is_member,
-            rng=seeded_numpy(setup.seed, *draw),
+            rng=seeded_numpy(setup.seed, *stream),
             labels=labels,
             confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
         )
-        is_conclusive = blind.shifted or blind.high <= _CONCLUSIVE_LIMIT
-        note = f"{blind.classifier}, {blind.method}"
-        note += "" if is_conclusive else "; inconclusive with so few samples, audit more"
-        passed = not blind.shifted if is_conclusive else None
+        note, passed = f"{blind.classifier}, {blind.method}", not blind.shifted
+        if passed and blind.high > _CONCLUSIVE_LIMIT:
+            inconclusive = f"{note}; inconclusive with so few samples, audit more"
+            return Outcome(blind.auc, blind.low, blind.high, None, inconclusive)
         return Outcome(blind.auc, blind.low, blind.high, passed, note)
 
     result = run_control(
@@ -285,12 +289,12 @@ def _inputs_control(
             **run_coordinates(setup),
             control="blind classifier",
             target=target,
-            # A table has one row for each text, so what differs between targets is in the note.
+            # Reports group controls by this text, so the non-members are described in the note.
             expected="inputs alone do not distinguish members from non-members",
         ),
         outcome,
     )
-    return result.model_copy(update={"note": f"against {against}: {result.note}"})
+    return result.model_copy(update={"note": f"against {nonmembers}: {result.note}"})
 
 
 def _as_columns(features: Tensor) -> Tensor:
@@ -306,7 +310,7 @@ def _as_columns(features: Tensor) -> Tensor:
 def _attacks_on_untrained(
     setup: Setup, truth: TargetTruth, device: torch.device
 ) -> Iterator[ControlResult]:
-    """Yield a control per attack: untrained models, which cannot leak, give an AUC of 0.5."""
+    """Yield a control for each attack: its AUC on untrained models, which cannot leak, is 0.5."""
     if setup.recording_info is not None and not setup.recording_info.untrained:
         return
     measured = measured_untrained(setup, truth.positions, device)
@@ -316,14 +320,13 @@ def _attacks_on_untrained(
     is_member = units.is_member[mask]
 
     def outcome(attack: Attack) -> Outcome:
-        # As side information, every sample may have been trained on in both rounds.
+        # The side information is that every sample may have been trained on in both rounds.
         attack = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
         attack = _for_unpoisoned_rounds(attack.on_samples(torch.from_numpy(truth.positions)))
         scores = attack.scores(measurements_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
             return Outcome(None, note="no class has both sides")
-        scores = truth.unit_scores(scores)[mask]
-        auc = auc_interval(scores, is_member, confidence=confidence)
+        auc = auc_interval(truth.unit_scores(scores)[mask], is_member, confidence=confidence)
         passed = auc.low <= 0.5 <= auc.high
         return Outcome(auc.value, auc.low, auc.high, passed, auc.method)
 
@@ -352,13 +355,13 @@ class Untrained(NamedTuple):
 
 
 def measurements_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
-    """Return two rounds if cheap signals suffice for the attack, else the single round."""
-    is_slow = any(signal.name not in measured.cheap_signals for signal in attack.signals)
-    return measured.all_signals if is_slow else measured.cheap_signals
+    """Return two rounds if the attack needs only cheap signals, else one round."""
+    needs_gradients = any(signal.name not in measured.cheap_signals for signal in attack.signals)
+    return measured.all_signals if needs_gradients else measured.cheap_signals
 
 
 def _for_unpoisoned_rounds(attack: Attack) -> Attack:
-    """Return an attack that uses all rounds, even if it waits for poisoned ones in the run."""
+    """Return an attack that uses all rounds, even if it uses only poisoned rounds in the run."""
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
@@ -377,13 +380,12 @@ def measured_untrained(
     else:
         samples = setup.assignment.measured.take(torch.from_numpy(positions))
         rounds = untrained_rounds(setup, samples, device)
-    # There is no second round if no signal is cheap.
-    first, *second = rounds
-    shared = [
-        replace(first, signals={n: v for n, v in first.signals.items() if n in round.signals})
-        for round in second
-    ]
-    return Untrained(stacked([first]), stacked([*shared, *second]) if second else {})
+    all_signals = stacked(rounds[:1])
+    if len(rounds) == 1:  # No signal is cheap.
+        return Untrained(all_signals, {})
+    first, second = rounds
+    cheap = {name: values for name, values in first.signals.items() if name in second.signals}
+    return Untrained(all_signals, stacked([replace(first, signals=cheap), second]))
 
 
 def untrained_rounds(
@@ -392,10 +394,10 @@ def untrained_rounds(
     device: torch.device = CPU,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[MeasuredRound, ...]:
-    """Measure an untrained round with all signals, and a second one with cheap signals.
+    """Measure a round of untrained models with all signals, and a second one with cheap signals.
 
-    Attacks that follow a signal over rounds need two rounds. Signals that need gradients take too
-    long for a second round.
+    Attacks that follow a signal over rounds need two rounds. Signals that need gradients would take
+    too long in a second round.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
     # A round of a large federation holds many models, so one is generated at a time.
@@ -419,19 +421,16 @@ def _repetitions(setup: Setup) -> int:
 def _untrained_round(setup: Setup, index: int) -> Round:
     """Return a round in which every client's update is a random direction."""
     # The seed of the first round has no index, so that results of early versions are reproduced.
-    draw = () if index == 1 else (index,)
+    stream = () if index == 1 else (index,)
     base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
     exposed = {}
     for client in _clients_of_untrained_round(setup):
-        step = _random_step(base.params, seeded(setup.seed, "untrained", client, *draw))
-        local = Model(base.architecture, plus(base.params, step), base.buffers)
-        exposed[client] = Exposed(base, local, step, gradient_scale=1.0)
+        update = _random_update(base.params, seeded(setup.seed, "untrained", client, *stream))
+        local = replace(base, params=plus(base.params, update))
+        exposed[client] = Exposed(base, local, update, gradient_scale=1.0)
     clients = tuple(exposed)
-    after = Model(
-        base.architecture,
-        plus(base.params, _random_step(base.params, seeded(setup.seed, "untrained after", *draw))),
-        base.buffers,
-    )
+    change = _random_update(base.params, seeded(setup.seed, "untrained after", *stream))
+    after = replace(base, params=plus(base.params, change))
     return Round(
         index=index,
         exposed=exposed,
@@ -445,32 +444,29 @@ def _untrained_round(setup: Setup, index: int) -> Round:
 
 
 def _clients_of_untrained_round(setup: Setup) -> list[ClientId]:
-    """Return the clients of an untrained round: all, or for a large federation a random subset.
+    """Return the clients of an untrained round: all, or a random subset of a large federation.
 
     The subset contains all audited clients and all owners of audited samples.
     """
     clients = sorted(setup.assignment.clients)
     if len(clients) <= _MAX_UNTRAINED:
         return clients
-    cohort = round(setup.study.training.participation * len(clients))
-    count = min(cohort, _MAX_UNTRAINED)
-    owners = setup.assignment.audit.owner
-    required = {*setup.study.audit.targets, *setup.study.audit.merge}
-    required |= {int(owner) for owner in owners[owners >= 0]}
-    required |= (
-        set(setup.assignment.source_samples.owner.tolist())
-        if setup.assignment.source_samples
-        else set()
-    )
+    cohort_size = round(setup.study.training.participation * len(clients))
+    assignment, audit = setup.assignment, setup.study.audit
+    owners = assignment.audit.owner[assignment.audit.owner >= 0]
+    required = {*audit.targets, *audit.merge, *owners.tolist()}
+    if assignment.source_samples:
+        required.update(assignment.source_samples.owner.tolist())
     others = [client for client in clients if client not in required]
     order = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
-    return sorted([*required, *(others[i] for i in order[: max(0, count - len(required))])])
+    n_others = max(0, min(cohort_size, _MAX_UNTRAINED) - len(required))
+    return sorted([*required, *(others[i] for i in order[:n_others])])
 
 
-def _random_step(like: Params, rng: torch.Generator) -> Params:
+def _random_update(params: Params, rng: torch.Generator) -> Params:
     return {
         name: _RANDOM_STEP * torch.randn(value.shape, dtype=value.dtype, generator=rng)
-        for name, value in like.items()
+        for name, value in params.items()
     }
 
 
@@ -478,10 +474,11 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
     """Train a twin federation whose target memorises mislabelled samples, and attack it.
 
     Without such a control, an AUC of 0.51 may mean that the attack is broken. The canaries are
-    samples with random wrong labels. The target trains on several copies of half of them, so that
-    the global model memorises these, too, and attacks on it can find them. No client trains on the
-    other half. The twin has no defense. It uses federated averaging with a small, fixed learning
-    rate, as attacks on gradients find nothing after convergence or in unstable training.
+    samples with random wrong labels. The target trains on several copies of half of the canaries,
+    so that the global model also memorises them. No client trains on the other half.
+
+    The twin has no defense. It uses federated averaging with a small, fixed learning rate, because
+    attacks on gradients find nothing after convergence or in unstable training.
     """
     control = partial(
         ControlResult,
@@ -494,54 +491,56 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
         note = "this task has no classes, so no sample can have a wrong label"
         yield control(value=None, passed=None, note=note)
         return
-    canaries, is_member = _canaries(setup)
-    measured = _measured_twin(setup, canaries, is_member, resources)
-    needs_references = any(extension.table == "references" for extension in setup.extensions)
-    references = [
-        _measured_twin(setup, canaries, is_member, resources, reference=number)
-        for number in range(1, 1 + needs_references * _REFERENCE_FEDERATIONS)
-    ]
+    canaries, is_member = _draw_canaries(setup)
+    measured = _measure_twin(setup, canaries, is_member, resources)
+    references = []
+    if any(extension.table == "references" for extension in setup.extensions):
+        references = [
+            _measure_twin(setup, canaries, is_member, resources, reference=number)
+            for number in range(1, 1 + _REFERENCE_FEDERATIONS)
+        ]
 
     def outcome(name: str, attack: Attack) -> Outcome:
         # Without a defense, the target trains on all of its data in every round.
         rounds = range(1, _TWIN_ROUNDS + 1)
-        informed = attack.with_side_information(dict.fromkeys(rounds, torch.tensor(True)))
+        attack = attack.with_side_information(dict.fromkeys(rounds, torch.tensor(True)))
         if references:
             # No reference federation trains on a canary.
             is_trained_on = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
-            informed = informed.with_references(references, 0, is_trained_on)
-        scores = _for_unpoisoned_rounds(informed).scores(measured, 0).numpy()
+            attack = attack.with_references(references, 0, is_trained_on)
+        scores = _for_unpoisoned_rounds(attack).scores(measured, 0).numpy()
         auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
-        is_found, learns = auc.low > 0.5, attack_named(name).learns
-        # The twin trains differently from the run. An attack that was fitted to another federation
-        # with the run's training may miss the canaries, although it works.
-        passed = None if learns and not is_found else is_found
-        note = auc.method + "; learned on a run with other training than the twin" * learns
+        passed: bool | None = auc.low > 0.5
+        note = auc.method
+        if attack_named(name).learns:
+            # The attack was fitted to a federation with the run's training, which differs from the
+            # twin's. It may miss the canaries although it works.
+            passed = passed or None
+            note += "; learned on a run with other training than the twin"
         return Outcome(auc.value, auc.low, auc.high, passed, note)
 
     for name, attack in setup.membership_attacks.items():
         yield run_control(partial(control, attack=name), partial(outcome, name, attack))
 
 
-def _measured_twin(
+def _measure_twin(
     setup: Setup, canaries: Samples, is_member: np.ndarray, resources: Resources, reference: int = 0
 ) -> dict[str, Measurements]:
-    """Measure the canaries in every round of the twin except the first.
+    """Train a twin federation, and measure the canaries in every round except the first.
 
     Args:
         setup: The run.
         canaries: The canaries.
         is_member: Whether the twin's target trains on each canary.
         resources: Resources.
-        reference: Number of a reference federation, in which the target has another client's first
-            samples instead of canaries; 0 for the twin.
+        reference: Number of a reference federation, in which the target trains on samples of
+            another client instead of canaries; 0 for the twin.
     """
     members = canaries.take(torch.from_numpy(is_member))
     others = [data.take(slice(0, len(members))) for data in setup.assignment.clients.values()][1:]
     repeated = others[reference % len(others)] if reference else members
-    clients = {0: Samples.joined(*[repeated] * _CANARY_COPIES)} | dict(
-        enumerate(others[:_OTHER_CLIENTS], 1)
-    )
+    target_data = Samples.joined(*[repeated] * _CANARY_COPIES)
+    clients = dict(enumerate([target_data, *others[:_OTHER_CLIENTS]]))
     training = _twin_training([len(data) for data in clients.values()])
     rounds = simulate(
         FedAvg(setup.algorithm.architecture, training),
@@ -551,15 +550,15 @@ def _measured_twin(
         engine=resources.engine,
         device=resources.device,
     )
+    view, n_merged = setup.view, len(setup.study.audit.merge)
+    if n_merged:
+        # If clients of the run are attacked as one client, attack as many clients of the twin as
+        # one.
+        merged = range(min(n_merged, _OTHER_CLIENTS - 1))
+        view = merged_view(view_named(setup.study.audit.view), merged)
     phase = f"seed {setup.seed}: planted leak"
     resources.progress(phase, 0, _TWIN_ROUNDS)
     measured = []
-    view, merged = setup.view, len(setup.study.audit.merge)
-    if merged:
-        # If clients of the run are attacked as one, so are equally many clients of the twin.
-        view = merged_view(
-            view_named(setup.study.audit.view), range(min(merged, _OTHER_CLIENTS - 1))
-        )
     for round in seen_from(rounds, view):
         if round.index > 1:
             measured.append(measure_round(round, setup.signals, canaries, device=resources.device))
@@ -568,13 +567,15 @@ def _measured_twin(
 
 
 def _twin_training(sizes: Sequence[int]) -> LocalTraining:
-    # The last batch must not be a single sample, which batch normalisation refuses.
-    batch_sizes = count(_TWIN_TRAINING.batch_size)
-    batch_size = next(b for b in batch_sizes if all(size % b != 1 for size in sizes))
+    """Return the twin's training settings, with which no last batch has a single sample."""
+    # Batch normalisation raises an error for a batch with a single sample.
+    batch_size = _TWIN_TRAINING.batch_size
+    while any(size % batch_size == 1 for size in sizes):
+        batch_size += 1
     return replace(_TWIN_TRAINING, batch_size=batch_size)
 
 
-def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
+def _draw_canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
     """Return held-out samples with wrong labels, and whether the twin's target trains on each."""
     audit = setup.assignment.audit
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))

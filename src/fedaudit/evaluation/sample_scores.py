@@ -1,7 +1,7 @@
 """Scores of audited samples, for paired comparisons of attacks.
 
-They are stored in ``scores.safetensors`` in the folder of a study, with ids and origins of the
-samples of each run and target. Records contain no scores, so that they can be shared.
+The file ``scores.safetensors`` in a study's folder stores them, with ids and origins of the samples
+of each run and target. Records contain no scores, so that records can be shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def read_scores(path: Path) -> Scores:
     scores: dict[tuple[int, ClientId], SampleScores] = {}
     for name, values in tensors.items():
         seed, target, key = (*name.split("/", 2), "", "")[:3]
-        # The length is limited, as converting digits takes quadratic time.
+        # The length is limited, because converting digits takes quadratic time.
         are_numbers = all(t.isdecimal() and len(t) <= _MAX_DIGITS for t in (seed, target))
         if not are_numbers or values.ndim != 1:
             raise Damaged(f"{path} contains {name[:80]!r}, which is not scores of a study")
@@ -120,7 +120,7 @@ def refuse_scores_of_another_record(record: Record, stored: Scores) -> None:
         Damaged: The scores of an attack give another AUC.
     """
     for estimate in record.findings:
-        # Estimates with `within` use only some of the units, which the file does not name.
+        # Estimates with `within` use a subset of the units that the file does not contain.
         if estimate.metric != AUC or estimate.value is None or estimate.within:
             continue
         if estimate.seed is None or estimate.target is None:
@@ -136,8 +136,8 @@ def refuse_scores_of_another_record(record: Record, stored: Scores) -> None:
         if not isclose(auc(scores[chosen], is_member), estimate.value, abs_tol=_ROUNDING_ERROR):
             raise Damaged(
                 f"the scores of {estimate.attack} in {SCORES_FILE} do not give the AUC of the "
-                "record, so one of the files was altered or is of another result; restore "
-                "them from a copy, or write both again with `fedaudit attack`"
+                "record, so one of the files was altered or belongs to another result; write both "
+                "files again with `fedaudit attack`"
             )
 
 
@@ -146,8 +146,8 @@ def paired_auc(
 ) -> AucDifference:
     """Return the difference in AUC between two attacks, or between two runs of an attack.
 
-    Samples with different origins in the two runs are left out. A defense may hold out some
-    samples of its client for validation, for example, which are then no members.
+    Samples with different origins in the two runs are left out. For example, a defense may hold out
+    samples of its client for validation, which are then not members.
 
     Args:
         first: Scores of a run and target.

@@ -1,10 +1,10 @@
 """Source inference in one run: success rates, baselines, and the combination with membership.
 
-An attack names the client that trained on each queried sample. Queries are equally many random
-training samples of every client, as in the paper. Membership inference may have drawn audited
-samples that follow the label distribution of one target; these are a second set of queries. The
-label-distribution baseline, and shuffles of clients within classes, show how many answers can be
-explained by label distributions.
+An attack infers which client trained on each queried sample. Queries are random training samples,
+equally many of every client, as in the paper. If the audited samples of membership inference follow
+the label distribution of one target, they are a second set of queries. The label-distribution
+baseline, and shuffles of clients within classes, show how many correct answers follow from label
+distributions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,11 +54,11 @@ from fedaudit.results.runs import (
     SourceResult,
 )
 
-LEAST_CHANCES = (0.2, 0.3, 0.5, 0.7, 0.9)
-"""Thresholds on the posterior below which an adversary abstains (selective prediction)."""
+_POSTERIOR_THRESHOLDS = (0.2, 0.3, 0.5, 0.7, 0.9)
+"""Posteriors of the best client below which an adversary abstains (selective prediction)."""
 
-CHAINED_FPRS = (0.01, 0.1)
-"""False-positive rates of membership inference, if it decides which samples have a source."""
+_CHAINED_FPRS = (0.01, 0.1)
+"""False-positive rates of membership inference that selects the samples for source inference."""
 
 
 class SourceQueries(NamedTuple):
@@ -81,7 +81,7 @@ class SourceQueries(NamedTuple):
 
 
 def source_queries(run: Setup) -> SourceQueries | None:
-    """Return the first of the queries of :func:`source_draws`; None if there are none."""
+    """Return the queries of the first draw of :func:`source_draws`; None if there is no draw."""
     return next(iter(source_draws(run).values()), None)
 
 
@@ -94,31 +94,33 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     The result is empty if a client has no samples.
     """
     study, assignment = run.study, run.assignment
+    draws: dict[str, SourceQueries] = {}
+    samples = assignment.source_samples
+    if samples is not None and len(samples.position):
+        clients = tuple(sorted(assignment.clients))
+        order = samples.position.argsort()
+        positions = samples.position[order]
+        owner = np.searchsorted(clients, samples.owner[order])
+        labels = assignment.measured.labels.numpy()[positions]
+        draws[OWN] = SourceQueries(positions, owner, labels, clients, at_random=True)
     audited = _audited_queries(run)
-    is_drawn_by_client = study.audit.draw in CLIENT_SAMPLE_DRAWS
-    is_own = run.recording_info is not None or is_drawn_by_client or study.has_equal_clients
-    draws = {} if audited is None else {OWN if is_own else FAIR: audited}
-    if assignment.source_samples is None or not len(assignment.source_samples.position):
-        return draws
-    clients = tuple(sorted(assignment.clients))
-    order = assignment.source_samples.position.argsort()
-    positions = assignment.source_samples.position[order]
-    owner = np.searchsorted(clients, assignment.source_samples.owner[order])
-    labels = assignment.measured.labels.numpy()[positions]
-    queries = SourceQueries(positions, owner, labels, clients, at_random=True)
-    return {OWN: queries} | {draw: others for draw, others in draws.items() if draw != OWN}
+    if audited is not None:
+        is_drawn_by_client = study.audit.draw in CLIENT_SAMPLE_DRAWS
+        is_own = run.recording_info is not None or is_drawn_by_client or study.has_equal_clients
+        draws.setdefault(OWN if is_own else FAIR, audited)
+    return draws
 
 
 def _audited_queries(run: Setup) -> SourceQueries | None:
     """Return equally many audited samples of every client; None if a client has none."""
     audit, clients = run.assignment.audit, tuple(sorted(run.assignment.clients))
     rng = seeded_numpy(run.seed, "source")
-    by_owner, empty = positions_of(audit.owner), np.zeros(0, dtype=np.int64)
-    by_client = [rng.permutation(by_owner.get(client, empty)) for client in clients]
-    count = min(len(positions) for positions in by_client)
-    if not count:
+    positions_by_owner = positions_of(audit.owner)
+    if not positions_by_owner.keys() >= set(clients):
         return None
-    positions = np.sort(np.concatenate([drawn[:count] for drawn in by_client]))
+    shuffled = [rng.permutation(positions_by_owner[client]) for client in clients]
+    count = min(map(len, shuffled))
+    positions = np.sort(np.concatenate([client_positions[:count] for client_positions in shuffled]))
     owner = np.searchsorted(clients, audit.owner[positions])
     labels = audit.samples.labels.numpy()[positions]
     at_random = run.study.audit.draw in CLIENT_SAMPLE_DRAWS
@@ -152,22 +154,23 @@ def posteriors(
 def split_by_round(
     attack: Attack, measurements: Mapping[str, Measurements]
 ) -> list[dict[str, Measurements]]:
-    """Return the measurements of each single round; empty if the attack needs several rounds."""
+    """Return the measurements of each round; empty if the attack needs several rounds together."""
     if Sees.ROUNDS in attack.needs:
         return []
-    rows = range(len(next(iter(measurements.values())).rounds))
+
+    def select_row(m: Measurements, row: int) -> Measurements:
+        rows = slice(row, row + 1)
+        return replace(
+            m,
+            values=m.values[rows],
+            rounds=m.rounds[rows],
+            bases=m.bases[rows],
+            stands_for=m.stands_for[rows],
+        )
+
+    n_rounds = len(next(iter(measurements.values())).rounds)
     return [
-        {
-            name: replace(
-                m,
-                values=m.values[row : row + 1],
-                rounds=m.rounds[row : row + 1],
-                bases=m.bases[row : row + 1],
-                stands_for=m.stands_for[row : row + 1],
-            )
-            for name, m in measurements.items()
-        }
-        for row in rows
+        {name: select_row(m, row) for name, m in measurements.items()} for row in range(n_rounds)
     ]
 
 
@@ -177,7 +180,8 @@ class SourceEvaluation(NamedTuple):
     Attributes:
         answers: Answers to the queries of the first draw.
         estimates: Success rates of these answers.
-        of_second_draw: Success rates for the queries of a second draw; empty without one.
+        of_second_draw: Success rates for the queries of the second draw; empty if there is no
+            second draw.
     """
 
     answers: SourceResult
@@ -192,26 +196,34 @@ def source_results(
     notes: Mapping[str, str],
     progress: Progress = quiet,
 ) -> list[SourceEvaluation]:
-    """Return the evaluation of each source attack of a run, and add failures to ``failed``."""
-    queries, results = source_draws(run), list[SourceEvaluation]()
+    """Return the evaluation of each source attack of a run.
+
+    Args:
+        run: The run.
+        measured: Measurements of signals.
+        failed: Errors by attack and run, to which errors of source attacks are added.
+        notes: Notes of the last measured round, which contain the overfitting of clients' models.
+        progress: Callback for progress.
+    """
+    draws, evaluations = source_draws(run), list[SourceEvaluation]()
     phase, where = f"seed {run.seed}: source inference", f"seed {run.seed}"
     for done, (name, attack) in enumerate(run.source_attacks.items()):
         progress(phase, done, len(run.source_attacks))
         try:
-            if not queries:
+            if not draws:
                 raise BadInput(
-                    "a client has no audited sample and none drawn for source inference; set "
-                    "audit.sources to a number of samples of each client, or raise audit.samples"
+                    "source inference needs samples of every client, but a client has none; set "
+                    "audit.sources to a number of samples of each client"
                 )
-            results.append(_result(run, name, attack, measured, queries, notes))
+            evaluations.append(_evaluate(run, name, attack, measured, draws, notes))
         except FedauditError as refusal:
             failed.setdefault(name, {})[where] = f"{where}: {refusal}"
     if run.source_attacks:
         progress(phase, len(run.source_attacks), len(run.source_attacks))
-    return results
+    return evaluations
 
 
-def _result(
+def _evaluate(
     run: Setup,
     name: str,
     attack: Attack,
@@ -219,48 +231,48 @@ def _result(
     draws: Mapping[str, SourceQueries],
     notes: Mapping[str, str],
 ) -> SourceEvaluation:
-    samples = next(iter(draws.values()))
-    measurements = measurements_of_queries(attack, measured, samples)
-    posterior = posteriors(run, attack, measurements, samples)
+    queries = next(iter(draws.values()))
+    measurements = measurements_of_queries(attack, measured, queries)
+    posterior = posteriors(run, attack, measurements, queries)
     inferred = inferred_source(posterior)
-    is_correct = inferred == samples.owner
+    is_correct = inferred == queries.owner
     selective = {
-        least: source_success(inferred_source(posterior, least=least), samples.owner)
-        for least in LEAST_CHANCES
+        least: source_success(inferred_source(posterior, least=least), queries.owner)
+        for least in _POSTERIOR_THRESHOLDS
     }
+    success_by_round = []
+    for round_measurements in split_by_round(attack, measurements):
+        round_posterior = posteriors(run, attack, round_measurements, queries)
+        success = source_success(inferred_source(round_posterior), queries.owner)
+        success_by_round.append(success.value)
+    measured_clients = {client for m in measurements.values() for client in m.clients}
     answers = SourceResult(
         attack=name,
         **view_coordinates(run),
-        clients=list(samples.clients),
-        samples=len(samples.owner),
-        confusion=confusion(inferred, samples.owner, len(samples.clients)).tolist(),
+        clients=list(queries.clients),
+        samples=len(queries.owner),
+        confusion=confusion(inferred, queries.owner, len(queries.clients)).tolist(),
         classes=[
             ClassSuccess(label=label, samples=len(rows), right=int(is_correct[rows].sum()))
-            for label, rows in positions_of(samples.labels).items()
+            for label, rows in positions_of(queries.labels).items()
         ],
         answers=[
             SelectivePrediction(least=least, answered=success.total, right=success.hits)
             for least, success in selective.items()
         ],
-        chained=sources_of_inferred_members(run, attack, measured, is_correct, samples),
+        chained=sources_of_inferred_members(run, attack, measured, is_correct, queries),
         rounds=list(run.measured_rounds),
-        by_round=[
-            source_success(
-                inferred_source(posteriors(run, attack, round_measurements, samples)), samples.owner
-            ).value
-            for round_measurements in split_by_round(attack, measurements)
-        ],
-        overfitting=overfitting(notes, samples.clients),
-        absent=sorted({*samples.clients}.difference(*(m.clients for m in measurements.values()))),
+        by_round=success_by_round,
+        overfitting=overfitting(notes, queries.clients),
+        absent=sorted({*queries.clients} - measured_clients),
     )
-    by_draw = []
-    for draw, queries in draws.items():
-        if queries is not samples:
-            measurements = measurements_of_queries(attack, measured, queries)
-            inferred = inferred_source(posteriors(run, attack, measurements, queries))
-        by_draw.append(_success_estimates(run, answers, draw, inferred, queries))
-    first, *others = by_draw
-    return SourceEvaluation(answers, first, [estimate for part in others for estimate in part])
+    estimates_by_draw = []
+    for draw, draw_queries in draws.items():
+        if draw_queries is not queries:
+            measurements = measurements_of_queries(attack, measured, draw_queries)
+            inferred = inferred_source(posteriors(run, attack, measurements, draw_queries))
+        estimates_by_draw.append(_success_estimates(run, answers, draw, inferred, draw_queries))
+    return SourceEvaluation(answers, *estimates_by_draw)
 
 
 def _success_estimates(
@@ -268,13 +280,13 @@ def _success_estimates(
     answers: SourceResult,
     draw: str,
     inferred: Int[ndarray, " samples"],
-    samples: SourceQueries,
+    queries: SourceQueries,
 ) -> list[Estimate]:
-    owner, labels = samples.owner, samples.labels
+    owner, labels = queries.owner, queries.labels
     success = source_success(inferred, owner)
-    by_client = run.assignment.class_counts(run.dataset.classes)
-    counts = np.array([by_client[client] for client in samples.clients])
-    baseline = infer_from_labels(run, counts, samples)
+    counts_by_client = run.assignment.class_counts(run.dataset.classes)
+    counts = np.array([counts_by_client[client] for client in queries.clients])
+    baseline = infer_from_labels(run, counts, queries)
     change = paired(inferred == owner, baseline == owner)
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(inferred, owner, rng=rng)
@@ -283,7 +295,7 @@ def _success_estimates(
         answers.model_copy(update={"samples": len(owner)}),
         success,
         Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
-        beyond_labels(inferred, owner, labels, counts if samples.at_random else None),
+        beyond_labels(inferred, owner, labels, counts if queries.at_random else None),
         within_classes.p_value,
         Baseline(source_success(baseline, owner).value, change.difference, change.p_value),
         draw,
@@ -295,9 +307,10 @@ def infer_from_labels(
 ) -> Int[ndarray, " samples"]:
     """Return the answers of the label-distribution baseline.
 
-    A recording contains only audited training samples, so a sample's own label would affect the
-    label distribution of its client. Therefore, the samples are split into two random halves, and
-    the sources of each half are inferred from the label distributions of the other half.
+    A recording contains only audited training samples, so the queries would determine the label
+    distributions from which their sources are inferred. Therefore, the queries are split into two
+    random halves. The sources of each half are inferred from the label distributions of the other
+    half.
     """
     owner, labels = queries.owner, queries.labels
     if run.recording_info is None or len(owner) < 2 * len(queries.clients):
@@ -319,30 +332,30 @@ def sources_of_inferred_members(
     attack: Attack,
     measured: Mapping[str, Measurements],
     is_correct: Bool[ndarray, " samples"],
-    samples: SourceQueries,
+    queries: SourceQueries,
 ) -> list[ChainedInference]:
     """Count correct sources among the queries that membership inference classifies as members.
 
     The membership score of a sample is the maximum over clients of the attack's signal, averaged
-    over rounds. The result is empty without held-out samples, which set the threshold.
+    over rounds. The result is empty without held-out samples, which determine the threshold.
     """
-    held_out = np.flatnonzero(run.assignment.audit.owner == NO_CLIENT)
-    if not len(held_out):
+    is_held_out = run.assignment.audit.owner == NO_CLIENT
+    if not is_held_out.any():
         return []
     values = measured[attack.signals[0].name].values.double()
-    score = values.nanmean(0).nan_to_num(-torch.inf).amax(0).numpy()
-    null = score[held_out]
+    scores = values.nanmean(0).nan_to_num(-torch.inf).amax(0).numpy()
+    null_scores = scores[np.flatnonzero(is_held_out)]
     results = []
-    for fpr in CHAINED_FPRS:
-        allowed = int(fpr * len(null))
-        threshold = np.sort(null)[::-1][allowed] if allowed < len(null) else -np.inf
-        is_accepted = score[samples.positions] > threshold
+    for fpr in _CHAINED_FPRS:
+        n_false_positives = int(fpr * len(null_scores))
+        threshold = np.sort(null_scores)[::-1][n_false_positives]
+        is_inferred_member = scores[queries.positions] > threshold
         results.append(
             ChainedInference(
                 fpr=fpr,
-                realised_fpr=float((null > threshold).mean()),
-                called=int(is_accepted.sum()),
-                right=int((is_accepted & is_correct).sum()),
+                realised_fpr=float((null_scores > threshold).mean()),
+                called=int(is_inferred_member.sum()),
+                right=int((is_inferred_member & is_correct).sum()),
             )
         )
     return results
@@ -351,17 +364,17 @@ def sources_of_inferred_members(
 class Baseline(NamedTuple):
     """Success of the label-distribution baseline.
 
-    The baseline names the client with the largest proportion of the sample's class in its data.
+    The baseline infers the client whose data have the largest proportion of the sample's class.
 
     Attributes:
         success: Success rate of the baseline.
-        change: Success rate of the attack minus that of the baseline.
+        excess: Success rate of the attack minus that of the baseline.
         p_value: P-value of the exact, two-sided test on the same samples; None if only success
             rates are known.
     """
 
     success: float
-    change: float
+    excess: float
     p_value: float | None
 
 
@@ -385,11 +398,12 @@ def source_estimates(
         baseline: The label-distribution baseline; None if unknown.
         draw: Draw of the queries: "own" or "fair".
     """
-    shared = {
-        name: getattr(answers, name) for name in ("attack", "defense", "view", "seed", "samples")
-    }
     rate = Estimate(
-        **shared,
+        attack=answers.attack,
+        defense=answers.defense,
+        view=answers.view,
+        seed=answers.seed,
+        samples=answers.samples,
         topic="source",
         contrast=draw,
         metric=SUCCESS_RATE,
@@ -409,10 +423,18 @@ def source_estimates(
     }
     estimates = [rate, rate.model_copy(update=excess)]
     if baseline is not None:
-        level, change, p_value_of_change = baseline
-        test = Test(null=LABEL_BASELINE, level=level, p_value=p_value_of_change, two_sided=True)
-        gain = {"against": LABEL_BASELINE, "value": change, "method": "", "tests": [test]}
-        estimates.append(rate.model_copy(update={"low": None, "high": None, **gain}))
+        test = Test(
+            null=LABEL_BASELINE, level=baseline.success, p_value=baseline.p_value, two_sided=True
+        )
+        excess_over_baseline = {
+            "against": LABEL_BASELINE,
+            "value": baseline.excess,
+            "low": None,
+            "high": None,
+            "method": "",
+            "tests": [test],
+        }
+        estimates.append(rate.model_copy(update=excess_over_baseline))
     return estimates
 
 
@@ -423,21 +445,20 @@ chance, a control fails once in millions of runs."""
 
 def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
     """Yield a control per attack: untrained models reveal no more than label distributions do."""
-    samples = source_queries(run)
-    if not run.source_attacks or samples is None:
+    queries = source_queries(run)
+    if not run.source_attacks or queries is None:
         return
     if run.recording_info is not None and not run.recording_info.untrained:
         return
-    measured = measured_untrained(run, samples.positions, device)
+    measured = measured_untrained(run, queries.positions, device)
 
     def outcome(attack: Attack) -> Outcome:
-        inferred = inferred_source(
-            posteriors(run, attack, measurements_for(attack, measured), samples)
-        )
+        posterior = posteriors(run, attack, measurements_for(attack, measured), queries)
+        inferred = inferred_source(posterior)
         rng = seeded_numpy(run.seed, "untrained owners")
-        null = source_null(inferred, samples.owner, within=samples.labels, rng=rng)
+        null = source_null(inferred, queries.owner, within=queries.labels, rng=rng)
         limit = min(null.mean + _LIMIT_IN_DEVIATIONS * null.spread, 1.0)
-        value = source_success(inferred, samples.owner).value
+        value = source_success(inferred, queries.owner).value
         note = (
             f"owners shuffled within classes: {null.mean:.3f} on average; limit at "
             f"{_LIMIT_IN_DEVIATIONS} standard deviations above: {limit:.3f}"

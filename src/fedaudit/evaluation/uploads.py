@@ -3,8 +3,8 @@
 A client may return the model that it received, repeat another client's update, or send huge
 numbers. If an attack compares clients, such an update distorts the results of all other clients.
 
-A recorder that measures a different network than the clients train finds no leak. The accuracy that
-clients report is then far above the accuracy that the recorder measures on the same data.
+A recorder finds no leak if it measures a different network than clients train. It then measures a
+much lower accuracy than clients report on the same data.
 """
 
 import json
@@ -31,16 +31,15 @@ from fedaudit.results.text import plain
 
 PEERS = "peer updates"
 _UPDATE = "update/client-"
-_SMALLEST, _LARGEST = 0.01, 100.0
-"""Smallest and largest norm of an update, relative to the median norm of its round, at which it is
-not degenerate. Clients with twenty times the data of others, or a tenth of their local steps, send
-updates well within these limits."""
+_MIN_NORM, _MAX_NORM = 0.01, 100.0
+"""Smallest and largest norm of a valid update, relative to the median norm of its round. A client
+with twenty times the data of others, or a tenth of their local steps, is well within the limits."""
 
-_FEWEST_CLIENTS = 3
-"""Fewest clients in a round for a meaningful median."""
+_MIN_CLIENTS = 3
+"""Smallest number of clients in a round for which the median norm is meaningful."""
 
-_TOLERATED = 0.1
-"""Fraction of a client's rounds that may be degenerate, since training can fail occasionally."""
+_MAX_DEGENERATE = 0.1
+"""Tolerated fraction of a client's updates that are degenerate: training can fail occasionally."""
 
 _MAX_LISTED = 5
 """Largest number of clients that a note describes."""
@@ -53,7 +52,8 @@ Reported = Mapping[ClientId, Mapping[Metric, float]]
 REPORTED = "reported training metrics"
 _REPORT = "reported/client-"
 _MAX_SAMPLES, _MIN_SAMPLES = 500, 10
-"""Largest and smallest number of members for which the reported metrics of a client are judged."""
+"""Largest number of members on which a client's model is measured, and the smallest number for
+which the control is conclusive."""
 
 _CONFIDENCE = 0.999
 """Confidence of the one-sided limit of a client's accuracy."""
@@ -62,19 +62,19 @@ _ACCURACY_MARGIN = 0.1
 """Tolerated difference beyond sampling error. Clients report averages over an epoch, and running
 batch statistics lag behind."""
 
-_LEAST_OF_CHANCE = 0.5
-"""Smallest accuracy of a trained model, as a multiple of the chance level."""
+_MIN_ACCURACY_IN_CHANCE_LEVELS = 0.5
+"""Smallest plausible accuracy of a trained model, as a multiple of the chance level."""
 
 _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
-"""A measured loss above factor x reported loss + margin disagrees with the reported one."""
+"""A measured loss above factor x reported loss + margin disagrees with the reported loss."""
 
-_SAME_SCALE = 0.5
+_MAX_LOG_RATIO_RANGE = 0.5
 """Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss) for
 losses that differ by a constant factor. Such a factor occurs, for example, if a client divides a
 mean by the batch size."""
 
-_FEWEST_ROUNDS = 2
-"""Fewest rounds in which a constant factor can be recognised."""
+_MIN_ROUNDS = 2
+"""Smallest number of rounds in which a constant factor can be recognised."""
 
 _CAUSES = (
     "likely causes: the client's loader normalises samples and the audited ones are raw, batch "
@@ -91,39 +91,39 @@ def _clients_in_sums(round: Round) -> set[ClientId]:
 
 def update_notes(round: Round) -> dict[str, str]:
     """Return a note with norm and digest of each visible update, for :func:`peer_controls`."""
-    updates = {
-        c: round.exposed[c].update for c in sorted({*round.exposed} - _clients_in_sums(round))
-    }
-    return {
-        f"{_UPDATE}{client}": f"{_norm(update)!r} {digest_of(update, {})}"
-        for client, update in updates.items()
-        if update is not None
-    }
+    notes = {}
+    for client in sorted({*round.exposed} - _clients_in_sums(round)):
+        update = round.exposed[client].update
+        if update is not None:
+            notes[f"{_UPDATE}{client}"] = f"{_norm(update)!r} {digest_of(update, {})}"
+    return notes
 
 
 def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
     """Yield a control on degenerate updates for each attack that compares clients."""
-    rounds = [updates for updates in map(_updates, stored) if len(updates) >= _FEWEST_CLIENTS]
+    rounds = [updates for updates in map(_updates, stored) if len(updates) >= _MIN_CLIENTS]
     attacks = [name for name, attack in run.attacks.items() if attack.compares_clients]
     if not rounds or not attacks:
         return
-    round_counts, degenerate = Counter[ClientId](), dict[ClientId, list[float]]()
+    # Norms of degenerate updates, relative to the median norm of their round.
+    relative_norms = dict[ClientId, list[float]]()
+    n_rounds = Counter[ClientId]()
     for updates in rounds:
         median_norm = median(update.norm for update in updates.values())
         digest_counts = Counter(update.digest for update in updates.values())
         for client, (norm, digest) in updates.items():
-            round_counts[client] += 1
-            ratio = norm / median_norm if median_norm > 0 else 1.0
+            n_rounds[client] += 1
+            relative_norm = norm / median_norm if median_norm > 0 else 1.0
             # Independent training of two clients never gives exactly the same update.
             is_repeated = norm > 0 and digest != "" and digest_counts[digest] > 1
-            if is_repeated or not _SMALLEST <= ratio <= _LARGEST:
-                degenerate.setdefault(client, []).append(ratio)
+            if is_repeated or not _MIN_NORM <= relative_norm <= _MAX_NORM:
+                relative_norms.setdefault(client, []).append(relative_norm)
     flagged = {
-        client: ratios
-        for client, ratios in degenerate.items()
-        if len(ratios) > _TOLERATED * round_counts[client]
+        client: norms
+        for client, norms in relative_norms.items()
+        if len(norms) > _MAX_DEGENERATE * n_rounds[client]
     }
-    everything_usual = f"{len(round_counts)} clients in {len(rounds)} rounds"
+    note = f"{len(n_rounds)} clients in {len(rounds)} rounds"
     for name in attacks:
         yield ControlResult(
             **run_coordinates(run),
@@ -133,23 +133,24 @@ def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResul
             expected="every client's update differs from all others and has a similar norm",
             value=None,
             passed=not flagged,
-            note=_describe(flagged, run) if flagged else everything_usual,
+            note=_describe(flagged, run) if flagged else note,
         )
 
 
 def _describe(flagged: dict[ClientId, list[float]], run: Setup) -> str:
+    """Describe clients with degenerate updates, given the relative norms of these updates."""
     sentences = []
     for client, ratios in sorted(flagged.items())[:_MAX_LISTED]:
         ratio = median(ratios)
-        repeated = ", the same as another client's," * (_SMALLEST <= ratio <= _LARGEST)
+        repeated = ", the same as another client's," * (_MIN_NORM <= ratio <= _MAX_NORM)
         sentences.append(
             f"client {plain(run.names.get(client, str(client)))} sent updates of {ratio:.2g} times "
             f"the median norm{repeated} in {len(ratios)} rounds"
         )
-    others = len(flagged) - _MAX_LISTED
-    if others > 0:
-        clients = "further clients" if others > 1 else "further client"
-        sentences.append(f"{others} {clients} also sent degenerate updates")
+    n_further = len(flagged) - _MAX_LISTED
+    if n_further > 0:
+        clients = "further clients" if n_further > 1 else "further client"
+        sentences.append(f"{n_further} {clients} also sent degenerate updates")
     return (
         f"{'; '.join(sentences)}: comparisons with such clients are distorted; find out why, or "
         "leave them out of the audit"
@@ -207,16 +208,18 @@ class Comparison(NamedTuple):
 
 
 def metrics_in(values: object) -> dict[Metric, float]:
-    """Return the usable metrics among the values that a client reported.
+    """Return the valid metrics among the values that a client reported.
 
     Values that are negative or not finite, and accuracies above 100, are left out. An accuracy may
     be a fraction or a percentage; the control decides this from the values of all rounds.
     """
     metrics = dict[Metric, float]()
-    names: tuple[Metric, ...] = (ACCURACY, LOSS) if isinstance(values, Mapping) else ()
+    if not isinstance(values, Mapping):
+        return metrics
+    names: tuple[Metric, ...] = (ACCURACY, LOSS)
     for name in names:
         try:
-            value = float(values[name])  # type: ignore[index]
+            value = float(values[name])
         # A client may omit the value or send any type.
         except (KeyError, TypeError, ValueError, OverflowError, RuntimeError):
             continue
@@ -231,7 +234,7 @@ def reported_notes(
     round: Round,
     device: torch.device = CPU,
 ) -> dict[str, str]:
-    """Return a note per client that reported metrics, with those of its model on its members.
+    """Return a note for each reporting client, with the metrics of its model on its members.
 
     Args:
         reported: Metrics that clients reported.
@@ -246,8 +249,9 @@ def reported_notes(
             continue
         if not samples or not metrics:
             continue
-        samples = samples.take(slice(_MAX_SAMPLES))
-        comparison = _compare(exposed.local, samples, dict(metrics), device)
+        comparison = _compare(
+            exposed.local, samples.take(slice(_MAX_SAMPLES)), dict(metrics), device
+        )
         if comparison is not None:
             notes[f"{_REPORT}{client}"] = json.dumps(comparison)
     return notes
@@ -257,13 +261,14 @@ def _compare(
     model: Model, samples: Samples, reported: dict[Metric, float], device: torch.device
 ) -> Comparison | None:
     """Return the metrics of a model on samples; None if a loss is not finite."""
-    outputs, task = outputs_of(model, samples.features, device), model.architecture.task
+    task = model.architecture.task
+    outputs = outputs_of(model, samples.features, device)
     losses = task.losses(outputs, samples.targets).double()
     if not bool(losses.isfinite().all()):
         return None
     correct = int(task.utility.per_sample(outputs, samples.targets).sum()) if task.classes else None
-    error = float(losses.std(correction=0)) / len(samples) ** 0.5
-    return Comparison(reported, len(samples), float(losses.mean()), error, correct)
+    standard_error = float(losses.std(correction=0)) / len(samples) ** 0.5
+    return Comparison(reported, len(samples), float(losses.mean()), standard_error, correct)
 
 
 def _read(stored: Stored, client: ClientId) -> Comparison | None:
@@ -283,15 +288,16 @@ def _read(stored: Stored, client: ClientId) -> Comparison | None:
 def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
     """Yield a control that compares reported with measured metrics, for each reporting client.
 
-    A control fails if the reported metric is much better than the measured one in most measured
-    rounds. A worse one is acceptable: clients average over an epoch in which the model improves,
-    and train with dropout and augmentation.
+    A control fails if the reported metric is much better than the measured metric in most measured
+    rounds. A worse reported metric is acceptable: clients average over an epoch in which the model
+    improves, and train with dropout and augmentation.
 
-    An accuracy of 0.8 may be a fraction or a percentage. A control fails only if neither reading
+    An accuracy of 0.8 may be a fraction or a percentage. A control fails only if neither of them
     agrees with the measured accuracy.
     """
     for client in run.study.audit.targets:
-        rounds = [comparison for round in stored if (comparison := _read(round, client))]
+        comparisons = [_read(stored_round, client) for stored_round in stored]
+        rounds = [comparison for comparison in comparisons if comparison is not None]
         if not rounds:
             continue
         value, passed, note = _compare_reports(rounds, run.dataset.classes)
@@ -337,9 +343,8 @@ def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
         lower_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE) - c.reported[ACCURACY]
         for c in as_percentages
     )
-    may_be_percentage = (
-        reported * classes >= _LEAST_OF_CHANCE and median(shortfalls) <= _ACCURACY_MARGIN
-    )
+    is_plausible = reported * classes >= _MIN_ACCURACY_IN_CHANCE_LEVELS
+    may_be_percentage = is_plausible and median(shortfalls) <= _ACCURACY_MARGIN
     if outcome.passed is False and may_be_percentage:
         note = f"{outcome.note}; it is unknown if this is a share or a percentage"
         return outcome._replace(passed=None, note=note)
@@ -370,13 +375,13 @@ def _compare_losses(rounds: Sequence[Comparison]) -> _Outcome:
     ]
     if median(excesses) <= 0:
         return _Outcome(None, True, note)
-    if len(rounds) < _FEWEST_ROUNDS:
-        reason = "one round cannot distinguish a wrong network from a loss scaled by a constant"
-        return _Outcome(None, None, f"{note}; {reason}")
-    ratios = [log2(c.loss / max(c.reported[LOSS], 1e-12)) for c in rounds]
-    if max(ratios) - min(ratios) <= _SAME_SCALE:
-        reason = "the ratio is the same in all rounds, which suggests a loss scaled by a constant"
-        return _Outcome(None, None, f"{note}; {reason}")
+    if len(rounds) < _MIN_ROUNDS:
+        doubt = "one round cannot distinguish a wrong network from a loss scaled by a constant"
+        return _Outcome(None, None, f"{note}; {doubt}")
+    log_ratios = [log2(c.loss / max(c.reported[LOSS], 1e-12)) for c in rounds]
+    if max(log_ratios) - min(log_ratios) <= _MAX_LOG_RATIO_RANGE:
+        doubt = "the ratio is the same in all rounds, which suggests a loss scaled by a constant"
+        return _Outcome(None, None, f"{note}; {doubt}")
     return _Outcome(None, False, note)
 
 

@@ -32,6 +32,7 @@ from fedaudit.core.values import (
     difference,
     norm,
     plus,
+    with_prefix,
 )
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment
@@ -44,7 +45,6 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import above_chance, holm
 from fedaudit.metrics.delong import SEPARATE, AucInterval
 from fedaudit.metrics.unlearning import unlearned, unlearning_verdict, verdict_words
-from fedaudit.observe.kept_files import with_prefix
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection

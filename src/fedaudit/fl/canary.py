@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Params, Samples, flat, norm, plus, scaled
 from fedaudit.fl.hooks import Defense, TrainingContext
@@ -127,10 +127,10 @@ def canary_statistics(
     length = float(flat_movement.norm())
     if not 0 < length < math.inf:
         raise BadInput(
-            "the last model equals the first or is not finite, so that canary clients reveal "
-            "nothing; raise the learning rate, or the canaries' length"
+            "the last model equals the first or is not finite, so canary clients measure nothing; "
+            f"change {setting('training.lr')}"
         )
-    # Only one direction is in memory at a time, since each is as large as the model.
+    # Only one direction is in memory at a time, because each is as large as the model.
     projections = [
         float(flat(direction(movement, number)).double() @ flat_movement) for number in range(count)
     ]

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.values import Batch, Model, Params, Samples
+from fedaudit.core.values import Batch, Model, Params, Samples, with_prefix
 from fedaudit.fl.hooks import (
     UNDEFENDED,
     ClientContext,
@@ -54,8 +54,8 @@ class Chain(Defense):
                     f"changes the upload afterwards, but {type(second).__name__} follows in the "
                     f"chain and changes it; put {type(second).__name__} before it"
                 )
-        # This is checked before training. Otherwise, a run with CoFedMID would fail only in the
-        # later rounds, in which it needs classes.
+        # Without this check, a run with CoFedMID would fail only in the later rounds, in which it
+        # needs classes.
         mixing = [part for part in self.parts if part.mixes_labels]
         with_classes = [part for part in self.parts if part.needs_classes]
         if mixing and with_classes:
@@ -66,7 +66,7 @@ class Chain(Defense):
         upload_kinds = tuple(
             kind for kind in Defense.accepts if all(kind in part.accepts for part in self.parts)
         )
-        # The class attribute of Defense becomes an instance attribute, as it depends on the parts.
+        # `accepts` depends on the parts, so an instance attribute replaces the class attribute.
         object.__setattr__(self, "accepts", upload_kinds)
 
     @property
@@ -177,10 +177,7 @@ class Chain(Defense):
 
     def restore(self, state: Params) -> None:
         for number, part in enumerate(self.parts):
-            prefix = f"{number}/"
-            part.restore(
-                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-            )
+            part.restore(with_prefix(state, f"{number}/"))
 
     def _only(self, hook: str) -> Defense:
         """Return the part that acts in an exclusive hook, or the undefended default."""

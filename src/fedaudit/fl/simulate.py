@@ -1,4 +1,4 @@
-"""Simulation of federated learning as a stream of rounds, with a checkpoint after each."""
+"""Simulation of federated learning as a stream of rounds, with a checkpoint after each round."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.modules import frozen_digest, in_model_dtype, refuse_unusable_model
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import ClientId, Params, Samples
+from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.engines.base import CountedEngine, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import (
@@ -52,17 +52,15 @@ class RunState:
     defenses: Mapping[ClientId, Params] = field(default_factory=dict)
 
 
-class _Plan(NamedTuple):
-    """Settings that all rounds of a run share."""
-
+class _RunSettings(NamedTuple):
     rounds: int
     seed: int
     participation: float
     device: torch.device
 
 
-class _Request(NamedTuple):
-    """Participants of a round, their weights in the average, and their messages."""
+class _RoundRequest(NamedTuple):
+    """Participants of a round, their weights in the average, and the server's messages to them."""
 
     cohort: tuple[ClientId, ...]
     weights: Mapping[ClientId, float]
@@ -94,10 +92,9 @@ def simulate(
 ) -> Iterator[Round]:
     """Train round by round and yield each round when it is complete.
 
-    The caller decides what to do with a round: measure it, record it, stop. With a checkpoint, the
-    state of the run is saved when the caller requests the *next* round. If a run is killed and
-    started again, it resumes with the first round that the caller had not completed. Results are
-    bitwise the same as without the interruption.
+    With a checkpoint, the state of the run is saved when the caller requests the *next* round. If a
+    run is killed and started again, it resumes with the first round that the caller had not
+    completed. Results are bitwise the same as without the interruption.
 
     Args:
         algorithm: The federated algorithm.
@@ -139,67 +136,71 @@ def simulate(
     server.refuse_misfit(clients.keys(), rounds)
     if device.type != "cpu":
         refuse_several_workers(device, engine.count if isinstance(engine, CountedEngine) else 1)
-    plan = _Plan(rounds, seed, participation, device)
+    settings = _RunSettings(rounds, seed, participation, device)
     clients = _convert_features(algorithm, clients)
-    return _rounds(Participants(algorithm, clients, copies), server, engine, plan, checkpoint)
+    return _rounds(Participants(algorithm, clients, copies), server, engine, settings, checkpoint)
 
 
 def _rounds(
-    context: Participants, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
+    federation: Participants,
+    server: Server,
+    engine: Engine,
+    settings: _RunSettings,
+    checkpoint: Path | None,
 ) -> Iterator[Round]:
-    algorithm = context.algorithm
-    # The fingerprint is computed first, as preparing data may change attributes of defenses.
-    fingerprint = _fingerprint(context, server, plan) if checkpoint else ""
-    data = prepare_data(context.data, context.defenses, plan.rounds, plan.seed)
-    start = algorithm.start(seed_for(plan.seed, "initial model"))
-    states = {client: defense.state() for client, defense in context.defenses.items()}
-    current = RunState(0, start, defenses=states)
+    algorithm, rounds, seed = federation.algorithm, settings.rounds, settings.seed
+    # The fingerprint is computed first, because preparing data may change attributes of defenses.
+    fingerprint = _fingerprint(federation, server, settings) if checkpoint else ""
+    data = prepare_data(federation.data, federation.defenses, rounds, seed)
+    state = RunState(
+        0,
+        algorithm.start(seed_for(seed, "initial model")),
+        defenses={client: defense.state() for client, defense in federation.defenses.items()},
+    )
     if checkpoint:
-        current = (
-            resume_checkpoint(checkpoint, fingerprint, plan.rounds, current, context.data)
-            or current
-        )
-    with engine.session(run_client, context._replace(data=SharedByKey(data))) as run:
-        for index in range(current.round + 1, plan.rounds + 1):
-            request = _request(context, server, plan, current, index)
-            answers = _collect(
-                zip(request.cohort, run(_tasks(request, plan, current, index)), strict=True),
+        saved = resume_checkpoint(checkpoint, fingerprint, rounds, state, federation.data)
+        state = saved or state
+    with engine.session(run_client, federation._replace(data=SharedByKey(data))) as run:
+        for index in range(state.round + 1, rounds + 1):
+            request = _request(federation, server, settings, state, index)
+            results = _collect(
+                zip(request.cohort, run(_tasks(request, settings, state, index)), strict=True),
                 checkpoint.parent if checkpoint else None,
             )
-            uploads = answers.uploads
-            after = RunState(
+            state = RunState(
                 index,
-                algorithm.fold(current.server, uploads, request.weights),
+                algorithm.fold(state.server, results.uploads, request.weights),
                 # Clients that did not take part keep their memory and their defense's state.
-                {**current.memories, **answers.memories},
-                {**current.defenses, **answers.defenses},
+                {**state.memories, **results.memories},
+                {**state.defenses, **results.defenses},
             )
+            kept: Mapping[ClientId, Model] = {}
+            chosen: Mapping[ClientId, str] = {}
+            trained: Mapping[str, int] = {}
+            if isinstance(algorithm, KeepsModels):
+                kept = algorithm.models_of_clients(state.memories)
+            if isinstance(algorithm, ChoosesModels):
+                chosen = algorithm.choices_of_clients(state.memories)
+                trained = algorithm.rounds_trained(state.server)
             yield Round(
                 index=index,
-                exposed=algorithm.expose(request.sent, uploads, index, plan.rounds, plan.seed),
+                exposed=algorithm.expose(request.sent, results.uploads, index, rounds, seed),
                 sent=request.sent,
-                uploads=uploads,
+                uploads=results.uploads,
                 weights=request.weights,
                 asked=request.cohort,
                 answered=request.cohort,
-                after=algorithm.models(after.server),
-                facts=answers.facts,
-                kept=algorithm.models_of_clients(after.memories)
-                if isinstance(algorithm, KeepsModels)
-                else {},
-                chosen=algorithm.choices_of_clients(after.memories)
-                if isinstance(algorithm, ChoosesModels)
-                else {},
-                trained=algorithm.rounds_trained(after.server)
-                if isinstance(algorithm, ChoosesModels)
-                else {},
-                seconds=answers.seconds,
+                after=algorithm.models(state.server),
+                facts=results.facts,
+                kept=kept,
+                chosen=chosen,
+                trained=trained,
+                seconds=results.seconds,
             )
-            current = after
-            # Free this round's models before the next ones are received.
-            del request, answers, uploads
+            # Free this round's models before the models of the next round are received.
+            del request, results, kept
             if checkpoint:
-                save_checkpoint(current, checkpoint, fingerprint)
+                save_checkpoint(state, checkpoint, fingerprint)
 
 
 def _collect(
@@ -213,56 +214,51 @@ def _collect(
         uploads.add(client, result.upload)
         memories[client], defenses[client] = result.memory, result.defense
         facts[client], seconds[client] = result.facts, result.seconds
-        del result
+        del result  # Frees its upload before the next result is received.
     return _ClientResults(uploads.as_dict_if_in_memory(), memories, defenses, facts, seconds)
 
 
-def _fingerprint(context: Participants, server: Server, plan: _Plan) -> str:
+def _fingerprint(federation: Participants, server: Server, settings: _RunSettings) -> str:
     # Optional parts are left out at their defaults, so that checkpoints of older versions stay
     # valid.
-    device = () if plan.device.type == "cpu" else (plan.device.type,)
-    schedule = (plan.rounds, plan.seed, plan.participation)
-    digest = frozen_digest(context.algorithm.nets)
+    device = () if settings.device.type == "cpu" else (settings.device.type,)
+    schedule = (settings.rounds, settings.seed, settings.participation)
+    digest = frozen_digest(federation.algorithm.nets)
     frozen = (digest,) if digest else ()
-    settings = (context.algorithm, type(server), vars(server), *schedule, *device, *frozen)
-    return run_fingerprint(settings, context.data, context.defenses)
+    parts = (federation.algorithm, type(server), vars(server), *schedule, *device, *frozen)
+    return run_fingerprint(parts, federation.data, federation.defenses)
 
 
 def _request(
-    context: Participants, server: Server, plan: _Plan, current: RunState, index: int
-) -> _Request:
-    cohort = draw_cohort(sorted(context.data), plan.participation, plan.seed, index)
-    total = sum(len(context.data[client]) for client in cohort)
-    return _Request(
-        cohort,
-        {client: len(context.data[client]) / total for client in cohort},
-        {
-            client: server.tamper(
-                context.algorithm.send(current.server, client, index), client, index
-            )
-            for client in cohort
-        },
-    )
+    federation: Participants, server: Server, settings: _RunSettings, state: RunState, index: int
+) -> _RoundRequest:
+    data = federation.data
+    cohort = draw_cohort(sorted(data), settings.participation, settings.seed, index)
+    total = sum(len(data[client]) for client in cohort)
+    sent = {}
+    for client in cohort:
+        message = federation.algorithm.send(state.server, client, index)
+        sent[client] = server.tamper(message, client, index)
+    return _RoundRequest(cohort, {client: len(data[client]) / total for client in cohort}, sent)
 
 
-def _tasks(request: _Request, plan: _Plan, current: RunState, index: int) -> list[ClientTask]:
-    return [
-        ClientTask(
-            request.sent[client],
-            current.memories.get(client, {}),
-            current.defenses.get(client, {}),
-            ClientContext(
-                round=index,
-                rounds=plan.rounds,
-                client=client,
-                cohort=request.cohort,
-                weights=request.weights,
-                seed=plan.seed,
-                device=plan.device,
-            ),
+def _tasks(
+    request: _RoundRequest, settings: _RunSettings, state: RunState, index: int
+) -> list[ClientTask]:
+    tasks = []
+    for client in request.cohort:
+        client_context = ClientContext(
+            round=index,
+            rounds=settings.rounds,
+            client=client,
+            cohort=request.cohort,
+            weights=request.weights,
+            seed=settings.seed,
+            device=settings.device,
         )
-        for client in request.cohort
-    ]
+        memory, defense = state.memories.get(client, {}), state.defenses.get(client, {})
+        tasks.append(ClientTask(request.sent[client], memory, defense, client_context))
+    return tasks
 
 
 def prepare_data(
@@ -275,7 +271,7 @@ def prepare_data(
 
     Args:
         clients: Each client's data.
-        defenses: Defenses by client. Pass copies, since defenses may store held-out samples.
+        defenses: Defenses by client. Pass copies, because defenses may store held-out samples.
         rounds: Number of rounds of the run.
         seed: Seed of the run.
 
@@ -300,10 +296,10 @@ def _convert_features(
 ) -> Mapping[ClientId, Samples]:
     """Convert the clients' features to the models' floating-point type."""
     models = [net.initial(0) for net in algorithm.nets]
-    # The data with the highest class show if a model has too few outputs.
-    most_classes = max(clients.values(), key=lambda data: int(data.labels.max()))
+    # A model with too few outputs fails on the data with the highest class.
+    data_with_highest_class = max(clients.values(), key=lambda data: int(data.labels.max()))
     for model in models:
-        refuse_unusable_model(model, most_classes)
+        refuse_unusable_model(model, data_with_highest_class)
     return {
         client: data.replace(features=in_model_dtype(data.features, models[0]))
         for client, data in clients.items()
@@ -328,21 +324,22 @@ def _refuse_unusable(
     unknown = sorted(set(defenses) - set(clients))
     if unknown:
         raise BadInput(
-            f"there are defenses for clients {unknown}, which do not exist; pass defenses of "
-            "existing clients only"
+            f"there are defenses for clients {unknown}, but the federation has no such clients; "
+            "leave these defenses out"
         )
     for client, defense in defenses.items():
         if algorithm.upload_kind not in defense.accepts:
             kinds = ", ".join(kind.__name__ for kind in defense.accepts)
             raise Unsupported(
-                f"{type(defense).__name__} (client {client}) acts on uploads of kind {kinds}, "
-                f"but {type(algorithm).__name__} sends {algorithm.upload_kind.__name__}"
+                f"{type(defense).__name__} (client {client}) accepts uploads of type {kinds}, but "
+                f"{type(algorithm).__name__} sends {algorithm.upload_kind.__name__}; use another "
+                "defense"
             )
         if defense.cancels and isinstance(algorithm, ChoosesModels):
             raise Unsupported(
                 f"the noise of {type(defense).__name__} (client {client}) cancels between clients "
                 f"that are averaged together, but {type(algorithm).__name__} averages the clients "
-                "of each model separately; set sigma to 0, or use another algorithm"
+                "of each model separately; use another algorithm"
             )
 
 
@@ -405,8 +402,8 @@ def resume_checkpoint(
     tensors, notes = read_tensors(path)
     if notes.get("fingerprint") != fingerprint:
         raise BadInput(
-            f"the checkpoint {path} belongs to a run with other settings, or on "
-            "another type of device; choose another folder, or delete it to start again"
+            f"the checkpoint {path} belongs to a run with other settings, or on another type of "
+            "device; delete it to start again, or choose another folder"
         )
     server: Params = {}
     by_kind: dict[str, dict[ClientId, Params]] = {"memory": {}, "defense": {}}
@@ -430,7 +427,7 @@ def resume_checkpoint(
 def _find_fault(
     saved: RunState, rounds: int, initial: RunState, clients: Collection[ClientId]
 ) -> str:
-    """Return the reason why a saved state is impossible for this run, or an empty string."""
+    """Describe why this run cannot have a saved state; empty if it can."""
     if not 1 <= saved.round <= rounds:
         return f"it is of round {str(saved.round)[:20]}, but the run has {rounds} rounds"
     unknown = sorted({*saved.memories, *saved.defenses} - set(clients))
@@ -438,21 +435,24 @@ def _find_fault(
         return f"it has client {str(unknown[0])[:20]}, but the run has no such client"
     fault = _find_mismatch(saved.server, initial.server, "the model's")
     for client in clients:
-        tensors, first = (state.defenses.get(client, {}) for state in (saved, initial))
-        owner = f"those of client {client}'s defense"
-        fault = fault or _find_mismatch(tensors, first, owner, growing=True)
+        fault = fault or _find_mismatch(
+            saved.defenses.get(client, {}),
+            initial.defenses.get(client, {}),
+            f"those of client {client}'s defense",
+            may_grow=True,
+        )
     return fault
 
 
-def _find_mismatch(tensors: Params, first: Params, owner: str, *, growing: bool = False) -> str:
-    """Return a difference in name, shape or type from the first tensors, or an empty string."""
-    names = sorted(tensors.keys() ^ first.keys())
+def _find_mismatch(saved: Params, initial: Params, owner: str, *, may_grow: bool = False) -> str:
+    """Describe a difference in name, shape or type from the initial tensors; empty if none."""
+    names = sorted(saved.keys() ^ initial.keys())
     if names:
         return f"tensors are missing or too many, such as {names[0][:80]!r}"
-    for name, value in first.items():
-        saved = tensors[name]
-        is_same = (saved.shape, saved.dtype) == (value.shape, value.dtype)
-        has_grown = growing and value.numel() == 0 and saved.shape[1:] == value.shape[1:]
+    for name, first in initial.items():
+        value = saved[name]
+        is_same = (value.shape, value.dtype) == (first.shape, first.dtype)
+        has_grown = may_grow and first.numel() == 0 and value.shape[1:] == first.shape[1:]
         if not (is_same or has_grown):
             return f"the tensor {name!r} has another shape or type than {owner}"
     return ""

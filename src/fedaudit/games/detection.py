@@ -1,9 +1,8 @@
-"""Detection of planted models by a client, on models of honest and of tampering servers."""
+"""Detection of planted models by a client that inspects models of honest and malicious servers."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
 from time import monotonic
 from typing import NamedTuple
 
@@ -52,7 +51,7 @@ FPR = 0.05
 """Maximum false-positive rate of a threshold, on the runs from which it is chosen."""
 
 
-class Inspected(NamedTuple):
+class InspectedModels(NamedTuple):
     """Models that a client inspects, one per row.
 
     A *sign* is a statistic of a model by which a client may notice a planted neuron.
@@ -60,71 +59,62 @@ class Inspected(NamedTuple):
     Attributes:
         server: Name of the server that planted the neuron; ``HONEST`` if no neuron is planted.
         run: Number of the model's federation.
-        own: Whether the target is one of the client's records; false for honest models.
+        is_own: Whether the target is one of the client's records; false for honest models.
         values: Value of each sign, in the order of ``SIGNS``.
     """
 
     server: Sequence[str]
     run: Int[np.ndarray, " models"]
-    own: Bool[np.ndarray, " models"]
+    is_own: Bool[np.ndarray, " models"]
     values: Float[np.ndarray, "models signs"]
 
 
-def detector_roc(inspected: Inspected, *, seed: int) -> list[Estimate]:
+def detector_roc(models: InspectedModels, *, seed: int) -> list[Estimate]:
     """Compute the estimates of each sign against each kind of server.
 
-    Thresholds are chosen on the first half of the runs. The detection rates are counted on one
-    honest and one planted model of each other run, so that the counted models are independent.
+    Thresholds are chosen on the first half of the runs. Detection rates are computed on the second
+    half, from one honest and one planted model of each run, so that the models are independent.
     """
-    servers = np.asarray(inspected.server)
-    is_honest, runs = servers == HONEST, np.unique(inspected.run)
+    servers = np.asarray(models.server)
+    is_honest, runs = servers == HONEST, np.unique(models.run)
     calibration_runs, test_runs = np.split(runs, [len(runs) // 2])
-    is_calibration = is_honest & np.isin(inspected.run, calibration_runs)
+    is_calibration = is_honest & np.isin(models.run, calibration_runs)
+    honest_tests = _draw_per_run(models, is_honest, test_runs, seed=seed)
     estimates: list[Estimate] = []
-    for server in dict.fromkeys(name for name in inspected.server if name != HONEST):
+    for server in dict.fromkeys(name for name in models.server if name != HONEST):
         is_planted = servers == server
-        both = is_planted | is_honest
-        test_models = [
-            _draw_per_run(inspected, mask, test_runs, seed=seed) for mask in (is_planted, is_honest)
-        ]
-        for name, values in zip(SIGNS, inspected.values.T, strict=True):
+        planted_tests = _draw_per_run(models, is_planted, test_runs, seed=seed)
+        for name, values in zip(SIGNS, models.values.T, strict=True):
             estimate: MakeEstimate = partial(
                 Estimate, topic=figures.DETECTOR, attack=server, group=name
             )
             rng = seeded_numpy(seed, "resamples", server, name)
-            pooled = auc_over_runs(values[both], is_planted[both], inspected.run[both], rng=rng)
+            mask = is_planted | is_honest
+            pooled = auc_over_runs(values[mask], is_planted[mask], models.run[mask], rng=rng)
             limits = {"low": pooled.low, "high": pooled.high, "method": pooled.method}
             estimates.append(estimate(metric=figures.SIGN_AUC, value=pooled.value, **limits))
-            for metric, mask in (
-                (figures.OWN_AUC, inspected.own),
-                (figures.OTHERS_AUC, ~inspected.own),
-            ):
-                chosen = (is_planted & mask) | is_honest
-                estimates.append(
-                    estimate(metric=metric, value=auc(values[chosen], is_planted[chosen]))
-                )
-            rates = rates_at_calibrated_threshold(
-                values[is_calibration], *(values[index] for index in test_models), fpr=FPR
+            masks = {figures.OWN_AUC: models.is_own, figures.OTHERS_AUC: ~models.is_own}
+            for metric, has_such_target in masks.items():
+                mask = (is_planted & has_such_target) | is_honest
+                estimates.append(estimate(metric=metric, value=auc(values[mask], is_planted[mask])))
+            detected, false_alarms = rates_at_calibrated_threshold(
+                values[is_calibration], values[planted_tests], values[honest_tests], fpr=FPR
             )
-            estimates += [
-                rate_estimate(estimate, metric, rate)
-                for metric, rate in zip(
-                    (figures.DETECTED, figures.FALSE_ALARMS), rates, strict=True
-                )
-            ]
+            estimates.append(rate_estimate(estimate, figures.DETECTED, detected))
+            estimates.append(rate_estimate(estimate, figures.FALSE_ALARMS, false_alarms))
     return estimates
 
 
 def _draw_per_run(
-    inspected: Inspected,
+    models: InspectedModels,
     mask: Bool[np.ndarray, " models"],
     runs: Int[np.ndarray, " runs"],
     *,
     seed: int,
 ) -> Int[np.ndarray, " runs"]:
-    """Draw one masked model from each run. The honest models are the same for every server."""
+    """Draw the position of one masked model from each run."""
     rng = seeded_numpy(seed, "judged")
-    return np.array([rng.choice(np.flatnonzero(mask & (inspected.run == run))) for run in runs])
+    return np.array([rng.choice(np.flatnonzero(mask & (models.run == run))) for run in runs])
 
 
 _N_RECORDS = 1000
@@ -156,25 +146,26 @@ SERVERS: dict[str, Callable[[Model, TargetKnowledge], Planted]] = {
         model, knowledge.of_target, knowledge.of_others, batch=knowledge.batch
     ),
 }
-"""Ways in which servers plant a neuron: as in AMI; with the norms of the honest weights and without
-zeros; or as one row of the second layer, over the unchanged first layer."""
+"""Functions that plant a neuron, by name of the server: as in AMI ("planted"); with the norms of
+the honest weights and without zeros ("disguised"); or as one row of the second layer, with an
+unchanged first layer ("one-row")."""
 
 REPLACES_UNITS = ("planted", "disguised")
 """Servers that replace units of the first layer."""
 
 
 def knowledge_of(contest: Contest, number: int) -> TargetKnowledge:
-    """Prepare a server for the contest's target with this number."""
+    """Return the knowledge of a server about the contest's target with this number."""
     target, rng = contest.target(number), seeded(contest.seed, "one row", number)
     copies = contest.pools.clients[target].expand(contest.rules.copies, -1)
     chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_N_RECORDS]
     randomise = contest.randomisers.server
     return TargetKnowledge(
         target,
-        contest.neurons([number]),
-        randomise(copies, rng),
-        randomise(contest.pools.servers[chosen], rng),
-        contest.rules.batch,
+        neuron=contest.neurons([number]),
+        of_target=randomise(copies, rng),
+        of_others=randomise(contest.pools.servers[chosen], rng),
+        batch=contest.rules.batch,
     )
 
 
@@ -189,23 +180,23 @@ class _Federation(NamedTuple):
 
     Attributes:
         models: Model that the inspecting client receives in each round.
-        own: Records of the inspecting client.
+        own_records: Records of the inspecting client.
         all_records: Records of all clients.
-        accuracy: Test accuracy of the last of these models.
+        accuracy: Test accuracy of the last model.
     """
 
     models: Sequence[Model]
-    own: Samples
+    own_records: Samples
     all_records: Samples
     accuracy: float
 
 
-class _Row(NamedTuple):
-    """Inspected model. The first four fields are a row of :class:`Inspected`."""
+class _InspectedModel(NamedTuple):
+    """One row of :class:`InspectedModels`, with the success of the server's attack."""
 
     server: str
     run: int
-    own: bool
+    is_own: bool
     values: list[float]
     success: float
 
@@ -223,48 +214,45 @@ def detect(study: GameStudy, records: GameRecords, *, progress: Progress) -> Det
     mechanism = resolve_mechanism(study.mechanism, records.pools.clients.shape[1])
     seed = seed_for(study.seed, "detector")
     contest = Contest(records.pools, rules_of(study), seed, mechanism.randomisers)
-    rows: list[_Row] = []
+    inspected: list[_InspectedModel] = []
     accuracies, n_own, spread = [], 0, None
     with one_thread():
         for run in range(settings.runs):
             progress("runs of the detector", run, settings.runs)
-            federation = _federation(study, records, mechanism, run)
+            federation = _train_federation(study, records, mechanism, run)
             knowledge = {
                 is_own: _draw_target(contest, federation, run, is_own) for is_own in (True, False)
             }
-            rows += _rows(federation, knowledge, run, _inspected_rounds(study))
+            inspected += _inspect(federation, knowledge, run, _inspected_rounds(study))
             accuracies.append(federation.accuracy)
-            n_own = len(federation.own)
-            spread = spread or _collect_weights(federation.models[-1], knowledge[True])
+            n_own = len(federation.own_records)
+            spread = spread or _weight_histograms(federation.models[-1], knowledge[True])
     progress("runs of the detector", settings.runs, settings.runs)
-    server, *columns, _ = zip(*rows, strict=True)
+    models = InspectedModels(
+        server=[model.server for model in inspected],
+        run=np.array([model.run for model in inspected]),
+        is_own=np.array([model.is_own for model in inspected]),
+        values=np.array([model.values for model in inspected]),
+    )
     estimate = partial(Estimate, topic=figures.DETECTOR)
-    success = [
-        estimate(
-            metric=figures.SERVER_SUCCESS,
-            attack=name,
-            value=float(np.mean([row.success for row in rows if row.server == name])),
-        )
-        for name in SERVERS
-    ]
+    estimates = [estimate(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracies)))]
+    for server in SERVERS:
+        success = float(np.mean([model.success for model in inspected if model.server == server]))
+        estimates.append(estimate(metric=figures.SERVER_SUCCESS, attack=server, value=success))
     return Detection(
         federation=_description(study),
         runs=settings.runs,
         judged=settings.runs - settings.runs // 2,
-        honest=server.count(HONEST),
-        planted=server.count(next(iter(SERVERS))),
+        honest=models.server.count(HONEST),
+        planted=models.server.count(next(iter(SERVERS))),
         own=n_own,
-        estimates=[
-            estimate(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracies))),
-            *success,
-            *detector_roc(Inspected(server, *map(np.asarray, columns)), seed=seed),
-        ],
+        estimates=[*estimates, *detector_roc(models, seed=seed)],
         weights=spread,
         seconds=round(monotonic() - start, 1),
     )
 
 
-def _federation(
+def _train_federation(
     study: GameStudy, records: GameRecords, mechanism: GameMechanism, run: int
 ) -> _Federation:
     settings, seed = study.detector, seed_for(study.seed, "federation", run)
@@ -277,8 +265,8 @@ def _federation(
     features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
     all_records = Samples(features, records.labels.clients, torch.arange(len(features)))
     order = torch.randperm(len(clients), generator=seeded(seed, "deal"))
-    parts = enumerate(order.tensor_split(settings.clients))
-    data = {client: all_records.take(part) for client, part in parts}
+    positions_by_client = order.tensor_split(settings.clients)
+    data = {client: all_records.take(rows) for client, rows in enumerate(positions_by_client)}
     rounds = simulate(_algorithm(study, records), data, rounds=settings.rounds, seed=seed)
     models = [round.sent[_INSPECTOR].model for round in rounds]
     test_records = mechanism.randomisers.client(
@@ -291,7 +279,7 @@ def _federation(
 
 def _algorithm(study: GameStudy, records: GameRecords) -> Algorithm:
     settings, shape = study.detector, (records.pools.clients.shape[1],)
-    hidden = f"{_units(study)},{settings.rows}"
+    hidden = f"{_first_layer_units(study)},{settings.rows}"
     build = MLP(hidden=hidden).for_samples(shape, records.labels.classes)
     net = Architecture("mlp", build, (("hidden", hidden),))
     training = LocalTraining(lr=settings.lr)
@@ -302,68 +290,72 @@ def _draw_target(
     contest: Contest, federation: _Federation, run: int, is_own: bool
 ) -> TargetKnowledge:
     """Draw a target among the records of the inspecting client, or of the other clients."""
-    own_ids = set(federation.own.ids.tolist())
-    # Each run searches a range of its own, so that runs have different targets.
-    number = next(n for n in count(run * 10**6) if (contest.target(n) in own_ids) == is_own)
+    own_ids = set(federation.own_records.ids.tolist())
+    # Each run tries other numbers, so that runs have different targets.
+    number = run * 10**6
+    while (contest.target(number) in own_ids) != is_own:
+        number += 1
     return knowledge_of(contest, number)
 
 
-def _rows(
+def _inspect(
     federation: _Federation,
     knowledge: Mapping[bool, TargetKnowledge],
     run: int,
     rounds: Sequence[int],
-) -> Iterator[_Row]:
+) -> Iterator[_InspectedModel]:
+    """Yield the honest model of each round, and models in which each server plants a neuron."""
     for index in rounds:
         previous, current = federation.models[index - 1], federation.models[index]
-        inspected = [(HONEST, False, current, math.nan)]
+        candidates = [(HONEST, False, current, math.nan)]
         for server, plant_neuron in SERVERS.items():
             for is_own, target in knowledge.items():
-                model, (place,) = plant_neuron(current, target)
-                success = _success(model, place, target, federation.all_records)
-                inspected.append((server, is_own, model, success))
-        for server, is_own, model, success in inspected:
-            values = [sign(model, previous, federation.own) for sign in SIGNS.values()]
-            yield _Row(server, run, is_own, values, success)
+                model, (planted_row,) = plant_neuron(current, target)
+                success = _success(model, planted_row, target, federation.all_records)
+                candidates.append((server, is_own, model, success))
+        for server, is_own, model, success in candidates:
+            values = [sign(model, previous, federation.own_records) for sign in SIGNS.values()]
+            yield _InspectedModel(server, run, is_own, values, success)
 
 
 def _success(
-    model: Model, place: PlantedRow, target: TargetKnowledge, all_records: Samples
+    model: Model, planted_row: PlantedRow, target: TargetKnowledge, all_records: Samples
 ) -> float:
     """Compute the server's success (Adv) from the records for which the neuron fires."""
-    fires = activations_on(model, all_records)[1][:, place.row] > 0
-    others = torch.arange(len(fires)) != target.target
-    of_target, of_others = float(fires[target.target]), float(fires[others].double().mean())
-    return expected_success(of_target, of_others, target.batch)
+    fires = activations_on(model, all_records)[1][:, planted_row.row] > 0
+    is_other = torch.arange(len(fires)) != target.target
+    rate_of_others = float(fires[is_other].double().mean())
+    return expected_success(float(fires[target.target]), rate_of_others, target.batch)
 
 
 def _inspected_rounds(study: GameStudy) -> list[int]:
-    """Return positions of the inspected models, evenly spaced from the second model on."""
+    """Return indices of the inspected models, evenly spaced from the second model on."""
     settings = study.detector
-    n_looks = min(settings.looks, settings.rounds - 1)
-    return sorted({int(index) for index in np.linspace(settings.rounds - 1, 1, n_looks).round()})
+    count = min(settings.looks, settings.rounds - 1)
+    return sorted({int(index) for index in np.linspace(settings.rounds - 1, 1, count).round()})
 
 
-def _collect_weights(model: Model, target: TargetKnowledge) -> WeightSpread:
+def _weight_histograms(honest_model: Model, target: TargetKnowledge) -> WeightSpread:
     """Compute histograms of the weights of the replaced units, in honest and planted models."""
     n_units = target.neuron.first.shape[1]
-    models = {HONEST: model}
-    models |= {name: SERVERS[name](model, target).model for name in REPLACES_UNITS}
+    models = {HONEST: honest_model}
+    for server in REPLACES_UNITS:
+        models[server] = SERVERS[server](honest_model, target).model
     weights = {
-        name: hidden_layers(planted_model)[0].weight[:n_units].flatten().numpy()
-        for name, planted_model in models.items()
+        server: hidden_layers(model)[0].weight[:n_units].flatten().numpy()
+        for server, model in models.items()
     }
     # The range covers 97 % of the weights of the widest distribution.
     limit = max(float(np.quantile(np.abs(values), 0.97)) for values in weights.values())
     edges = np.linspace(-limit, limit, _N_BINS + 1)
     outlines = [
-        Outline(server=name, counts=np.histogram(values.clip(-limit, limit), edges)[0].tolist())
-        for name, values in weights.items()
+        Outline(server=server, counts=np.histogram(values.clip(-limit, limit), edges)[0].tolist())
+        for server, values in weights.items()
     ]
     return WeightSpread(edges=edges.tolist(), outlines=outlines)
 
 
-def _units(study: GameStudy) -> int:
+def _first_layer_units(study: GameStudy) -> int:
     return study.detector.units or 2 * study.neuron.hidden
 
 
@@ -371,5 +363,5 @@ def _description(study: GameStudy) -> str:
     settings = study.detector
     return (
         f"{settings.algorithm} with {settings.clients:,} clients over {settings.rounds:,} rounds, "
-        f"dense layers of {_units(study):,} and {settings.rows:,} units"
+        f"dense layers of {_first_layer_units(study):,} and {settings.rows:,} units"
     )

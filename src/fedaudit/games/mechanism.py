@@ -1,4 +1,4 @@
-"""Mechanism of local differential privacy of the clients, with claimed and actual epsilon."""
+"""Clients' mechanism of local differential privacy, with its claimed and actual epsilon."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ class GameMechanism(NamedTuple):
         randomisers: Randomisers of clients and server.
         nominal_epsilon: Epsilon that the settings claim; None without a mechanism.
         actual_epsilon: Actual epsilon for one record; infinite without a mechanism.
-        delta: Probability with which each epsilon may be exceeded.
+        delta: Delta of both epsilons.
         shared_mask: Whether all records of a batch get the same noise.
         largest: Largest absolute value in a randomised record; infinite if unbounded.
     """

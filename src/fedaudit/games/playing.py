@@ -53,7 +53,7 @@ _N_BINS = 40
 """Number of bins of a histogram of a neuron's values."""
 
 MakeEstimate = Callable[..., Estimate]
-"""Function that constructs an estimate of a point from its metric and value."""
+"""Constructor of an estimate, with the fields that all estimates of a point have in common."""
 
 
 def play_point(point: Point[GameStudy], records: GameRecords, *, progress: Progress) -> PointPlayed:
@@ -70,7 +70,7 @@ def play_point(point: Point[GameStudy], records: GameRecords, *, progress: Progr
         results = _play_by_signs(contest, study, mechanism, estimate, progress)
     return PointPlayed(
         label=point.label,
-        settings=texts_of(point.changes),
+        settings=settings_as_text(point.changes),
         records=records.description,
         mechanism=study.mechanism.name,
         shared_mask=mechanism.shared_mask,
@@ -86,8 +86,8 @@ def play_point(point: Point[GameStudy], records: GameRecords, *, progress: Progr
     )
 
 
-def texts_of(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return settings as texts for a record."""
+def settings_as_text(settings: Mapping[str, object]) -> dict[str, str]:
+    """Convert the values of settings to text, for a record."""
     return {name: plain(str(value)) for name, value in settings.items()}
 
 
@@ -109,36 +109,39 @@ def _play_by_signs(
     progress: Progress,
 ) -> _GameResults:
     """Play games in which the server reads the sign of the neuron's value."""
-    parts, done = list[Played](), 0
+    played_chunks, done = list[Played](), 0
     for chunks in _chunks_of_targets(contest, study, 32):
         progress("games", done, study.game.games)
-        parts += run_in_parallel(contest.play_some, chunks)
+        played_chunks += run_in_parallel(contest.play_some, chunks)
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
-    played, batch = Played.joined(parts), study.game.batch
-    new_values = _values_on_new_copies(contest, study, mechanism)
+    played, batch = Played.joined(played_chunks), study.game.batch
     success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
+    max_success = most_success(mechanism.actual_epsilon, mechanism.delta)
     fires_for_target = proportion(int(played.by_target.sum()), int(played.was_in.sum()))
-    claimed, actual = mechanism.nominal_epsilon, mechanism.actual_epsilon
-    epochs, training = _training_length(estimate, played) if study.neuron.check else ([], None)
+    claimed = mechanism.nominal_epsilon
+    claimed_success = None if claimed is None else most_success(claimed, mechanism.delta)
     without_limits = {
         figures.PREDICTED_NEGATIVES: _predicted_tnr(played, batch),
         figures.CLAIMED: claimed,
-        figures.CLAIMED_SUCCESS: None
-        if claimed is None
-        else most_success(claimed, mechanism.delta),
+        figures.CLAIMED_SUCCESS: claimed_success,
         figures.FIT: float(played.fit.mean()),
         figures.HELD_OUT: float(played.held_out.mean()),
     }
+    estimates = [
+        *success_estimates(success, estimate, max_success),
+        rate_estimate(estimate, figures.FIRES_FOR_TARGET, fires_for_target),
+        _fires_for_others(estimate, played, batch, mechanism.shared_mask),
+        _actual_epsilon(estimate, mechanism),
+        *_estimates_without_limits(estimate, without_limits),
+    ]
+    training = None
+    if study.neuron.check:
+        epochs, training = _training_length(estimate, played)
+        estimates.append(epochs)
+    new_values = _values_on_new_copies(contest, study, mechanism)
     return _GameResults(
-        [
-            *success_estimates(success, estimate, most_success(actual, mechanism.delta)),
-            rate_estimate(estimate, figures.FIRES_FOR_TARGET, fires_for_target),
-            _fires_for_others(estimate, played, batch, mechanism.shared_mask),
-            _actual_epsilon(estimate, actual if math.isfinite(actual) else None, mechanism.delta),
-            *_estimates_without_limits(estimate, without_limits),
-            *epochs,
-        ],
+        estimates,
         [_certificate(values, mechanism, played, batch) for values in new_values],
         _spread_of(new_values[0]) if new_values else None,
         training,
@@ -155,20 +158,20 @@ def _play_in_rounds(
     """Play games in which the server sends planted models and scores uploads."""
     settings, total, done = study.rounds, study.game.games, 0
     games = RoundGames(contest, records.labels, settings)
-    parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
+    played_targets, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _chunks_of_targets(contest, study, 16):
-        # Neurons are trained in parallel, but rounds are played one by one: they use torch's global
-        # generator.
-        trained = run_in_parallel(lambda chunk: contest.train_targets(list(chunk)), chunks)
-        for chunk, trained_chunk in zip(chunks, trained, strict=True):
-            fits.append(trained_chunk.fit)
-            held_out.append(trained_chunk.held_out)
+        # Neurons are trained in parallel. Rounds are played one after the other, because they use
+        # torch's global generator.
+        trained_chunks = run_in_parallel(lambda chunk: contest.train_targets(list(chunk)), chunks)
+        for chunk, trained in zip(chunks, trained_chunks, strict=True):
+            fits.append(trained.fit)
+            held_out.append(trained.held_out)
             for index, (number, count) in enumerate(chunk.items()):
                 progress("games", done, total)
-                parts.append(games.play(number, trained_chunk.neurons.at(index), count))
+                played_targets.append(games.play(number, trained.neurons.at(index), count))
                 done += count
     progress("games", done, total)
-    played = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    played = PlayedInRounds(*map(torch.cat, zip(*played_targets, strict=True)))
     success = _success_of(played.said_in, played.was_in)
     sign_success = _success_of(played.by_signs, played.was_in).adv
     n_with_target = int(played.was_in.sum())
@@ -200,16 +203,18 @@ def _play_in_rounds(
             sign_estimate,
             *_estimates_without_limits(estimate, without_limits),
         ],
-        rounds=InRounds(**rounds, options=texts_of(settings.options), simulated=games.simulated),
+        rounds=InRounds(
+            **rounds, options=settings_as_text(settings.options), simulated=games.simulated
+        ),
     )
 
 
 def _chunks_of_targets(
     contest: Contest, study: GameStudy, n_chunks: int
 ) -> Iterator[Sequence[Mapping[int, int]]]:
-    """Yield lists of up to ``n_chunks`` chunks, which map targets to their numbers of games.
+    """Yield lists of up to ``n_chunks`` chunks, each of which maps targets to numbers of games.
 
-    The chunks do not depend on the number of cores.
+    The chunks do not depend on the number of cores, so that results do not depend on it either.
     """
     games_by_target = list(split_games(study.game.targets, study.game.games))
     # This access computes the cached property once, before threads use it.
@@ -226,15 +231,16 @@ def _estimates_without_limits(
     ]
 
 
-def _actual_epsilon(estimate: MakeEstimate, actual: float | None, delta: float) -> Estimate:
+def _actual_epsilon(estimate: MakeEstimate, mechanism: GameMechanism) -> Estimate:
     """Return the exact epsilon, which is computed from the probabilities of the mechanism."""
-    if actual is None:
+    actual = mechanism.actual_epsilon
+    if math.isinf(actual):
         return estimate(metric=figures.ACTUAL, value=None, note="there is no bound")
-    method = f"of the mechanism itself, delta {delta:g}"
+    method = f"of the mechanism itself, delta {mechanism.delta:g}"
     return estimate(metric=figures.ACTUAL, value=actual, high=actual, method=method)
 
 
-def refuse_misfit(study: GameStudy) -> None:
+def refuse_invalid_settings(study: GameStudy) -> None:
     """Raise if no games can be played with these settings."""
     resolve_mechanism(study.mechanism, 1)
     rules_of(study)
@@ -242,7 +248,7 @@ def refuse_misfit(study: GameStudy) -> None:
         defense_of(study.rounds)
 
 
-def refuse_too_few(study: GameStudy, drawn: DrawnSamples) -> None:
+def refuse_too_few_records(study: GameStudy, drawn: DrawnSamples) -> None:
     """Raise if the games need more records than were drawn."""
     features = drawn.samples.features.flatten(1)
     pools = Pools(features[: drawn.n_clients], features[drawn.n_clients :])
@@ -251,36 +257,36 @@ def refuse_too_few(study: GameStudy, drawn: DrawnSamples) -> None:
 
 def rules_of(study: GameStudy) -> Rules:
     """Return the rules of games that a study sets."""
-    game, has_no_noise = study.game, study.mechanism.name == NO_MECHANISM
-    # Without noise, all copies are equal, so one copy is enough, unless batches need more.
-    copies = 1 if has_no_noise and not study.neuron.batch_size else game.copies
+    game = study.game
+    copies, background_copies = game.copies, game.background_copies
+    validation_copies = game.validation_copies
+    if study.mechanism.name == NO_MECHANISM:
+        # Without noise, all copies are equal, so one copy is enough, unless batches need more.
+        copies = copies if study.neuron.batch_size else 1
+        background_copies, validation_copies = 1, min(1, validation_copies)
     return Rules(
         batch=game.batch,
         copies=copies,
         background=game.background,
-        background_copies=1 if has_no_noise else game.background_copies,
+        background_copies=background_copies,
         validation=game.validation,
-        validation_copies=(
-            min(1, game.validation_copies) if has_no_noise else game.validation_copies
-        ),
+        validation_copies=validation_copies,
         training=NeuronTraining(**study.neuron.model_dump()),
     )
 
 
-def _training_length(
-    estimate: MakeEstimate, played: Played
-) -> tuple[list[Estimate], TrainingLength]:
+def _training_length(estimate: MakeEstimate, played: Played) -> tuple[Estimate, TrainingLength]:
+    """Return the mean number of epochs over targets, and its range."""
     epochs = played.epochs.tolist()
-    if len(epochs) > 1:
-        mean = mean_of_units([float(n) for n in epochs], units="targets", within=(0.0, math.inf))
-        limits: dict[str, object] = {"low": mean.low, "high": mean.high, "method": mean.method}
-        value = mean.value
-    else:
-        value, limits = float(epochs[0]), {}
+    epochs_estimate = partial(estimate, metric=figures.EPOCHS, samples=len(epochs))
     length = TrainingLength(
         least=min(epochs), most=max(epochs), stopped=int(played.separated.sum())
     )
-    return [estimate(metric=figures.EPOCHS, value=value, samples=len(epochs), **limits)], length
+    if len(epochs) == 1:
+        return epochs_estimate(value=float(epochs[0])), length
+    mean = mean_of_units([float(n) for n in epochs], units="targets", within=(0.0, math.inf))
+    limits = {"low": mean.low, "high": mean.high, "method": mean.method}
+    return epochs_estimate(value=mean.value, **limits), length
 
 
 def _fires_for_others(
@@ -297,8 +303,8 @@ def _fires_for_others(
         return rate_estimate(estimate, figures.FIRES_FOR_OTHERS, rate)
     fractions = played.by_others / (batch - played.was_in.long()).clamp(min=1)
     mean = mean_of_units(fractions.tolist(), units="games", within=(0.0, 1.0))
-    low, high = (rate.value if limit is None else limit for limit in (mean.low, mean.high))
-    rate = replace(rate, low=min(low, rate.low), high=max(high, rate.high))
+    if mean.low is not None and mean.high is not None:
+        rate = replace(rate, low=min(mean.low, rate.low), high=max(mean.high, rate.high))
     return rate_estimate(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK_METHOD)
 
 
@@ -323,18 +329,19 @@ class _NewValues(NamedTuple):
 def _values_on_new_copies(
     contest: Contest, study: GameStudy, mechanism: GameMechanism
 ) -> list[_NewValues]:
-    """Return values for certificates; empty if records have no noise or share it."""
+    """Return values for certificates; empty if records have no noise, or share one noise mask."""
     if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
         return []
     count, clients = study.game.certificate_copies, contest.pools.clients
     new_values = []
     for number in range(min(study.game.certified, study.game.targets)):
-        neuron, target = contest.neurons([number]), contest.target(number)
+        neuron = contest.neurons([number])
         rng = seeded(study.seed, "certificate", number)
-        chosen = contest.others(number, (count,), rng)
+        others = clients[contest.others(number, (count,), rng)]
+        copies_of_target = clients[contest.target(number)].expand(count, -1)
         values = [
             neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
-            for records in (clients[target].expand(count, -1), clients[chosen])
+            for records in (copies_of_target, others)
         ]
         new_values.append(_NewValues(number, neuron, *values))
     return new_values
@@ -348,15 +355,26 @@ def _certificate(
     if math.isfinite(mechanism.largest):
         limit = torch.tensor(mechanism.largest)
         sound_width = float(range_over_box(new_values.neuron, -limit, limit).width)
-    both_values = (new_values.of_target, new_values.of_others)
-    means = [_mean(values, sound_width) for values in both_values]
+    of_target, of_others = new_values.of_target, new_values.of_others
+    target_mean, others_mean = _mean(of_target, sound_width), _mean(of_others, sound_width)
     # The published certificate uses the range of the sampled values, which is not a proof.
-    published = signs_of_means(*(BoundedMean(m.value, m.values, m.sample_width) for m in means))
+    published = signs_of_means(
+        BoundedMean(target_mean.value, len(of_target), target_mean.sample_width),
+        BoundedMean(others_mean.value, len(of_others), others_mean.sample_width),
+    )
     sound = None
     if sound_width is not None:
-        sound = signs_of_means(*(BoundedMean(m.value, m.values, sound_width) for m in means))
-    n_fired = [int((values > 0).sum()) for values in both_values]
-    game = certify(n_fired[0], means[0].values, n_fired[1], means[1].values, batch=batch)
+        sound = signs_of_means(
+            BoundedMean(target_mean.value, len(of_target), sound_width),
+            BoundedMean(others_mean.value, len(of_others), sound_width),
+        )
+    game = certify(
+        int((of_target > 0).sum()),
+        len(of_target),
+        int((of_others > 0).sum()),
+        len(of_others),
+        batch=batch,
+    )
     return TargetCertificate(
         delta_sound=sound.delta if sound else None,
         failure_sound=sound.failure if sound else None,
@@ -364,8 +382,8 @@ def _certificate(
         low=game.low,
         high=game.high,
         played=_success_for(played, new_values.target),
-        of_target=means[0],
-        of_others=means[1],
+        of_target=target_mean,
+        of_others=others_mean,
     )
 
 
@@ -380,14 +398,14 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
 
 
 def _success_for(played: Played, target: int) -> float | None:
-    """Return the server's success (Adv) in the games of one target."""
-    has_target = played.target == target
-    rates = [
-        (played.said_in[has_target & mask] == verdict).double().mean()
-        for verdict, mask in ((True, played.was_in), (False, ~played.was_in))
-    ]
-    success = float(torch.stack(rates).mean())
-    return None if math.isnan(success) else success
+    """Return the server's success (Adv) in the games of one target; None without both outcomes."""
+    is_game = played.target == target
+    true_positives = played.said_in[is_game & played.was_in]
+    true_negatives = ~played.said_in[is_game & ~played.was_in]
+    if not (len(true_positives) and len(true_negatives)):
+        return None
+    rates = [true_positives.double().mean(), true_negatives.double().mean()]
+    return float(torch.stack(rates).mean())
 
 
 def _spread_of(new_values: _NewValues) -> Spread:
@@ -402,8 +420,9 @@ def _spread_of(new_values: _NewValues) -> Spread:
 def _max_distance(study: GameStudy) -> float | None:
     """Bound the distance by which one record can change the server's sum; None if unbounded.
 
-    Replacing a record changes a sum of clipped gradients, or an upload that is clipped as a whole,
-    by at most two clipping norms. The noise of a sum is that of all its clients.
+    If a record is replaced, a sum of clipped gradients changes by at most two clipping norms. The
+    same holds for an upload that is clipped as a whole. The noise of a sum is that of all its
+    clients.
     """
     decomposed = decompose_noise(defense_of(study.rounds), study.game.batch)
     if decomposed is None or not decomposed.noise_multiplier:
@@ -439,16 +458,14 @@ def _success_of(
 def success_estimates(
     success: GameSuccess, estimate: MakeEstimate, max_success: float
 ) -> list[Estimate]:
-    """Return estimates of the success, of both rates and of the epsilon that these prove."""
-    estimate_of_both = partial(
-        estimate, n_members=success.tpr.total, n_nonmembers=success.tnr.total
-    )
+    """Return estimates of the success, of both rates, and of the epsilon that both rates prove."""
+    over_all_games = partial(estimate, n_members=success.tpr.total, n_nonmembers=success.tnr.total)
     proven, method = success.epsilon.value, success.epsilon.method
     return [
-        estimate_of_both(metric=figures.SUCCESS, ceiling=max_success, **asdict(success.adv)),
+        over_all_games(metric=figures.SUCCESS, ceiling=max_success, **asdict(success.adv)),
         rate_estimate(estimate, figures.TRUE_POSITIVES, success.tpr),
         rate_estimate(estimate, figures.TRUE_NEGATIVES, success.tnr),
-        estimate_of_both(metric=figures.PROVEN, value=proven, low=proven, method=method),
+        over_all_games(metric=figures.PROVEN, value=proven, low=proven, method=method),
     ]
 
 
@@ -456,10 +473,7 @@ def rate_estimate(
     estimate: MakeEstimate, metric: str, rate: Proportion, method: str = figures.EXACT_METHOD
 ) -> Estimate:
     """Return a rate as an estimate, with its number of games or records."""
-    size = (
-        "n_members"
-        if metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTED)
-        else "n_nonmembers"
-    )
+    counts_members = metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTED)
+    size = {"n_members" if counts_members else "n_nonmembers": rate.total}
     limits = {"value": rate.value, "low": rate.low, "high": rate.high}
-    return estimate(metric=metric, method=method, **limits, **{size: rate.total})
+    return estimate(metric=metric, method=method, **limits, **size)

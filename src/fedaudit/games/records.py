@@ -48,21 +48,21 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
             f'{setting("records.features")} to "pixels"'
         )
     net = _net()
-    return torch.cat([_embed(net, part) for part in torch.split(pictures, _BATCH_SIZE)])
+    return torch.cat([_embed(net, batch) for batch in torch.split(pictures, _BATCH_SIZE)])
 
 
 def efficientnet_lite0_512(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
     """Compute the first 512 of the 1280 features of :func:`efficientnet_lite0`.
 
     Source: AMI, section 5, which uses a ResNet-18 with 512 features.
-    Differs: Another network. Its channels have no order, so that the first 512 are not special.
+    Differs: Another network. Its channels have no order, so the first 512 are an arbitrary choice.
     """
     return efficientnet_lite0(pictures)[:, :512].contiguous()
 
 
 def _embed(net: "EfficientNet", pictures: Tensor) -> Tensor:
-    with_colours = pictures.expand(-1, 3, -1, -1)
-    resized = nn.functional.interpolate(with_colours, size=(SIDE, SIDE), mode="bilinear")
+    rgb = pictures.expand(-1, 3, -1, -1)
+    resized = nn.functional.interpolate(rgb, size=(SIDE, SIDE), mode="bilinear")
     with torch.no_grad():
         # The network was trained on bytes, shifted by 127 and divided by 128.
         feature_maps: Tensor = net.extract_features((resized * 255 - 127) / 128)
@@ -139,8 +139,8 @@ class DrawnSamples:
     def digest(self) -> str:
         """SHA-256 of the samples, which distinguishes data files with the same name."""
         digest = hashlib.sha256()
-        for part in (self.samples.features, self.samples.labels):
-            digest.update(part.contiguous().numpy().tobytes())
+        for tensor in (self.samples.features, self.samples.labels):
+            digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     @cached_property
@@ -158,7 +158,7 @@ class DrawnSamples:
 
 
 def draw_samples(study: GameStudy, data_dir: Path | None) -> DrawnSamples:
-    """Draw samples of the training part, in an order that the seed determines."""
+    """Draw training samples of a study's data set, in an order that the seed determines."""
     data = study.data
     classes = data.classes, data.first_class
     dataset = load(
@@ -169,8 +169,8 @@ def draw_samples(study: GameStudy, data_dir: Path | None) -> DrawnSamples:
     n_server = study.records.servers or max(0, total - n_clients)
     if n_clients + n_server > total:
         raise BadInput(
-            f"{data.name!r} has {total} training records, which are not enough for {n_clients} of "
-            f"the clients and {n_server} of the server; lower {setting('records.clients')} or "
+            f"{data.name!r} has {total} training records, but the clients need {n_clients} and the "
+            f"server needs {n_server}; lower {setting('records.clients')} or "
             f"{setting('records.servers')}"
         )
     order = torch.randperm(total, generator=seeded(study.seed, "records"))[: n_clients + n_server]
@@ -187,12 +187,12 @@ def _features(name: str, samples: Samples) -> Tensor:
     )
     features = call_part("extractor", name, extractor, samples.features)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(samples):
-        returned = (
-            tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        )
+        returned = type(features).__name__
+        if isinstance(features, Tensor):
+            returned = f"shape {tuple(features.shape)}"
         raise BadInput(
-            f"the extractor {name!r} must return one row of features for each sample, "
-            f"{len(samples)} rows, got {returned}"
+            f"the extractor {name!r} must return a tensor with one row of features for each of "
+            f"{len(samples)} samples, got {returned}"
         )
     if not bool(features.isfinite().all()):
         raise BadInput(f"the extractor {name!r} returns features that are not finite numbers")

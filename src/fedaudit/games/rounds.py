@@ -1,4 +1,4 @@
-"""Games in rounds of training: a tampering server sends planted models and scores the uploads."""
+"""Games in rounds of training: a malicious server sends planted models and scores the uploads."""
 
 import math
 from dataclasses import dataclass, replace
@@ -50,27 +50,27 @@ def defense_of(section: RoundsSection) -> Defense:
     make = defense_named(name)
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
-            f"{name!r} perturbs records before training, for which the neurons must be trained; "
-            f'set it as {setting("mechanism.name")}, with rounds.play = "signs"'
+            f"{name!r} perturbs records before training, so the neurons must be trained on "
+            f'perturbed records; set it as {setting("mechanism.name")}, with rounds.play = "signs"'
         )
-    needs_coalition = isinstance(make, type) and issubclass(make, CoalitionDefense)
-    if needs_coalition or "coalition" in signature(make).parameters:
+    is_for_coalition = isinstance(make, type) and issubclass(make, CoalitionDefense)
+    if is_for_coalition or "coalition" in signature(make).parameters:
         raise BadInput(
-            f"{name!r} is for a coalition of clients, but a game has a single client; name "
-            "another defense for games in rounds"
+            f"{name!r} is for a coalition of clients, but a game has a single client; set "
+            "rounds.defense to another defense"
         )
     check_options("defense", name, make, section.options, section="rounds")
     return create_defense(name, section.options, coalition=())
 
 
 class NoiseDecomposition(NamedTuple):
-    """Defense that is split into a deterministic defense and normal noise on every entry.
+    """Defense that is split into a deterministic defense and normal noise on every parameter.
 
     Attributes:
         deterministic: The defense without noise.
         std: Standard deviation of the noise; 0 without noise.
         record_clip: Clipping norm of one record's gradient; infinite without clipping, None if the
-            upload is clipped as a whole.
+            upload is clipped instead of records' gradients.
         noise_multiplier: Noise in units of the clipping norm; 0 without clipping.
     """
 
@@ -91,7 +91,7 @@ def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
         multiplier = defense.noise_multiplier
         std = multiplier * defense.clip if multiplier else 0.0
         return NoiseDecomposition(ClientDP(defense.clip, 0.0), std, None, multiplier)
-    # DP-SGD with augmentation cannot be split, since it draws other copies of an image each round.
+    # DP-SGD with augmentation cannot be split, because it draws new copies of an image each round.
     if isinstance(defense, DPSGD) and kind is DPSGD and defense.multiplicity == 1:
         multiplier = defense.noise_multiplier
         std = multiplier * defense.clip / batch if multiplier else 0.0
@@ -110,7 +110,7 @@ class PlayedInRounds(NamedTuple):
         by_signs: Verdict by the neuron's sign: True if it fires for any record in a batch on which
             a planted model is trained.
         by_target: Whether the target was in the batch and the neuron fires for it.
-        by_others: Number of other records in these batches for which the neuron fires.
+        by_others: Number of other records in the same batches for which the neuron fires.
         shares: Fraction of the norm of each target's gradient that lies in the planted rows.
         distances: Distance by which the target changes the mean score, in standard deviations of
             the score's noise, if the neuron fires for no other record; NaN if unknown.
@@ -162,12 +162,13 @@ class RoundGames:
     """Games of a server that scores uploads instead of reading a neuron's sign.
 
     Neurons are trained and batches drawn as in :class:`Contest`. A client of a FedSGD federation
-    computes the gradient of its batch with its defense, at a model with which the server tampered.
-    The server scores uploads by the target's gradient, and averages the scores of all rounds (same
-    batch, new noise). Its verdict is "in" if the mean is above a threshold, which it chooses from
-    simulated games with its records and the same defense.
+    receives a planted model, and computes the gradient of its batch with its defense. The server
+    scores uploads by the target's gradient, and averages the scores of all rounds. The batch is the
+    same in all rounds, but the noise is new. The server infers that the target is in the batch if
+    the mean score is above a threshold. It chooses the threshold from simulated games with its
+    records and the same defense.
 
-    All games of a target are simulated as clients of one federation, since an upload does not
+    All games of a target are simulated as clients of one federation, because an upload does not
     depend on other clients. The normal noise of all rounds is drawn once for the averaged score;
     see :func:`decompose_noise`.
 
@@ -223,9 +224,12 @@ class RoundGames:
         planted = plant(honest, repeat_neurons(scaled, self.settings.neurons))
         if self.settings.louder != 1:
             planted = silence_other_neurons(planted)
-        silent = silence_planted_neurons(planted)
-        others = {"honest": honest, "planted": planted.model, "dead": silent}
-        return Models(planted, others[self.settings.others])
+        model_of_others = {
+            "honest": honest,
+            "planted": planted.model,
+            "dead": silence_planted_neurons(planted),
+        }[self.settings.others]
+        return Models(planted, model_of_others)
 
     def target(self, number: int) -> Samples:
         """Return the target with its label."""
@@ -237,10 +241,11 @@ class RoundGames:
     ) -> Float[Tensor, " games"]:
         """Return the mean score of each game over its simulated rounds."""
         n_games, n_clients = batches.labels.shape[:2]
-        flat = zip(batches.features.flatten(0, 1), batches.labels.flatten(0, 1), strict=True)
-        data = {client: _samples(*batch) for client, batch in enumerate(flat)}
+        features, labels = batches.features.flatten(0, 1), batches.labels.flatten(0, 1)
+        data = {c: _samples(features[c], labels[c]) for c in range(n_games * n_clients)}
         # All rounds have the same models, so that their scores can be averaged.
-        sent = {c: models.others if c % n_clients else models.target_client.model for c in data}
+        planted = models.target_client.model
+        sent = {client: models.others if client % n_clients else planted for client in data}
         server = Tampering({client: partial(_constant, model) for client, model in sent.items()})
         rounds = simulate(
             FedSGD(models.others.architecture, LocalTraining()),
@@ -253,13 +258,9 @@ class RoundGames:
         total = torch.zeros(n_games, dtype=torch.float64)
         for round in rounds:
             gradients = [as_gradient(round.uploads[client]) for client in data]
-            total += torch.tensor(
-                [
-                    neuron_reading.score(average_uploads(gradients[first : first + n_clients]))
-                    for first in range(0, len(gradients), n_clients)
-                ],
-                dtype=torch.float64,
-            )
+            for game in range(n_games):
+                game_gradients = gradients[game * n_clients : (game + 1) * n_clients]
+                total[game] += neuron_reading.score(average_uploads(game_gradients))
         return total / self.simulated
 
     def _threshold(self, number: int, models: Models, neuron_reading: NeuronReading) -> float:
@@ -316,25 +317,23 @@ class RoundGames:
     def _distance(self, neuron_reading: NeuronReading) -> float:
         """Return the difference of mean scores with and without the target, in deviations."""
         decomposed, settings = self.decomposed, self.settings
-        has_honest_updates = settings.clients > 1 and settings.others == "honest"
-        if (
-            decomposed is None
-            or not decomposed.std
-            or decomposed.record_clip is None
-            or has_honest_updates
-        ):
+        if decomposed is None or not decomposed.std or decomposed.record_clip is None:
+            return float("nan")
+        if settings.clients > 1 and settings.others == "honest":
+            # Updates of honest models change the scores by unknown amounts.
             return float("nan")
         shift = neuron_reading.share * min(neuron_reading.length, decomposed.record_clip)
         return shift / (self.contest.rules.batch * settings.clients) / self._score_std
 
     def _defense_without_noise(self) -> Defense:
         """Return a client's defense without the noise that is drawn separately."""
+        # Each client needs its own instance, so the defense is not taken from ``decomposed``.
         defense = defense_of(self.settings)
         decomposed = decompose_noise(defense, self.contest.rules.batch) if self.decomposed else None
         return decomposed.deterministic if decomposed else defense
 
     def _honest_model(self, number: int, neuron: Neurons) -> Model:
-        """Return an honest server's model: an untrained network with units for the neurons."""
+        """Return an untrained network that has units for the neurons."""
         units, features = neuron.first.shape[1:]
         copies = self.settings.neurons
         model = MLP(hidden=f"{units * copies},{copies + _N_HONEST_UNITS}")

@@ -1,6 +1,7 @@
 """Run of a study of games: read its points, play them, and write the record.
 
-The results of points are stored, so that a stopped study resumes and studies share points.
+The result of each point is stored, so that a stopped study can resume, and other studies can use
+the result.
 """
 
 import hashlib
@@ -26,7 +27,12 @@ from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import resolve_mechanism
-from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, texts_of
+from fedaudit.games.playing import (
+    play_point,
+    refuse_invalid_settings,
+    refuse_too_few_records,
+    settings_as_text,
+)
 from fedaudit.games.records import DrawnSamples, draw_samples
 from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
@@ -95,12 +101,13 @@ def run_games(
     study = points[0].study
     for point in points:
         with _naming_point(point):
-            refuse_misfit(point.study)
+            refuse_invalid_settings(point.study)
     session = _Session(out / _POINTS, data_dir, progress, log)
-    # All points are checked first, since an error at a later point would come after hours of games.
+    # All points are checked before any is played. Otherwise, an error at a later point would appear
+    # after hours of games.
     for point in points:
         with _naming_point(point):
-            refuse_too_few(point.study, session.samples(point.study))
+            refuse_too_few_records(point.study, session.samples(point.study))
     store_study(out, study)
     for folder in (out, create_subfolder(out, _POINTS)):
         delete_partial_files(folder, before=clock.start_time)
@@ -111,7 +118,7 @@ def run_games(
     detection = session.detect(points[0]) if study.detector.runs else None
     record = games_record(study.name, config_of(study), played, detection, environment(clock))
     with exclusive_access(out):
-        # Raises if another process has written a different study to the folder meanwhile.
+        # This raises if another process has written a different study to the folder.
         mark_recorded(out, study)
         write_record(record, out / RECORD_FILE)
     return record
@@ -134,68 +141,65 @@ class _Session:
     ) -> None:
         self._folder, self._data_dir = folder, data_dir
         self._progress, self._log = progress, log
-        # Only the last samples are cached, since those of several data sets may fill the memory.
-        self._cached: tuple[str, DrawnSamples] | None = None
+        # Only the samples of one data set are cached, because several may fill the memory.
+        self._cache: dict[str, DrawnSamples] = {}
 
     def samples(self, study: GameStudy) -> DrawnSamples:
         """Return the samples of a study, which are cached for the next point."""
         key = study.model_dump_json(include={"data", "records", "seed"})
-        if self._cached is None or key != self._cached[0]:
-            self._cached = None  # Frees the old samples before new ones are loaded.
-            self._cached = key, draw_samples(study, self._data_dir)
-        return self._cached[1]
+        if key not in self._cache:
+            self._cache.clear()  # Frees the old samples before new ones are loaded.
+            self._cache[key] = draw_samples(study, self._data_dir)
+        return self._cache[key]
 
     def play(self, point: Point[GameStudy], title: str) -> PointPlayed:
         """Return the results of a point, which is played unless its results are stored."""
         study = point.study
         name = played_key(study, self.samples(study).digest, "detector")
         with _naming_point(point):
-            played = self._stored_or_computed(
-                name,
-                title,
-                PointPlayed,
-                lambda: play_point(point, self.samples(study).records, progress=self._progress),
-            )
-        if not _is_of(played, study):
+            played = self._read_result(name, title, PointPlayed)
+            if played is None:
+                played = play_point(point, self.samples(study).records, progress=self._progress)
+                self._write_result(name, played)
+        if not _has_settings_of(played, study):
             raise Damaged(
                 f"{self._folder / name}.json contains a point with other settings than its name "
-                "states; delete it to play it again"
+                "states; delete the file to play the point again"
             )
         # The point may have been played by another study, in which it has another label.
         estimates = [e.model_copy(update={"point": point.label}) for e in played.estimates]
-        changes = texts_of(point.changes)
+        settings = settings_as_text(point.changes)
         return played.model_copy(
-            update={"label": point.label, "settings": changes, "estimates": estimates}
+            update={"label": point.label, "settings": settings, "estimates": estimates}
         )
 
     def detect(self, point: Point[GameStudy]) -> Detection:
         """Return the results of a study's detector, which runs unless its results are stored."""
         study = point.study
+        name = f"detector-{played_key(study, self.samples(study).digest)}"
         with _naming_point(point):
-            return self._stored_or_computed(
-                f"detector-{played_key(study, self.samples(study).digest)}",
-                f"{study.name}, detector",
-                Detection,
-                lambda: detect(study, self.samples(study).records, progress=self._progress),
-            )
+            detection = self._read_result(name, f"{study.name}, detector", Detection)
+            if detection is None:
+                detection = detect(study, self.samples(study).records, progress=self._progress)
+                self._write_result(name, detection)
+        return detection
 
-    def _stored_or_computed(
-        self, name: str, title: str, kind: type[Result], compute: Callable[[], Result]
-    ) -> Result:
-        """Return a stored result; otherwise compute and store it."""
+    def _read_result(self, name: str, title: str, kind: type[Result]) -> Result | None:
+        """Return a stored result, or None if it must be computed; log the title in both cases."""
         path = self._folder / f"{name}.json"
-        if path.is_file():
-            self._log(f"{title}: already played")
-            try:
-                return kind.model_validate(read_object(path))
-            except (ValidationError, Damaged) as error:
-                raise Damaged(
-                    f"{path} is not a result of a game; delete it to play it again"
-                ) from error
-        self._log(title)
-        result = compute()
-        write_object(path, result.model_dump_json() + "\n")
-        return result
+        if not path.is_file():
+            self._log(title)
+            return None
+        self._log(f"{title}: already played")
+        try:
+            return kind.model_validate(read_object(path))
+        except (ValidationError, Damaged) as error:
+            raise Damaged(
+                f"{path} is not a result of a game; delete it to play it again"
+            ) from error
+
+    def _write_result(self, name: str, result: PointPlayed | Detection) -> None:
+        write_object(self._folder / f"{name}.json", result.model_dump_json() + "\n")
 
 
 def played_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
@@ -208,17 +212,16 @@ def played_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
     """
     unused = () if study.code else ("code",)
     settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *excluded, *unused})
-    for section, added in _ADDED_SETTINGS.items():
-        settings[section] = {
-            name: value
-            for name, value in settings[section].items()
-            if (name, value) not in added.items()
-        }
+    # Keys of studies with default values of newer settings equal those of older versions.
+    for section, defaults in _ADDED_SETTINGS.items():
+        for name, default in defaults.items():
+            if settings[section][name] == default:
+                del settings[section][name]
     text = json.dumps([_VERSION, settings, samples_digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _is_of(played: PointPlayed, study: GameStudy) -> bool:
+def _has_settings_of(played: PointPlayed, study: GameStudy) -> bool:
     """Return True if a stored point can be the result of these settings."""
     mechanism = resolve_mechanism(study.mechanism, 1)
     return (

@@ -19,11 +19,11 @@ from fedaudit.core.files import (
     unlinked_path,
 )
 from fedaudit.core.pretrained import MAX_TENSORS
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, with_prefix
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import features_by_name, features_stored
 from fedaudit.live.recording import Recording, RoundEntry, is_recording, read_recording
-from fedaudit.observe.kept_files import models_in, refuse_misfit, tensors_of_models, with_prefix
+from fedaudit.observe.kept_files import models_in, refuse_misfit, tensors_of_models
 from fedaudit.observe.measurements import (
     MeasuredRound,
     fault_in,

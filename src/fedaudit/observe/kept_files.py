@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import create_subfolder, unlinked_path
-from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, scaled
+from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, scaled, with_prefix
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import (
     Keep,
@@ -248,8 +248,3 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a kept update ({error}); restore it from a copy") from error
     return Exposed(base, local, update, scale), weight
-
-
-def with_prefix(tensors: Params, prefix: str) -> Params:
-    """Return the tensors whose names begin with a prefix, by the remaining name."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

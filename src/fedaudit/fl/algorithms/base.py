@@ -142,7 +142,7 @@ class HoldsOut(Protocol):
 
 
 class Server:
-    """Honest server, which sends the algorithm's messages. Subclasses tamper with them."""
+    """Honest server, which sends the algorithm's messages. Subclasses may change messages."""
 
     def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
         """Raise before training if the server targets clients or rounds that do not exist.
@@ -153,7 +153,7 @@ class Server:
         """
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
-        """Return the message that is really sent to a client."""
+        """Return the message that the client receives instead of the algorithm's message."""
         return sent
 
 
@@ -212,14 +212,16 @@ class Tampering(Server):
 
     def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
         unknown_clients = sorted(set(self.change) - set(clients))
-        unknown_rounds = sorted(round for round in self.rounds if not 1 <= round <= rounds)
-        if unknown_clients or unknown_rounds:
-            targets = (
-                f"clients {unknown_clients}" if unknown_clients else f"rounds {unknown_rounds}"
-            )
+        if unknown_clients:
             raise BadInput(
-                f"the server cannot tamper with {targets}, which do not exist: there are "
-                f"{len(clients)} clients and rounds 1 to {rounds}"
+                f"the server tampers with clients {unknown_clients}, but the federation has only "
+                f"clients {sorted(clients)}; leave the unknown clients out"
+            )
+        unknown_rounds = sorted(round for round in self.rounds if not 1 <= round <= rounds)
+        if unknown_rounds:
+            raise BadInput(
+                f"the server tampers with rounds {unknown_rounds}, but rounds are numbered 1 to "
+                f"{rounds}; leave the unknown rounds out"
             )
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
@@ -232,17 +234,17 @@ MAX_BYTES_IN_MEMORY = 2**27
 """Size of a round's uploads up to which they are kept in memory."""
 
 MIN_CLIENTS_IN_MEMORY = 16
-"""Number of clients whose uploads are kept in memory whatever their size: federations of few
+"""Number of clients whose uploads are kept in memory, however large they are. Federations of few
 clients with large models are faster without files."""
 
 Value = TypeVar("Value")
 
 
 class StoredUploads(Mapping[ClientId, Upload]):
-    """Uploads of a round, of which the first ones are in memory and the others in an unnamed file.
+    """Uploads of a round: the first uploads in memory, later ones in an unnamed file.
 
-    Reading from the file does not change any value. A pickled object becomes an ordinary
-    dictionary.
+    Reading from the file does not change any value. If this mapping is pickled, it becomes an
+    ordinary dictionary.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -252,9 +254,11 @@ class StoredUploads(Mapping[ClientId, Upload]):
             folder: Folder of the file; None for the system's folder of temporary files.
         """
         self._folder = folder
-        self._in_memory, self._free_bytes = dict[ClientId, Upload](), MAX_BYTES_IN_MEMORY
-        self._file_ranges = dict[ClientId, tuple[int, int]]()
-        self._end, self._lock = 0, Lock()
+        self._in_memory: dict[ClientId, Upload] = {}
+        self._free_bytes = MAX_BYTES_IN_MEMORY
+        self._file_ranges: dict[ClientId, tuple[int, int]] = {}
+        self._file_size = 0
+        self._lock = Lock()
 
     def add(self, client: ClientId, upload: Upload) -> None:
         """Store a client's upload.
@@ -264,10 +268,11 @@ class StoredUploads(Mapping[ClientId, Upload]):
         """
         size = _size_in_bytes(upload)
         if size <= self._free_bytes or len(self._in_memory) < MIN_CLIENTS_IN_MEMORY:
-            self._in_memory[client], self._free_bytes = upload, self._free_bytes - size
+            self._in_memory[client] = upload
+            self._free_bytes -= size
             return
-        # All later uploads are written to the file, even small ones. What is in memory then depends
-        # only on the order of the clients.
+        # All later uploads are written to the file, even small ones, so that iteration follows the
+        # order of the clients.
         self._free_bytes = 0
         content = pickled(upload)
         try:
@@ -275,9 +280,9 @@ class StoredUploads(Mapping[ClientId, Upload]):
                 self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
                 # Without this, Python warns about a file that is still open.
                 weakref.finalize(self, self._file.close)
-            self._file.seek(self._end)
+            self._file.seek(self._file_size)
             view = memoryview(content)
-            while view:
+            while view:  # An unbuffered write may write only the beginning.
                 view = view[self._file.write(view) :]
         except OSError as error:
             raise BadInput(
@@ -285,8 +290,8 @@ class StoredUploads(Mapping[ClientId, Upload]):
                 f"{MAX_BYTES_IN_MEMORY >> 20} MB and cannot be written to the disk: {error}; free "
                 f"some space, or lower {setting('training.participation')}"
             ) from error
-        self._file_ranges[client] = self._end, len(content)
-        self._end += len(content)
+        self._file_ranges[client] = self._file_size, len(content)
+        self._file_size += len(content)
 
     @property
     def is_in_memory(self) -> bool:
@@ -303,7 +308,7 @@ class StoredUploads(Mapping[ClientId, Upload]):
             view = memoryview(content)
             while view:
                 view = view[self._file.readinto(view) :]
-        # Unpickling is safe, as the file has no name and only this process can write to it.
+        # Unpickling is safe, because the file has no name and only this process can write to it.
         upload: Upload = pickle.loads(content)
         return upload
 
@@ -326,19 +331,17 @@ class StoredUploads(Mapping[ClientId, Upload]):
 
 
 def map_uploads(
-    uploads: Mapping[ClientId, Upload], make: Callable[[ClientId, Upload], Value]
+    uploads: Mapping[ClientId, Upload], function: Callable[[ClientId, Upload], Value]
 ) -> Mapping[ClientId, Value]:
-    """Apply a function to each client's upload; the result is sorted by client.
+    """Apply a function of client and upload to each upload; the result is sorted by client.
 
-    Args:
-        uploads: A dictionary, or :class:`StoredUploads`. For a dictionary, all values are computed
-            immediately; for stored uploads, a value is computed at each access.
-        make: Function of client and upload.
+    For a dictionary, all values are computed immediately. For :class:`StoredUploads`, a value is
+    computed at each access, so that not all values are in memory together.
     """
     clients = sorted(uploads)
     if isinstance(uploads, dict):
-        return {client: make(client, uploads[client]) for client in clients}
-    return LazyByClient(clients, lambda client: make(client, uploads[client]))
+        return {client: function(client, uploads[client]) for client in clients}
+    return LazyByClient(clients, lambda client: function(client, uploads[client]))
 
 
 def _size_in_bytes(upload: Upload) -> int:
@@ -401,7 +404,8 @@ def run_client(federation: Participants, task: ClientTask) -> ClientResult:
     client = task.client_context.client
     defense = federation.defenses.get(client, UNDEFENDED)
     defense.restore(task.defense)
-    # Processor time does not count other programs. On a GPU, the processor only waits.
+    # Processor time excludes other programs. It also excludes waiting for a GPU, so wall time is
+    # used there.
     clock = process_time if task.client_context.device.type == "cpu" else perf_counter
     start = clock()
     upload, memory = federation.algorithm.local(
@@ -438,15 +442,14 @@ PreferenceName = Literal["threshold", "fixed", "hard"]
 
 
 class Cluster(NamedTuple):
-    """A cluster's model, and how much it was trained; a shadow model is trained equally.
+    """A cluster's model, and the amount of its training, which its shadow models repeat.
 
     Attributes:
         model: Model after the round.
-        samples: Number of samples of the clients that trained the model in the round; 0 if no
-            client did.
-        clients: Number of these clients, at least 1.
+        samples: Number of samples of the cluster's clients; 0 if no client trained the model.
+        clients: Number of the cluster's clients, at least 1.
         rounds: Number of rounds in which the model was trained so far, at least 1.
-        share: Fraction of these clients that train the model in each round, in (0, 1].
+        share: Fraction of the cluster's clients that train the model in each round, in (0, 1].
     """
 
     model: Model
@@ -458,7 +461,7 @@ class Cluster(NamedTuple):
 
 @runtime_checkable
 class Risk(Protocol):
-    """Function by which a server estimates its models' membership risk; a frozen dataclass."""
+    """Frozen dataclass by which a server estimates the membership risk of its models."""
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
         """Return the membership risk of each model: balanced accuracy of an attack, in [0, 1]."""

@@ -1,7 +1,7 @@
 """Federated averaging (FedAvg) and its variants FedProx, FedAdam and FedEmbedding."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool
@@ -26,8 +26,8 @@ class FedAvg(OneModel):
         training: Local training of each client.
 
     Source: McMahan et al. 2017, Algorithm 1 (FederatedAveraging).
-    Differs: Floating-point buffers (running statistics) are averaged too, integer ones are
-        not; the published FedMIA code averages every entry of the state dictionary.
+    Differs: Floating-point buffers (running statistics) are averaged too, but integer buffers are
+        not. The published FedMIA code averages every entry of the state dictionary.
     """
 
     training: LocalTraining
@@ -115,8 +115,8 @@ class FedProx(FedAvg):
         mu: Weight of the proximal term, at least 0; 0 gives FedAvg, bit for bit.
 
     Source: Li et al. 2020 ("Federated Optimization in Heterogeneous Networks"), Algorithm 2.
-    Differs: Every client trains for a fixed number of epochs, and not until its solution has a
-        required inexactness.
+    Differs: Every client trains for a fixed number of epochs, instead of until its solution has a
+        required accuracy.
     """
 
     mu: AtLeastZero = 0.01
@@ -161,25 +161,26 @@ class FedAdam(FedAvg):
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        averaged = Model.from_tensors(
-            self.architecture, super().fold(_without_adam_state(state), uploads, weights)
-        )
-        before = Model.from_tensors(self.architecture, _without_adam_state(state))
+        model_state = _without_adam_state(state)
+        before = Model.from_tensors(self.architecture, model_state)
+        folded = super().fold(model_state, uploads, weights)
+        averaged = Model.from_tensors(self.architecture, folded)
         params, adam_state = {}, dict[str, torch.Tensor]()
         for name, value in before.params.items():
             update = averaged.params[name] - value
             mean = self.beta1 * state[_MEANS + name] + (1 - self.beta1) * update
             square = self.beta2 * state[_SQUARES + name] + (1 - self.beta2) * update.square()
             params[name] = value + self.server_lr * mean / (square.sqrt() + self.adaptivity)
-            adam_state |= {_MEANS + name: mean, _SQUARES + name: square}
-        return Model(self.architecture, params, averaged.buffers).tensors() | adam_state
+            adam_state[_MEANS + name] = mean
+            adam_state[_SQUARES + name] = square
+        return replace(averaged, params=params).tensors() | adam_state
 
     def models(self, state: Params) -> Mapping[str, Model]:
         return super().models(_without_adam_state(state))
 
 
 def _without_adam_state(state: Params) -> Params:
-    return {n: value for n, value in state.items() if not n.startswith((_MEANS, _SQUARES))}
+    return {key: value for key, value in state.items() if not key.startswith((_MEANS, _SQUARES))}
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,8 @@ class FedEmbedding(FedAvg):
 
     Source: FedMIA section 3.1 and table 3 (FedEmbedding, after Liang et al. 2024, "Diffusion-Driven
         Data Replay").
-    Differs: Neither paper specifies the weights of rows that only some clients have. If all clients
-        have samples of all concepts, it is their mean by data size.
+    Differs: Neither paper specifies the weights of rows that only some clients have changed. If all
+        clients have samples of all concepts, rows are averaged by data size, as in FedAvg.
     """
 
     def fold(

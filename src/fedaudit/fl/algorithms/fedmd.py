@@ -65,12 +65,10 @@ def distill(
     rng: torch.Generator,
     device: torch.device = CPU,
 ) -> dict[ClientId, Model]:
-    """Train a student for each client, which learns the client's outputs.
+    """Train a student model for each client to reproduce the client's outputs.
 
-    All students have the same initial parameters and the same order of samples.
-
-    Students are independent and are trained in parallel, one per processor core. The number of
-    cores does not change results.
+    All students have the same initial parameters and the same order of samples. Students are
+    trained in parallel, one per processor core. The number of cores does not change results.
 
     Args:
         student: Initial model of all students.
@@ -149,9 +147,10 @@ def _slope(
 
 
 class MatchOutputs(Defense):
-    """Mean absolute difference from given outputs, as a loss that replaces labels.
+    """Loss without labels: mean absolute difference from given outputs.
 
-    This is not a defense but uses the hook of one. The ids of samples are rows of the outputs.
+    It is written as a defense, because defenses have a hook for the loss. The id of a sample is its
+    row in the given outputs.
     """
 
     def __init__(self, outputs: Tensor) -> None:
@@ -231,31 +230,28 @@ class FedMD:
         defense: Defense,
         client_context: ClientContext,
     ) -> Local:
-        """Train on public and own samples, and upload outputs; the network stays in the memory."""
+        """Train on public and own samples, upload outputs, and keep the network in the memory."""
         net = self.nets[client_context.client % len(self.nets)]
         if memory:
-            consensus = sent.extra["outputs"]
-            model = Model.from_tensors(net, memory)
-            model = self._train_on_public(
-                model, self.digest, MatchOutputs(consensus), client_context
-            )
-            training = self.revisit
+            received = Model.from_tensors(net, memory)
+            loss: Defense = MatchOutputs(sent.extra["outputs"])
+            public_training, private_training = self.digest, self.revisit
         else:
-            model = net.initial(seed_for(client_context.seed, "net", client_context.client))
-            model = self._train_on_public(model, self.first_public, UNDEFENDED, client_context)
-            training = self.first_private
+            received = net.initial(seed_for(client_context.seed, "net", client_context.client))
+            loss = UNDEFENDED
+            public_training, private_training = self.first_public, self.first_private
+        model = self._train_on_public(received, public_training, loss, client_context)
         context = client_context.at(model)
-        trained = train(model, data, training, defense, context)
+        trained = train(model, data, private_training, defense, context)
         outputs = outputs_of(trained, self.public.features, client_context.device)
-        return Local(
-            apply_upload_hook(defense, Logits({"outputs": outputs}), context), trained.tensors()
-        )
+        upload = apply_upload_hook(defense, Logits({"outputs": outputs}), context)
+        return Local(upload, trained.tensors())
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        parts = (uploads[client].values for client in sorted(uploads))
-        return weighted_sum(parts, [1 / len(uploads)] * len(uploads))
+        outputs = (uploads[client].values for client in sorted(uploads))
+        return weighted_sum(outputs, [1 / len(uploads)] * len(uploads))
 
     def expose(
         self,
@@ -269,7 +265,7 @@ class FedMD:
         return Students(self, uploads, seed)
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """Return no models, since there is no global model."""
+        """Return no models, because there is no global model."""
         return {}
 
     def workload(self, rounds: int, samples: int) -> Workload:
@@ -344,18 +340,18 @@ def public_samples(
     public_shape, classes = tuple(samples.features.shape[1:]), int(samples.labels.max()) + 1
     if public_shape != shape:
         raise BadInput(
-            f"the public set {name!r} has samples of shape {public_shape} and the clients' have "
-            f"{shape}; choose one of the same shape"
+            f"the public set {name!r} has samples of shape {public_shape}, but clients' samples "
+            f"have shape {shape}; choose a public set with samples of this shape"
         )
     if first_class < classes:
         raise BadInput(
-            f"the public set {name!r} has the classes 0 to {classes - 1}, and the clients' own "
-            f"begin at {first_class}; set {setting('data.first_class')} to {classes}"
+            f"the public set {name!r} has the classes 0 to {classes - 1}, but the first class of "
+            f"clients is {first_class}; set {setting('data.first_class')} to {classes}"
         )
     if not 1 <= count <= len(samples):
         raise BadInput(
-            f"public_samples lies between 1 and the {len(samples)} training samples of {name!r}, "
-            f"got {count}"
+            f"public_samples must be between 1 and {len(samples)}, the number of training samples "
+            f"of {name!r}, got {count}"
         )
     positions = torch.randperm(len(samples), generator=seeded(seed, "public"))[:count]
     chosen = samples.take(positions.sort().values)

@@ -34,8 +34,8 @@ from fedaudit.fl.hooks import (
 from fedaudit.fl.training.local import LocalTraining, objective_of, seeded_dropout
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
-_CHUNK = 512
-_CHUNK_ON_GPU = 4096
+_CHUNK_SIZE = 512
+_CHUNK_SIZE_ON_GPU = 4096
 
 
 def full_gradient(
@@ -43,9 +43,9 @@ def full_gradient(
 ) -> Gradient:
     """Compute the gradient of a client's mean loss over all its data, with the defense's hooks.
 
-    All samples are one batch. To limit memory, its gradient is computed in chunks of samples and
-    summed. This is impossible for batch normalisation and for defenses that override the loss or
-    the gradient; they get all samples in one chunk.
+    All samples are one batch. To limit memory, gradients of chunks of the batch are computed and
+    summed. Batch normalisation, and defenses that override the loss or the gradient, need the whole
+    batch at once.
 
     Raises:
         BadInput: The gradient is not finite.
@@ -72,7 +72,7 @@ def full_gradient(
 
 
 def _batches(defense: Defense, selected: Samples, context: TrainingContext) -> list[Batch]:
-    """Return one batch of all samples, or the batches that a defense draws, and note their ids."""
+    """Return one batch of all samples, or a defense's batches, and note the ids of the samples."""
     batches = list(defense.batches(selected, len(selected), context))
     for batch in batches:
         context.note("used", batch.ids)
@@ -91,12 +91,12 @@ def _batch_gradient(
 ) -> Params:
     is_mean_over_samples = objective.per_sample is not None and not defense.acts_in("gradient")
     batch_norm = nn.modules.batchnorm._BatchNorm
-    mixes_samples = any(isinstance(part, batch_norm) for part in objective.module.modules())
-    if not is_mean_over_samples or not len(batch) or mixes_samples:
+    has_batch_norm = any(isinstance(layer, batch_norm) for layer in objective.module.modules())
+    if not is_mean_over_samples or has_batch_norm or not len(batch):
         return defense.gradient(objective, batch, context)
     params = objective.params
     total = {name: torch.zeros_like(param) for name, param in params.items()}
-    size = by_kind(context.device, cpu=_CHUNK, gpu=_CHUNK_ON_GPU)
+    size = by_kind(context.device, cpu=_CHUNK_SIZE, gpu=_CHUNK_SIZE_ON_GPU)
     for rows in chunks(len(batch), size):
         chunk = Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
         gradient = defense.gradient(objective, chunk, context)
@@ -128,9 +128,9 @@ class FedSGD(OneModel):
         settings = (training.epochs, training.momentum, training.optimizer, training.schedule)
         if settings != (1, 0.0, "sgd", "constant"):
             raise BadInput(
-                "FedSGD takes one plain step per round, along the gradient of all data: epochs is "
-                "1, momentum 0, the optimizer sgd and the schedule constant, got "
-                f"{', '.join(map(str, settings))}; for local training use fedavg"
+                "FedSGD takes one step per round without local training, so it needs epochs 1, "
+                "momentum 0, optimizer sgd and schedule constant, got "
+                f"{', '.join(map(str, settings))}; use fedavg for local training"
             )
 
     @property

@@ -12,7 +12,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import Count, Positive
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
+from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, with_prefix
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, as_update
 from fedaudit.fl.hooks import ClientContext, Defense, Workload
@@ -47,8 +47,8 @@ class Ifca:
 
     Source: Ghosh et al. 2020, Algorithm 1 (model averaging); IFCA-MIR, section 3.1.
     Differs: A cluster's mean is weighted by data size, as in FedAvg. The published code uses equal
-        weights, since its clients have equally many samples. It takes ten full-batch steps of local
-        training; here, the study's settings apply.
+        weights, because its clients have equally many samples. It takes ten full-batch steps of
+        local training; here, the study's settings apply.
     """
 
     architecture: Architecture
@@ -160,18 +160,19 @@ class Ifca:
         return {c: model_name(self._last_choice(memories[c], c)) for c in sorted(memories)}
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """Count training steps as FedAvg does, since a client trains one model per round."""
+        """Count training steps as FedAvg does, because a client trains one model per round."""
         return self._fedavg.workload(rounds, samples)
 
     def _last_choice(self, memory: Params, client: ClientId) -> int:
-        choice = scalar_of_memory(memory, CHOICE, torch.int64, client)
-        if choice is None or not 0 <= int(choice) < self.count:
-            model = "no model" if choice is None else f"model {int(choice)}"
+        stored = scalar_of_memory(memory, CHOICE, torch.int64, client)
+        choice = None if stored is None else int(stored)
+        if choice is None or not 0 <= choice < self.count:
+            model = "no model" if choice is None else f"model {choice}"
             raise Damaged(
-                f"the memory of client {client} has {model} as its last choice, but there are "
-                f"{self.count} models, numbered from 0; {RESTART}"
+                f"the memory of client {client} has {model} as its last choice, but models are "
+                f"numbered 0 to {self.count - 1}; {RESTART}"
             )
-        return int(choice)
+        return choice
 
     @cached_property
     def _fedavg(self) -> FedAvg:
@@ -179,14 +180,7 @@ class Ifca:
 
     def _models(self, state: Params) -> tuple[Model, ...]:
         return tuple(
-            Model.from_tensors(
-                self.architecture,
-                {
-                    key.removeprefix(f"{j}/"): value
-                    for key, value in state.items()
-                    if key.startswith(f"{j}/")
-                },
-            )
+            Model.from_tensors(self.architecture, with_prefix(state, f"{j}/"))
             for j in range(self.count)
         )
 
@@ -194,7 +188,7 @@ class Ifca:
 def scalar_of_memory(
     memory: Params, name: str, kind: torch.dtype, client: ClientId
 ) -> Tensor | None:
-    """Return a scalar of a client's memory, or None if there is no tensor of this name.
+    """Return a scalar from a client's memory, or None if there is no tensor of this name.
 
     Raises:
         Damaged: The tensor is not a scalar of this type.

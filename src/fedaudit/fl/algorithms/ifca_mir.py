@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperFraction
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged, setting
 from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
 from fedaudit.fl.algorithms.base import Cluster, Local, OwnRisk, PreferenceName, Risk
@@ -142,8 +142,9 @@ class IfcaMir(Ifca):
 
     Source: IFCA-MIR, Algorithm 1; the bonus is the balancing mechanism that section 5.7 calls for.
     Differs: The loss is computed on all data of a client, as in IFCA, instead of one mini-batch.
-        Before the first attack the risk is at chance level, since untrained models have no members.
-        With partial participation, shadow models have as much data as the participating clients.
+        Before the first attack, the risk is at chance level, because untrained models have no
+        members. With partial participation, shadow models have as much data as the participating
+        clients.
     """
 
     risk: Risk = field(default=no_risk)
@@ -192,21 +193,16 @@ class IfcaMir(Ifca):
         samples = self.samples_of(uploads)
         risk = state[f"{SERVER}risk"]
         if round % self.every == 0:
+            clients, rounds = self.clusters(uploads), [*self.rounds_trained(after).values()]
             clusters = [
-                Cluster(model, size, max(len(clients), 1), max(rounds, 1))
-                for model, size, clients, rounds in zip(
-                    self._models(after),
-                    samples,
-                    self.clusters(uploads),
-                    self.rounds_trained(after).values(),
-                    strict=True,
-                )
+                Cluster(model, samples[j], max(len(clients[j]), 1), max(rounds[j], 1))
+                for j, model in enumerate(self._models(after))
             ]
             estimates = self.risk(clusters, seed=seed_for(seed, "risk", round))
             # A model that no client trained in this round keeps its last risk.
             risks = [
-                new if cluster.samples else float(old)
-                for cluster, new, old in zip(clusters, estimates, risk, strict=True)
+                new if size else float(old)
+                for size, new, old in zip(samples, estimates, risk, strict=True)
             ]
             risk = torch.tensor(risks, dtype=torch.float64)
         return after | {
@@ -225,16 +221,16 @@ class IfcaMir(Ifca):
 
 
 def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
-    """Return how far each model is below an equal share of the data.
+    """Return by how much each model is trained on less than an equal share of the data.
 
-    For one of n models with a share s, this is max(0, 1 - n s): 1 without data, and 0 from an equal
-    share (1 / n) on.
+    For one of n models with a share s, this is max(0, 1 - n s): 1 without data, and 0 for a share
+    of 1 / n or more.
     """
     return (1 - len(share) * share).clamp(min=0)
 
 
 THRESHOLD = "line"
-"""Key in a client's memory: the loss threshold. Old checkpoints contain this key."""
+"""Key of the loss threshold in a client's memory. Checkpoints of older versions contain it."""
 
 
 class _SplitSamples(NamedTuple):
@@ -257,8 +253,8 @@ class IfcaMirOfClients(Ifca):
         preference: Weights of loss and risk in the clients' choices.
 
     Source: IFCA-MIR, section 5.7 (clients' own evaluation, without shadow models).
-    Differs: The paper gives the idea only. Holding samples out is an addition of this toolkit,
-        since an attack needs non-members.
+    Differs: The paper describes only the idea. Clients hold samples out here, because an attack
+        needs non-members.
     """
 
     own_risk: OwnRisk = field(kw_only=True)
@@ -276,12 +272,12 @@ class IfcaMirOfClients(Ifca):
     ) -> int:
         split = self._split(data, client_context)
         threshold = scalar_of_memory(memory, THRESHOLD, torch.float64, client_context.client)
-        risks = [
-            CHANCE_LEVEL
-            if threshold is None
-            else self.own_risk.risk(*self._losses(client_context, model, split), float(threshold))
-            for model in sent.models
-        ]
+        risks = [CHANCE_LEVEL] * len(sent.models)
+        if threshold is not None:
+            risks = [
+                self.own_risk.risk(*self._losses(client_context, model, split), float(threshold))
+                for model in sent.models
+            ]
         risk = torch.tensor(risks, dtype=torch.float64)
         loss = losses(sent, split.members, client_context)
         return self.preference.choose_for(client_context, loss, risk, torch.zeros_like(risk))
@@ -310,8 +306,9 @@ class IfcaMirOfClients(Ifca):
         if not (len(split.members) and len(split.held_out)):
             raise BadInput(
                 f"client {client_context.client} has {len(data)} samples and holds out "
-                f"{len(split.held_out)}, so that it cannot measure the risk of models; give "
-                "clients more samples, or another share to hold out"
+                f"{len(split.held_out)}, but needs members and held-out samples to measure the "
+                f"risk of models; raise {setting('partition.samples_per_client')}, or change the "
+                "share to hold out"
             )
         return split
 

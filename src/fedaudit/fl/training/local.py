@@ -289,8 +289,8 @@ def _run_epochs(
 ) -> Model:
     module = loaded(model, "training", context.device).train()
     selected = defense.select(samples_on(data, context.device), context)
-    # The step is created after the hook select, in which a defense may decide whether its loss acts
-    # in this round.
+    # The step is created after the hook `select`, because a defense may decide there whether its
+    # loss acts in this round.
     step = _training_step(module, optimizer, defense, context)
     with seeded_dropout(context):
         for _ in range(settings.epochs):
@@ -311,22 +311,21 @@ def _explain_batch_size(
     error: Exception,
     description: str,
 ) -> BadInput | None:
-    """Return an error that explains a failed step by the batch's size; None for another reason.
+    """Return an error if a failed step was caused by the batch's size, or None otherwise.
 
-    The size is the reason if a batch that contains each of the samples twice can be trained on.
-    Checks before training only cover the configured size, but a defense may choose others.
+    The size is the cause if a batch that contains each of the samples twice can be trained on.
+    Checks before training cover only the configured size, but a defense may choose other sizes.
     """
-    twice = Batch(*(torch.cat([part, part]) for part in (batch.x, batch.y, batch.ids)))
+    doubled = Batch(*(torch.cat([tensor, tensor]) for tensor in (batch.x, batch.y, batch.ids)))
     try:
-        try_step(model, twice, settings, deepcopy(defense), context)
+        try_step(model, doubled, settings, deepcopy(defense), context)
     except Exception:
         return None
     return BadInput(
-        f"client {context.client} has a batch of {len(batch)} in round {context.round}, and the "
-        f"model {model.architecture.name!r} cannot take a training step on it "
-        f"({description}); batches of {2 * len(batch)} can be trained on: set "
-        f"another {setting('training.batch_size')}, or use another model (batch normalisation "
-        "needs several samples)"
+        f"client {context.client} has a batch of {len(batch)} in round {context.round}, on which "
+        f"the model {model.architecture.name!r} cannot take a training step ({description}); "
+        f"change {setting('training.batch_size')}, or use a model without batch normalisation, "
+        "which needs several samples"
     )
 
 
@@ -375,14 +374,13 @@ def _seed(seed: int, device: torch.device) -> None:
 def _training_step(
     module: nn.Module, optimizer: Optimizer, defense: Defense, context: TrainingContext
 ) -> Callable[[Batch], None]:
-    """Return a function that takes a training step on a batch, by manual steps if possible."""
+    """Return a function that takes a training step, with manual backpropagation if possible."""
     objective = objective_of(module, defense, context)
-    names = list(objective.params)
-    params = list(objective.params.values())
+    params = objective.params
 
     def autograd_step(batch: Batch) -> None:
         gradient = defense.gradient(objective, batch, context)
-        optimizer.step(params, [gradient[name] for name in names])
+        optimizer.step([*params.values()], [gradient[name] for name in params])
 
     needs_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly
     steps = None if needs_autograd else manual_steps(module)
@@ -413,6 +411,6 @@ def _manual_step(
             output_gradient.descend_direct(lr=optimizer.lr)
     else:
         gradients = steps.gradients(batch.x, slope)
-        optimizer.step(
-            params, output_gradient.with_direct(gradients) if output_gradient else gradients
-        )
+        if output_gradient:
+            gradients = output_gradient.with_direct(gradients)
+        optimizer.step(params, gradients)

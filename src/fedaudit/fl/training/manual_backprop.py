@@ -5,9 +5,9 @@ direct calls are about a third faster.
 
 Autograd computes the derivative of the loss with respect to the outputs. Functions of this module
 propagate it back through the dense layers. In a convolutional network, autograd continues at the
-last ``Flatten``. The dense layers behind it have most of such a network's weights and take a third
-of a step. Manual backpropagation, with the faster of two libraries for matrix products, shortens a
-whole step by 10 % to 20 % (see ``benchmarks/README.md``). Results agree with autograd's up to
+last ``Flatten``. The dense layers after it contain most of such a network's weights and take a
+third of a step. Manual backpropagation uses the faster of two libraries for matrix products, and
+shortens a step by 10 % to 20 % (see ``benchmarks/README.md``). Results agree with autograd's up to
 rounding.
 
 The argument ``params`` of several functions is the weight and bias of each dense layer in order, as
@@ -130,7 +130,7 @@ def clip_factors(
 def _errors(
     params: Sequence[Tensor], x: Tensor, slope: Slope
 ) -> Iterator[tuple[Float[Tensor, "samples outputs"], Float[Tensor, "samples inputs"]]]:
-    """Yield the derivative of the summed loss by each layer's output, and its input, last first."""
+    """Yield each layer's derivative of the summed loss by its output, and its input; last first."""
     weights, biases = params[::2], params[1::2]
     inputs = [x.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):

@@ -238,7 +238,7 @@ def _assemble(
         accuracies=[accuracy_by_round(run, rounds) for run, rounds in measured_runs],
         usage=evaluation.usage,
         sources=answers,
-        clusters=[cluster.choices for cluster in clusters],
+        clusters=[cluster.clusters for cluster in clusters],
         coverage=recording_info.coverage if recording_info else _coverage(runs, stored),
         untested=[*_untested(first), *uncovered, *notes],
     )
