@@ -178,7 +178,7 @@ def test_a_loss_too_large_for_a_grid_ignores_sampling() -> None:
     resolved = settings_from(setup(sample(), samples=50_000, delta=1e-9), PrivacySetup)
     (phase,) = resolved.phase
     assert release_of(resolved, phase, "client") == Release("gaussian", 1.0, 50_000)
-    assert release_of(resolved, phase, "sample").kind == "poisson"
+    assert release_of(resolved, phase, "sample").mechanism == "poisson"
 
 
 def test_a_person_may_be_in_the_batches_of_several_clients() -> None:

@@ -1,9 +1,12 @@
 """Record-level differential privacy (DP-SGD): clipped per-sample gradients with noise on their sum.
 
-Per-sample gradients are never stored. A backward pass first computes the gradients at each layer's
-output, and from these the gradients of its weights. After the first part, the kernels of
-:mod:`fedaudit.signals.kernels` compute the norm of every sample's gradient. The second part is then
-run with weighted samples, which gives the sum of the clipped gradients.
+Per-sample gradients are never stored. Instead, the sum of the clipped gradients takes three steps:
+
+1. A backward pass computes the gradient of each sample's loss at the output of every layer.
+2. The kernels of :mod:`fedaudit.signals.kernels` compute the norm of each sample's weight gradient
+   from the inputs and output gradients of the layers.
+3. The output gradients are multiplied by the samples' clipping factors. The weight gradients that
+   follow from them are the sum of the clipped gradients.
 """
 
 import logging
@@ -72,8 +75,8 @@ class DPSGD(ConfiguredDefense):
             which does not specify the clip).
         multiplicity: Number of augmented copies of an image whose gradients are averaged before
             clipping, at least 1; 1 trains on the image itself.
-        padding: Number of mirrored pixels that are added at each edge of an image, of which copies
-            are random crops; 0 for none.
+        padding: Number of mirrored pixels that are added at each edge of an image before it is
+            cropped at random; 0 for none.
         horizontal_flip: Probability that a copy is flipped horizontally, in [0, 1].
 
     Examples:
@@ -92,7 +95,7 @@ class DPSGD(ConfiguredDefense):
     multiplicity: Positive = 1
     padding: Count = 4
     horizontal_flip: Fraction = 0.5
-    # Expected batch size. The fingerprints of checkpoints depend on the names of all fields.
+    # Expected batch size. Do not rename it: fingerprints of checkpoints depend on field names.
     _expected: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -133,14 +136,15 @@ class DPSGD(ConfiguredDefense):
         if self.multiplicity == 1:
             return batch
         _refuse_other_than_images(tuple(batch.x.shape[1:]), self.padding)
-        x, y, ids = (
-            tensor.repeat_interleave(self.multiplicity, 0)
-            for tensor in (batch.x, batch.y, batch.ids)
+        copies = batch.x.repeat_interleave(self.multiplicity, 0)
+        crops = random_crops(
+            copies,
+            context.rng("augmented copies"),
+            padding=self.padding,
+            horizontal_flip=self.horizontal_flip,
         )
-        rng = context.rng("augmented copies")
-        return Batch(
-            random_crops(x, rng, padding=self.padding, horizontal_flip=self.horizontal_flip), y, ids
-        )
+        y = batch.y.repeat_interleave(self.multiplicity, 0)
+        return Batch(crops, y, batch.ids.repeat_interleave(self.multiplicity, 0))
 
     def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         """Return the noisy sum of clipped gradients divided by the expected batch size."""
@@ -186,9 +190,9 @@ def random_crops(
 ) -> Float[Tensor, "samples channels height width"]:
     """Crop and flip each image at random, after adding mirrored pixels at each edge.
 
-    Copies of a sample do not depend on other samples. In
-    :class:`fedaudit.defenses.augment.Augmentation`, they do, as black is the smallest value of all
-    images.
+    A crop depends on its own image only, as DP-SGD requires.
+    :class:`fedaudit.defenses.augment.Augmentation` does not have this property: its black is the
+    smallest value of all images.
     """
     count, channels, height, width = images.shape
     padded = functional.pad(images, (padding,) * 4, mode="reflect") if padding else images
@@ -196,11 +200,13 @@ def random_crops(
     is_flipped = torch.rand(count, 1, generator=rng) < horizontal_flip
     rows, columns = top + torch.arange(height), left + torch.arange(width)
     columns = torch.where(is_flipped, columns.flip(1), columns)
-    sample, channel = (
+    # The index arrays broadcast to samples x channels x height x width.
+    index = (
         torch.arange(count)[:, None, None, None],
         torch.arange(channels)[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
     )
-    index = (sample, channel, rows[:, None, :, None], columns[:, None, None, :])
     return padded[tuple(indices.to(images.device) for indices in index)]
 
 
@@ -215,16 +221,20 @@ def _refuse_other_than_images(shape: tuple[int, ...], padding: int) -> None:
 
 _log = logging.getLogger("fedaudit")
 
-# The layer-by-layer method is compared with autograd on two samples, up to a relative error. The
-# clip norm is so small that all gradients are clipped.
-_COMPARED_SAMPLES, _SMALL_CLIP, _TOLERANCE = 2, 1e-6, 1e-3
+_COMPARED_SAMPLES = 2
+"""Number of samples for which clipping by layers is compared with autograd."""
+_SMALL_CLIP = 1e-6
+"""Clip norm of the comparison, with which all gradients are clipped."""
+_TOLERANCE = 1e-3
+"""Largest difference in the comparison, relative to the clip norm."""
 
 
 def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int = 1) -> Params:
     """Compute the sum of the samples' gradients, each clipped to norm ``clip``.
 
-    A sample's gradient is that of the objective for a batch that contains only this sample. If the
-    layers of a network cannot be captured, samples are processed one by one, which is logged.
+    A sample's gradient is the gradient of the objective for a batch of only this sample. If the
+    layers of a network cannot be captured, samples are processed one by one, and a warning is
+    logged.
 
     Args:
         objective: The objective, with the network in training mode.
@@ -239,27 +249,30 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
     params = objective.params
     if len(batch) == 0:
         return {name: torch.zeros_like(param) for name, param in params.items()}
-    plan = _plan_for(objective.module)
-    _refuse_mixing(plan.norm_layers)
-    is_cross_entropy = objective.per_sample is cross_entropy and not batch.y.is_floating_point()
-    is_cross_entropy &= objective.task.reads_plainly
-    if plan.dense and is_cross_entropy and copies == 1:
+    network = _network_of(objective.module)
+    _refuse_mixing_layers(network.norm_layers)
+    is_cross_entropy = (
+        objective.per_sample is cross_entropy
+        and not batch.y.is_floating_point()
+        and objective.task.reads_plainly
+    )
+    if network.is_dense and is_cross_entropy and copies == 1:
         total = dense_clipped_sum(list(params.values()), batch.x, batch.y, clip=clip)
         return dict(zip(params, total, strict=True))
-    if plan.layers is not None:
+    if network.layers is not None:
         try:
-            plan.verify(objective, batch, copies)
-            return _clip_by_layers(objective, batch, plan.layers, clip=clip, copies=copies)
+            network.verify(objective, batch, copies)
+            return _clip_by_layers(objective, batch, network.layers, clip=clip, copies=copies)
         except Uncapturable as error:
-            plan.use_autograd(objective.module, str(error))
+            network.use_autograd(objective.module, str(error))
     return _clip_one_by_one(objective, batch, clip=clip, copies=copies)
 
 
-class _ClippingPlan:
-    """Method by which the clipped sum of a network is computed, which is chosen once.
+class _Network:
+    """Properties of a network that determine how its clipped sums are computed.
 
     Attributes:
-        dense: Whether the network is a plain stack of linear layers.
+        is_dense: Whether the network is a stack of linear layers with ReLU.
         layers: The captured layers; None if they cannot be captured.
         norm_layers: Normalisation layers, which mix samples in some modes.
     """
@@ -267,7 +280,7 @@ class _ClippingPlan:
     _verified = False
 
     def __init__(self, module: nn.Module) -> None:
-        self.dense = dense_layers(module) is not None
+        self.is_dense = dense_layers(module) is not None
         self.layers: _CapturedLayers | None = None
         self.norm_layers = _norm_layers(module)
         trained = [name for name, param in module.named_parameters() if param.requires_grad]
@@ -277,17 +290,18 @@ class _ClippingPlan:
             self.use_autograd(module, str(error))
 
     def verify(self, original: Objective, batch: Batch, copies: int) -> None:
-        """Compare the layer-by-layer method with autograd on two samples, at the first call.
+        """Compare clipping by layers with autograd on two samples, at the first call.
 
-        The method would clip too little if, for instance, a weight is also used outside its layer.
+        For instance, clipping by layers clips too little if a weight is also used outside its
+        layer.
 
         Raises:
             Uncapturable: The results differ, or capturing fails.
         """
         if self._verified:
             return
-        # On the CPU, all random numbers are from one generator, whose state shows if it was used.
         rows = _rows(batch, slice(0, _COMPARED_SAMPLES * copies))
+        # On the CPU, there is a single random generator. Its state shows whether it was used.
         rows = Batch(rows.x.cpu(), rows.y.cpu(), rows.ids.cpu())
         try:
             module = deepcopy(original.module).cpu()
@@ -301,8 +315,8 @@ class _ClippingPlan:
                 before = torch.get_rng_state()
                 expected = _clip_one_by_one(objective, rows, clip=_SMALL_CLIP, copies=copies)
                 if not torch.equal(before, torch.get_rng_state()):
-                    # With dropout, for instance, only the first sample gets the same random numbers
-                    # in a batch as in a batch of its own.
+                    # With dropout, for instance, the second sample of a batch gets other random
+                    # numbers than in a separate batch. So compare the first sample only.
                     rows = _rows(rows, slice(0, copies))
                     torch.set_rng_state(before)
                     expected = _clip_one_by_one(objective, rows, clip=_SMALL_CLIP, copies=copies)
@@ -318,73 +332,75 @@ class _ClippingPlan:
         self._verified = True
 
     def use_autograd(self, module: nn.Module, reason: str) -> None:
-        """Process samples of this network one by one from now on."""
+        """Process the samples of all further batches one by one."""
         self.layers = None
         _log_slow_network(type(module).__name__, reason)
 
 
 class _CapturedLayers:
-    """Layers of a network that are captured, with their kernels for the shapes that occurred.
+    """Layers of a network that are captured, and a cache of their kernels by input shapes.
 
     Attributes:
-        parts: The modules that directly contain parameters, by path.
+        by_path: The modules that directly contain parameters, by path.
     """
 
-    def __init__(self, parts: dict[str, Owner]) -> None:
-        self.parts = parts
+    def __init__(self, by_path: dict[str, Owner]) -> None:
+        self.by_path = by_path
         self._kernels: dict[tuple[object, ...], dict[str, LayerKernel]] = {}
 
     def kernels(self, activations: dict[str, Activation], copies: int) -> dict[str, LayerKernel]:
-        """Return the kernel of each owner by its path, for samples of these shapes."""
+        """Return the kernel of each layer by its path, for activations of these shapes."""
         key = (copies, *(activation.inputs.shape[1:] for activation in activations.values()))
         if key not in self._kernels:
-            self._kernels[key] = {
-                path: kernel_for(self.parts[path], activation, [])[0]
-                if copies == 1
-                else norms_over_copies(self.parts[path], activation, copies)
-                for path, activation in activations.items()
-            }
+            kernels: dict[str, LayerKernel] = {}
+            for path, activation in activations.items():
+                layer = self.by_path[path]
+                if copies == 1:
+                    kernels[path] = kernel_for(layer, activation, [])[0]
+                else:
+                    kernels[path] = norms_over_copies(layer, activation, copies)
+            self._kernels[key] = kernels
         return self._kernels[key]
 
 
 def refuse_sample_mixing(module: nn.Module) -> None:
     """Raise if samples affect each other's gradients in the network's current mode."""
-    _refuse_mixing(_norm_layers(module))
+    _refuse_mixing_layers(_norm_layers(module))
 
 
 def _norm_layers(module: nn.Module) -> list[_NormBase]:
-    return [part for part in module.modules() if isinstance(part, _NormBase)]
+    return [layer for layer in module.modules() if isinstance(layer, _NormBase)]
 
 
-def _refuse_mixing(norm_layers: Iterable[_NormBase]) -> None:
-    for part in norm_layers:
-        if _mixes(part):
+def _refuse_mixing_layers(norm_layers: Iterable[_NormBase]) -> None:
+    for layer in norm_layers:
+        if _mixes_samples(layer):
             raise Unsupported(
-                f"the network has {type_of(part)}, whose statistics mix the samples "
+                f"the network has {type_of(layer)}, whose statistics mix the samples "
                 "of a batch, so that there are no per-sample gradients to clip; use a "
                 "network with group normalisation (resnet18 with norm = 'group') or without "
                 "normalisation"
             )
 
 
-def _mixes(part: _NormBase) -> bool:
-    has_running_statistics = part.running_mean is not None
-    if isinstance(part, _BatchNorm):
-        return part.training or not has_running_statistics
+def _mixes_samples(layer: _NormBase) -> bool:
+    has_running_statistics = layer.running_mean is not None
+    if isinstance(layer, _BatchNorm):
+        return layer.training or not has_running_statistics
     # Instance normalisation does not mix samples. However, its running statistics would be uploaded
     # without clipping.
-    return part.training and has_running_statistics
+    return layer.training and has_running_statistics
 
 
-# Plans are cached by network, as clients train many batches on the same module.
-_plans: WeakKeyDictionary[nn.Module, _ClippingPlan] = WeakKeyDictionary()
+# Clients train many batches on the same module, so its properties are cached.
+_networks: WeakKeyDictionary[nn.Module, _Network] = WeakKeyDictionary()
 
 
-def _plan_for(module: nn.Module) -> _ClippingPlan:
-    plan = _plans.get(module)
-    if plan is None:
-        plan = _plans[module] = _ClippingPlan(module)
-    return plan
+def _network_of(module: nn.Module) -> _Network:
+    network = _networks.get(module)
+    if network is None:
+        network = _networks[module] = _Network(module)
+    return network
 
 
 @cache
@@ -399,29 +415,30 @@ def _log_slow_network(network: str, reason: str) -> None:
 def _clip_by_layers(
     objective: Objective, batch: Batch, layers: _CapturedLayers, *, clip: float, copies: int
 ) -> Params:
-    parts = layers.parts
-    with capture_calls(parts) as calls:
+    """Compute the clipped sum in three steps; see the module's docstring."""
+    by_path = layers.by_path
+    with capture_calls(by_path) as calls:
         # The features are copied, as the network may overwrite them, and the batch is needed again
         # if capturing fails.
         outputs = objective.task.outputs(objective.module, batch.x.clone())
     losses = _losses(objective, outputs, batch, copies)
-    activations = activations_of(calls, parts, losses, rows=len(batch), retain_graph=True)
+    activations = activations_of(calls, by_path, losses, rows=len(batch), retain_graph=True)
     kernels = layers.kernels(activations, copies)
     squared = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     with torch.no_grad():
         for path, (inputs, grads, _) in activations.items():
             if grads is not None:
-                squared += kernels[path](parts[path].module, inputs, grads).squared_norms
+                squared += kernels[path](by_path[path].module, inputs, grads).squared_norms
         factors = clip_factors(squared, clip).repeat_interleave(copies)
     total: Params = {}
-    for path, part in parts.items():
-        gradients = _weighted_gradients(part, calls[path], activations[path].grads, factors)
-        total |= dict(zip(part.names.values(), gradients, strict=True))
+    for path, layer in by_path.items():
+        gradients = _weighted_gradients(layer, calls[path], activations[path].grads, factors)
+        total.update(zip(layer.names.values(), gradients, strict=True))
     return {name: total[name] for name in objective.params}
 
 
 def _squares(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
-    """Compute a loss that is defined for any outputs and labels."""
+    """Compute a loss that is defined for outputs and labels of any task."""
     return outputs.flatten(1).square().sum(1)
 
 
@@ -438,18 +455,18 @@ def _losses(
 
 
 def _weighted_gradients(
-    part: Owner, call: CapturedCall, grads: Tensor | None, factors: Float[Tensor, " rows"]
+    layer: Owner, call: CapturedCall, grads: Tensor | None, factors: Float[Tensor, " rows"]
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of a layer's parameters from weighted gradients at its output."""
-    params = [getattr(part.module, local) for local in part.names]
+    """Return a layer's gradients, given the gradient and the factor of each row at its output."""
+    params = [getattr(layer.module, name) for name in layer.names]
     if grads is None:
         return tuple(torch.zeros_like(param) for param in params)
     weighted = grads * factors.to(grads.dtype).view(-1, *[1] * (grads.dim() - 1))
     inputs = list(params)
-    # The backward pass of group norm on channels-last images crashes in torch 2.13, unless the
-    # gradient of the input is computed, too. This is not necessary for linear layers and
-    # convolutions, for which that gradient is expensive.
-    if call.entry is not None and type(part.module) not in (nn.Linear, nn.Conv2d):
+    # In torch 2.13, the backward pass of group norm on channels-last images crashes unless the
+    # gradient of the input is computed, too. It is skipped for linear layers and convolutions,
+    # which do not crash and for which it is expensive.
+    if call.entry is not None and type(layer.module) not in (nn.Linear, nn.Conv2d):
         inputs.append(call.entry)
     gradients = torch.autograd.grad(
         [call.edge],

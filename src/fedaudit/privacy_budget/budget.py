@@ -1,10 +1,12 @@
-"""Epsilon of a federation after each round, and rounds that are left until a target."""
+"""Epsilon of a federation after each round, and the number of rounds until a target is reached."""
 
 import json
 import textwrap
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import accumulate
 from math import ceil, isfinite
 from os import PathLike
 from pathlib import Path
@@ -14,7 +16,7 @@ from fedaudit.core.errors import BadInput, option
 from fedaudit.core.files import record_at
 from fedaudit.plan.values import read_toml, settings_from, study_from
 from fedaudit.privacy_budget.losses import Losses
-from fedaudit.privacy_budget.setup import MOST_ROUNDS, UNITS, PrivacySetup, Unit
+from fedaudit.privacy_budget.setup import MAX_ROUNDS, UNITS, PrivacySetup, Unit
 from fedaudit.privacy_budget.studies import (
     MeasuredBound,
     measured_bounds,
@@ -39,9 +41,9 @@ class BudgetVerdict(StrEnum):
 
 
 EXIT_CODES = {BudgetVerdict.WITHIN: 0, BudgetVerdict.ABOVE: 1, BudgetVerdict.NO_TARGET: 0}
-"""As the gate's: 0 pass, 1 fail. A set-up that is refused ends with 2."""
+"""Exit codes of the command ``budget``, with the same meaning as those of the gate."""
 
-_IN_WORDS = {
+_ADJACENCY_DESCRIPTIONS = {
     "add-or-remove": "one {unit} is added or removed",
     "zero-out": "the contributions of one {unit} are replaced by zero",
     "replace": "one {unit} is replaced by another",
@@ -50,11 +52,11 @@ _IN_WORDS = {
 
 @dataclass(frozen=True)
 class BudgetRow:
-    """Epsilon after some rounds, for each unit.
+    """Epsilon after some rounds, for each unit of privacy.
 
     Attributes:
         round: Number of rounds so far.
-        phase: Phase of the last of them, from 1.
+        phase: Number of the phase of the last round, from 1.
         sample: Epsilon of one sample.
         person: Epsilon of one person.
         client: Epsilon of one client.
@@ -73,12 +75,12 @@ class Budget:
 
     Attributes:
         setup: The set-up.
-        unit: Unit that the target is about.
+        unit: Unit of privacy to which the target applies.
         target: Largest epsilon that is accepted; None for no limit.
         rows: Epsilon after some rounds. The last row is after all rounds.
-        last_round: Last round after which epsilon is within the target, which may lie after the
-            last phase, if that is continued. None without a target, or if there is no such limit
-            within a million rounds.
+        last_round: Last round after which epsilon is within the target. It may be later than the
+            last phase, whose settings then continue. None without a target, or if a million rounds
+            stay within the target.
         measured: Lower bounds that attacks measured, if a record was given.
 
     Examples:
@@ -100,21 +102,22 @@ class Budget:
 
     @property
     def epsilon(self) -> float:
-        """Epsilon of the unit after all rounds."""
+        """Epsilon of ``unit`` after all rounds."""
         return float(getattr(self.rows[-1], self.unit))
 
     @property
     def verdict(self) -> BudgetVerdict:
-        """Whether the epsilon of all rounds is within the target."""
+        """Comparison of the epsilon of all rounds with the target."""
         if self.target is None:
             return BudgetVerdict.NO_TARGET
         return BudgetVerdict.WITHIN if self.epsilon <= self.target else BudgetVerdict.ABOVE
 
     @property
     def rounds_left(self) -> int | None:
-        """Rounds that may follow with the settings of the last phase; 0 above the target.
+        """Number of further rounds within the target; 0 if the target is already exceeded.
 
-        They count rounds in which the unit takes part. None without a target, or without a limit.
+        These rounds have the settings of the last phase, and the unit takes part in each of them.
+        None if ``last_round`` is None.
         """
         if self.last_round is None:
             return None
@@ -127,14 +130,14 @@ class Budget:
             "name": self.setup.name,
             "verdict": str(self.verdict),
             "unit": self.unit,
-            "epsilon": _finite(self.epsilon),
+            "epsilon": _or_null(self.epsilon),
             "delta": self.setup.delta,
             "adjacency": self.setup.adjacency,
             "target": self.target,
             "last_round": self.last_round,
             "rounds_left": self.rounds_left,
             "rows": [
-                asdict(row) | {unit: _finite(getattr(row, unit)) for unit in UNITS}
+                asdict(row) | {unit: _or_null(getattr(row, unit)) for unit in UNITS}
                 for row in self.rows
             ],
             "measured": [asdict(bound) for bound in self.measured],
@@ -165,7 +168,7 @@ class Budget:
         remarks = list[str]()
         if self.target is not None:
             remarks.append(self._rounds_sentence(self.target))
-        adjacency = _IN_WORDS[setup.adjacency].format(unit=setup.phase[0].protects)
+        adjacency = _ADJACENCY_DESCRIPTIONS[setup.adjacency].format(unit=setup.phase[0].protects)
         remarks.append(
             f"Adjacency: {adjacency}. A person has at most "
             f"{_count(setup.person_samples, 'sample')}, at most at "
@@ -183,11 +186,10 @@ class Budget:
                 "who takes part in a round, or which samples are in a batch."
             )
         for bound in self.measured:
-            # A lower bound is rounded down.
-            floor = int(bound.value * 1000) / 1000
+            rounded_down = int(bound.value * 1000) / 1000
             remarks.append(
-                f"Measured for one {bound.unit}: epsilon at least {floor:.3f} ({bound.metric}; "
-                f"{bound.method})."
+                f"Measured for one {bound.unit}: epsilon at least {rounded_down:.3f} "
+                f"({bound.metric}; {bound.method})."
             )
             if bound.value > getattr(self.rows[-1], bound.unit):
                 remarks.append(
@@ -197,28 +199,31 @@ class Budget:
         return remarks
 
     def _rounds_sentence(self, target: float) -> str:
-        words = f"the target of {target:g}"
+        limit = f"the target of {target:g}"
         if self.last_round is None:
-            return f"Rounds left: a million further rounds stay within {words}."
+            return f"Rounds left: a million further rounds stay within {limit}."
+        if self.last_round == 0:
+            return f"Epsilon is above {limit} after the first round."
         if self.verdict is BudgetVerdict.ABOVE:
             return (
-                f"Epsilon is within {words} up to round {self.last_round:,} of "
+                f"Epsilon is within {limit} up to round {self.last_round:,} of "
                 f"{self.setup.rounds:,}."
-                if self.last_round
-                else f"Epsilon is above {words} after the first round."
             )
-        capped = self.setup.phase[-1].participations is not None
-        which = "in which a client takes part" if capped else "with the settings of the last phase"
-        return f"Rounds left: {self.rounds_left:,} more {which} stay within {words}."
+        is_capped = self.setup.phase[-1].participations is not None
+        if is_capped:
+            condition = "in which a client takes part"
+        else:
+            condition = "with the settings of the last phase"
+        return f"Rounds left: {self.rounds_left:,} more {condition} stay within {limit}."
 
 
 def _rounded_up(epsilon: float) -> str:
-    """Format an upper bound; above 1,000 it promises nothing, so its size does not matter."""
+    """Format an upper bound; above 1,000 it gives no protection, so its value does not matter."""
     return f"{ceil(epsilon * 1000 - 1e-6) / 1000:.3f}" if epsilon <= 1000 else "> 1,000"
 
 
-def _finite(epsilon: float) -> float | None:
-    """Return a number that JSON can represent."""
+def _or_null(epsilon: float) -> float | None:
+    """Return the number, or None if it is infinite, which JSON cannot represent."""
     return epsilon if isfinite(epsilon) else None
 
 
@@ -248,11 +253,11 @@ def budget(
             the path of a study file whose audited clients use client-dp or dp-sgd, or of the
             record of such a study.
         target: Largest epsilon that is accepted; that of the set-up by default.
-        unit: Unit that the target is about: "sample", "person" or "client"; that of the set-up by
-            default.
+        unit: Unit of privacy to which the target applies: "sample", "person" or "client"; that of
+            the set-up by default.
         delta: Failure probability; that of the set-up by default.
-        every: Number of rounds between two rows; by default, all rounds of up to twelve, and about
-            ten of more.
+        every: Number of rounds between two rows. By default, there is a row for each of up to
+            twelve rounds, and otherwise about ten rows.
         record: Path of a record whose measured lower bounds are printed below the epsilon; by
             default that of ``setup``, if this is a record.
         data_dir: Folder of data sets, for a study file; by default ``$FEDAUDIT_DATA``.
@@ -277,9 +282,9 @@ def budget(
     Source: Koskela, Jälkö and Honkela 2020 (privacy loss distributions); Doroshenko et al. 2022.
     """
     overrides = {"target": target, "unit": unit, "delta": delta}
-    resolved, measured = _resolved(setup, overrides, data_dir)
+    resolved, measured_record = _resolve(setup, overrides, data_dir)
     if record is not None:
-        measured = read_record(record_at(Path(record)))
+        measured_record = read_record(record_at(Path(record)))
     if every is not None and every < 1:
         raise BadInput(f"{option('every')} is a number of rounds of at least 1, got {every}")
     losses = {unit: Losses(resolved, unit) for unit in UNITS}
@@ -291,27 +296,28 @@ def budget(
         )
         for rounds in _rounds_of_rows(resolved, every)
     )
-    last_round = (
-        None
-        if resolved.target is None
-        else _last_round(losses[resolved.protected], resolved.rounds, resolved.target)
-    )
+    last_round = None
+    if resolved.target is not None:
+        last_round = _last_round(losses[resolved.protected], resolved.rounds, resolved.target)
     return Budget(
         setup=resolved,
         unit=resolved.protected,
         target=resolved.target,
         rows=rows,
         last_round=last_round,
-        measured=() if measured is None else measured_bounds(measured),
+        measured=() if measured_record is None else measured_bounds(measured_record),
     )
 
 
-def _resolved(
+def _resolve(
     setup: PrivacySetup | Mapping[str, object] | str | PathLike[str],
     overrides: Mapping[str, object],
     data_dir: str | PathLike[str] | None,
 ) -> tuple[PrivacySetup, Record | None]:
-    """Return a set-up with the settings that are not None, and the record that it comes from."""
+    """Return the set-up with the overrides that are not None, and the record that contains it.
+
+    The record is None if the set-up is not read from one.
+    """
     source, record = "the privacy set-up", None
     values: dict[str, object]
     if isinstance(setup, PrivacySetup):
@@ -328,7 +334,7 @@ def _resolved(
             values = read_toml(path, "the privacy set-up")
             if "phase" not in values and _has_tables_of_study(values):
                 values = _setup_of_study_file(values, source, data_dir)
-    values |= {name: value for name, value in overrides.items() if value is not None}
+    values.update({name: value for name, value in overrides.items() if value is not None})
     return settings_from(values, PrivacySetup, source=source), record
 
 
@@ -342,7 +348,7 @@ def _has_tables_of_study(values: Mapping[str, object]) -> bool:
 def _setup_of_study_file(
     values: dict[str, object], source: str, data_dir: str | PathLike[str] | None
 ) -> dict[str, object]:
-    """Return the settings of the set-up of a study, whose data set is loaded for its sizes."""
+    """Return the set-up of a study file. The data set is loaded for the sizes of its clients."""
     # Imported here, since a set-up needs no training.
     from fedaudit.study.build import setup as run_of_study
 
@@ -354,32 +360,33 @@ def _setup_of_study_file(
 def _rounds_of_rows(setup: PrivacySetup, every: int | None) -> list[int]:
     """Return the rounds that have a row: multiples of a step, and the last of each phase."""
     if every is None:
-        every = 1 if setup.rounds <= _SHORT_TABLE else -(-setup.rounds // 10)
-    ends, total = {1}, 0
-    for phase in setup.phase:
-        total += phase.rounds
-        ends.add(total)
-    return sorted({*range(every, total + 1, every), *ends})
+        every = 1 if setup.rounds <= _SHORT_TABLE else ceil(setup.rounds / 10)
+    multiples = range(every, setup.rounds + 1, every)
+    return sorted({1, *multiples, *_last_rounds(setup)})
+
+
+def _last_rounds(setup: PrivacySetup) -> list[int]:
+    """Return the number of the last round of each phase."""
+    return list(accumulate(phase.rounds for phase in setup.phase))
 
 
 def _phase_of(setup: PrivacySetup, rounds: int) -> int:
     """Return the number of the phase of a round, from 1."""
-    total = 0
-    for number, phase in enumerate(setup.phase, 1):
-        total += phase.rounds
-        if rounds <= total:
-            return number
-    return len(setup.phase)
+    return 1 + bisect_left(_last_rounds(setup), rounds)
 
 
 def _last_round(losses: Losses, planned: int, target: float) -> int | None:
-    """Return the last round within a target; None if there is none up to the largest number."""
+    """Return the last round within a target; None if ``MAX_ROUNDS`` rounds are within it."""
+    # Invariant: epsilon is within the target after round ``low``.
     low, high = 0, planned
     while losses.epsilon(high) <= target:
-        if high >= MOST_ROUNDS:
+        if high >= MAX_ROUNDS:
             return None
-        low, high = high, min(2 * high, MOST_ROUNDS)
+        low, high = high, min(2 * high, MAX_ROUNDS)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if losses.epsilon(middle) <= target else (low, middle)
+        if losses.epsilon(middle) <= target:
+            low = middle
+        else:
+            high = middle
     return low

@@ -1,4 +1,9 @@
-"""Privacy loss of one release, for each unit, and its composition over rounds."""
+"""Privacy loss of single releases, and its composition over rounds.
+
+A release is the noisy sum of one round, or of one step of DP-SGD. Its privacy loss distribution is
+computed on a grid. Distributions are composed by convolution, which gives epsilon after any number
+of rounds.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
@@ -15,112 +20,120 @@ from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.privacy_budget.setup import Phase, PrivacySetup, Unit
 
 _DEVIATIONS = 10.0
-"""Standard deviations of the noise beyond which the probability (1e-23) is negligible."""
+"""Number of standard deviations of noise that is exceeded with probability 1e-23 only."""
 
 _LARGEST_LOSS = 1e4
-"""Largest loss of a release that is discretised. Random sampling is ignored if it is larger."""
+"""Largest loss of a release for which a grid is computed. With larger losses, amplification by
+random sampling is ignored, which is an upper bound."""
 
-_LARGEST_HALF = 100.0
-"""Largest epsilon of half a replacement. At larger ones, its delta is below all resolution."""
+_MAX_REMOVAL_EPSILON = 100.0
+"""Largest epsilon of a removal that is searched for. Beyond it, delta cannot be represented."""
 
 _POINTS = 2e5
-"""Number of points of the grid of losses of one release, about."""
+"""Approximate number of grid points for the losses of one release."""
 
-_LEVELS = 64
-"""Largest number of sensitivities in a mixture."""
+_MAX_SHIFTS = 64
+"""Largest number of different shifts in a mixture of Gaussians."""
 
 _NEGLIGIBLE = 1e-12
-"""Part of delta for which the number of a group's members in one release may be larger."""
+"""Fraction of delta for the event that more samples of a person are drawn than are considered."""
 
 
 class Release(NamedTuple):
-    """What one round (or step of DP-SGD) reveals about a unit.
+    """Distributions of one noisy sum for two neighbouring data sets, which differ in one unit.
+
+    A unit has one or several contributions to the sum, such as the gradients of a person's samples.
 
     Attributes:
-        kind: Pair of output distributions that dominates. "gaussian": the unit is always in the
-            sum. "poisson": each of its members is in the sum at random, or is absent from the
-            data. "replaced": the same for one member that is replaced. "subset": with probability
-            ``rate`` the sum differs by up to ``distance``; an upper bound.
+        mechanism: Sampling of the unit's contributions. "gaussian": all of them are always in the
+            sum. "poisson": each is in the sum with probability ``rate``, and the unit is missing
+            from the other data set. "replaced": the same for a single contribution, which is
+            replaced in the other data set. "subset": an upper bound, by which the sums differ by
+            up to ``distance`` with probability ``rate``.
         noise: Standard deviation of the noise, in units of one contribution.
-        distance: Largest distance between the sums of two adjacent data sets.
-        rate: Probability that a member is in the sum; of "subset", that any member is.
-        members: Number of contributions of the unit.
+        distance: Largest distance between the sums of two neighbouring data sets.
+        rate: Probability that a contribution is in the sum; for "subset", that at least one is.
+        contributions: Number of contributions of the unit.
     """
 
-    kind: Literal["gaussian", "poisson", "replaced", "subset"]
+    mechanism: Literal["gaussian", "poisson", "replaced", "subset"]
     noise: float
     distance: int
     rate: float = 1.0
-    members: int = 1
+    contributions: int = 1
 
     @property
     def largest_loss(self) -> float:
-        """Privacy loss that is exceeded with a negligible probability."""
+        """Privacy loss that is exceeded with negligible probability only."""
         shift = self.distance / self.noise
         return shift**2 / 2 + _DEVIATIONS * shift
 
 
-def release_of(setup: PrivacySetup, phase: Phase, unit: Unit, *, half: bool = False) -> Release:
-    """Return what a release of a phase reveals about a unit.
+def release_of(
+    setup: PrivacySetup, phase: Phase, unit: Unit, *, only_removal: bool = False
+) -> Release:
+    """Return a release of a phase for two data sets that differ in one unit.
 
     Args:
         setup: The set-up.
         phase: The phase.
-        unit: The unit.
-        half: Whether to return the first half of a replacement, which sets the unit to zero.
+        unit: The unit of privacy.
+        only_removal: Whether to return the removal of a unit even if the unit is replaced. A
+            replacement is a removal, followed by the addition of another unit.
     """
     noise, rate = phase.total_noise_multiplier, setup.rate(phase)
     if phase.protects == "client":
-        # A part of a client's data changes its update, and does not remove it.
+        # A change of a sample or person changes the update of its client and does not remove it.
         is_replaced = unit != "client" or setup.adjacency == "replace"
-        members = setup.person_clients if unit == "person" else 1
-        population, drawn = setup.clients, phase.clients_per_round
+        contributions = setup.person_clients if unit == "person" else 1
+        population, n_drawn = setup.clients, phase.clients_per_round
     else:
         is_replaced = setup.adjacency == "replace"
         sizes = {"sample": 1, "person": setup.person_samples, "client": setup.largest_client}
-        members = sizes[unit]
-        population, drawn = setup.samples or 1, phase.batch_size
-    factor = 2 if is_replaced and not half else 1
-    present = rate
+        contributions = sizes[unit]
+        population, n_drawn = setup.samples or 1, phase.batch_size
+    # The sum can change by the removed contribution and by the added one.
+    distance_per_contribution = 2 if is_replaced and not only_removal else 1
+    any_drawn = float(-np.expm1(contributions * np.log1p(-rate))) if rate < 1 else 1.0
     if phase.sampling == "fixed" and rate < 1:
-        drawn = drawn or population
-        members = min(members, population)
-        present = float(sp.stats.hypergeom.sf(0, population, members, drawn))
+        n_drawn = n_drawn or population
+        contributions = min(contributions, population)
+        any_drawn = float(sp.stats.hypergeom.sf(0, population, contributions, n_drawn))
         # A person may have samples in the batches of several clients.
-        members = min(members, drawn * (setup.person_clients if unit == "person" else 1))
-    distance = factor * members
-    whole = Release("gaussian", noise, distance)
-    if rate == 1 or whole.largest_loss > _LARGEST_LOSS:
-        return whole
-    if phase.sampling == "fixed":
-        return Release("subset", noise, distance, present)
-    if factor == 1:
-        return Release("poisson", noise, distance, rate, members)
-    if members == 1:
+        batches = setup.person_clients if unit == "person" else 1
+        contributions = min(contributions, n_drawn * batches)
+    distance = distance_per_contribution * contributions
+    without_sampling = Release("gaussian", noise, distance)
+    if rate == 1 or without_sampling.largest_loss > _LARGEST_LOSS:
+        return without_sampling
+    if phase.sampling != "fixed" and distance_per_contribution == 1:
+        return Release("poisson", noise, distance, rate, contributions)
+    if phase.sampling != "fixed" and contributions == 1:
         return Release("replaced", noise, distance, rate)
-    present = float(-np.expm1(members * np.log1p(-rate)))
-    return Release("subset", noise, distance, present)
+    return Release("subset", noise, distance, any_drawn)
 
 
 class Losses:
-    """Privacy loss of a unit over the rounds of a set-up.
+    """Privacy losses for a unit over the rounds of a set-up.
 
     Args:
         setup: The set-up.
-        unit: The unit.
+        unit: The unit of privacy.
     """
 
     def __init__(self, setup: PrivacySetup, unit: Unit) -> None:
         self._setup = setup
         self._releases = tuple(release_of(setup, phase, unit) for phase in setup.phase)
-        self._halves: list[Release] | None = None
-        if any(release.kind == "subset" for release in self._releases) and all(
-            phase.sampling != "fixed" for phase in setup.phase
-        ):
-            self._halves = [release_of(setup, phase, unit, half=True) for phase in setup.phase]
+        # If a release is only bounded, a second bound by group privacy may be smaller.
+        self._removals: list[Release] | None = None
+        is_bounded = any(release.mechanism == "subset" for release in self._releases)
+        if is_bounded and all(phase.sampling != "fixed" for phase in setup.phase):
+            self._removals = [
+                release_of(setup, phase, unit, only_removal=True) for phase in setup.phase
+            ]
 
     def epsilon(self, rounds: int) -> float:
-        """Compute the epsilon after some rounds; the last phase may last longer than planned.
+        """Compute the epsilon after some rounds; the last phase may continue longer than planned.
 
         Source: Balle and Wang 2018 for Gaussian releases, whose composition is Gaussian; Koskela et
             al. 2020 and Doroshenko et al. 2022 for the others (dp-accounting).
@@ -128,14 +141,15 @@ class Losses:
         counts = tuple(self._counts(rounds))
         delta = self._setup.delta
         epsilon = _epsilon(self._releases, counts, delta)
-        if self._halves is not None:
-            epsilon = min(epsilon, _curve(self._halves, counts, delta).epsilon_of_both(delta))
+        if self._removals is not None:
+            removal = _curve(self._removals, counts, delta)
+            epsilon = min(epsilon, removal.replacement_epsilon(delta))
         return epsilon
 
     def _counts(self, rounds: int) -> list[int]:
         """Return the number of releases of each phase in the first rounds.
 
-        In rounds after the last phase, the unit takes part in every one.
+        After the last phase, the unit takes part in every round.
         """
         counts = list[int]()
         for phase in self._setup.phase:
@@ -149,11 +163,11 @@ class Losses:
 
 
 class _Curve(NamedTuple):
-    """Privacy curve of composed releases.
+    """Privacy curve of composed releases: epsilon as a function of delta.
 
     Attributes:
-        shift: Distance of the means of all Gaussian releases, in units of the noise.
-        composed: Distribution of losses of all releases; None if all are Gaussian.
+        shift: Distance of the means of all "gaussian" releases together, in units of the noise.
+        composed: Privacy loss distribution of all releases; None if all are "gaussian".
         failure: Probability of events that the distribution leaves out.
     """
 
@@ -169,8 +183,8 @@ class _Curve(NamedTuple):
             return inf
         return float(self.composed.get_epsilon_for_delta(delta - self.failure))
 
-    def epsilon_of_both(self, delta: float) -> float:
-        """Compute the epsilon of removing a unit and adding another, from the curve of removal.
+    def replacement_epsilon(self, delta: float) -> float:
+        """Compute the epsilon of replacing a unit, if this is the curve of removing it.
 
         Source: Vadhan 2017, Lemma 2.2 (group privacy), for two steps with a common epsilon.
         """
@@ -179,55 +193,63 @@ class _Curve(NamedTuple):
         high = 1.0
         while not self._allows(high, delta):
             high *= 2
-            if high > _LARGEST_HALF:
+            if high > _MAX_REMOVAL_EPSILON:
                 return inf
-        return 2 * float(
-            sp.optimize.bisect(lambda e: 0.5 - self._allows(e, delta), 0.0, high, rtol=1e-6)
-        )
 
-    def _allows(self, half: float, delta: float) -> bool:
-        """Return whether two steps of this epsilon have at most this delta together."""
-        return self.epsilon(delta / (1 + exp(half))) <= half
+        def sign_change(removal_epsilon: float) -> float:
+            return 0.5 - self._allows(removal_epsilon, delta)
+
+        return 2 * float(sp.optimize.bisect(sign_change, 0.0, high, rtol=1e-6))
+
+    def _allows(self, removal_epsilon: float, delta: float) -> bool:
+        """Return whether a removal and an addition with this epsilon have at most this delta."""
+        return self.epsilon(delta / (1 + exp(removal_epsilon))) <= removal_epsilon
 
 
 @lru_cache(maxsize=1024)
 def _epsilon(releases: tuple[Release, ...], counts: tuple[int, ...], delta: float) -> float:
-    # Units may have the same releases, such as a sample and a person with one sample.
+    # Cached, because units may have equal releases, such as a sample and a person with one sample.
     return _curve(releases, counts, delta).epsilon(delta)
 
 
 def _curve(releases: Sequence[Release], counts: Sequence[int], delta: float) -> _Curve:
-    """Compose releases, each with its number."""
-    pairs = [pair for pair in zip(releases, counts, strict=True) if pair[1]]
-    squares = [
-        n * (each.distance / each.noise) ** 2 for each, n in pairs if each.kind == "gaussian"
-    ]
-    shift = sqrt(sum(squares))
-    sampled = [pair for pair in pairs if pair[0].kind != "gaussian"]
+    """Compose releases, each of which is repeated ``counts`` times."""
+    squared_shift = 0.0
+    sampled: list[tuple[Release, int]] = []
+    for release, count in zip(releases, counts, strict=True):
+        if release.mechanism == "gaussian":
+            squared_shift += count * (release.distance / release.noise) ** 2
+        elif count:
+            sampled.append((release, count))
+    shift = sqrt(squared_shift)
     if not sampled:
         return _Curve(shift)
     interval = _interval(shift, sampled, delta)
-    parts = [_distribution(release, interval, delta).self_compose(n) for release, n in sampled]
+    distributions = [
+        _distribution(release, interval, delta).self_compose(count) for release, count in sampled
+    ]
     if shift:
         gaussian = _library().from_gaussian_mechanism
-        parts.append(gaussian(1 / shift, value_discretization_interval=interval))
-    composed = reduce(lambda first, second: first.compose(second), parts)
-    failure = sum(n * _tail(release, delta)[1] for release, n in sampled)
+        distributions.append(gaussian(1 / shift, value_discretization_interval=interval))
+    composed = reduce(lambda first, second: first.compose(second), distributions)
+    failure = sum(count * _tail(release, delta).probability for release, count in sampled)
     return _Curve(shift, composed, failure)
 
 
 def _interval(shift: float, sampled: Sequence[tuple[Release, int]], delta: float) -> float:
-    """Choose the distance between points of the grid of losses, by the size of epsilon.
+    """Choose the distance between the points of the grid of losses.
 
-    A grid of fixed width would need gigabytes for little noise, and be coarse for much noise. Renyi
-    accounting estimates epsilon faster, here for a number of releases that many rounds share.
+    A fixed distance would need gigabytes of memory for little noise, and be inaccurate for much
+    noise. The distance is therefore adapted to an estimate of epsilon by Renyi accounting, which is
+    faster. The number of releases is rounded up to a power of 4, so that many rounds use the same
+    cached estimate.
     """
-    estimate = gaussian_budget(shift, delta) + sum(
-        _estimate(release, 4 ** ceil(log2(count) / 2), delta) for release, count in sampled
-    )
+    estimate = gaussian_budget(shift, delta)
+    for release, count in sampled:
+        estimate += _estimate(release, 4 ** ceil(log2(count) / 2), delta)
     largest = max(release.largest_loss for release, _ in sampled)
     interval = max(largest / _POINTS, estimate / (2 * _POINTS), min(1e-4, estimate / 1000), 1e-6)
-    # Powers of 2, so that most rounds use the same distributions.
+    # Powers of 2 let most rounds use the same cached distributions.
     return float(2.0 ** floor(log2(interval)))
 
 
@@ -252,10 +274,10 @@ def _library() -> Any:
 def _distribution(release: Release, interval: float, delta: float) -> Any:
     """Return the privacy loss distribution of one release."""
     library = _library()
-    if release.kind == "subset":
-        pmf = _pmf(*_subset_curve(release, interval), interval)
-        return library.PrivacyLossDistribution(pmf)
-    if release.kind == "poisson" and release.members > 1:
+    if release.mechanism == "subset":
+        lowest, deltas = _subset_curve(release, interval)
+        return library.PrivacyLossDistribution(_pmf(lowest, deltas, interval))
+    if release.mechanism == "poisson" and release.contributions > 1:
         return library.PrivacyLossDistribution(*_group_pmfs(release, interval, delta))
     from dp_accounting import NeighboringRelation
 
@@ -264,18 +286,18 @@ def _distribution(release: Release, interval: float, delta: float) -> Any:
         sampling_prob=release.rate,
         value_discretization_interval=interval,
         neighboring_relation=NeighboringRelation.REPLACE_ONE
-        if release.kind == "replaced"
+        if release.mechanism == "replaced"
         else NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
 
 
 def _pmf(lowest: int, deltas: Float[np.ndarray, " losses"], interval: float) -> Any:
-    """Return the pessimistic distribution of losses with a privacy curve.
+    """Return a privacy loss distribution that is at least as pessimistic as a privacy curve.
 
     Args:
-        lowest: First epsilon of the curve, in units of the interval.
-        deltas: Delta at each epsilon of a grid.
-        interval: Distance of two points of the grid.
+        lowest: Smallest epsilon of the curve, in units of the interval.
+        deltas: Delta at each epsilon of the grid.
+        interval: Distance between the points of the grid.
     """
     from dp_accounting.pld import pld_pmf
 
@@ -285,9 +307,9 @@ def _pmf(lowest: int, deltas: Float[np.ndarray, " losses"], interval: float) -> 
 
 
 def _subset_curve(release: Release, interval: float) -> tuple[int, Float[np.ndarray, " losses"]]:
-    """Return the privacy curve of a release that differs only with a probability.
+    """Return the privacy curve of a "subset" release: the smallest epsilon, and all deltas.
 
-    The curve is symmetric in the order of both data sets, so that it is also defined for negative
+    The curve does not depend on the order of the two data sets. This determines delta for negative
     epsilon, which composition needs.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 2; Zhu, Dong and Wang 2022, Proposition 30.
@@ -315,20 +337,22 @@ def _amplified(epsilon: float, rate: float) -> float:
 
 
 def _group_pmfs(release: Release, interval: float, delta: float) -> tuple[Any, Any]:
-    """Return the distributions of losses for a group whose members are drawn independently.
+    """Return the distributions of losses for a unit with several contributions.
 
-    The number of members in the sum is binomial, and the sum moves by this number. With the unit,
-    the output is a mixture of Gaussians; without it, one Gaussian.
+    The number of its contributions in the sum is binomial, and the sum is shifted by this number.
+    With the unit, the output has a mixture of Gaussian distributions; without it, a single one. The
+    first distribution is that of removing the unit, the second that of adding it.
 
     Source: Ganesh 2024 ("Tight group-level DP guarantees for DP-SGD with sampling via mixture of
-        Gaussians mechanisms"). Differs: numbers above the 64th are rounded up to multiples.
+        Gaussians mechanisms").
+    Differs: With more than 64 contributions in the sum, their number is rounded up to a multiple.
     """
-    largest, _ = _tail(release, delta)
+    largest = _tail(release, delta).largest
     numbers = np.arange(largest + 1)
-    weights = sp.stats.binom.pmf(numbers, release.members, release.rate)
-    step = max(1, ceil(largest / _LEVELS))
-    levels = -(-numbers // step)
-    probabilities = np.bincount(levels, weights) / weights.sum()
+    weights = sp.stats.binom.pmf(numbers, release.contributions, release.rate)
+    step = max(1, ceil(largest / _MAX_SHIFTS))
+    multiples = -(-numbers // step)
+    probabilities = np.bincount(multiples, weights) / weights.sum()
     is_possible = probabilities > 0
     shifts = step * np.flatnonzero(is_possible) / release.noise
     probabilities = probabilities[is_possible]
@@ -339,13 +363,13 @@ def _group_pmfs(release: Release, interval: float, delta: float) -> tuple[Any, A
         axis=0,
     )
 
-    def curve(
+    def distribution(
         lowest: float, highest: float, delta_at: Callable[[np.ndarray], np.ndarray]
-    ) -> tuple[int, np.ndarray]:
+    ) -> Any:
         first, last = ceil(lowest / interval), ceil(highest / interval)
-        return first, delta_at(interval * np.arange(first, last + 1))
+        return _pmf(first, delta_at(interval * np.arange(first, last + 1)), interval)
 
-    def removed(epsilons: np.ndarray) -> np.ndarray:
+    def removal_delta(epsilons: np.ndarray) -> np.ndarray:
         output = np.interp(epsilons, losses, outputs)
         mixed = sum(
             p * sp.special.ndtr(shift - output)
@@ -353,7 +377,7 @@ def _group_pmfs(release: Release, interval: float, delta: float) -> tuple[Any, A
         )
         return np.asarray(mixed - np.exp(epsilons + sp.special.log_ndtr(-output)))
 
-    def added(epsilons: np.ndarray) -> np.ndarray:
+    def addition_delta(epsilons: np.ndarray) -> np.ndarray:
         output = np.interp(-epsilons, losses, outputs)
         mixed = sum(
             p * np.exp(epsilons + sp.special.log_ndtr(output - shift))
@@ -362,15 +386,21 @@ def _group_pmfs(release: Release, interval: float, delta: float) -> tuple[Any, A
         return np.asarray(sp.special.ndtr(output) - mixed)
 
     return (
-        _pmf(*curve(losses[0], losses[-1], removed), interval),
-        _pmf(*curve(-losses[-1], -losses[0], added), interval),
+        distribution(losses[0], losses[-1], removal_delta),
+        distribution(-losses[-1], -losses[0], addition_delta),
     )
 
 
-def _tail(release: Release, delta: float) -> tuple[int, float]:
-    """Return a number of members that is exceeded with a negligible probability, and this one."""
-    if release.kind != "poisson" or release.members == 1:
-        return release.members, 0.0
-    law = sp.stats.binom(release.members, release.rate)
-    largest = max(1, int(law.isf(_NEGLIGIBLE * delta)))
-    return largest, float(law.sf(largest))
+class _Tail(NamedTuple):
+    """Number of contributions in a sum, and the negligible probability that it is exceeded."""
+
+    largest: int
+    probability: float
+
+
+def _tail(release: Release, delta: float) -> _Tail:
+    if release.mechanism != "poisson" or release.contributions == 1:
+        return _Tail(release.contributions, 0.0)
+    binomial = sp.stats.binom(release.contributions, release.rate)
+    largest = max(1, int(binomial.isf(_NEGLIGIBLE * delta)))
+    return _Tail(largest, float(binomial.sf(largest)))

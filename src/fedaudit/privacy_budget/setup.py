@@ -1,4 +1,4 @@
-"""Privacy set-up of a federation: its units, and its mechanism in each phase of the training."""
+"""Privacy set-up of a federation: what is protected, and the mechanism in each training phase."""
 
 from math import ceil
 from typing import Annotated, Literal, TypeAlias
@@ -9,20 +9,20 @@ from fedaudit.core.errors import BadInput
 from fedaudit.fl.accounting import sampling_rate, steps_per_epoch
 
 Unit: TypeAlias = Literal["sample", "person", "client"]
-"""What an adversary must not be able to detect; see :class:`PrivacySetup`."""
+"""Unit of privacy: what an adversary must not be able to detect; see :class:`PrivacySetup`."""
 UNITS: tuple[Unit, ...] = ("sample", "person", "client")
 
 Adjacency: TypeAlias = Literal["add-or-remove", "zero-out", "replace"]
-"""Difference between the two data sets that an adversary compares; see :class:`PrivacySetup`."""
+"""Difference between neighbouring data sets; see :class:`PrivacySetup`."""
 Sampling: TypeAlias = Literal["all", "poisson", "fixed", "shuffle"]
 Step: TypeAlias = Literal["clip", "noise", "sum"]
 Precision: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 
 SMALLEST_DELTA = 1e-12
-"""Smallest delta that sums of probabilities in double precision resolve."""
+"""Smallest delta that sums of probabilities in double precision can represent."""
 
-MOST_ROUNDS = 10**6
-_MOST_RELEASES = 10**9
+MAX_ROUNDS = 10**6
+_MAX_RELEASES = 10**9
 
 _RESOLUTION: dict[Precision, float] = {
     "float64": 2.0**-52,
@@ -30,10 +30,10 @@ _RESOLUTION: dict[Precision, float] = {
     "float16": 2.0**-10,
     "bfloat16": 2.0**-7,
 }
-"""Distance between 1 and the next number, in units of which sums are rounded."""
+"""Distance between 1 and the next larger number, by type."""
 
 _Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
-_Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS, strict=True)]
+_Rounds = Annotated[int, Field(ge=1, le=MAX_ROUNDS, strict=True)]
 _AboveZero = Annotated[float, Field(gt=0, le=1e15, strict=True)]
 
 
@@ -48,12 +48,12 @@ class Phase(_Table):
         rounds: Number of rounds.
         protects: Contribution that is clipped: "client" for the update of a client (DP-FedAvg),
             "sample" for the gradient of a sample in the local training (DP-SGD).
-        noise_multiplier: Standard deviation of the noise divided by ``clip``, at least 0. It is the
-            noise on the sum, or on each update if ``order`` has the noise before the sum.
+        noise_multiplier: Standard deviation of the noise divided by ``clip``, at least 0. The noise
+            is added to the sum, or to each update if ``order`` has "noise" before "sum".
         clip: Largest Euclidean norm of a clipped contribution, above 0; None without clipping.
-        order: Steps by which contributions become the released sum, in their order.
-        sampling: Rule that decides which clients take part in a round, or which samples are in a
-            step of DP-SGD. "all": all of them; for clients also any choice that an adversary knows.
+        order: Steps from contributions to the released sum, in the order in which they are applied.
+        sampling: Rule that selects the clients of a round, or the samples in a step of DP-SGD.
+            "all": all of them; also for any selection of clients that an adversary knows.
             "poisson": each one independently, with probability ``rate``. "fixed": a random subset
             of fixed size. "shuffle", only for samples: each sample is in one step of an epoch.
         rate: Probability of Poisson sampling, in (0, 1]. Alternatives are ``clients_per_round``, or
@@ -63,7 +63,7 @@ class Phase(_Table):
         steps: Number of local steps in a round, for samples.
         epochs: Number of local epochs in a round, as an alternative to ``steps``.
         participations: Largest number of rounds of this phase in which one client takes part; all
-            rounds by default. Random sampling of clients needs ``amplification = false`` with it.
+            rounds by default. With random sampling of clients, it needs ``amplification = false``.
         least_separation: Smallest number of rounds from one round in which a client takes part to
             its next one, for ``tree_aggregation``; 1 by default.
         tree_aggregation: Whether the noise is that of DP-FTRL: the sums of all rounds are the
@@ -124,24 +124,22 @@ class Phase(_Table):
         )
 
     @model_validator(mode="after")
-    def _is_mechanism(self) -> "Phase":
+    def _refuse_invalid_mechanism(self) -> "Phase":
         """Raise if the steps give no differential privacy, or a setting has no effect."""
-        for check in (
-            _check_noise,
-            _check_order,
-            _check_sampling,
-            _check_clients,
-            _check_work,
-            _check_tree,
-        ):
-            check(self)
+        _check_noise(self)
+        _check_order(self)
+        _check_sampling(self)
+        _check_clients(self)
+        _check_local_training(self)
+        _check_tree(self)
         return self
 
     @property
     def total_noise_multiplier(self) -> float:
-        """Noise multiplier of a single sum that reveals as much as all releases of one round.
+        """Noise multiplier of a single sum that is equivalent to all releases of one round.
 
-        Adaptive clipping also releases a noisy count, whose terms are shifted to 1/2 and -1/2.
+        With adaptive clipping, a round also releases a noisy count of contributions. Each of them
+        adds 1/2 or -1/2 to this count.
 
         Source: Andrew et al. 2021, Theorem 1, solved for the total noise multiplier.
         """
@@ -212,7 +210,7 @@ def _check_sampling(phase: Phase) -> None:
         "clients_per_round": phase.clients_per_round,
         "batch_size": phase.batch_size,
     }
-    named_sizes = [name for name, value in sizes.items() if value is not None]
+    given_sizes = [name for name, value in sizes.items() if value is not None]
     size = "clients_per_round" if phase.protects == "client" else "batch_size"
     if phase.sampling == "shuffle" and phase.protects == "client":
         raise BadInput(
@@ -221,13 +219,13 @@ def _check_sampling(phase: Phase) -> None:
         )
     sizes_of_sampling = {"poisson": ["rate", size], "fixed": [size]}
     allowed = sizes_of_sampling.get(phase.sampling, [])
-    wrong = [name for name in named_sizes if name not in allowed]
-    if wrong:
+    without_effect = [name for name in given_sizes if name not in allowed]
+    if without_effect:
         raise BadInput(
-            f"{wrong[0]} has no effect on {phase.protects}s with sampling = {phase.sampling!r}; "
-            "leave it out"
+            f"{without_effect[0]} has no effect on {phase.protects}s with sampling = "
+            f"{phase.sampling!r}; leave it out"
         )
-    if allowed and len(named_sizes) != 1:
+    if allowed and len(given_sizes) != 1:
         raise BadInput(
             f"sampling = {phase.sampling!r} needs {' or '.join(allowed)}, and exactly one of them"
         )
@@ -247,9 +245,8 @@ def _check_clients(phase: Phase) -> None:
             "many clients add theirs; give least_honest_clients, the smallest number of them that "
             "do not collude"
         )
-    if phase.least_honest_clients is not None and not (
-        phase.noise_at_clients and phase.secure_aggregation
-    ):
+    has_hidden_noise = phase.noise_at_clients and phase.secure_aggregation
+    if phase.least_honest_clients is not None and not has_hidden_noise:
         raise BadInput(
             "least_honest_clients has an effect only if clients add noise under secure "
             "aggregation: secure_aggregation = true and order = ['clip', 'noise', 'sum']"
@@ -259,8 +256,8 @@ def _check_clients(phase: Phase) -> None:
             "secure_aggregation is for updates of clients; the epsilon of DP-SGD holds against an "
             "adversary that sees each update, so leave it out"
         )
-    counts_all = phase.sampling == "all" or not phase.amplification
-    if phase.protects == "client" and phase.participations is not None and not counts_all:
+    is_amplified = phase.sampling != "all" and phase.amplification
+    if phase.protects == "client" and phase.participations is not None and is_amplified:
         raise BadInput(
             "participations counts only if an adversary knows who takes part: with random "
             "sampling of clients, give amplification = false or leave participations out"
@@ -272,22 +269,22 @@ def _check_clients(phase: Phase) -> None:
         )
 
 
-def _check_work(phase: Phase) -> None:
-    is_stated = [phase.steps is not None, phase.epochs is not None]
-    if phase.protects == "client" and any(is_stated):
+def _check_local_training(phase: Phase) -> None:
+    n_given = (phase.steps is not None) + (phase.epochs is not None)
+    if phase.protects == "client" and n_given:
         raise BadInput(
             "steps and epochs of the local training have no effect on the epsilon of clipped "
             "updates of clients; leave them out"
         )
-    if phase.protects == "sample" and sum(is_stated) != 1:
+    if phase.protects == "sample" and n_given != 1:
         raise BadInput(
             "DP-SGD needs steps or epochs of the local training in a round, and exactly one of them"
         )
     if phase.protects == "sample" and phase.sampling == "shuffle" and phase.epochs is None:
         raise BadInput("sampling = 'shuffle' needs epochs: each sample is used once in each")
-    if phase.rounds * (phase.steps or 1) > _MOST_RELEASES:
+    if phase.rounds * (phase.steps or 1) > _MAX_RELEASES:
         raise BadInput(
-            f"a phase has at most {_MOST_RELEASES:,} local steps over all rounds, got "
+            f"a phase has at most {_MAX_RELEASES:,} local steps over all rounds, got "
             f"{phase.rounds * (phase.steps or 1):,}"
         )
 
@@ -317,20 +314,24 @@ def _check_tree(phase: Phase) -> None:
 def _tree_releases(rounds: int, participations: int, separation: int) -> int:
     """Return the largest sum of squares of a client's contributions to all nodes of a tree.
 
-    The nodes are one Gaussian release, whose sensitivity is the root of this sum. The bound allows
-    the worst positions of a client's rounds for each level of the tree separately.
+    All nodes together are one Gaussian release, whose sensitivity is the square root of this sum.
+    It is an upper bound: for each level of the tree, it assumes the worst positions of the rounds
+    in which the client takes part.
 
     Source: Kairouz et al. 2021 ("Practical and private (deep) learning without sampling or
         shuffling"), appendix D, which maximises over one choice of positions for all levels.
     """
-    participations = min(participations, -(-rounds // separation))
-    total, width = 0, 1
-    while width <= rounds:
-        most = min(participations, -(-width // separation))
-        full, rest = divmod(participations, most)
-        nodes = rounds // width
-        total += most**2 * min(full, nodes) + (rest**2 if full < nodes else 0)
-        width *= 2
+    participations = min(participations, ceil(rounds / separation))
+    total, node_rounds = 0, 1
+    while node_rounds <= rounds:
+        nodes = rounds // node_rounds
+        # The worst case concentrates the client's rounds in as few nodes as possible.
+        most_in_node = min(participations, ceil(node_rounds / separation))
+        full_nodes, remaining = divmod(participations, most_in_node)
+        total += most_in_node**2 * min(full_nodes, nodes)
+        if full_nodes < nodes:
+            total += remaining**2
+        node_rounds *= 2
     return total
 
 
@@ -341,19 +342,20 @@ class PrivacySetup(_Table):
         name: Name of the federation, for the output.
         delta: Failure probability of the guarantee, below 1 / number of protected clients (or
             samples).
-        adjacency: What an adversary compares. "add-or-remove": with and without a unit;
-            "zero-out": a unit whose contributions are zero instead; "replace": a unit with other
-            data instead. A change of one sample or person within a client is always a replacement
-            of the client's update.
+        adjacency: Difference between neighbouring data sets. "add-or-remove": a unit is in only one
+            of them. "zero-out": in one of them, the contributions of a unit are zero. "replace": a
+            unit has different data. If updates of clients are clipped, a change of one sample or
+            person always counts as a replacement of the client's update.
         clients: Number of clients.
-        samples: Number of samples of a client, needed for DP-SGD. If clients have different
-            numbers, give the smallest: this client uses each sample most often.
-        most_samples: Number of samples of the client with the most; ``samples`` by default.
+        samples: Number of samples of a client, needed for DP-SGD. If clients differ in it, give the
+            smallest number: this client uses each sample most often.
+        most_samples: Number of samples of the largest client; ``samples`` by default.
         person_samples: Largest number of samples of one person, over all clients.
         person_clients: Largest number of clients that have samples of one person.
         target: Largest epsilon that is accepted; None for no limit.
-        unit: Unit that the target is about; by default, what the first phase protects.
-        phase: Phases in their order.
+        unit: Unit of privacy to which the target applies: "sample", "person" or "client". By
+            default, it is what the first phase protects.
+        phase: Phases in the order of training.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._=,+-]{0,199}$")] = "federation"
@@ -375,11 +377,11 @@ class PrivacySetup(_Table):
 
     @property
     def protected(self) -> Unit:
-        """Unit that the target is about."""
+        """Unit of privacy to which the target applies."""
         return self.unit or self.phase[0].protects
 
     @model_validator(mode="after")
-    def _is_guarantee(self) -> "PrivacySetup":
+    def _refuse_contradictions(self) -> "PrivacySetup":
         for number, phase in enumerate(self.phase):
             try:
                 self._check_phase(phase)
@@ -433,13 +435,14 @@ class PrivacySetup(_Table):
                 "if each client adds noise, the amount of noise reveals whether a client takes "
                 "part; give adjacency = 'zero-out' or 'replace'"
             )
-        for name, size, whole in (
+        for name, size, population in (
             ("clients_per_round", phase.clients_per_round, self.clients),
             ("batch_size", phase.batch_size, self.samples),
         ):
-            if size is not None and whole is not None and size > whole:
+            if size is not None and population is not None and size > population:
                 raise BadInput(
-                    f"the sampling rate would be above 1: {name} is at most {whole}, got {size}"
+                    f"the sampling rate would be above 1: {name} is at most {population}, got "
+                    f"{size}"
                 )
         if phase.least_honest_clients is not None and phase.least_honest_clients > self.clients:
             raise BadInput(
@@ -449,7 +452,7 @@ class PrivacySetup(_Table):
 
     @property
     def largest_client(self) -> int:
-        """Number of samples of the client with the most."""
+        """Number of samples of the largest client."""
         return self.most_samples or self.samples or 1
 
     def rate(self, phase: Phase) -> float:
@@ -464,14 +467,14 @@ class PrivacySetup(_Table):
         return sampling_rate(phase.batch_size or samples, samples)
 
     def releases(self, phase: Phase, rounds: int, further: int = 0) -> int:
-        """Return in how many releases of the first rounds of a phase a unit may take part.
+        """Return the largest number of releases to which a unit contributes.
 
-        Releases of a tree are counted by the number of independent releases that reveal as much.
+        Releases of a tree are converted to an equivalent number of independent releases.
 
         Args:
             phase: The phase.
-            rounds: Number of its first rounds.
-            further: Number of rounds after the phase in which the unit takes part.
+            rounds: Number of rounds that are counted, from the start of the phase.
+            further: Number of rounds after the phase, in each of which the unit takes part.
         """
         if phase.tree_aggregation:
             separation = phase.least_separation or 1
