@@ -16,8 +16,9 @@ from math import sqrt
 import numpy as np
 from scipy.stats import norm
 
-from fedaudit.guard.policy import DecideBy, GuardPolicy
+from fedaudit.guard.policy import GuardPolicy
 from fedaudit.metrics import auc_interval
+from fedaudit.results.runs import DecideBy
 
 SIDE, ROUNDS = 270, (1, 10, 50)
 

@@ -14,11 +14,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.guard.decisions import DECISIONS_FILE, read_decisions
 from fedaudit.guard.guard import Guard
 from fedaudit.guard.policy import ATTACKS
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import audit_samples, fair_split, join_audits
+from fedaudit.live.decisions import DECISIONS_FILE, read_decisions
 from fedaudit.live.record import record
 from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.metrics import auc_interval
@@ -475,7 +475,7 @@ def test_uploads_are_withheld_after_the_folder_was_deleted(tmp_path: Path) -> No
 
 def test_a_full_log_withholds_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with guard(tmp_path) as opened:
-        monkeypatch.setattr("fedaudit.guard.decisions.MAX_LOG_BYTES", 100)
+        monkeypatch.setattr("fedaudit.live.decisions.MAX_LOG_BYTES", 100)
         assert opened.check(1, sent=initial(), upload=honest()) is None
     assert read_decisions(tmp_path) == []
 

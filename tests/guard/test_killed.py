@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fedaudit.core import files
-from fedaudit.guard import decisions, judging
 from fedaudit.guard import guard as module
-from fedaudit.guard.decisions import read_decisions
-from fedaudit.live import measuring, recorder
+from fedaudit.guard import judging
+from fedaudit.live import decisions, measuring, recorder
+from fedaudit.live.decisions import read_decisions
 from fedaudit.observe.measurements import measured_rounds_in
 from tests.guard.client import guard, honest, initial, memorising, noisy
 
@@ -91,11 +91,11 @@ def test_a_killed_process_returns_no_upload_and_the_next_process_measures(
     assert killed == signal.SIGKILL
     assert not (tmp_path / "left").exists(), "nothing was returned"
     was_decided = moment == "after its decision"
-    assert len([d for d in read_decisions(tmp_path) if d.left]) == was_decided
+    assert len([d for d in read_decisions(tmp_path) if d.was_sent]) == was_decided
     with guard(tmp_path, **settings) as again:
         leaving = again.check(1, sent=initial(), upload=memorising() if settings else honest())
     assert isinstance(leaving, dict)
-    left = [decision for decision in again.decisions if decision.left]
+    left = [decision for decision in again.decisions if decision.was_sent]
     # A filtered upload is filtered again, and counts although the first one was not returned.
     assert len(left) == 1 + (was_decided and filter is not None)
     measured = measured_rounds_in(tmp_path) + measured_rounds_in(tmp_path / "repeated" / "1")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedaudit.guard.decisions import Decision
 from fedaudit.guard.guard import Guard
 from fedaudit.live import forking, measuring
+from fedaudit.live.decisions import Decision
 from fedaudit.live.forking import DetachedProcess, has_ended
 from fedaudit.live.preparing import PreparingProcess
 from fedaudit.observe.measurements import measured_rounds_in

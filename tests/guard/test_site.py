@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.guard.decisions import read_decisions
 from fedaudit.guard.site import read_site_policy, site_guard
+from fedaudit.live.decisions import read_decisions
 from tests.guard.client import data, honest, initial, memorising
 
 CODE = """

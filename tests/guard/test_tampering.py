@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.guard.decisions import DECISIONS_FILE, read_decisions
+from fedaudit.live.decisions import DECISIONS_FILE, read_decisions
 from tests.guard.client import CLIENT, State, data, guard, honest, initial, memorising, trained
 
 
@@ -142,7 +142,7 @@ def test_on_a_full_disk_an_upload_is_sent_only_with_its_decision(
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, handler)
-    sent = {decision.round for decision in read_decisions(tmp_path) if decision.left}
+    sent = {decision.round for decision in read_decisions(tmp_path) if decision.was_sent}
     assert {number for number, upload in leaving.items() if upload is not None} == sent
     with guard(tmp_path) as again:
         assert again.check(1, sent=initial(), upload=honest()) is not None

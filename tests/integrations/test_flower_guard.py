@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedaudit.guard.decisions import read_decisions
 from fedaudit.integrations.flower import guard_mod, identity_mod
+from fedaudit.live.decisions import read_decisions
 from fedaudit.live.preparing import PreparingProcess
 from fedaudit.observe.round import Round
 from tests.guard.client import honest, initial, memorising

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 
-from fedaudit.guard.decisions import read_decisions
+from fedaudit.live.decisions import read_decisions
 from tests.guard.client import State, honest, memorising, noisy
 from tests.guard.test_site import POLICY, site
 

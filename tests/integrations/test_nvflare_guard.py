@@ -21,9 +21,9 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 
 from fedaudit.core.errors import BadInput
-from fedaudit.guard.decisions import read_decisions
 from fedaudit.integrations.nvflare import GuardFilter
 from fedaudit.integrations.nvflare.guarding import Withheld
+from fedaudit.live.decisions import read_decisions
 from fedaudit.live.preparing import PreparingProcess
 from fedaudit.observe.round import Round
 from tests.guard.client import State, honest, initial, memorising

@@ -24,7 +24,8 @@ from fedaudit.gate.policy import Policy
 from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict, overall_outcome, requirement_check
-from fedaudit.report.deciding.caveats import client_list
+from fedaudit.report.deciding.caveats import client_list, guard_decisions, withheld_uploads
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import (
     capital,
@@ -72,7 +73,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
         policy=policy.name,
         policy_hash=policy.digest(),
         outcome=outcome,
-        reason=_explanation(safe_record.name, policy.name, outcome, checks),
+        reason=_explanation(safe_record, policy.name, outcome, checks),
         limits=limits,
         checks=checks,
         unjudged=[] if is_games else _unjudged(safe_record, policy),
@@ -168,6 +169,8 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
                 f"a lower bound on epsilon for {client_list(unbounded)}: too few randomly assigned "
                 "members and non-members"
             )
+    if withheld_uploads(record):
+        questions.append(fixed("guard.not_judged"))
     if record.watched and POSITIVE_CONTROL in policy.controls.required:
         questions.append(
             "whether the attacks detect a planted leak: this control is not possible for a "
@@ -196,11 +199,13 @@ _NOT_REFUTED = (
 )
 
 
-def _explanation(record: str, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
+def _explanation(record: Record, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
     """Explain the verdict in one paragraph."""
-    names = f"“{shortened(record, 80)}” under the policy “{shortened(policy, 80)}”"
+    names = f"“{shortened(record.name, 80)}” under the policy “{shortened(policy, 80)}”"
     ceilings = [check for check in checks if check.ceiling is not None]
     parts = [f"{outcome.upper()}: {names}."]
+    if decisions := guard_decisions(record):
+        parts.append(f"{decisions}; the gate judges the uploads that were sent.")
     if outcome is Outcome.PASS:
         parts += _pass_summary(ceilings)
     else:

@@ -12,6 +12,7 @@ from fedaudit.report.deciding.caveats import (
     client_list,
     coverage_gaps,
     hardly_learned,
+    is_guarded,
     leaking_defenses,
     wrong_sign,
 )
@@ -126,7 +127,9 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
             )
         # The name mentions sampled rounds, since a policy that allows them accepts less evidence.
         is_sampled = required.sampled_rounds and record.coverage.sampled_rounds
-        yield check("complete coverage" + " of the sampled rounds" * is_sampled, faults)
+        scope = " of the sampled rounds" if is_sampled else ""
+        scope = " of the uploads that were sent" if is_guarded(record) else scope
+        yield check(f"complete coverage{scope}", faults)
     if policy.membership is not None:
         figures = main_figures(record)
         labels = labels_among(figures)

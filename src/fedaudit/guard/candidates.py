@@ -10,10 +10,10 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import sync_folder
 from fedaudit.core.values import ClientId
 from fedaudit.guard.arrays import Upload
-from fedaudit.guard.decisions import DECISIONS_FILE, Decision
 from fedaudit.guard.judging import Judge, Judgement
 from fedaudit.guard.policy import GuardPolicy
 from fedaudit.guard.uploads import measured_uploads, write_repeated
+from fedaudit.live.decisions import DECISIONS_FILE, Decision
 from fedaudit.live.measuring import Measurement
 from fedaudit.live.recorder import Recorder
 
@@ -80,7 +80,7 @@ class Candidates:
             before: All decisions until this one.
             upload: The upload.
         """
-        left = {d.key: self._left[d.key] for d in before if d.left}
+        left = {d.key: self._left[d.key] for d in before if d.was_sent}
         measured, stored = self._measurement(decision.round, upload).measured, left[decision.key]
         is_same = all(
             torch.allclose(values, stored.signals[name], rtol=_ROUNDING, atol=_ROUNDING)

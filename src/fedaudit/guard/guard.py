@@ -18,15 +18,16 @@ from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.guard.arrays import Arrays, Filter, Sendable, Upload, copied, digest
 from fedaudit.guard.candidates import Candidate, Candidates
-from fedaudit.guard.decisions import Decision, append_decision, opened_decisions
-from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy
+from fedaudit.guard.policy import ATTACKS, GuardPolicy
 from fedaudit.guard.uploads import discard_undecided
 from fedaudit.live.clients import number_of
+from fedaudit.live.decisions import Decision, append_decision, opened_decisions
 from fedaudit.live.record import record
 from fedaudit.live.recording import is_recording
 from fedaudit.live.weights import Array
 from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.plan.values import settings_from
+from fedaudit.results.runs import DecideBy
 from fedaudit.results.text import log_line, plain
 from fedaudit.signals.measure import NotFinite
 
@@ -252,14 +253,16 @@ class Guard:
             decide_by=self.policy.decide_by,
             received=digest(client_upload.received),
             upload=client_upload.digest(),
-            version=sum(decision.left for decision in self._decisions if decision.round == index),
+            version=sum(
+                decision.was_sent for decision in self._decisions if decision.round == index
+            ),
         )
         before = self._earlier(draft)
         if before is not None:
-            if before.left:
+            if before.was_sent:
                 until = self._decisions[: self._decisions.index(before) + 1]
                 self._candidates.verify(before, until, client_upload)
-            return before, client_upload.arrays if before.left else None
+            return before, client_upload.arrays if before.was_sent else None
         candidate = self._candidates.measured(index, client_upload)
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
@@ -282,7 +285,7 @@ class Guard:
             same = (decision.round, decision.received, decision.upload)
             if same == (draft.round, draft.received, draft.upload) and not decision.is_error:
                 policy = (decision.limit, decision.decide_by) == (draft.limit, draft.decide_by)
-                is_final = decision.outcome == "sent" or (not decision.left and policy)
+                is_final = decision.outcome == "sent" or (not decision.was_sent and policy)
                 return decision if is_final else None
         return None
 

@@ -9,8 +9,8 @@ import torch
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, FedauditError, TooFewRounds
 from fedaudit.evaluation.truth import target_truth
-from fedaudit.guard.decisions import Figure
 from fedaudit.guard.policy import GuardPolicy
+from fedaudit.live.decisions import Figure
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, stacked
 from fedaudit.plan.parts import RecordingInfo, Setup

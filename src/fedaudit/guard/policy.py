@@ -1,6 +1,6 @@
 """Policy of a guard: its limit, what is compared with it, and the attacks that are measured."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -9,11 +9,10 @@ from fedaudit.attacks import attack_named, catalogued
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Sees
+from fedaudit.live.decisions import value_to_compare
 from fedaudit.metrics import auc_interval
 from fedaudit.results.fields import SMALLEST_GROUP
-
-DecideBy: TypeAlias = Literal["upper", "estimate", "lower"]
-"""What a guard compares with its limit; see :class:`GuardPolicy`."""
+from fedaudit.results.runs import DecideBy
 
 ATTACKS = ("blackbox-loss", "loss-series", "avg-cosine", "avg-projres", "fta-l")
 """Attacks of a guard by default. Each reads losses or gradients of the client's own uploads."""
@@ -23,23 +22,6 @@ def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
     if len({*names}) < len(names):
         raise ValueError("an attack is named twice; name it once")
     return names
-
-
-def decisive(decide_by: DecideBy, value: float, low: float, high: float) -> float:
-    """Return the number that is compared with the limit, for the direction that leaks more.
-
-    Args:
-        decide_by: What is compared; see :class:`GuardPolicy`.
-        value: AUC.
-        low: Lower limit of its interval.
-        high: Upper limit.
-    """
-    sides = {
-        "upper": (high, 1 - low),
-        "estimate": (value, 1 - value),
-        "lower": (low, 1 - high),
-    }
-    return max(sides[decide_by])
 
 
 class GuardPolicy(BaseModel):
@@ -131,9 +113,9 @@ class GuardPolicy(BaseModel):
         if low is None or high is None:
             return (
                 self.decide_by != "estimate"
-                or not decisive("estimate", value, 0.0, 1.0) <= self.limit
+                or not value_to_compare("estimate", value, 0.0, 1.0) <= self.limit
             )
-        return not decisive(self.decide_by, value, low, high) <= self.limit
+        return not value_to_compare(self.decide_by, value, low, high) <= self.limit
 
     def refuse_small(self, members: int, held_out: int) -> None:
         """Raise if an audit is too small for this policy to decide anything.

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import create_subfolder, unlinked_path
 from fedaudit.core.values import ClientId
-from fedaudit.guard.decisions import DECISIONS_FILE, Decision
+from fedaudit.live.decisions import DECISIONS_FILE, Decision
 from fedaudit.live.measuring import Measurement
 from fedaudit.live.recording import append_round, round_entry
 from fedaudit.observe.measurements import MeasuredRound, measured_rounds_in, write_measured
@@ -29,7 +29,7 @@ def discard_undecided(folder: Path, decisions: Sequence[Decision], client: Clien
     Raises:
         Damaged: The log and the measurements are not of one time.
     """
-    keys = [decision.key for decision in decisions if decision.left]
+    keys = [decision.key for decision in decisions if decision.was_sent]
     left = {*keys}
     if len(left) < len(keys):
         raise Damaged(f"{folder / DECISIONS_FILE} lists an upload twice; restore it from a copy")

@@ -17,6 +17,7 @@ from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.accuracy import are_notes_valid
 from fedaudit.live.clients import ClientRef, number_of
+from fedaudit.live.decisions import Decision, guard_coverage, read_decisions
 from fedaudit.live.files import read_audit, read_untrained, waiting_rounds
 from fedaudit.live.recording import (
     UPLOAD_VIEWS,
@@ -132,6 +133,8 @@ class _RecordingData(NamedTuple):
     log: Sequence[RoundEntry]
     stored: Sequence[Stored]
     waiting: Collection[int]
+    # Empty unless a guard wrote the recording.
+    decisions: Sequence[Decision]
 
     @property
     def measured(self) -> list[MeasuredRound]:
@@ -158,7 +161,8 @@ def _read(folder: Path) -> _RecordingData:
                 f"the measured round {entry.measured.index} in {folder} belongs to another "
                 "recording; restore it"
             )
-    return _RecordingData(folder, recording, audit, log, stored, waiting)
+    decisions = read_decisions(folder)
+    return _RecordingData(folder, recording, audit, log, stored, waiting, decisions)
 
 
 def _reason_unmeasured(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> str:
@@ -167,6 +171,12 @@ def _reason_unmeasured(folder: Path, recording: Recording, log: Sequence[RoundEn
         return (
             f"{folder} has no measured round yet, and {n_waiting} waiting; wait for its recorder, "
             "or open the recording again with fedaudit.record, and close it"
+        )
+    if decisions := read_decisions(folder):
+        return (
+            f"{folder} has no upload to attack: its guard withheld all {len(decisions)}, the first "
+            f"for this reason: {plain(str(decisions[0]))}; change the guard's policy or the "
+            "training, and train again"
         )
     if failed := [entry for entry in log if entry.failed]:
         return (
@@ -374,15 +384,18 @@ def _limitations(
     if absent:
         noun = "Client" if len(absent) == 1 else "Clients"
         yield f"{noun} {data.list_names(sorted(absent))}: never took part in a measured round."
-    if partial := [entry.round for entry in data.log if not entry.complete]:
+    # Reports list withheld uploads separately, since these reached no adversary.
+    withheld = {decision.round for decision in data.decisions if not decision.was_sent}
+    entries = [entry for entry in data.log if entry.measured or entry.round not in withheld]
+    if partial := [entry.round for entry in entries if not entry.complete]:
         yield f"Uploads of clients that did not reply, in {_rounds(partial)}."
-    if incomplete := [entry for entry in data.log if entry.note]:
+    if incomplete := [entry for entry in entries if entry.note]:
         rounds = _rounds([entry.round for entry in incomplete])
         yield f"Data of {rounds} that could not be recorded: {plain(incomplete[0].note)}"
     for client in sorted({client for entry in data.log for client in entry.excluded}):
-        entries = [entry for entry in data.log if client in entry.excluded]
-        reason = plain(entries[0].excluded[client])
-        yield f"The upload of client {client} in {_rounds([e.round for e in entries])}: {reason}"
+        faulty = [entry for entry in data.log if client in entry.excluded]
+        reason = plain(faulty[0].excluded[client])
+        yield f"The upload of client {client} in {_rounds([e.round for e in faulty])}: {reason}"
     logged = {entry.round for entry in data.log}
     if unmeasured := sorted({*data.waiting} - logged):
         yield f"{_rounds(unmeasured).capitalize()}: still to be measured."
@@ -433,6 +446,7 @@ def _coverage(data: _RecordingData, targets: Collection[ClientId]) -> Coverage:
         n_missing_rounds=len(reasons),
         identity=_identity(data),
         sampled_rounds=_has_skipped_uploads(data, targets),
+        guard=guard_coverage(data.decisions),
     )
 
 

@@ -10,7 +10,13 @@ from typing import Any, Literal, NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.caveats import controls_line, coverage_gaps, hardly_learned, unit_of
+from fedaudit.report.deciding.caveats import (
+    controls_line,
+    coverage_gaps,
+    guard_decisions,
+    hardly_learned,
+    unit_of,
+)
 from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.first import tiles_of
@@ -133,8 +139,8 @@ def caveats(record: Record) -> str:
         "released": views and "final" not in views,
     }
     texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
-    gaps = coverage_gaps(record)
-    return wording.join(*texts, f"{gaps}." * bool(gaps), by=" ")
+    texts += [f"{text}." for text in (guard_decisions(record), coverage_gaps(record)) if text]
+    return wording.join(*texts, by=" ")
 
 
 def conclusion(record: Record) -> Answer:

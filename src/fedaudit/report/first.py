@@ -33,6 +33,7 @@ from fedaudit.results.guessing import (
     without_doubts,
 )
 from fedaudit.results.record import Record
+from fedaudit.results.runs import GuardCoverage
 from fedaudit.results.unlearning import UNLEARNING
 
 LOW = 6  # largest number of rows of a picture such that the next steps fit below it
@@ -123,6 +124,9 @@ def unanswered(record: Record) -> tuple[str, ...]:
 
 def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
     """Return the steps to take after a verdict, most important first."""
+    guard = record.coverage.guard if record.coverage else None
+    if guard is not None:
+        return _steps_of_site(record, conclusion, guard)
     situations, texts = [_situation(record, conclusion)], list[str]()
     if situations[0].startswith("leak") and (suggestion := advice(record)):
         texts.append(suggestion.step)
@@ -136,6 +140,23 @@ def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
         kind = "recording" if record.watched else "study"
         texts.append(step if isinstance(step, str) else step.get(kind, ""))
     return tuple(filter(None, texts))
+
+
+def _steps_of_site(
+    record: Record, conclusion: PlainVerdict, guard: GuardCoverage
+) -> tuple[str, ...]:
+    """Return the steps that a site can take after its guard's record."""
+    situation = "leak" if conclusion.status in LEAKS else _situation(record, conclusion)
+    if situation == "inconclusive" and caveats.wrong_sign(evidence.main_figures(record)):
+        situation = "wrong sign"
+    steps = list(_STEPS["guard"].get(situation, ["file"]))
+    if caveats.withheld_uploads(record):
+        steps.insert(len(steps) - 1, "tell owner of withheld")
+        if "set filter" not in steps:
+            steps.insert(0, "set filter")
+    if any(uploads.outcome == "filtered" for uploads in guard.uploads):
+        steps = ["strengthen filter" if step == "set filter" else step for step in steps]
+    return tuple(_STEPS["steps"][name].format(limit=f"{guard.limit:g}") for name in steps)
 
 
 def _situation(record: Record, conclusion: PlainVerdict) -> str:

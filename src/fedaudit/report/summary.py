@@ -15,10 +15,16 @@ from markupsafe import Markup
 from fedaudit.core.errors import BadInput
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
-from fedaudit.report.deciding.caveats import client_list, coverage_gaps, omissions
+from fedaudit.report.deciding.caveats import (
+    client_list,
+    coverage_gaps,
+    guard_decisions,
+    omissions,
+    withheld_uploads,
+)
 from fedaudit.report.evidence import SIZES, attacks_tried, distinct, outcomes_of
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
-from fedaudit.report.fixed import fixed_texts
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, clean, shortened
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproducing
@@ -221,7 +227,8 @@ def _facts(record: Record) -> dict[str, str]:
         facts["Audited"] = audited_samples(record)
     if coverage:
         chosen = f", every {coverage.every} by choice" * coverage.sampled_rounds
-        facts["Coverage"] = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
+        measured = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
+        facts["Coverage"] = guard_decisions(record) or measured
     version = shortened(environment.versions.get("fedaudit", "not recorded"), 30)
     facts["Audit made"] = f"{shortened(environment.started[:10], 10)}, fedaudit {version}"
     return facts
@@ -315,7 +322,9 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
 
 def _unmeasured(record: Record) -> Iterator[str]:
     coverage = record.coverage
-    if coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
+    if withheld_uploads(record):
+        yield wording.capital(fixed("guard.not_judged"))
+    elif coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
         skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"
         yield f"Uploads in {skipped}, which were not measured"
     yield coverage_gaps(record)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -42,7 +42,23 @@ class MissingUpload(RecordPart):
     aggregated: bool = True
 
 
-class MissingRounds(RecordPart):
+class RoundSeries(RecordPart):
+    """Consecutive rounds.
+
+    Attributes:
+        first: The first of these rounds.
+        last: The last of these rounds.
+    """
+
+    first: Count
+    last: Count
+
+    def __str__(self) -> str:
+        """Return "3", or "3–5" for several rounds."""
+        return f"{self.first}" if self.first == self.last else f"{self.first}–{self.last}"
+
+
+class MissingRounds(RoundSeries):
     """Consecutive rounds that were not measured, all for the same reason.
 
     Attributes:
@@ -51,8 +67,6 @@ class MissingRounds(RecordPart):
         reason: Why they were not measured.
     """
 
-    first: Count
-    last: Count
     reason: Reason
 
 
@@ -91,6 +105,42 @@ class ClientCoverage(RecordPart):
         )
 
 
+GuardOutcome: TypeAlias = Literal["sent", "filtered", "withheld"]
+DecideBy: TypeAlias = Literal["upper", "estimate", "lower"]
+"""Value that a guard compares with its limit; see :class:`fedaudit.guard.policy.GuardPolicy`."""
+
+
+class CheckedUploads(RecordPart):
+    """Uploads of one client for which its guard took the same decision.
+
+    Attributes:
+        outcome: "sent" if the uploads were sent unchanged, "filtered" if they were sent after the
+            site's filter, or "withheld".
+        count: Number of these uploads.
+        rounds: Rounds with such an upload.
+    """
+
+    outcome: GuardOutcome
+    count: Count
+    rounds: Annotated[list[RoundSeries], Field(max_length=MAX_LISTED)]
+
+
+class GuardCoverage(RecordPart):
+    """Decisions of the guard that wrote a recording. The recording contains only sent uploads.
+
+    Attributes:
+        limit: Largest AUC that the guard allowed in its last decision.
+        decide_by: Value that the guard compared with the limit in its last decision.
+        uploads: One entry for each outcome that occurred.
+        n_unmeasured: Number of withheld uploads without a measurement, because the check failed.
+    """
+
+    limit: Fraction
+    decide_by: DecideBy
+    uploads: list[CheckedUploads]
+    n_unmeasured: Count = 0
+
+
 class Coverage(RecordPart):
     """Rounds and uploads of a run that were measured.
 
@@ -111,6 +161,7 @@ class Coverage(RecordPart):
         n_missing_rounds: Number of missing rounds.
         identity: SHA-256 over the models that were sent in all rounds; empty if unknown.
         sampled_rounds: True if ``every`` skipped rounds in which clients took part.
+        guard: Decisions of the client's guard; None if no guard wrote the recording.
     """
 
     rounds: Count
@@ -126,6 +177,7 @@ class Coverage(RecordPart):
     n_missing_rounds: Count = 0
     identity: Annotated[str, Field(max_length=64)] = ""
     sampled_rounds: bool = False
+    guard: GuardCoverage | None = None
 
     @property
     def is_whole(self) -> bool:

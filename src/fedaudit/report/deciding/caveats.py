@@ -7,11 +7,12 @@ from typing import Literal
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.fixed import fixed
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.results import guessing
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.record import ControlResult, Record
+from fedaudit.results.runs import CheckedUploads, RoundSeries
 
 Unit = Literal["sample", "person", "canary sample"]
 
@@ -130,10 +131,7 @@ def coverage_gaps(record: Record) -> str:
         return ""
     gaps = []
     if coverage.n_missing_rounds:
-        spans = [
-            f"{span.first}" if span.first == span.last else f"{span.first}–{span.last}"
-            for span in coverage.missing_rounds[: wording.MOST_NAMED]
-        ]
+        spans = [str(span) for span in coverage.missing_rounds[: wording.MOST_NAMED]]
         numbers = f" ({', '.join(spans)})" if spans else ""
         gaps.append(f"{wording.plural(coverage.n_missing_rounds, 'round')}{numbers}")
     if coverage.n_missing_uploads:
@@ -142,6 +140,55 @@ def coverage_gaps(record: Record) -> str:
         names = f" of {client_list(senders)}" if senders else ""
         gaps.append(f"{wording.plural(coverage.n_missing_uploads, 'upload')}{names}")
     return f"Not measured: {wording.join_and(gaps)}" * bool(gaps)
+
+
+def is_guarded(record: Record) -> bool:
+    """Return True if a guard decided which uploads were sent."""
+    return record.coverage is not None and record.coverage.guard is not None
+
+
+def withheld_uploads(record: Record) -> int:
+    """Return the number of uploads that a guard withheld; 0 without a guard."""
+    guard = record.coverage.guard if record.coverage else None
+    uploads = guard.uploads if guard else []
+    return sum(checked.count for checked in uploads if checked.outcome == "withheld")
+
+
+def guard_decisions(record: Record) -> str:
+    """Return how many uploads a guard sent, filtered and withheld, and in which rounds.
+
+    Returns:
+        For example "The guard, whose limit is an AUC of 0.6 (upper confidence limit), sent 2
+        uploads (rounds 1–2) and withheld 1 upload (round 3)"; "" for a record without a guard.
+    """
+    guard = record.coverage.guard if record.coverage else None
+    if guard is None:
+        return ""
+    counts: dict[str, CheckedUploads] = {uploads.outcome: uploads for uploads in guard.uploads}
+    parts = []
+    for outcome, text in fixed_texts("guard.outcomes").items():
+        uploads = counts.get(outcome)
+        if uploads is not None:
+            count = wording.plural(uploads.count, "upload")
+            unmeasured = guard.n_unmeasured if outcome == "withheld" else 0
+            details = wording.join(
+                _list_rounds(uploads.rounds),
+                fixed("guard.unmeasured", count=unmeasured) if unmeasured else "",
+                by="; ",
+            )
+            parts.append(text.format(uploads=count) + f" ({details})" * bool(details))
+    if "withheld" not in counts:
+        parts.append(fixed("guard.none_withheld"))
+    limit = fixed(f"guard.limit.{guard.decide_by}", limit=f"{guard.limit:g}")
+    return f"{limit} {wording.join_and(parts)}"
+
+
+def _list_rounds(rounds: Sequence[RoundSeries]) -> str:
+    """Format rounds, such as "round 3", or "rounds 1–4 and 6"."""
+    if not rounds:
+        return ""
+    are_several = len(rounds) > 1 or rounds[0].first < rounds[0].last
+    return f"round{'s' * are_several} {wording.join_some([str(series) for series in rounds])}"
 
 
 def omissions(record: Record) -> list[str]:

@@ -37,15 +37,18 @@ def member_headline(record: Record, status: Status, *, alone: bool) -> str:
 
 
 def _headline(record: Record, status: Status, front: list[Estimate], *, alone: bool) -> str:
+    scope = fixed("guard.scope") if caveats.is_guarded(record) else ""
     if status in LEAKAGE:
         distinguished = fixed(f"membership.distinguished.{caveats.unit_of(record)}")
         better = fixed_texts("membership.better").get(status, "")
-        return caveats.range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
+        ranged = caveats.range_headline(front).replace("; ", f"; {scope}", 1)
+        return ranged or f"{LEAKAGE[status]}: {scope}{distinguished}{better}"
     if status == "no leak shown":
         topic = "" if alone else " of membership"
-        return f"No leak{topic} shown: {fixed('membership.guessing')}"
+        return f"No leak{topic} shown: {scope}{fixed('membership.guessing')}"
     topic = "" if alone else " about membership"
-    return f"Inconclusive{topic}: {fixed(f'membership.inconclusive.{_reason(record, front)}')}"
+    reason = fixed(f"membership.inconclusive.{_reason(record, front)}")
+    return f"Inconclusive{topic}: {scope}{reason}"
 
 
 def _reason(record: Record, figures: list[Estimate]) -> str:

@@ -12,7 +12,9 @@ from fedaudit.report.deciding.caveats import (
     coverage_gaps,
     defenses_of_runs,
     failed_control_notes,
+    guard_decisions,
     hardly_learned,
+    is_guarded,
     omissions,
     unit_of,
     units_of,
@@ -71,6 +73,7 @@ def verdict(record: Record) -> PlainVerdict:
     sentences = [
         *headlines(relied_on),
         *failed_control_notes(record, relied_on[0].status),
+        guard_decisions(record),
         coverage_gaps(record),
         *omissions(record),
         deletion.headline if deletion and not evidence.is_uninformative(record) else "",
@@ -114,8 +117,9 @@ def audited(record: Record) -> str:
     view = shortened(record.view.description, 400) or "not described in the record"
     others, sizes = record.other_clients, [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
+    kind = "watched" if record.watched else "trained"
     return fixed(
-        f"audited.{'watched' if record.watched else 'trained'}",
+        f"audited.{'guarded' if is_guarded(record) else kind}",
         clients=clients,
         sizes=f" with {wording.format_range(sizes)} samples each" if sizes else "",
         seeds=wording.plural(len(record.seeds), "seed"),

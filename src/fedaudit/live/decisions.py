@@ -1,7 +1,8 @@
 """Decisions of a guard, and their log with one JSON line for each checked upload."""
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -14,15 +15,39 @@ from fedaudit.core.files import (
     read_text,
     write_whole,
 )
-from fedaudit.guard.policy import DecideBy, decisive
 from fedaudit.live.recording import Digest
 from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.results.fields import Fraction, RecordPart
+from fedaudit.results.runs import (
+    MAX_LISTED,
+    CheckedUploads,
+    DecideBy,
+    GuardCoverage,
+    GuardOutcome,
+    RoundSeries,
+)
 
 DECISIONS_FILE = "decisions.jsonl"
 """Log of a guard, in its folder."""
 
-Outcome: TypeAlias = Literal["sent", "filtered", "withheld"]
+
+def value_to_compare(decide_by: DecideBy, value: float, low: float, high: float) -> float:
+    """Return the value that a guard compares with its limit.
+
+    An AUC below 0.5 counts as 1 minus the AUC, because an adversary can reverse the scores.
+
+    Args:
+        decide_by: Value to compare; see :class:`fedaudit.guard.policy.GuardPolicy`.
+        value: AUC.
+        low: Lower confidence limit of the AUC.
+        high: Upper confidence limit of the AUC.
+    """
+    by_direction = {
+        "upper": (high, 1 - low),
+        "estimate": (value, 1 - value),
+        "lower": (low, 1 - high),
+    }
+    return max(by_direction[decide_by])
 
 
 class Figure(RecordPart):
@@ -40,9 +65,9 @@ class Figure(RecordPart):
     low: Fraction
     high: Fraction
 
-    def decisive(self, decide_by: DecideBy) -> float:
-        """Return the number that is compared with the limit."""
-        return decisive(decide_by, self.value, self.low, self.high)
+    def value_to_compare(self, decide_by: DecideBy) -> float:
+        """Return the value that is compared with the limit."""
+        return value_to_compare(decide_by, self.value, self.low, self.high)
 
 
 class Decision(RecordPart):
@@ -50,20 +75,20 @@ class Decision(RecordPart):
 
     Attributes:
         round: Number of the round; 0 if the loop passed no valid number.
-        outcome: "sent" as it was, sent after the site's filter ("filtered"), or "withheld".
+        outcome: "sent" unchanged, sent after the site's filter ("filtered"), or "withheld".
         limit: Limit of the policy.
-        decide_by: What was compared with it.
-        figures: Figures of the upload that is decisive: of the filtered one if there is one.
+        decide_by: Value that was compared with the limit.
+        figures: Figures that decided: of the filtered upload if the filter was applied.
         unfiltered: Figures before the filter, if the filter was applied.
-        reason: Why the upload is withheld; empty if it is not.
+        reason: Error because of which the upload was withheld; empty without an error.
         received: SHA-256 of the model that the client was sent.
-        upload: SHA-256 of the upload that the loop passed.
-        released: SHA-256 of the upload that may leave; empty if it is withheld.
-        version: Number of uploads that left in this round before.
+        upload: SHA-256 of the upload that the training loop passed to the guard.
+        released: SHA-256 of the upload that the guard returned; empty if it was withheld.
+        version: Number of uploads that were sent in this round before.
     """
 
     round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
-    outcome: Outcome
+    outcome: GuardOutcome
     limit: Fraction
     decide_by: DecideBy
     figures: Annotated[tuple[Figure, ...], Field(max_length=100)] = ()
@@ -76,23 +101,27 @@ class Decision(RecordPart):
 
     @property
     def key(self) -> tuple[int, int]:
-        """Round and version, by which the measurement of an upload that left is stored."""
+        """Round and version, by which the measurement of a sent upload is stored."""
         return self.round, self.version
 
     @property
-    def left(self) -> bool:
-        """True if the upload, or the filtered one, may leave."""
+    def was_sent(self) -> bool:
+        """True if the upload was sent, unchanged or filtered."""
         return self.outcome != "withheld"
 
     @property
     def is_error(self) -> bool:
-        """True if the upload was withheld without figures, because something failed."""
-        return not self.left and not self.figures
+        """True if the upload was withheld without figures, because the check failed."""
+        return not self.was_sent and not self.figures
 
     @property
     def worst(self) -> Figure | None:
-        """The figure that is decisive; None if nothing was measured."""
-        return max(self.figures, key=lambda f: f.decisive(self.decide_by), default=None)
+        """The figure nearest to the limit or farthest above it; None if nothing was measured."""
+        return max(
+            self.figures,
+            key=lambda figure: figure.value_to_compare(self.decide_by),
+            default=None,
+        )
 
     def __str__(self) -> str:
         """Return the decision in one line, without numbers of samples."""
@@ -116,6 +145,37 @@ class Decision(RecordPart):
         shows_low = (self.decide_by == "lower") != (worst.low + worst.high < 1)
         shown = "" if self.decide_by == "estimate" else limits[shows_low]
         return f"AUC {worst.value:.3f}{shown} ({worst.attack})"
+
+
+def guard_coverage(decisions: Sequence[Decision]) -> GuardCoverage | None:
+    """Return the numbers and rounds of sent, filtered and withheld uploads; None without any."""
+    if not decisions:
+        return None
+    uploads = []
+    for outcome in get_args(GuardOutcome):
+        rounds = [decision.round for decision in decisions if decision.outcome == outcome]
+        if rounds:
+            # Round 0 stands for an invalid number.
+            series = _consecutive({*rounds} - {0})
+            uploads.append(
+                CheckedUploads(outcome=outcome, count=len(rounds), rounds=series[:MAX_LISTED])
+            )
+    return GuardCoverage(
+        limit=decisions[-1].limit,
+        decide_by=decisions[-1].decide_by,
+        uploads=uploads,
+        n_unmeasured=sum(decision.is_error for decision in decisions),
+    )
+
+
+def _consecutive(rounds: Collection[int]) -> list[RoundSeries]:
+    series = list[RoundSeries]()
+    for index in sorted(rounds):
+        if series and series[-1].last == index - 1:
+            series[-1] = RoundSeries(first=series[-1].first, last=index)
+        else:
+            series.append(RoundSeries(first=index, last=index))
+    return series
 
 
 def read_decisions(folder: Path) -> list[Decision]:

@@ -1,0 +1,101 @@
+"""The record of a guard states which uploads were sent, filtered and withheld."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from fedaudit.core.errors import BadInput
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.policy import Policy
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.decisions import Decision, guard_coverage
+from fedaudit.report.deciding.caveats import guard_decisions
+from fedaudit.report.first import first_screen
+from fedaudit.report.page import write_report
+from fedaudit.report.summary import summary_markdown
+from fedaudit.report.text.membership import member_headline
+from fedaudit.report.text.verdict import verdict
+from fedaudit.results.record import Record
+from tests.guard.client import guard, honest, initial, memorising, noisy
+
+DECISIONS = (
+    "The guard, whose limit is an AUC of 0.6 (upper confidence limit), sent 1 upload (round 1), "
+    "sent 1 upload after the filter (round 3) and withheld 2 uploads (rounds 2 and 4; 1 could not "
+    "be measured)"
+)
+
+
+@cache
+def attacked() -> tuple[Path, Record]:
+    """Return the record of a guard that sent, filtered and withheld uploads, and its folder."""
+    folder = Path(mkdtemp())
+    with guard(folder) as opened:
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+        assert opened.check(2, sent=initial(), upload=memorising()) is None
+    with guard(folder, filter=noisy) as opened:
+        assert opened.check(3, sent=initial(), upload=memorising()) is not None
+        assert opened.check(4, sent=initial(), upload={}) is None
+    return folder, attack_recording(folder, ["blackbox-loss"], folder / "attacked")
+
+
+def test_the_record_has_the_numbers_and_rounds_of_each_outcome() -> None:
+    _, record = attacked()
+    assert record.coverage is not None
+    assert record.coverage.guard is not None
+    assert record.coverage.is_whole
+    assert {
+        uploads.outcome: (uploads.count, [str(series) for series in uploads.rounds])
+        for uploads in record.coverage.guard.uploads
+    } == {"sent": (1, ["1"]), "filtered": (1, ["3"]), "withheld": (2, ["2", "4"])}
+    assert record.coverage.guard.n_unmeasured == 1
+    assert guard_decisions(record) == DECISIONS
+
+
+def test_report_summary_and_gate_state_the_decisions_in_the_same_words(tmp_path: Path) -> None:
+    _, record = attacked()
+    conclusion = verdict(record)
+    headline = member_headline(record, "weak leak", alone=True)
+    assert headline.startswith("Weak leakage: for the uploads that were sent, members can be")
+    assert DECISIONS in conclusion.headline
+    assert DECISIONS in summary_markdown(record)
+    write_report(record, tmp_path / "report.html")
+    assert DECISIONS in (tmp_path / "report.html").read_text()
+    policy = Policy.model_validate({"name": "site", "membership": {"auc": 0.9}})
+    outcome = evaluate_policy(record, policy)
+    assert f"{DECISIONS}; the gate judges the uploads that were sent." in outcome.reason
+    assert any("the guard withheld" in text for text in outcome.unjudged)
+    assert "complete coverage of the uploads that were sent" in {c.name for c in outcome.checks}
+    untested = " ".join(record.untested)
+    assert "round 2" not in untested
+    assert "round 4" not in untested
+
+
+def test_the_next_steps_are_for_a_site() -> None:
+    _, record = attacked()
+    steps = " ".join(first_screen(record, verdict(record)).next)
+    assert "compare" not in steps
+    assert "owner" in steps
+    assert "file its verdict" in steps
+
+
+def test_consecutive_rounds_are_listed_as_one_series() -> None:
+    rounds = [1, 2, 3, 5, 0]
+    decisions = [
+        Decision(round=number, outcome="withheld", limit=0.6, decide_by="lower", reason="full")
+        for number in rounds
+    ]
+    coverage = guard_coverage(decisions)
+    assert coverage is not None
+    (withheld,) = coverage.uploads
+    assert (withheld.count, [str(series) for series in withheld.rounds]) == (5, ["1–3", "5"])
+    assert coverage.n_unmeasured == 5
+    assert guard_coverage([]) is None
+
+
+def test_an_attack_on_a_guard_that_sent_nothing_is_refused(tmp_path: Path) -> None:
+    with guard(tmp_path) as opened:
+        assert opened.check(1, sent=initial(), upload=memorising()) is None
+    with pytest.raises(BadInput, match=r"its guard withheld all 1, .*change the guard's policy"):
+        attack_recording(tmp_path, [], tmp_path / "attacked")
