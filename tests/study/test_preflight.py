@@ -16,8 +16,8 @@ from fedaudit.plan.sections import Study
 from fedaudit.study.build import setup
 from fedaudit.study.running.observing import observe
 from fedaudit.study.running.preflight import (
-    _better_batch_size,
     _checked_rounds,
+    _suggest_batch_size,
     check_grid,
     check_run,
     detectable_leaks,
@@ -173,8 +173,8 @@ def test_a_network_that_always_fails_raises_in_training(
 
 @pytest.mark.parametrize("most", range(2, 40))
 def test_the_advised_batch_size_differs_from_the_refused_one(most: int) -> None:
-    assert _better_batch_size([most * 3, 60], most, 1) != most
-    assert _better_batch_size([most * 3 + 1, 60], most, 1) != most
+    assert _suggest_batch_size([most * 3, 60], most, 1) != most
+    assert _suggest_batch_size([most * 3 + 1, 60], most, 1) != most
 
 
 def test_long_studies_plan_a_subset_of_rounds() -> None:

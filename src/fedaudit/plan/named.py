@@ -1,4 +1,4 @@
-"""Construction of the parts that a study names, from names and options and without any data."""
+"""Construction of the parts that a study names, before any data are loaded."""
 
 import inspect
 import re
@@ -46,12 +46,12 @@ def check_options(
     section: str | None = None,
     set_elsewhere: Collection[str] = (),
 ) -> None:
-    """Raise if an option of a catalogue entry is unknown or missing, or has a wrong type.
+    """Raise if an option of a part is unknown or missing, or has a wrong type.
 
     Args:
-        kind: Kind of the entry, such as "defense", for error messages.
-        name: Name of the entry.
-        make: Function or class of the entry, whose parameters are its options.
+        kind: Kind of the part, such as "defense", for error messages.
+        name: Name of the part.
+        make: Function or class of the part, whose parameters are its options.
         options: Options in the study.
         complete: Whether the options must include every parameter without a default.
         section: Table of the study that has the options; by default, it has the name of the kind.
@@ -59,28 +59,23 @@ def check_options(
     """
     if not callable(make):
         raise TypeError(f"{name} is not callable")
+    part = ConfiguredPart(kind, name, make, options, section or kind, set_elsewhere)
     accepted = {n: p for n, p in parameters(make).items() if n not in _SET_BY_STUDY}
-    for option in options:
+    for option, value in options.items():
         if option not in accepted:
-            raise _unknown_option(kind, name, option, accepted.keys() - {*set_elsewhere})
-        _check_type(f"{option} of the {kind} {name!r}", options[option], accepted[option])
+            raise _unknown_option(part, option)
+        _check_type(f"{option} of the {kind} {name!r}", value, accepted[option])
     if complete:
-        refuse_missing([Entry(kind, name, make, options, section or kind)])
+        refuse_missing_options([part])
 
 
-def _unknown_option(kind: str, name: str, option: str, known: Collection[str]) -> BadInput:
-    if not known:
-        return BadInput(f"the {kind} {name!r} has no options; leave {option!r} out")
-    return unknown_name(f"setting of the {kind} {name!r}", option, known)
-
-
-class Entry(NamedTuple):
-    """Catalogue entry that a study names, with its options.
+class ConfiguredPart(NamedTuple):
+    """Part that a study names, with its options.
 
     Attributes:
-        kind: Kind of the entry, such as "defense".
-        name: Name of the entry.
-        make: Function or class of the entry.
+        kind: Kind of the part, such as "defense".
+        name: Name of the part.
+        make: Function or class that constructs the part.
         options: Options in the study.
         section: Table of the study that has the options.
         set_elsewhere: Parameters that other settings determine.
@@ -94,35 +89,42 @@ class Entry(NamedTuple):
     set_elsewhere: Collection[str] = ()
 
 
-def refuse_missing(entries: Iterable[Entry]) -> None:
-    """Raise one error that names all missing options of all entries.
+def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
+    """Raise one error that names all missing options of all parts.
 
     Raises:
         BadInput: A required option is missing. The error quotes its published values. It first
-            names unknown options of the same entry, which may be misspellings of missing ones.
+            names unknown options of the same part, which may be misspellings of missing options.
     """
-    faults = []
-    for kind, name, make, options, section, set_elsewhere in entries:
-        if missing := missing_options(make, options):
-            accepted = parameters(make).keys() - _SET_BY_STUDY
-            faults += [
-                str(_unknown_option(kind, name, option, accepted - {*set_elsewhere}))
-                for option in options
-                if option not in accepted
-            ]
-            settings = [
-                setting(f"{section}.options.{n}") + _published_values(make, n) for n in missing
-            ]
-            faults.append(
-                f"the {kind} {name!r} needs {', '.join(missing)}; give it as "
-                f"{' and '.join(settings)}"
-            )
-    if faults:
-        raise BadInput("; ".join(faults))
+    messages = []
+    for part in parts:
+        missing = missing_options(part.make, part.options)
+        if not missing:
+            continue
+        accepted = parameters(part.make).keys() - _SET_BY_STUDY
+        unknown = [name for name in part.options if name not in accepted]
+        messages += [str(_unknown_option(part, name)) for name in unknown]
+        settings = [
+            setting(f"{part.section}.options.{name}") + _published_values(part.make, name)
+            for name in missing
+        ]
+        messages.append(
+            f"the {part.kind} {part.name!r} needs {', '.join(missing)}; give it as "
+            f"{' and '.join(settings)}"
+        )
+    if messages:
+        raise BadInput("; ".join(messages))
+
+
+def _unknown_option(part: ConfiguredPart, option: str) -> BadInput:
+    names = parameters(part.make).keys() - _SET_BY_STUDY - {*part.set_elsewhere}
+    if not names:
+        return BadInput(f"the {part.kind} {part.name!r} has no options; leave {option!r} out")
+    return unknown_name(f"setting of the {part.kind} {part.name!r}", option, names)
 
 
 def missing_options(make: Callable[..., object], options: Collection[str]) -> list[str]:
-    """Return the required options of an entry that the study does not set."""
+    """Return the required options of a part that the study does not set."""
     return [
         parameter.name
         for parameter in parameters(make).values()
@@ -137,7 +139,7 @@ _PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")
 
 
 def _published_values(make: object, parameter: str) -> str:
-    """Return the published values of an option from the entry's docstring, in brackets."""
+    """Return the published values of an option from the part's docstring, in brackets."""
     text = inspect.getdoc(make) or ""
     meaning = re.search(rf"^ +{parameter}: (.*?)(?=^ +\w+: |^$|\Z)", text, re.DOTALL | re.MULTILINE)
     published = meaning and _PUBLISHED.search(" ".join(meaning[1].split()))
@@ -150,12 +152,8 @@ def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
         return
     if not _is_plain(annotation):
         raise BadInput(f"{what} cannot be set in a study; leave it out")
-    refuse_invalid(
-        what,
-        value,
-        annotation,
-        *([] if parameter.default is parameter.empty else [parameter.default]),
-    )
+    default = ... if parameter.default is parameter.empty else parameter.default
+    refuse_invalid(what, value, annotation, default)
 
 
 def _is_plain(annotation: object) -> bool:
@@ -184,7 +182,7 @@ def partition_of(study: Study) -> Partition:
     """Return the partition of training samples among clients.
 
     Raises:
-        BadInput: The scheme or an option does not exist.
+        BadInput: The partition or an option does not exist.
     """
     section = study.partition
     scheme = _scheme_named(section.scheme)
@@ -269,15 +267,15 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
 
 def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     """Raise if a defense cannot be used with the task or plan of a federation."""
-    # Members of a coalition have equal defenses, so only one of these is checked.
+    # Equal defenses of several clients are checked only once.
     distinct = {canonical_repr(defense): defense for defense in defenses.values()}
     for defense in distinct.values():
         task = plan.architecture.task
         if defense.reads & ~task.readings:
-            fault = missing_readings(f"the defense {type(defense).__name__}", defense.reads, task)
+            name = f"the defense {type(defense).__name__}"
             raise Unsupported(
-                f"{fault}; leave it out, or use a defense that needs no probabilities, such as "
-                "dp-sgd"
+                f"{missing_readings(name, defense.reads, task)}; leave it out, or use a defense "
+                "that needs no probabilities, such as dp-sgd"
             )
         for part in custom_parts(defense):
             _refuse_unfit_hooks(type(part))
@@ -316,7 +314,7 @@ def _refuse_wrong_clients(group: Group, clients: int, defenses: dict[ClientId, D
     if repeated:
         raise BadInput(
             f"clients {repeated} are in two groups of defended clients; put each client into one "
-            "group, and several defenses of one client into a chain"
+            "group, and list several defenses of a client in its group's chain"
         )
 
 
@@ -344,22 +342,23 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
 
 
-def entries_with_options(study: Study) -> Iterator[Entry]:
-    """Yield the catalogue entries of a study that may require options; skip unknown names."""
+def parts_with_options(study: Study) -> Iterator[ConfiguredPart]:
+    """Yield the parts of a study that may require options, except parts with unknown names."""
     partition, algorithm = study.partition, study.algorithm
     with suppress(FedauditError):
         make = _scheme_named(partition.scheme)
         name, options, elsewhere = partition.scheme, partition.options, partition.set_elsewhere
-        yield Entry("partition", name, make, options, "partition", elsewhere)
+        yield ConfiguredPart("partition", name, make, options, "partition", elsewhere)
     with suppress(FedauditError):
         make = algorithm_named(algorithm.name)
-        yield Entry("algorithm", algorithm.name, make, algorithm.options, "algorithm")
+        yield ConfiguredPart("algorithm", algorithm.name, make, algorithm.options, "algorithm")
     groups = study.defense.groups(study.partition.clients)
     for part in (part for group in groups for part in group.parts):
         from fedaudit.defenses import defense_named
 
         with suppress(FedauditError):
-            yield Entry("defense", part.name, defense_named(part.name), part.options, "defense")
+            make = defense_named(part.name)
+            yield ConfiguredPart("defense", part.name, make, part.options, "defense")
 
 
 def defense_key(
@@ -367,7 +366,7 @@ def defense_key(
 ) -> tuple[bool, tuple[str, ...]]:
     """Return a key that is equal for clients with equal defenses.
 
-    Clients that the study attacks as one client have a common key, which no other client has.
+    The clients in ``audit.merge``, which are attacked as one client, have a common key.
     """
     is_merged = client in study.audit.merge
     members = study.audit.merge if is_merged else (client,)

@@ -52,16 +52,17 @@ Kind = TypeVar("Kind", bound="Extension")
 
 
 class RecordingInfo(NamedTuple):
-    """Description of a federation that was recorded and not simulated.
+    """Facts about a federation that was recorded from another training program.
 
     Attributes:
-        untrained: Signals of all audited samples on untrained models.
-        config: Settings of the recording, for the result.
-        missing: Sentences for readers of a report on facts about the federation that are unknown.
+        untrained: Signals of all audited samples on untrained models, for controls.
+        config: Settings of the recording, which its record stores.
+        missing: Sentences for the report on facts about the federation that are unknown.
         names: Names of the clients that have a name.
         coverage: Measured rounds and updates.
-        has_models: False if signals were measured elsewhere, so that no model was evaluated.
-        is_separate: Whether each client was measured only on the samples of its own draw.
+        has_models: False if another program measured the signals, so that fedaudit has no models.
+        is_separate: True if each client was measured only on the audited samples that were drawn
+            for it.
     """
 
     untrained: tuple[MeasuredRound, ...]
@@ -79,16 +80,16 @@ class Parts:
     """Parts that a study names, looked up and checked before data are loaded.
 
     Attributes:
-        study: Settings, including derived ones: digests of custom code, and the number of samples
-            for source inference.
+        study: Settings, with the settings that are derived from others: digests of custom code, and
+            the number of samples for source inference.
         task: Task of the models.
         partition: Partition of training samples among clients.
         make_algorithm: Function or class that constructs the algorithm after data are loaded.
-        defenses: One instance for each defended client. Training uses copies of them.
+        defenses: Defense of each defended client. Training uses copies, since defenses have state.
         server: Server that sends clients their models.
         view: The adversary's view if the algorithm averages parameters.
-        attacks: Attacks that the study names, or those of its attack set. The view may not allow
-            all of them.
+        attacks: Attacks that the study names, or those of its attack set. Some may be impossible
+            in the view.
         metrics: Further metrics by name.
         measured_rounds: Measured rounds, ascending.
         extensions: Extensions of the study's optional tables, in the order in which they are added.
@@ -118,20 +119,20 @@ class Setup:
         dataset: The data set.
         assignment: Clients' training samples, and audited samples.
         algorithm: The federated algorithm.
-        defenses: One instance for each defended client.
+        defenses: Defense of each defended client.
         view: The adversary's view.
         attacks: Membership inference and source inference attacks that the view allows.
-        refused: Maps each attack that cannot run to the reason.
+        refused: Maps the name of each attack that cannot run to the reason.
         measured_rounds: Measured rounds, ascending.
-        groups: Groups of clients, and the client whose features each sample resembles.
+        groups: Groups of clients whose features differ.
         extensions: Extensions of the study's optional tables.
-        is_additional: True for an additional federation, such as a shadow federation, in which only
-            signals are measured.
+        is_additional: True for an additional federation, such as a shadow federation, in which
+            signals are measured but no attack is evaluated.
         recording_info: Description of a recorded federation; None for a simulated one.
         server: Server that sends clients their models.
         parts: Parts that the study names; None for a recorded federation.
         folder: Folder of the run's files, which is chosen when the run starts.
-        title: Name of an additional federation in error messages; empty for the audited one.
+        title: Name of an additional federation in error messages; empty for the audited federation.
     """
 
     study: Study
@@ -173,9 +174,9 @@ class Setup:
         """Seed of the simulated federation."""
         return seed_for(self.seed, "federation")
 
-    def key(self, kind: str = CPU.type) -> str:
+    def key(self, device_type: str = CPU.type) -> str:
         """Return the key of the run on a type of device; see :func:`run_key`."""
-        return run_key(self.study, self.seed, kind)
+        return run_key(self.study, self.seed, device_type)
 
     def simulate(
         self,
@@ -248,14 +249,15 @@ class Setup:
     def cohort(self, index: int) -> tuple[ClientId, ...]:
         """Return the clients that participate in a round, including clients of extensions."""
         added = {client for extension in self.extensions for client in extension.clients}
-        clients, fraction = (
-            sorted({*self.assignment.clients, *added}),
-            self.study.training.participation,
-        )
-        return draw_cohort(clients, fraction, self.holdout.seed, index)
+        clients = sorted({*self.assignment.clients, *added})
+        return draw_cohort(clients, self.study.training.participation, self.federation_seed, index)
 
     def refuse_several_models(self, name: str) -> None:
-        """Raise if not all clients send an update of one common model."""
+        """Raise unless all clients send an update of one common model.
+
+        Args:
+            name: Table of the study that needs such clients.
+        """
         if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
             raise Unsupported(
                 f"{table(name)} needs clients that all send an update of one common model, but "
@@ -273,23 +275,23 @@ class Setup:
 
     @property
     def additional_federations(self) -> "tuple[Setup, ...]":
-        """Federations that extensions train: those of the adversary, and those of unlearning."""
+        """Federations that extensions train, such as shadow and retrained federations."""
         return tuple(run for extension in self.extensions for run in extension.federations)
 
     @property
     def signals(self) -> tuple[Signal, ...]:
         """Signals that attacks need, without repetition."""
-        by_name = {s.name: s for attack in self.attacks.values() for s in attack.signals}
-        return tuple(by_name.values())
+        signals = [signal for attack in self.attacks.values() for signal in attack.signals]
+        return tuple({signal.name: signal for signal in signals}.values())
 
 
 class FitContext(NamedTuple):
-    """Functions that :meth:`Extension.fit` calls after its run is measured.
+    """Functions for :meth:`Extension.fit`, which is called after the run is measured.
 
     Attributes:
-        measure: Function that trains an additional federation unless its measurements are stored,
-            and returns its measured rounds. It takes the federation, a description, and optionally
-            a function that returns the federation to train.
+        measure: Function that returns the measured rounds of an additional federation. It trains
+            the federation unless its measurements are stored. It takes the federation, a
+            description, and None or a function that constructs the federation to train.
         progress: Callback for progress.
     """
 
@@ -331,9 +333,10 @@ class MeasuredRun(NamedTuple):
         """
         path = self.run.folder / file
         tensors, notes = read_tensors(path) if path.is_file() else ({}, {})
-        present = {name: tuple(tensors[name].shape) for name in shapes.keys() & tensors.keys()}
-        is_finite = all(bool(tensors[name].isfinite().all()) for name in present)
-        if notes.get("run") != self.key or present != shapes or not is_finite:
+        expected = {name: tensors[name] for name in shapes.keys() & tensors.keys()}
+        has_shapes = {name: tuple(value.shape) for name, value in expected.items()} == shapes
+        is_finite = all(bool(value.isfinite().all()) for value in expected.values())
+        if notes.get("run") != self.key or not has_shapes or not is_finite:
             raise Damaged(
                 f"{path} is not the file that this run wrote; delete {path.parent} and run the "
                 "study again"
@@ -353,12 +356,12 @@ class ExtensionResults(NamedTuple):
 
 
 class Extension:
-    """Base class of extensions, which optional tables of a study add to its runs.
+    """Base class of extensions. Each implements an optional table of a study.
 
-    Class methods are called for studies with the extension's table (see
-    :func:`fedaudit.extensions.extensions_of`). :meth:`add_to` adds an instance to a run, and the
-    run calls methods of this instance from its set-up to its result. The methods of this base class
-    change nothing.
+    Class methods are called if the study has the extension's table (see
+    :func:`fedaudit.extensions.extensions_of`). :meth:`add_to` adds an instance to a run. The
+    instance's methods are called while the run is set up, trained, measured and evaluated. The
+    methods of this base class change nothing.
     """
 
     table: ClassVar[str] = ""
@@ -366,7 +369,7 @@ class Extension:
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the adversary's view, with anything that the extension reveals in addition.
+        """Return the adversary's view, extended by what the extension reveals.
 
         Raises:
             FedauditError: The extension cannot be used in this view.
@@ -426,10 +429,10 @@ class Extension:
         return []
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if the extension could not train the models that it trains after the run."""
+        """Raise if the extension could not train its models, which it trains after the run."""
 
     def cost(self) -> str:
-        """Return a sentence on the cost of additional federations; empty without cost."""
+        """Return a sentence on the cost of additional federations; empty if there are none."""
         return ""
 
     def is_needed_by(self, attack: Attack) -> bool:
@@ -456,7 +459,7 @@ class Extension:
 
     @classmethod
     def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
-        """Return estimates and control results of the study's runs that have the extension."""
+        """Return estimates and control results over all runs that have the extension."""
         return ExtensionResults()
 
     def untested(self) -> str:
@@ -470,10 +473,11 @@ class Resources:
 
     Attributes:
         engine: Engine that runs clients.
-        workers: Number of threads for gradient signals, or of workers of the measuring engine.
+        workers: Number of workers of the measuring engine. Without a measuring engine, the number
+            of threads that compute gradient signals.
         device: Device for training and measurements.
         progress: Callback for the progress of training, metrics and controls.
-        measuring_engine: Engine that measures audited samples; None for this process.
+        measuring_engine: Engine that measures audited samples; None to measure in this process.
     """
 
     engine: Engine = LOCAL

@@ -40,10 +40,10 @@ from fedaudit.plan.named import (
     algorithm_maker,
     assigns_classes,
     defenses_of,
-    entries_with_options,
     neutral_noise_ratio,
     partition_of,
-    refuse_missing,
+    parts_with_options,
+    refuse_missing_options,
     refuse_unfit_defenses,
     server_of,
     task_of,
@@ -82,7 +82,7 @@ def resolve(study: Study) -> Parts:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     study = with_code(study)
-    refuse_missing(entries_with_options(study))
+    refuse_missing_options(parts_with_options(study))
     attacks_of_study = {name: attack_named(name) for name in study.attacks}
     unconfigured = attacks_of_study or attack_set(study.attack_set)
     extensions = tuple(extensions_of(study, unconfigured))

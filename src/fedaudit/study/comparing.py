@@ -1,8 +1,8 @@
 """Comparison of the records of several studies: privacy-utility trade-offs of defenses.
 
-A *row* of a comparison is a defense in a record. Its *base* is the row with which it is compared,
-usually the undefended row with the same other settings. Figures of several attacks on a row are
-combined to their mean and to the strongest attack.
+A *row* of a comparison is one defense of one record. Its *base* is the row with which it is
+compared, usually the undefended row with the same other settings. For each row, the comparison also
+has the mean over attacks, and the strongest attack.
 """
 
 import json
@@ -58,17 +58,20 @@ from fedaudit.results.tradeoffs import (
     undefended_base,
 )
 
-Part = Literal["inside", "outside", "reference"]
+EntryRole = Literal["inside", "outside", "reference"]
+"""Clients of an entry: those that use the row's defense ("inside"), other clients of the row
+("outside"), or the clients of another row's entry in its base ("reference")."""
+
 Targets = frozenset[int | None]
 
-_IGNORED = (
+_IGNORED_SETTINGS = (
     *("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow"),
     "references",
 )
-"""Settings that do not distinguish rows, so that rows which differ in them can be compared."""
+"""Settings that may differ between a row and its base."""
 
-_COMPARABLE = ("evaluation", "null_members")
-"""Settings of figures that must be equal in two records, so that their figures can be compared."""
+_FIGURE_SETTINGS = ("evaluation", "null_members")
+"""Settings of figures that must be equal in a row and its base."""
 
 NOTHING_COUNTS = "no attack is above chance undefended, so there is no average"
 NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
@@ -81,25 +84,25 @@ class _AttackFigures(NamedTuple):
     Attributes:
         values: Figures by seed and target; figures over all runs have the seed None.
         note: Reason why a figure is missing; None if all figures have values.
-        above: Targets whose figure is above chance level by both the test and the interval.
-        by_test: Targets whose figure is above chance level by the test, whatever the interval.
-        tested: Whether any figure was tested.
+        above_chance: Targets whose figure is above chance level by both the test and the interval.
+        significant: Targets whose figure is above chance level by the test.
+        has_tests: Whether any figure was tested.
         directions: Direction of the attack's scores by target, from the figures of this row.
-        combined_attacks: Attacks from which a combined figure (mean or strongest) is computed, by
-            target.
+        combined_attacks: For a mean or a strongest attack, the attacks from which it is computed,
+            by target.
     """
 
     values: Values
     note: str | None = None
-    above: Targets = frozenset()
-    by_test: Targets = frozenset()
-    tested: bool = False
+    above_chance: Targets = frozenset()
+    significant: Targets = frozenset()
+    has_tests: bool = False
     directions: Mapping[int | None, Direction] = {}
     combined_attacks: Mapping[int | None, tuple[str, ...]] = {}
 
 
 _RowFigures = dict[AttackKey, _AttackFigures]
-_MISSING = _AttackFigures({})
+_NO_FIGURES = _AttackFigures({})
 
 
 def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
@@ -181,7 +184,7 @@ def record_paths(comparison: Path) -> list[Path]:
 
 
 def _keys(figures: Sequence[_RowFigures]) -> list[AttackKey]:
-    """Return the keys of all rows; keys without any value come last."""
+    """Return the keys of all rows. Attacks without a value in any row come last."""
     items = [(key, attack) for row_figures in figures for key, attack in row_figures.items()]
     with_values = [key for key, attack in items if attack.values]
     with_notes = [key for key, attack in items if attack.note is not None]
@@ -191,10 +194,10 @@ def _keys(figures: Sequence[_RowFigures]) -> list[AttackKey]:
 def _with_combined_figures(
     rows: Sequence[Row], figures: Sequence[_RowFigures]
 ) -> list[_RowFigures]:
-    """Add the mean over the attacks that count, and the strongest attack, to each row.
+    """Add the mean over attacks and the strongest attack to each row.
 
-    An attack counts if it is above chance level in the undefended row. The mean is over the attacks
-    that all rows have, if there are several.
+    The mean is over the attacks that all rows have and that are above chance level in the
+    undefended row. It is added if all rows have several attacks in common.
     """
     keys, extended = _keys(figures), []
     for index, row_figures in enumerate(figures):
@@ -205,39 +208,58 @@ def _with_combined_figures(
         for contrast, metric in dict.fromkeys((key.contrast, key.metric) for key in keys):
             attack_keys = [key for key in keys if (key.contrast, key.metric) == (contrast, metric)]
             shared_keys = [
-                key for key in attack_keys if all(row.get(key, _MISSING).values for row in figures)
+                key
+                for key in attack_keys
+                if all(row.get(key, _NO_FIGURES).values for row in figures)
             ]
             if len(shared_keys) > 1:
-                mean, note = average(*_by_attack(shared_keys, row_figures, directions)), None
-                if not mean.values:
-                    note = NO_SHARED_RUN if mean.attacks else NOTHING_COUNTS
-                    note = NO_UNDEFENDED_ROW if undefended is None else note
-                key = AttackKey(EVERY_ATTACK, contrast, metric)
-                combined[key] = _AttackFigures(mean.values, note, combined_attacks=mean.attacks)
-            best = strongest(*_by_attack(attack_keys, row_figures, directions))
-            row_directions = [row_figures.get(key, _MISSING).directions for key in attack_keys]
-            combined[AttackKey(STRONGEST_ATTACK, contrast, metric)] = _AttackFigures(
-                best.values,
-                above=frozenset(
-                    target
-                    for by_target in row_directions
-                    for target, direction in by_target.items()
-                    if direction
-                ),
-                tested=any(row_figures.get(key, _MISSING).tested for key in attack_keys),
-                combined_attacks=best.attacks,
-            )
+                mean = _mean_attack(shared_keys, row_figures, directions)
+                if undefended is None and not mean.values:
+                    mean = mean._replace(note=NO_UNDEFENDED_ROW)
+                combined[AttackKey(EVERY_ATTACK, contrast, metric)] = mean
+            best = _strongest_attack(attack_keys, row_figures, directions)
+            combined[AttackKey(STRONGEST_ATTACK, contrast, metric)] = best
         extended.append(row_figures | combined)
     return extended
 
 
-def _by_attack(
+def _mean_attack(
     keys: Sequence[AttackKey], figures: _RowFigures, directions: Directions
-) -> tuple[dict[str, Values], dict[str, Mapping[int | None, Direction]]]:
-    return (
-        {key.attack: figures[key].values for key in keys if key in figures and figures[key].values},
-        {key.attack: directions.get(key, {}) for key in keys},
+) -> _AttackFigures:
+    """Return the mean over the attacks that are above chance level without a defense."""
+    mean = average(_values_by_attack(keys, figures), _directions_by_attack(keys, directions))
+    note = None
+    if not mean.values:
+        note = NO_SHARED_RUN if mean.attacks else NOTHING_COUNTS
+    return _AttackFigures(mean.values, note, combined_attacks=mean.attacks)
+
+
+def _strongest_attack(
+    keys: Sequence[AttackKey], figures: _RowFigures, directions: Directions
+) -> _AttackFigures:
+    best = strongest(_values_by_attack(keys, figures), _directions_by_attack(keys, directions))
+    attacks = [figures[key] for key in keys if key in figures]
+    above_chance = {
+        target for attack in attacks for target, direction in attack.directions.items() if direction
+    }
+    return _AttackFigures(
+        best.values,
+        above_chance=frozenset(above_chance),
+        has_tests=any(attack.has_tests for attack in attacks),
+        combined_attacks=best.attacks,
     )
+
+
+def _values_by_attack(keys: Sequence[AttackKey], figures: _RowFigures) -> dict[str, Values]:
+    return {
+        key.attack: figures[key].values for key in keys if key in figures and figures[key].values
+    }
+
+
+def _directions_by_attack(
+    keys: Sequence[AttackKey], directions: Directions
+) -> dict[str, Mapping[int | None, Direction]]:
+    return {key.attack: directions.get(key, {}) for key in keys}
 
 
 def _undefended(rows: Sequence[Row], index: int) -> int | None:
@@ -247,11 +269,14 @@ def _undefended(rows: Sequence[Row], index: int) -> int | None:
 
 def _entries(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[AttackEntry]:
     keys, entries = _keys(figures), list[AttackEntry]()
+    # A dictionary keeps the order and drops repetitions.
     references = dict[tuple[int, Targets], None]()
 
-    def add(row: int, part: Part, targets: Targets, bases: Mapping[AttackKey, _RowFigures]) -> None:
+    def add(
+        row: int, role: EntryRole, targets: Targets, bases: Mapping[AttackKey, _RowFigures]
+    ) -> None:
         entries.extend(
-            _entry(row, part, key, figures[row], targets, bases.get(key)) for key in keys
+            _entry(row, role, key, figures[row], targets, bases.get(key)) for key in keys
         )
 
     for index, row in enumerate(rows):
@@ -263,8 +288,9 @@ def _entries(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[Attack
             # Means of rows with different undefended rows are over different attacks.
             bases = {k: figures[row.base] for k in keys if is_same or k.attack != EVERY_ATTACK}
             base_clients = _defending_clients(rows[row.base], figures[row.base])
-            parts = [part for part in (defending, not_defending) if part and part != base_clients]
-            references |= dict.fromkeys((row.base, part) for part in parts)
+            for targets in (defending, not_defending):
+                if targets and targets != base_clients:
+                    references[row.base, targets] = None
         add(index, "inside", defending, bases)
         if not_defending:
             add(index, "outside", not_defending, bases)
@@ -275,38 +301,40 @@ def _entries(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[Attack
 
 def _entry(
     row: int,
-    part: Part,
+    role: EntryRole,
     key: AttackKey,
     figures: _RowFigures,
     targets: Targets,
     base: _RowFigures | None,
 ) -> AttackEntry:
-    attack = figures.get(key, _MISSING)
+    attack = figures.get(key, _NO_FIGURES)
     values = restrict_targets(attack.values, targets)
     estimate, clients = mean_over_seeds(values), _clients(values)
-    note = attack.note or ("not in this record" if targets else "no audited client")
-    change, before = None, {} if base is None else base.get(key, _MISSING).values
-    if estimate is not None:
-        change = None if base is None else difference(values, before)
-        note = "; ".join(_gap_notes(values, figures, before if change else None))
-    computed_from = [
+    base_values = {} if base is None else base.get(key, _NO_FIGURES).values
+    if estimate is None:
+        change = None
+        note = attack.note or ("not in this record" if targets else "no audited client")
+    else:
+        change = None if base is None else difference(values, base_values)
+        note = "; ".join(_gap_notes(values, figures, base_values if change else None))
+    combined_names = [
         name
         for target, names in attack.combined_attacks.items()
         if target in clients
         for name in names
     ]
-    by_test = bool(attack.by_test & targets)
+    has_single_test = attack.has_tests and key.attack not in OF_SEVERAL
     return AttackEntry(
         row=row,
-        part=part,
+        part=role,
         attack=key.attack,
-        attacks=list(dict.fromkeys(computed_from)),
+        attacks=list(dict.fromkeys(combined_names)),
         contrast=key.contrast,
         metric=key.metric,
         clients=sorted(target for target in targets if target is not None),
         targets=sorted(target for target in (clients or targets) if target is not None),
-        above=bool(attack.above & targets) if attack.tested else None,
-        by_test=by_test if attack.tested and key.attack not in OF_SEVERAL else None,
+        above=bool(attack.above_chance & targets) if attack.has_tests else None,
+        by_test=bool(attack.significant & targets) if has_single_test else None,
         change=change,
         note=note,
         **(vars(estimate) if estimate else {"value": None}),
@@ -326,21 +354,19 @@ def _gap_notes(values: Values, figures: _RowFigures, base: Values | None) -> Ite
         low, high = counts[0], counts[-1]
         number = f"{low}" if low == high else f"{low} to {high}, by client,"
         yield f"over {number} of {len(seeds)} runs: the others lack it"
-    paired = {
-        target
-        for target in clients
-        if base is not None and seeds_of(values, target) & seeds_of(base, target)
-    }
-    if base is not None and paired < clients:
-        names = ", ".join(f"{target}" for target in sorted(t for t in paired if t is not None))
+    if base is None:
+        return
+    paired = {target for target in clients if seeds_of(values, target) & seeds_of(base, target)}
+    if paired < clients:
+        names = ", ".join(str(target) for target in sorted(t for t in paired if t is not None))
         yield f"the change is over only client{'s' * (len(paired) > 1)} {names}"
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
-    """Return a row for each record and each of its defenses, in the order of the records.
+    """Return a row for each defense of each record, in the order of the records.
 
-    The base of a row with a defense is the undefended row with the same other settings. The base of
-    other rows is the first row.
+    The base of a defended row is the undefended row with the same other settings. The base of an
+    undefended row is the first row.
     """
     studies = [_study(record) for record in records]
     all_settings = [
@@ -428,7 +454,7 @@ def _base(rows: Sequence[Row], index: int) -> int | None:
 
 
 def _study(record: Record) -> Study | None:
-    """Return the study of a record; None if this version cannot read its settings."""
+    """Return the study of a record; None if this version of fedaudit cannot read its settings."""
     try:
         return study_from(resolve_older_settings(record.config))
     except BadInput:
@@ -436,16 +462,16 @@ def _study(record: Record) -> Study | None:
 
 
 def _distinguishing_settings(record: Record, study: Study | None) -> dict[str, object]:
-    """Return the settings that distinguish studies."""
+    """Return the settings that must be equal in a row and its base."""
     values = dict(record.config) if study is None else study.model_dump(mode="json")
     figures = values.get("figures")
     if isinstance(figures, dict):
-        values["figures"] = {name: figures[name] for name in _COMPARABLE if name in figures}
+        values["figures"] = {name: figures[name] for name in _FIGURE_SETTINGS if name in figures}
     audit = values.get("audit")
     if isinstance(audit, dict):
         # Samples of source inference do not affect the figures of membership.
         values["audit"] = {name: value for name, value in audit.items() if name != "sources"}
-    return {name: value for name, value in values.items() if name not in _IGNORED}
+    return {name: value for name, value in values.items() if name not in _IGNORED_SETTINGS}
 
 
 def _flatten(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -486,7 +512,7 @@ def _attack_figures(record: Record, family: str) -> _RowFigures:
     ]
     # Figures with a fair draw are preferred, since others include differences between clients.
     candidates = [figure for figure in candidates if figure.fair] or candidates
-    # If there are figures over all seeds, only their tests are used: they are a separate family.
+    # If there are means over all seeds, only their tests are used, which are corrected separately.
     has_means = any(figure.seed is None for figure in candidates)
     single_runs = [figure for figure in candidates if figure.seed is not None] or candidates
     without_value = [figure for figure in single_runs if figure.value is None]
@@ -499,16 +525,17 @@ def _attack_figures(record: Record, family: str) -> _RowFigures:
         values: dict[int | None, dict[int | None, Value]] = {}
         tested = []
         for figure in figures:
-            if figure.value is not None:
-                values.setdefault(figure.seed, {})[figure.target] = _value(figure)
-                if figure.significant is not None and has_means == (figure.seed is None):
-                    tested.append(figure)
+            if figure.value is None:
+                continue
+            values.setdefault(figure.seed, {})[figure.target] = _value(figure)
+            if figure.significant is not None and has_means == (figure.seed is None):
+                tested.append(figure)
         by_key[key] = _AttackFigures(
             values=values,
             note=next((figure.note for figure in figures if figure.value is None), None),
-            above=frozenset(figure.target for figure in tested if above_chance(figure)),
-            by_test=frozenset(figure.target for figure in tested if figure.significant),
-            tested=bool(tested),
+            above_chance=frozenset(figure.target for figure in tested if above_chance(figure)),
+            significant=frozenset(figure.target for figure in tested if figure.significant),
+            has_tests=bool(tested),
             directions=directions.get(key, {}),
         )
     return by_key
@@ -516,10 +543,8 @@ def _attack_figures(record: Record, family: str) -> _RowFigures:
 
 def _value(figure: Estimate) -> Value:
     is_rate = rate_of(figure.metric) is not None
-    low = figure.low
-    if low is None and figure.high is not None and is_rate:
-        # With too few non-members, a rate has only the trivial lower limit.
-        low = 0.0
+    # With too few non-members, the lower limit of a rate is 0.
+    low = 0.0 if figure.low is None and figure.high is not None and is_rate else figure.low
     return Value(figure.number, low, figure.high, figure.method, not is_rate)
 
 
@@ -532,14 +557,14 @@ def _accuracy(record: Record, defense: str) -> Values:
 
 
 class _OverRuns(NamedTuple):
-    """A figure over all runs, and the figure of each run."""
+    """Mean of a figure over all runs, and the figure of each run."""
 
     overall: Estimate
     runs: Sequence[Estimate]
 
 
 _figure_key = attrgetter("topic", "attack", "metric", "against", "group", "contrast")
-"""Key of a figure within a row. It does not include the view, so that the first view is used."""
+"""Key of a figure within a row. Of figures that differ only in their view, the first is used."""
 
 
 def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:
@@ -547,14 +572,14 @@ def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[Figur
     figures = [_over_runs(records[row.source], row.family) for row in rows]
     entries = []
     for index, row in enumerate(rows):
-        base: Mapping[object, _OverRuns] = {} if row.base is None else figures[row.base]
+        base_figures = {} if row.base is None else figures[row.base]
         for key, (figure, runs) in figures[index].items():
-            change = None
-            if key in base and not figure.against:
+            change, base = None, base_figures.get(key)
+            if base is not None and not figure.against:
                 change = (
-                    paired_change(figure, base[key].overall, runs, base[key].runs)
+                    paired_change(figure, base.overall, runs, base.runs)
                     if figure.topic == "clusters"
-                    else difference(_by_seed(runs), _by_seed(base[key].runs))
+                    else difference(_by_seed(runs), _by_seed(base.runs))
                 )
             entries.append(FigureEntry(row=index, figure=figure, runs=len(runs), change=change))
     return entries
@@ -580,7 +605,7 @@ def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
 
 
 def _by_seed(runs: Sequence[Estimate]) -> Values:
-    """Return the values of runs by seed, in the form of values by target with the target None."""
+    """Return the values of runs by seed, under the target None."""
     return {
         run.seed: {None: Value(run.value, run.low, run.high, run.method, errors_cancel(run.metric))}
         for run in runs
@@ -593,8 +618,8 @@ def paired_change(
 ) -> Difference | None:
     """Return the difference of a figure between two studies; None if they share no seed.
 
-    Runs with the same seed give the same data to the same groups and start from the same models, so
-    that the variance of these random choices cancels in their difference.
+    Runs with the same seed have the same groups of clients, data and initial models. The variance
+    of these random choices cancels in the difference.
 
     Args:
         mean: The figure over all runs.
@@ -610,8 +635,7 @@ def paired_change(
     if not differences:
         return None
     if not count == len(runs) == len(base_runs):
-        # The limits of each study include runs that the other study does not have, so that they
-        # cannot be combined.
+        # The limits cannot be combined, since they include runs that the other study lacks.
         return Difference(
             value=fmean(differences),
             low=None,

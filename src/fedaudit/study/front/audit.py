@@ -1,7 +1,5 @@
 """Audits of federations in Python, and their results."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from fedaudit.core.arguments import Count, checked, refuse_invalid
+from fedaudit.core.arguments import Count, checked
 from fedaudit.core.devices import device_named
-from fedaudit.core.errors import BadInput, Unsupported, called_by, type_of, unknown_name
+from fedaudit.core.errors import BadInput, Unsupported, called_by, unknown_name
 from fedaudit.core.files import (
     ATTACKED,
     RECORD_FILE,
@@ -61,9 +59,13 @@ if TYPE_CHECKING:
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
 Choice = TypeVar("Choice", int, str)
 
+# Annotations in quotation marks are not checked by @checked. They belong to arguments whose own
+# checks give a more helpful message.
+
 _DEFAULT_NAME = "audit"
 _KEY_LENGTH = 8
-_MAX_NAME = 80
+"""Number of characters of the study's key in the name of a default folder."""
+_MAX_NAME_LENGTH = 80
 
 
 class Scores(NamedTuple):
@@ -103,7 +105,7 @@ class Run:
         folder: Path | str,
         federation: Federation | None = None,
         *,
-        attacks: AttacksLike = (),
+        attacks: "AttacksLike" = (),
         options: AuditOptions | None = None,
     ) -> None:
         """Open the result of an earlier audit.
@@ -120,9 +122,8 @@ class Run:
         Raises:
             BadInput: There is no record in the folder.
         """
-        refuse_invalid("folder of Run", folder, Path | str)
         self.folder = record_at(Path(folder)).parent
-        options = _checked_options(options)
+        options = options or AuditOptions()
         self._objects: Mapping[str, RegisteredObject] = {}
         self._data_dir = None if options.data_dir is None else Path(options.data_dir)
         self._record: Record | None = None
@@ -135,7 +136,7 @@ class Run:
     @staticmethod
     def _of(
         folder: Path, objects: Mapping[str, RegisteredObject], data_dir: Path | None, record: Record
-    ) -> Run:
+    ) -> "Run":
         run = Run(folder)
         run._objects, run._data_dir, run._record = objects, data_dir, record
         return run
@@ -196,7 +197,6 @@ class Run:
             BadInput: There is no such attack, target or seed, or an argument with several possible
                 values is left out.
         """
-        refuse_invalid("attack of Run.scores", attack, str | None, None)
         stored = read_scores(self.folder / SCORES_FILE)
         seed = _choose("seed", seed, {seed for seed, _ in stored})
         targets = {target for _, target in stored}
@@ -214,6 +214,7 @@ class Run:
             name = names[0]
         return Scores(ids, by_attack[name], origin)
 
+    @checked
     def save_report(self, path: Path | str | None = None) -> Path:
         """Write the report, next to the record by default, and return its path.
 
@@ -223,7 +224,6 @@ class Run:
         Raises:
             BadInput: The path has another suffix, or cannot be written.
         """
-        refuse_invalid("path of Run.save_report", path, Path | str | None, None)
         from fedaudit.report.page import write_report
 
         target = self.folder / REPORT_FILE if path is None else Path(path)
@@ -244,6 +244,7 @@ class Run:
 
         return summary_markdown(self.record, self._policy_section(policy), valid_until)
 
+    @checked
     def save_summary(
         self,
         path: Path | str | None = None,
@@ -261,7 +262,6 @@ class Run:
         Raises:
             BadInput: The policy cannot be read, the date is invalid, or the path cannot be written.
         """
-        refuse_invalid("path of Run.save_summary", path, Path | str | None, None)
         from fedaudit.report import page, summary
 
         target = self.folder / summary.SUMMARY_FILE if path is None else Path(path)
@@ -272,7 +272,7 @@ class Run:
             page.write_page(target, summary.summary_html(*values))
         return target
 
-    def _policy_section(self, policy: Path | str | None) -> SummarySection | None:
+    def _policy_section(self, policy: Path | str | None) -> "SummarySection | None":
         from fedaudit.gate.outputs import evaluated_policy_section
 
         if policy is None:
@@ -292,7 +292,7 @@ class Run:
         seed: int | None = None,
         prior: float | None = None,
         false_alarm_rate: float = 0.05,
-    ) -> Answer:
+    ) -> "Answer":
         """Return what the attacks show about one audited sample or person.
 
         A non-member is flagged with a probability of at most ``false_alarm_rate``, even if attacks
@@ -330,21 +330,17 @@ class Run:
         from fedaudit.datasets.formats.single import SingleSample, sample_of_cells
         from fedaudit.study.front.asking import Question, answer_to
 
-        refuse_invalid("row of Run.ask", row, int | None, None)
-        refuse_invalid("person of Run.ask", person, int | None, None)
-        refuse_invalid("line of Run.ask", line, int | None, None)
-        refuse_invalid("sample of Run.ask", sample, Path | str | ndarray | Mapping | None, None)
-        asked: Path | SingleSample | None = None
+        source: Path | SingleSample | None = None
         if isinstance(sample, Path | str):
-            asked = Path(sample)
+            source = Path(sample)
         elif isinstance(sample, Mapping):
-            asked = sample_of_cells(sample)
+            source = sample_of_cells(sample)
         elif sample is not None:
-            asked = SingleSample(sample)
+            source = SingleSample(sample)
         question = Question(
             row=row,
             line=line,
-            sample=asked,
+            sample=source,
             person=person,
             target=target,
             seed=seed,
@@ -360,9 +356,9 @@ class Run:
         self,
         *attacks: AttackLike,
         out: Path | str | None = None,
-        figures: Figures | None = None,
+        figures: "Figures | None" = None,
         device: str = "cpu",
-    ) -> Run:
+    ) -> "Run":
         """Run further attacks on the measured signals, without training.
 
         Args:
@@ -375,8 +371,6 @@ class Run:
         Raises:
             BadInput: An attack needs signals that were not measured, and no updates were stored.
         """
-        refuse_invalid("device of Run.attack", device, str, "cpu")
-        refuse_invalid("out of Run.attack", out, Path | str | None, None)
         objects = dict(self._objects)
         names = list(attack_settings(attacks, registering(objects)))
         folder = unlinked_path(self.folder, ATTACKED) if out is None else Path(out)
@@ -397,16 +391,16 @@ class Run:
 @checked
 @called_by("objects")
 def audit(
-    federation: Federation | Games,
+    federation: "Federation | Games",
     *,
-    attacks: AttacksLike = (),
-    targets: int | str | Sequence[int | str] | None = None,
-    seeds: int | Sequence[int] = (1,),
+    attacks: "AttacksLike" = (),
+    targets: "int | str | Sequence[int | str] | None" = None,
+    seeds: "int | Sequence[int]" = (1,),
     out: Path | str | None = None,
-    audit: Audit | None = None,
-    figures: Figures | None = None,
+    audit: "Audit | None" = None,
+    figures: "Figures | None" = None,
     options: AuditOptions | None = None,
-    workers: int = 1,
+    workers: Count = 1,
     device: str = "cpu",
     name: str = "",
     progress: bool = False,
@@ -454,12 +448,7 @@ def audit(
     """
     from fedaudit.engines.local import engine_named
 
-    options = _checked_options(options)
-    refuse_invalid("out of audit", out, Path | str | None, None)
-    refuse_invalid("workers of audit", workers, Count, 1)
-    refuse_invalid("device of audit", device, str, "cpu")
-    refuse_invalid("name of audit", name, str, "")
-    refuse_invalid("progress of audit", progress, bool, False)
+    options = options or AuditOptions()
     name = name or _name_from(out)
     plan: AnyPlan
     if isinstance(federation, Games):
@@ -505,14 +494,6 @@ def audit(
     return Run._of(folder, plan.objects, data_dir, record)
 
 
-def _checked_options(options: object) -> AuditOptions:
-    if options is None:
-        return AuditOptions()
-    if not isinstance(options, AuditOptions):
-        raise BadInput(f"options must be fedaudit.AuditOptions(...), got {type_of(options)}")
-    return options
-
-
 def _refuse_federation_settings(options: AuditOptions, arguments: Mapping[str, object]) -> None:
     """Raise if an argument or option is set that games do not use."""
     defaults = {"attacks": (), "workers": 1, "device": "cpu"}
@@ -526,15 +507,15 @@ def _refuse_unimportable(plan: AnyPlan, engine: CountedEngine | None, workers: i
     """Raise if worker processes would need an object that they cannot import."""
     if engine is None and workers == 1:
         return
-    used_by_workers = {"model", "algorithm", "defense"}
-    used_by_workers |= {"attack"} if engine is not None else set()
+    # Local worker processes only train. Engines also measure, which needs the attacks.
+    used_by_workers = {"model", "algorithm", "defense", *(() if engine is None else ("attack",))}
     names = [name for kind, name in named_custom_parts(plan.study) if kind in used_by_workers]
     unimportable = [name for name in names if name.startswith("__main__:") or "<" in name]
     if unimportable:
-        cause = type(engine).__name__ if engine is not None else f"workers={workers}"
+        setting = type(engine).__name__ if engine is not None else f"workers={workers}"
         raise Unsupported(
             f"{unimportable[0].partition('#')[0]!r} is an object of this script or notebook, which "
-            f"other processes cannot import ({cause}); move it to a module, or leave out engine "
+            f"other processes cannot import ({setting}); move it to a module, or leave out engine "
             "and workers"
         )
 
@@ -545,10 +526,10 @@ def _choose(argument: str, value: Choice | None, choices: Iterable[Choice]) -> C
     if value is None and len(ordered) == 1:
         return ordered[0]
     if value is None or value not in ordered:
-        fault = f"there are several {argument}s"
-        if value is not None:
-            fault = f"there is no {argument} {value!r}"
-        raise BadInput(f"{fault}; set {argument}= to one of {', '.join(map(str, ordered))}")
+        problem = f"there is no {argument} {value!r}"
+        if value is None:
+            problem = f"there are several {argument}s"
+        raise BadInput(f"{problem}; set {argument}= to one of {', '.join(map(str, ordered))}")
     return value
 
 
@@ -557,4 +538,4 @@ def _name_from(out: Path | str | None) -> str:
     if out is None:
         return _DEFAULT_NAME
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)
-    return name.lstrip("._=,+-")[:_MAX_NAME] or _DEFAULT_NAME
+    return name.lstrip("._=,+-")[:_MAX_NAME_LENGTH] or _DEFAULT_NAME

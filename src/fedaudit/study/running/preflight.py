@@ -1,10 +1,9 @@
 """Checks before training: trials of single steps, and the smallest leak that a study can detect.
 
-:func:`fedaudit.study.build.setup` has already raised errors for unknown names, missing and wrong
-settings, too few samples, attacks that the view does not allow, and parts that cannot be combined.
-``CHECKS`` then tries single steps of training and measurement, for every run and for the
-federations that the adversary trains. They use copies of models and defenses, and restore the
-random generators, so that results do not change.
+:func:`fedaudit.study.build.setup` has already checked the settings. The functions in ``CHECKS``
+try single steps of training and measurement, for every run and for its additional federations.
+They use copies of models and defenses and restore the random generators, so that they do not
+change results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,18 +44,18 @@ POWER = 0.8
 """Power for which the smallest detectable leak is stated."""
 
 
-class _Comparison(NamedTuple):
-    """Numbers of members and non-members in a comparison that every attack makes.
+class _SampleCounts(NamedTuple):
+    """Numbers of members and non-members that every attack compares.
 
     Attributes:
-        label: Name of the client, or of all audited clients.
+        label: Name of the client, or a text for all audited clients.
         contrast: Kind of non-members.
-        strata: Number of members and of non-members of each client.
+        by_client: Number of members and number of non-members of each client.
     """
 
     label: str
     contrast: str
-    strata: tuple[tuple[int, int], ...]
+    by_client: tuple[tuple[int, int], ...]
 
 
 def detectable_leaks(run: Setup) -> list[str]:
@@ -70,22 +69,22 @@ def detectable_leaks(run: Setup) -> list[str]:
     study = run.study
     audited = [target_truth(run, target).units for target in study.audit.targets]
     comparisons = [*_single_clients(run, audited), *_all_clients(run, audited)]
-    n_tests = len(run.membership_attacks) * sum(
-        _count_tests(comparison, study.figures.fprs) for comparison in comparisons
-    )
-    smallest = dict[str, tuple[float, _Comparison]]()
-    for comparison in comparisons:
+    tests_per_attack = sum(_count_tests(counts, study.figures.fprs) for counts in comparisons)
+    n_tests = len(run.membership_attacks) * tests_per_attack
+    smallest = dict[str, tuple[float, _SampleCounts]]()
+    for counts in comparisons:
         auc = smallest_auc(
-            comparison.strata,
+            counts.by_client,
             tests=n_tests,
             rng=seeded_numpy(study.seeds[0], "smallest leak"),
             runs=len(study.seeds),
             alpha=study.figures.alpha,
             power=POWER,
         )
-        # An AUC is at most 1, so that 2 stands for no detectable leak so far.
-        if auc is not None and auc < smallest.get(comparison.label, (2.0, comparison))[0]:
-            smallest[comparison.label] = auc, comparison
+        if auc is None:
+            continue
+        if counts.label not in smallest or auc < smallest[counts.label][0]:
+            smallest[counts.label] = auc, counts
     seeds = "1 seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
     size = (
         f"{len(run.membership_attacks)} attacks on {seeds}, {n_tests} tests that share an error of "
@@ -97,84 +96,89 @@ def detectable_leaks(run: Setup) -> list[str]:
             f"({setting('audit.samples')}) or seeds"
         ]
     ranked = sorted(smallest.values(), key=lambda entry: entry[0])
-    n_undetectable = len({comparison.label for comparison in comparisons}) - len(smallest)
-    range_texts = dict.fromkeys(
-        f"{auc:.3f} ({_describe(comparison)})" for auc, comparison in (ranked[0], ranked[-1])
-    )
-    text = f"smallest leak that is detected with 80 % power: an AUC of {' to '.join(range_texts)}"
+    n_undetectable = len({counts.label for counts in comparisons}) - len(smallest)
+    limits = [f"{auc:.3f} ({_describe(counts)})" for auc, counts in (ranked[0], ranked[-1])]
+    auc_range = " to ".join(dict.fromkeys(limits))
+    text = f"smallest leak that is detected with 80 % power: an AUC of {auc_range}"
     text += f"; {size}"
     if n_undetectable:
         text += f"; no leak of {n_undetectable} of the audited clients can be detected"
     return [text]
 
 
-def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Comparison]:
+def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_SampleCounts]:
+    """Yield the comparisons of single audited clients."""
     for truth in audited:
         for contrast, samples in truth.comparisons.items():
             is_member = truth.is_member[samples.mask]
             counts = int(is_member.sum()), int((~is_member).sum())
             if all(counts) and not repeats(contrast, truth):
-                yield _Comparison(run.client_name(truth.target), contrast, (counts,))
+                yield _SampleCounts(run.client_name(truth.target), contrast, (counts,))
 
 
-def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Comparison]:
+def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_SampleCounts]:
+    """Yield the comparisons of all audited clients together, if there are several."""
     origins = [truth.origin[truth.fair] for truth in pooled(run, audited)]
-    present = set(np.concatenate(origins).tolist()) if len(origins) > 1 else set()
+    if len(origins) < 2:
+        return
+    present = set(np.concatenate(origins).tolist())
     for contrast, non_members in CONTRASTS.items():
         if present and present.issuperset(non_members):
-            strata = tuple(
+            by_client = tuple(
                 (int((origin == Origin.MEMBER).sum()), int(np.isin(origin, non_members).sum()))
                 for origin in origins
             )
-            yield _Comparison("all audited clients together", contrast, strata)
+            yield _SampleCounts("all audited clients together", contrast, by_client)
 
 
-def _count_tests(comparison: _Comparison, fprs: Sequence[float]) -> int:
+def _count_tests(counts: _SampleCounts, fprs: Sequence[float]) -> int:
     """Count an attack's tests: of its AUC, and of each rate for which non-members suffice."""
-    non_members = sum(count for _, count in comparison.strata)
+    non_members = sum(count for _, count in counts.by_client)
     return 1 + sum(not nonmember_shortage(fpr, non_members) for fpr in fprs)
 
 
-def _describe(comparison: _Comparison) -> str:
-    members, nonmembers = (sum(counts) for counts in zip(*comparison.strata, strict=True))
+def _describe(counts: _SampleCounts) -> str:
+    members = sum(count for count, _ in counts.by_client)
+    non_members = sum(count for _, count in counts.by_client)
     kinds = {"other_client": "other clients'", "unseen": "unseen", "mixed": "other"}
-    kind = kinds[comparison.contrast]
-    return f"{comparison.label}, {members} members against {nonmembers} {kind} samples"
+    kind = kinds[counts.contrast]
+    return f"{counts.label}, {members} members against {non_members} {kind} samples"
 
 
-_MAX_SUGGESTED = 2
+_MAX_SUGGESTED_FACTOR = 2
 """Maximum suggested batch size, as a multiple of the study's batch size."""
 
 _MAX_DRAWN_BYTES = 2 * 10**9
-"""Maximum size of the features that defenses draw in these checks; it takes a few seconds.
+"""Maximum size of all batches that defenses draw in these checks, which takes a few seconds.
 
-If drawing in all rounds would need more, only some rounds are checked. In other rounds, an
-unusable batch then stops training; see :func:`fedaudit.fl.training.local.train`.
+If the batches of all rounds would be larger, only some rounds are checked. An unusable batch in
+another round then stops training; see :func:`fedaudit.fl.training.local.train`.
 """
 
 _MIN_DRAW_BYTES = 2**18
-"""Bytes that can be copied in the time that a draw takes in addition to copying."""
+"""Minimum cost of drawing a batch, in bytes: a small batch takes as long as copying these."""
 
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
     """Raise if the formal guarantee of a defense cannot be computed with the installed packages."""
     if run.is_additional:
         return
-    for defense, clients in _clients_by_defense(run).items():
-        if defense:
-            work = replace(
-                run.algorithm.workload(run.study.training.rounds, run.assignment.sizes[clients[0]]),
+    for client, *_ in _clients_by_defense(run).values():
+        if client in run.defenses:
+            rounds, n_samples = run.study.training.rounds, run.assignment.sizes[client]
+            workload = replace(
+                run.algorithm.workload(rounds, n_samples),
                 features=run.dataset.train.features[0].numel(),
             )
-            run.defenses[clients[0]].guarantee(work, delta=FORMAL_DELTA)
+            run.defenses[client].guarantee(workload, delta=FORMAL_DELTA)
 
 
 def refuse_failing_hooks(run: Setup, device: torch.device) -> None:
-    """Raise if a hook of a custom defense fails, or returns a value of another type."""
-    for clients in _clients_by_defense(run).values():
-        for part in custom_parts(run.defenses.get(clients[0], UNDEFENDED)):
+    """Raise if a hook of a custom defense fails, or returns a value of the wrong type."""
+    for client, *_ in _clients_by_defense(run).values():
+        for part in custom_parts(run.defenses.get(client, UNDEFENDED)):
             with custom_code(partial(_hook_error, part)):
-                _try_hooks(run, clients[0], deepcopy(part), device)
+                _try_hooks(run, client, deepcopy(part), device)
 
 
 def _hook_error(defense: Defense, error: Exception, described: str) -> BadInput:
@@ -201,8 +205,8 @@ def _try_hooks(run: Setup, client: ClientId, defense: Defense, device: torch.dev
 def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
     """Raise if a network cannot take a training step on the clients' batches.
 
-    Steps are tried on the smallest and on the largest batch of all clients with the same defense.
-    Batch normalisation, for example, cannot be trained on a last batch of one sample.
+    A step is tried on the smallest and on the largest batch of all clients with the same defense.
+    Batch normalisation, for example, cannot be trained on a batch of one sample.
     """
     data, defenses = prepare_training(run.assignment.clients, run.holdout)
     for clients in _clients_by_defense(run).values():
@@ -226,13 +230,12 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
 def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
     """Raise if a network cannot be run on the batches of audited and test samples.
 
-    Samples are measured in batches of the same size, except the last one, which may have a single
-    sample.
+    All batches have the same size, except the last one, which may have a single sample.
     """
-    tried = set[int]()
+    tried_sizes = set[int]()
     for samples in (run.assignment.audit.samples, run.dataset.test):
-        for size in {min(len(samples), CHUNK), len(samples) % CHUNK} - {0} - tried:
-            tried.add(size)
+        for size in {min(len(samples), CHUNK), len(samples) % CHUNK} - {0} - tried_sizes:
+            tried_sizes.add(size)
             for net in run.algorithm.nets:
                 with custom_code(partial(_measurement_error, run, net, size)):
                     outputs_of(net.initial(0), samples.features[:size], device)
@@ -250,7 +253,7 @@ def _measurement_error(
 
 
 def refuse_untrainable_extensions(run: Setup, device: torch.device) -> None:
-    """Raise if an extension of a run could not train its models after the run."""
+    """Raise if an extension could not train the models that it trains after the run."""
     for extension in run.extensions:
         extension.refuse_untrainable(run)
 
@@ -263,11 +266,11 @@ CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
     refuse_unmeasurable_batches,
     refuse_untrainable_extensions,
 )
-"""Checks for every run, and for the federations that the adversary trains."""
+"""Checks for every run and for its additional federations."""
 
 
 def check_run(run: Setup, device: torch.device = CPU) -> None:
-    """Raise if a run, or a federation of its adversary, could not be trained or recorded."""
+    """Raise if a run, or one of its additional federations, could not be trained or measured."""
     for federation in (run, *run.additional_federations):
         with _restored_generators():
             for check in CHECKS:
@@ -280,7 +283,7 @@ def check_grid(
     device: torch.device = CPU,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Raise if any of several studies cannot run, and log the smallest detectable leaks."""
+    """Raise if any of several studies cannot run, and log each study's smallest detectable leak."""
     first_runs: dict[str, Setup] = {}
 
     def check(run: Setup) -> None:
@@ -321,10 +324,10 @@ class _PlannedBatch(NamedTuple):
 
     Attributes:
         client: The client.
-        size: Number of samples.
-        round: Round of the batch.
-        samples: The client's samples. The first of them form the batch, unless the defense chooses
-            batches.
+        size: Number of samples in the batch.
+        round: Round in which the client trains on the batch.
+        samples: All samples of the client. If the defense does not choose batches, a step is tried
+            on the first ``size`` samples.
         defense: Copy of the client's defense, after it has chosen the batch.
         batch: Batch that the defense chose; None if it does not choose batches.
     """
@@ -338,7 +341,7 @@ class _PlannedBatch(NamedTuple):
 
 
 def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
-    """Return the clients of each defense, by the text of its settings; "" for no defense."""
+    """Group the clients by the canonical text of their defense; "" for no defense."""
     groups = dict[str, list[ClientId]]()
     for client in sorted(run.assignment.clients):
         defense = run.defenses.get(client)
@@ -441,19 +444,20 @@ def _batch_error(
     size = failed.size
     clients = sorted({batch.client for batch in batches if batch.size == size})
     names = ", ".join(run.client_name(client) for client in clients[:5])
-    others = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
+    names += f" and {len(clients) - 5} more" if len(clients) > 5 else ""
     counts = sorted({len(data[client]) for client in clients})
     samples = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     batch_size = run.study.training.batch_size
-    better = None
+    suggested = None
     # No batch size can be suggested if defenses choose batches, since their sizes differ by round.
     if not any(_chooses_batches(defense) for defense in run.defenses.values()):
-        better = _better_batch_size([len(part) for part in data.values()], batch_size, size)
+        client_sizes = [len(part) for part in data.values()]
+        suggested = _suggest_batch_size(client_sizes, batch_size, size)
     option = setting("training.batch_size")
-    remedy = f"{option} = {better}" if better else f"another {option}"
+    remedy = f"{option} = {suggested}" if suggested else f"another {option}"
     in_round = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
-        f"{run.display_name}, {names}{others}: with {samples} samples in batches of "
+        f"{run.display_name}, {names}: with {samples} samples in batches of "
         f"{batch_size}, one batch{in_round} has {size}, and the model {net.name!r} cannot take a "
         f"training step on it ({described}); set {remedy}, give clients other numbers of samples "
         f"({setting('partition.samples_per_client')}), or use another model (batch normalisation "
@@ -465,10 +469,10 @@ def _chooses_batches(defense: Defense) -> bool:
     return defense.acts_in("select") or defense.acts_in("batches")
 
 
-def _better_batch_size(sizes: Sequence[int], batch_size: int, failed_size: int) -> int | None:
-    """Return the nearest batch size with which all last batches are larger than one that failed."""
+def _suggest_batch_size(sizes: Sequence[int], batch_size: int, failed_size: int) -> int | None:
+    """Return the nearest batch size with which all batches are larger than a batch that failed."""
     candidates = sorted(
-        {*range(2, _MAX_SUGGESTED * batch_size + 1)} - {batch_size},
+        {*range(2, _MAX_SUGGESTED_FACTOR * batch_size + 1)} - {batch_size},
         key=lambda candidate: abs(candidate - batch_size),
     )
     usable = (

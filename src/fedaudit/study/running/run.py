@@ -47,11 +47,11 @@ from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
 
-_MAX_LISTED = 20
-"""Maximum number of clients whose sizes are listed individually."""
+_MAX_LISTED_CLIENTS = 20
+"""Maximum number of clients whose numbers of samples are logged individually."""
 
 SHADOW = "shadow"
-"""Folder in a study's folder for shadow and reference federations, if the study uses no pool."""
+"""Subfolder of a study's folder for additional federations, if the study uses no pool."""
 
 
 _StudyObject = Annotated[
@@ -76,10 +76,10 @@ def run_study(
 ) -> "Record":
     """Run a study and write its record.
 
-    Unusable settings and data raise errors before training. A stopped study resumes if it is run
-    again with the same folder, and ends with the same content hash. If seeds, attacks or figures
-    were added meanwhile, only these are trained and computed; see
-    :mod:`fedaudit.study.running.folder`.
+    Settings and data are checked before training. A stopped study resumes if it is run again with
+    the same folder, and its record has the same content hash as without the stop. If seeds,
+    attacks or figures were added to the study, only these additions are trained and computed (see
+    :mod:`fedaudit.study.running.folder`).
 
     Args:
         study: The study; :func:`fedaudit.read_study` reads a study from a file.
@@ -87,11 +87,10 @@ def run_study(
         pool: Folder of runs that several studies share; each run is trained once.
         data_dir: Folder of data sets; by default, the folder in the environment variable
             ``FEDAUDIT_DATA``.
-        workers: Number of training processes. With 0, one per core, or one if the device is a GPU.
-            Results do not depend on it.
-        device: Device that trains clients and computes signals. A study must be finished on the
-            kind of device on which it was started, because the last digits of results differ
-            between kinds.
+        workers: Number of training processes, which does not change results. With 0, one process
+            per core, or one process if the device is a GPU.
+        device: Device that trains clients and computes signals. A stopped study must resume on the
+            same type of device, because CPUs and GPUs differ in the last digits of results.
         engine: Engine that trains clients, instead of local processes.
         progress: Called with (phase, done, total) during training, figures and controls.
         log: Called with lines of text for the user.
@@ -123,37 +122,40 @@ def run_study(
         check_run(run, device)
     resources = _resources(engine, workers, study.partition.clients, device, progress)
     additions_or_raise(out, study)
-    shadows = [federation for run in runs for federation in run.additional_federations]
+    additional_runs = [federation for run in runs for federation in run.additional_federations]
     runs = [assign_folder(run, out, pool, device.type) for run in runs]
-    folder = create_subfolder(out, SHADOW) if shadows else out / SHADOW
-    shadows = [assign_folder(shadow, folder, pool, device.type) for shadow in shadows]
-    all_runs = [*runs, *shadows]
+    if additional_runs:
+        folder = create_subfolder(out, SHADOW)
+        additional_runs = [assign_folder(run, folder, pool, device.type) for run in additional_runs]
+    all_runs = [*runs, *additional_runs]
     refuse_unmeasured(all_runs)
     notes = additions_note(store_study(out, study))
     _log_plan(all_runs, out, log)
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
-    measured = [
+    measured_runs = [
         MeasuredRun(run, _observe_and_measure(run, resources, log, notes.append)) for run in runs
     ]
-    # Each kind of extension is fitted in all runs before the next kind, so that the progress of one
-    # kind is shown at a time.
-    kinds = dict.fromkeys(type(extension) for run in runs for extension in run.extensions)
-    folders = {shadow.seed: shadow.folder for shadow in shadows}
-    for kind in kinds:
-        measured = [
-            measured_run._replace(
-                run=_fit_extension(measured_run.run, kind, folders, resources, log)
-            )
-            for measured_run in measured
+    folders = {run.seed: run.folder for run in additional_runs}
+    # An extension is fitted in all runs before the next extension, so that the progress of one
+    # extension is shown at a time.
+    for kind in dict.fromkeys(type(extension) for run in runs for extension in run.extensions):
+        measured_runs = [
+            MeasuredRun(_fit_extension(run, kind, folders, resources, log), rounds)
+            for run, rounds in measured_runs
         ]
     # Imported here, so that training starts before the modules of the evaluation are loaded.
     from fedaudit.study.running.record import evaluate_and_write
 
-    before_writing = partial(mark_recorded, out, study)
     return evaluate_and_write(
-        measured, out, resources, clock, log, notes=notes, before_writing=before_writing
+        measured_runs,
+        out,
+        resources,
+        clock,
+        log,
+        notes=notes,
+        before_writing=partial(mark_recorded, out, study),
     )
 
 
@@ -166,8 +168,8 @@ def _resources(
 ) -> Resources:
     if engine is not None:
         return Resources(engine, engine.count, device, progress, measuring_engine=engine)
-    limit = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
-    count = min(limit, clients)
+    default = 1 if device.type != "cpu" else os.cpu_count() or 1
+    count = min(workers or default, clients)
     return Resources(local_engine(count), count, device, progress)
 
 
@@ -213,7 +215,6 @@ def _fit_extension(
 def _log_plan(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
     """Log data, adversary, power and cost of a study, and raise if the disk is too small."""
     first = runs[0]
-    sizes = _describe_sizes(first)
     runs_folder = first.folder.parent
     unmeasured = [run for run in runs if not is_measured(run)]
     run_bytes = sum(disk_needed(run) for run in unmeasured)
@@ -223,7 +224,7 @@ def _log_plan(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> N
     for line in first.dataset.statement:
         # Names in a table may contain control characters.
         log(plain(line))
-    log(f"clients' sizes (seed {first.seed}): {sizes}")
+    log(f"clients' sizes (seed {first.seed}): {_describe_sizes(first)}")
     log(f"adversary: {first.view.description}")
     for line in detectable_leaks(first):
         log(line)
@@ -261,7 +262,7 @@ def _refuse_full_disk(runs_folder: Path, run_bytes: int, out: Path, result_bytes
 def _describe_sizes(run: Setup) -> str:
     """Return the numbers of samples of all clients, or their range for many clients."""
     sizes, names = run.assignment.sizes, run.names
-    if len(sizes) > _MAX_LISTED:
+    if len(sizes) > _MAX_LISTED_CLIENTS:
         return f"{min(sizes.values())} to {max(sizes.values())} samples, {len(sizes)} clients"
     return ", ".join(
         f"{plain(names.get(client, str(client)))}: {size}" for client, size in sizes.items()
