@@ -123,7 +123,7 @@ def test_a_failing_batch_size_is_refused_with_client_and_round(
 ) -> None:
     monkeypatch.setattr("fedaudit.study.running.preflight.CHECKS", ())
     with pytest.raises(
-        BadInput, match=r"client \d has a batch of 1 in round \d+, .*batches of 2 can be trained on"
+        BadInput, match=r"client \d has a batch of 1 in round \d+, .*cannot take a training step"
     ):
         run_study(quick_study(**CLASSES_BY_ROUND), tmp_path)
 
