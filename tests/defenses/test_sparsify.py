@@ -4,7 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.values import Params, flat
-from fedaudit.defenses.sparsify import GradientSparsification, sparse_globally, sparse_per_tensor
+from fedaudit.defenses.sparsify import (
+    GradientSparsification,
+    sparsify_globally,
+    sparsify_per_tensor,
+)
 from fedaudit.observe.round import Update
 from tests.defenses.turns import context
 
@@ -25,7 +29,7 @@ def test_the_number_of_kept_entries_rounds_half_to_even(
     total: int, ratio: float, kept: int
 ) -> None:
     # The numbers before rounding are 1.5, 0.5, 4.5, 1.5 and 0.5.
-    sparse = sparse_globally({"w": torch.arange(1.0, total + 1)}, ratio)
+    sparse = sparsify_globally({"w": torch.arange(1.0, total + 1)}, ratio)
     assert int((sparse["w"] != 0).sum()) == kept
 
 
@@ -34,12 +38,12 @@ def test_sparsification_matches_sorting(numbers: list[int], ratio: float) -> Non
     count = round((1 - ratio) * len(numbers))
     first_of_largest = sorted(range(len(numbers)), key=lambda i: (-abs(numbers[i]), i))[:count]
     slow = [float(n) if i in first_of_largest else 0.0 for i, n in enumerate(numbers)]
-    assert flat(sparse_globally(two_tensors(numbers), ratio)).tolist() == slow
+    assert flat(sparsify_globally(two_tensors(numbers), ratio)).tolist() == slow
 
 
 @given(numbers=entries, ratio=ratios, per_tensor=st.booleans())
 def test_sparsification_is_idempotent(numbers: list[int], ratio: float, per_tensor: bool) -> None:
-    sparse = sparse_per_tensor if per_tensor else sparse_globally
+    sparse = sparsify_per_tensor if per_tensor else sparsify_globally
     values = two_tensors(numbers * 60 if per_tensor else numbers)
     once = sparse(values, ratio)
     assert torch.equal(flat(sparse(once, ratio)), flat(once))
@@ -47,7 +51,7 @@ def test_sparsification_is_idempotent(numbers: list[int], ratio: float, per_tens
 
 def test_tensors_keep_their_precision_when_mixed() -> None:
     given = {"w": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 4.0], dtype=torch.float64)}
-    sparse = sparse_globally(given, 0.5)
+    sparse = sparsify_globally(given, 0.5)
     assert sparse["w"].dtype == torch.float32
     assert sparse["b"].dtype == torch.float64
     assert flat(sparse).tolist() == [0.0, 3.0, 0.0, 4.0]
@@ -60,14 +64,14 @@ def test_sparse_per_tensor_ranks_each_large_tensor_alone() -> None:
         "small": ramp,
         "equal": torch.ones(1001),
     }
-    sparse = sparse_per_tensor(given, 0.75)
+    sparse = sparsify_per_tensor(given, 0.75)
     assert sparse["large"].nonzero().flatten().tolist() == list(range(1500, 2000))
     assert torch.equal(sparse["small"], ramp)
     assert torch.equal(sparse["equal"], torch.ones(1001))
 
 
 def test_per_tensor_sparsification_sends_zeros_at_ratio_one() -> None:
-    sparse = sparse_per_tensor({"large": torch.ones(1001), "small": torch.ones(3)}, 1.0)
+    sparse = sparsify_per_tensor({"large": torch.ones(1001), "small": torch.ones(3)}, 1.0)
     assert not sparse["large"].any()
     assert sparse["small"].all()
 

@@ -17,7 +17,7 @@ from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, TrainingContext
 
 
 class _ChannelRange(NamedTuple):
-    """Smallest value (black), and range, of each channel of a client's standardised images."""
+    """Smallest value, and difference to the largest value, of each channel of a client's images."""
 
     black: Float[Tensor, "channels 1 1"]
     span: Float[Tensor, "channels 1 1"]
@@ -26,7 +26,7 @@ class _ChannelRange(NamedTuple):
     def of(images: Float[Tensor, "samples channels height width"]) -> "_ChannelRange":
         black = images.amin(dim=(0, 2, 3))[:, None, None]
         white = images.amax(dim=(0, 2, 3))[:, None, None]
-        # A constant channel has a range of 0; it is replaced by 1, as values are divided by it.
+        # Values are divided by the range, so a range of 0 (a constant channel) is replaced by 1.
         return _ChannelRange(black, torch.where(white > black, white - black, 1.0))
 
 
@@ -102,7 +102,7 @@ class Augmentation(ConfiguredDefense):
         black, span = (self._range[name].to(batch.x) for name in _ChannelRange._fields)
         seed = int(torch.randint(2**62, (), generator=context.rng("augmentation")))
         with fork_generators(context.device):
-            # kornia draws from the global generator, which is restored afterwards.
+            # kornia uses the global generator, whose state is restored afterwards.
             seed_globally(seed)
             images = self._transformations(batch.x)((batch.x - black) / span)
         return Batch((images * span + black).to(batch.x.dtype), batch.y, batch.ids)

@@ -19,13 +19,13 @@ from fedaudit.observe.round import Upload
 class Filter(ConfiguredDefense):
     """Custom function that changes the upload.
 
-    The function receives copies of tensors by name, which it may change, and returns tensors with
-    the same names and shapes. Torch's generator is seeded for each client and round from the run's
-    seed; other random generators are not seeded. In each round, the cosine between the original and
-    the filtered upload is noted as ``filter_cosine``, unless one of them is zero.
+    The function receives copies of the upload's tensors by name, which it may change. It returns
+    tensors with the same names and shapes. Torch's generator is seeded for each client and round
+    from the run's seed; other random generators are not seeded. In each round, the cosine between
+    the original and the filtered upload is recorded as ``filter_cosine``, unless one of them is 0.
 
     Attributes:
-        function: Function from update to update. With several workers, it must be importable.
+        function: Function of the upload's tensors. With several workers, it must be importable.
     """
 
     function: Callable[[Params], object]
@@ -41,7 +41,7 @@ class Filter(ConfiguredDefense):
                     f"{self._description} failed on client {context.client}'s upload of round "
                     f"{context.round}: {type(error).__name__}: {error}"
                 ) from error
-        filtered = self._checked(result, original)
+        filtered = self._check_result(result, original)
         before, after = flat(original).double(), flat(filtered).double()
         norms = before.norm() * after.norm()
         if norms > 0:
@@ -52,8 +52,8 @@ class Filter(ConfiguredDefense):
     def _description(self) -> str:
         return f"the filter {getattr(self.function, '__qualname__', repr(self.function))!r}"
 
-    def _checked(self, result: object, original: Params) -> Params:
-        """Return the result in the order and precision of the upload."""
+    def _check_result(self, result: object, original: Params) -> Params:
+        """Check the function's result, and convert it to the order and precision of the upload."""
         if not isinstance(result, Mapping):
             raise BadInput(
                 f"{self._description} returned {type_of(result)}; a filter receives tensors by "
@@ -65,15 +65,13 @@ class Filter(ConfiguredDefense):
                 f"{self._description} must return the names that it receives; missing or new: "
                 f"{', '.join(differing)}"
             )
-        return {name: self._checked_tensor(name, result[name], original[name]) for name in original}
+        return {name: self._check_tensor(name, result[name], original[name]) for name in original}
 
-    def _checked_tensor(self, name: str, value: object, original: Tensor) -> Tensor:
+    def _check_tensor(self, name: str, value: object, original: Tensor) -> Tensor:
         if not isinstance(value, Tensor) or value.shape != original.shape or value.is_complex():
-            description = (
-                f"a {value.dtype} tensor of shape {tuple(value.shape)}"
-                if isinstance(value, Tensor)
-                else type_of(value)
-            )
+            description = type_of(value)
+            if isinstance(value, Tensor):
+                description = f"a {value.dtype} tensor of shape {tuple(value.shape)}"
             raise BadInput(
                 f"{self._description} returned {description} as {name!r}; return a real tensor of "
                 f"shape {tuple(original.shape)}"

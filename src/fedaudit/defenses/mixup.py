@@ -59,8 +59,8 @@ class MixUp(ConfiguredDefense):
         if self.alpha == 0 or len(batch) == 0:
             return batch
         rng = context.rng("mixup")
-        # numpy is used, as torch's Beta accepts no generator and underflows to 0 / 0 for small
-        # alpha.
+        # Use NumPy, because torch's Beta distribution accepts no generator, and gives 0 / 0 for
+        # small alpha.
         seed = int(torch.randint(2**62, (), generator=rng))
         weight = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
         partner = torch.randperm(len(batch), generator=rng).to(batch.x.device)

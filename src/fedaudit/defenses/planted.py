@@ -66,17 +66,15 @@ def hidden_layers(model: Model) -> tuple[DenseLayer, ...]:
     Raises:
         Unsupported: The model has no hidden dense layer.
     """
-    return tuple(
-        DenseLayer(
-            name,
-            # Parameters are copied, as the next model is loaded into the same module.
-            part.weight.detach().to(torch.float64, copy=True),
-            torch.zeros(len(part.weight), dtype=torch.float64)
-            if part.bias is None
-            else part.bias.detach().to(torch.float64, copy=True),
-        )
-        for name, part in _hidden(model)
-    )
+    layers = []
+    for name, layer in _hidden(model):
+        # Copy parameters, because the next model is loaded into the same module.
+        weight = layer.weight.detach().to(torch.float64, copy=True)
+        bias = torch.zeros_like(weight[:, 0])
+        if layer.bias is not None:
+            bias.copy_(layer.bias.detach())
+        layers.append(DenseLayer(name, weight, bias))
+    return tuple(layers)
 
 
 def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "samples units"], ...]:
@@ -92,10 +90,11 @@ def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "sampl
             f"{len(samples)}; leave them out, or give the client more"
         )
     captured: list[Tensor] = []
-    hooks = [
-        part.register_forward_hook(lambda _, __, output: captured.append(output.detach()))
-        for _, part in _hidden(model)
-    ]
+
+    def capture(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        captured.append(output.detach())
+
+    hooks = [layer.register_forward_hook(capture) for _, layer in _hidden(model)]
     try:
         with torch.no_grad():
             loaded(model, _USE)(samples.features)
@@ -106,9 +105,10 @@ def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "sampl
 
 
 def row_changes(now: Model, before: Model | None) -> tuple[Float[Tensor, "units 2"], ...]:
-    """Return the norms of each unit's change since the previous round and of its old weights.
+    """Return the norm of each unit's change since the previous round, and of its previous weights.
 
-    There is one tensor per hidden dense layer. Norms below the rounding error are replaced by it.
+    There is one tensor per hidden dense layer. Norms below the rounding error are replaced by this
+    error.
 
     Raises:
         Unsupported: There is no model of the previous round, or it has other layers.
@@ -177,9 +177,10 @@ def one_stands_out(now: Model, before: Model | None, samples: Samples) -> float:
     values = activations_on(now, samples)
     ordered = torch.cat(values[1:] or values, dim=1).double().sort(0, descending=True).values
     first, others = ordered[0], ordered[1:]
-    # A unit with equal values for all other samples has a deviation near 0.
+    # The deviation is 0 if a unit has equal values for all other samples.
     rounding_error = ordered.abs().amax(0).clamp_min(1e-30) * torch.finfo(torch.float32).eps
-    return float(((first - others[0]) / others.std(0, correction=0).maximum(rounding_error)).max())
+    deviation = others.std(0, correction=0).maximum(rounding_error)
+    return float(((first - others[0]) / deviation).max())
 
 
 @sign
@@ -224,9 +225,7 @@ def norm_ratio(now: Model, before: Model | None, samples: Samples) -> float:
     Source: AMI, Figs. 8 and 14 (which claim that malicious weights resemble normal ones).
     """
     logs = [layer.weight.norm(dim=1).clamp_min(_TINY).log() for layer in hidden_layers(now)]
-    return max(
-        float((logs_of_layer - logs_of_layer.median()).abs().max()) for logs_of_layer in logs
-    )
+    return max(float((log_norms - log_norms.median()).abs().max()) for log_norms in logs)
 
 
 @sign
@@ -299,8 +298,9 @@ def distance_between(
     first: Float[Tensor, " values"], second: Float[Tensor, " more_values"]
 ) -> float:
     """Compute the Kolmogorov-Smirnov distance between two samples."""
-    ranks_in_both, ranks = _ranks(torch.cat([first, second]))[:, : len(first)], _ranks(first)
-    return float((ranks / len(first) - (ranks_in_both - ranks) / len(second)).abs().max())
+    ranks_in_first = _ranks(first)
+    ranks_in_second = _ranks(torch.cat([first, second]))[:, : len(first)] - ranks_in_first
+    return float((ranks_in_first / len(first) - ranks_in_second / len(second)).abs().max())
 
 
 def _ranks(values: Float[Tensor, " values"]) -> Float[Tensor, "2 values"]:

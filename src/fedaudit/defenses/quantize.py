@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from fedaudit.core.arguments import Range, dataclass
-from fedaudit.core.values import Params
 from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
@@ -44,13 +42,13 @@ class GradientQuantization(ConfiguredDefense):
         if self.bits == 32:
             return upload
         if self.rounding == "floor":
-            return replace(
-                upload, values=_map_tensors(upload, partial(floor_to_level, bits=self.bits))
-            )
-        rounding = partial(
-            round_stochastically, bits=self.bits, rng=context.rng("gradient quantization")
-        )
-        return replace(upload, values=_map_tensors(upload, rounding))
+            values = {name: floor_to_level(v, self.bits) for name, v in upload.values.items()}
+        else:
+            rng = context.rng("gradient quantization")
+            values = {
+                name: round_stochastically(v, self.bits, rng) for name, v in upload.values.items()
+            }
+        return replace(upload, values=values)
 
 
 def round_stochastically(values: Tensor, bits: int, rng: torch.Generator) -> Tensor:
@@ -86,7 +84,3 @@ def _quantize(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) 
     nearest = position.round()
     level = to_level(torch.where((position - nearest).abs() <= tolerance, nearest, position))
     return (low + step * level).clamp(low, high).to(values.dtype)
-
-
-def _map_tensors(upload: Upload, function: Callable[[Tensor], Tensor]) -> Params:
-    return {name: function(value) for name, value in upload.values.items()}

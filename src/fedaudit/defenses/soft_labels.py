@@ -23,7 +23,7 @@ def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " sample
 def divergence_per_class(
     outputs: Float[Tensor, "samples classes"], targets: Float[Tensor, "samples classes"]
 ) -> Float[Tensor, " samples"]:
-    """Return KL(target || prediction) of each sample in nats, divided by the number of classes.
+    """Compute KL(target || prediction) of each sample in nats, divided by the number of classes.
 
     HAMP's code uses ``kl_div(reduction="mean")``, which divides by samples times classes. The
     published weights of the other loss terms assume this scale.
@@ -120,15 +120,18 @@ def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"
 
 @cache
 def _probability_for_entropy(classes: int, threshold: float) -> float:
-    # The result is cached, as every training step needs it.
+    # Cached, because every training step needs the result.
     if classes < 2 or not 0 <= threshold <= 1:
         raise BadInput(
             f"a soft label needs at least 2 classes and a threshold in [0, 1], got {classes} "
             f"and {threshold}"
         )
     for hundredths in range(100, 100 // classes, -1):
-        p, other = hundredths / 100, (1 - hundredths / 100) / (classes - 1)
-        label_entropy = -p * log(p) - (other and (1 - p) * log(other))
+        p = hundredths / 100
+        other = (1 - p) / (classes - 1)
+        label_entropy = -p * log(p)
+        if other > 0:
+            label_entropy -= (1 - p) * log(other)
         if label_entropy >= threshold * log(classes):
             return p
     return 1 / classes

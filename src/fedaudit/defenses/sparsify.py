@@ -45,11 +45,11 @@ class GradientSparsification(ConfiguredDefense):
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         if self.ratio == 0:
             return upload
-        sparse = sparse_globally if self.scope == "global" else sparse_per_tensor
-        return replace(upload, values=sparse(upload.values, self.ratio))
+        sparsify = sparsify_globally if self.scope == "global" else sparsify_per_tensor
+        return replace(upload, values=sparsify(upload.values, self.ratio))
 
 
-def sparse_globally(values: Params, ratio: float) -> Params:
+def sparsify_globally(values: Params, ratio: float) -> Params:
     """Set all but the largest entries of all tensors together to zero.
 
     Args:
@@ -66,10 +66,13 @@ def sparse_globally(values: Params, ratio: float) -> Params:
     }
 
 
-def sparse_per_tensor(values: Params, ratio: float) -> Params:
-    """Set all but the largest entries of each large tensor to zero; ties are all kept."""
+def sparsify_per_tensor(values: Params, ratio: float) -> Params:
+    """Set all but the largest entries of each large tensor to zero.
 
-    def sparse(value: Tensor) -> Tensor:
+    All entries that equal the smallest kept entry are kept, too.
+    """
+
+    def sparsify(value: Tensor) -> Tensor:
         if value.numel() <= UNCHANGED_SIZE:
             return value
         count = int(value.numel() * (1 - ratio))
@@ -77,20 +80,20 @@ def sparse_per_tensor(values: Params, ratio: float) -> Params:
             return torch.zeros_like(value)
         return torch.where(value.abs() >= _threshold(value.abs().flatten(), count), value, 0)
 
-    return {name: sparse(value) for name, value in values.items()}
+    return {name: sparsify(value) for name, value in values.items()}
 
 
-def _largest(sizes: Float[Tensor, " entries"], count: int) -> Bool[Tensor, " entries"]:
+def _largest(magnitudes: Float[Tensor, " entries"], count: int) -> Bool[Tensor, " entries"]:
     """Return a mask of exactly ``count`` largest entries; of equal entries, the first ones."""
     if count == 0:
-        return torch.zeros_like(sizes, dtype=torch.bool)
-    threshold = _threshold(sizes, count)
-    is_larger = sizes > threshold
-    is_equal = sizes == threshold
+        return torch.zeros_like(magnitudes, dtype=torch.bool)
+    threshold = _threshold(magnitudes, count)
+    is_larger = magnitudes > threshold
+    is_equal = magnitudes == threshold
     return is_larger | (is_equal & (is_equal.cumsum(0) <= count - is_larger.sum()))
 
 
-def _threshold(sizes: Float[Tensor, " entries"], count: int) -> Float[Tensor, ""]:
+def _threshold(magnitudes: Float[Tensor, " entries"], count: int) -> Float[Tensor, ""]:
     """Return the smallest of the ``count`` largest entries."""
-    smallest: Tensor = sizes.kthvalue(len(sizes) - count + 1).values
+    smallest: Tensor = magnitudes.kthvalue(len(magnitudes) - count + 1).values
     return smallest

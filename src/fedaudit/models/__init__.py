@@ -56,8 +56,8 @@ def architecture(
 ) -> Architecture:
     """Return an architecture of the catalogue, or a custom one, for samples of a shape.
 
-    All settings are recorded, including defaults, so two descriptions of one network are equal and
-    a record can be read without this code.
+    All settings are recorded, including defaults. Therefore, two descriptions of one network are
+    equal, and a record can be read without this code.
 
     Args:
         name: A key of ``MODELS``, or ``module:callable``: see :func:`architecture_from_path`.
@@ -78,26 +78,27 @@ def architecture(
         return architecture_from_path(name, task, shape=shape, classes=classes, **settings)
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
-    _refuse_impossible_samples(shape, classes, task)
-    kind = MODELS[name]
-    defaults: dict[str, Setting] = vars(kind())
+    _check_shape_and_classes(shape, classes, task)
+    model_class = MODELS[name]
+    defaults: dict[str, Setting] = vars(model_class())
     _refuse_unknown(name, settings, defaults)
     converted = {key: _as_type(value, type(defaults[key])) for key, value in settings.items()}
-    complete = {**defaults, **converted}
-    build = kind(**complete).for_samples(shape, classes)
-    # Building it without memory shows misfits here and not in the middle of a study.
+    all_settings = {**defaults, **converted}
+    build = model_class(**all_settings).for_samples(shape, classes)
+    # Build the model without memory, to detect errors here and not in the middle of a study.
     try:
         with torch.device("meta"), _SkipNormalInit():
             size = sum(value.numel() for value in build().parameters())
-    except RuntimeError as error:  # A size overflows.
-        raise _too_large(name, complete, "more numbers than can be addressed") from error
+    # torch raises this error if a size overflows.
+    except RuntimeError as error:
+        raise _too_large(name, all_settings, "more numbers than can be addressed") from error
     if size > MAX_PARAMETERS:
-        raise _too_large(name, complete, f"{size:,} parameters")
-    return Architecture(name, build, _setting_items(shape, classes, complete), task)
+        raise _too_large(name, all_settings, f"{size:,} parameters")
+    return Architecture(name, build, _setting_items(shape, classes, all_settings), task)
 
 
 class _SkipNormalInit(TorchFunctionMode):
-    """Skip the initialisation with ``normal_`` of a model whose parameters are only counted.
+    """Mode that skips ``normal_`` initialisation, for models whose parameters are only counted.
 
     On the meta device, torch would import its compiler for ``normal_``, which takes seconds.
     """
@@ -149,20 +150,20 @@ def architecture_from_path(
         >>> linear.built()
         Linear(in_features=4, out_features=2, bias=True)
     """
-    _refuse_impossible_samples(shape, classes, task)
+    _check_shape_and_classes(shape, classes, task)
     if not is_custom(path) and path not in installed("model"):
         raise BadInput(
             f"a custom model is named 'package.module:callable', got {path!r}; "
             f"use architecture() for models of the catalogue ({', '.join(MODELS)})"
         )
     function = cast(Callable[..., nn.Module], imported(path, "model"))
-    samples: dict[str, object] = {"shape": shape, "classes": classes}
+    arguments: dict[str, object] = {"shape": shape, "classes": classes}
     parameters = inspect.signature(function).parameters.values()
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
-        samples = {key: value for key, value in samples.items() if key in names}
-        _refuse_unknown(path, settings, [name for name in names if name not in samples])
-    build = partial(function, **samples, **settings)
+        arguments = {key: value for key, value in arguments.items() if key in names}
+        _refuse_unknown(path, settings, [name for name in names if name not in arguments])
+    build = partial(function, **arguments, **settings)
     with torch.random.fork_rng(devices=[]):
         module = call_part("model", path, build)
     if not isinstance(module, nn.Module):
@@ -181,7 +182,7 @@ def _too_large(name: str, settings: Mapping[str, Setting], size: str) -> BadInpu
     )
 
 
-def _refuse_impossible_samples(shape: tuple[int, ...], classes: int, task: Task) -> None:
+def _check_shape_and_classes(shape: tuple[int, ...], classes: int, task: Task) -> None:
     if not shape or min(shape) < 1:
         raise BadInput(
             f"the shape of a sample has at least one axis, each of at least 1, got {shape}"
@@ -192,15 +193,17 @@ def _refuse_impossible_samples(shape: tuple[int, ...], classes: int, task: Task)
 
 def _refuse_unknown(model: str, settings: Mapping[str, Setting], allowed: Collection[str]) -> None:
     for key in settings:
+        if not allowed:
+            raise BadInput(f"model {model!r} has no settings, got {key!r}; leave it out")
         if key not in allowed:
-            if not allowed:
-                raise BadInput(f"model {model!r} has no settings, got {key!r}; leave it out")
             raise unknown_name(f"setting of model {model!r}", key, allowed)
 
 
-def _as_type(value: Setting, kind: type[Setting]) -> Setting:
-    """Convert an integer to a float, or to a list with one entry, if its setting has that type."""
-    return kind(value) if type(value) is int and kind in (float, str) else value
+def _as_type(value: Setting, setting_type: type[Setting]) -> Setting:
+    """Convert an integer to the setting's type: a float, or a text such as a list of one width."""
+    if type(value) is int and setting_type in (float, str):
+        return setting_type(value)
+    return value
 
 
 def _setting_items(

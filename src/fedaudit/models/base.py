@@ -15,7 +15,7 @@ from fedaudit.core.naming import NamedPart, changed_fields
 
 @dataclass(frozen=True, kw_only=True)
 class ConfiguredModel:
-    """A model of the catalogue with its settings.
+    """Base class of the models of the catalogue; the fields of a subclass are its settings.
 
     Attributes:
         catalogue_name: Name in the catalogue, which is the module's name with hyphens.
@@ -40,10 +40,8 @@ class ConfiguredModel:
         raise NotImplementedError
 
     def for_samples(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
-        """Return a function that builds the network for samples of a shape.
-
-        The function compares equal to copies of it that were pickled.
-        """
+        """Return a function that builds the network for samples of a shape."""
+        # A partial of the plain function still compares equal after pickling; a lambda would not.
         return partial(type(self).build, self, shape, classes)
 
 
@@ -53,20 +51,23 @@ MAX_LAYERS = 1000
 """Maximum number of entries of a list of widths."""
 
 
-class Image(NamedTuple):
+class ImageShape(NamedTuple):
     """Shape of an image sample."""
 
     channels: int
     height: int
     width: int
 
-    def after(self, kernel: int, *, channels: int, stride: int = 1, padding: int = 0) -> "Image":
+    def after(
+        self, kernel: int, *, channels: int, stride: int = 1, padding: int = 0
+    ) -> "ImageShape":
         """Return the shape after a convolution or pooling with square windows."""
-        height, width = (
-            (side + 2 * padding - kernel) // stride + 1 if side + 2 * padding >= kernel else 0
-            for side in (self.height, self.width)
-        )
-        return Image(channels, height, width)
+
+        def output_size(size: int) -> int:
+            # A window that is larger than the image has no output.
+            return max((size + 2 * padding - kernel) // stride + 1, 0)
+
+        return ImageShape(channels, output_size(self.height), output_size(self.width))
 
     @property
     def size(self) -> int:
@@ -79,7 +80,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def parse_image_shape(model: str, shape: tuple[int, ...]) -> Image:
+def parse_image_shape(model: str, shape: tuple[int, ...]) -> ImageShape:
     """Return the shape of an image sample.
 
     Raises:
@@ -90,7 +91,7 @@ def parse_image_shape(model: str, shape: tuple[int, ...]) -> Image:
             f"model {model!r} reads images of shape channels x height x width, got samples of "
             f"shape {format_shape(shape)}; reshape them (1x8x8 for grey 8x8 images) or use 'mlp'"
         )
-    return Image(*shape)
+    return ImageShape(*shape)
 
 
 def too_small_error(model: str, shape: tuple[int, ...], remedy: str) -> BadInput:
@@ -113,7 +114,7 @@ def _are_widths(text: object) -> bool:
 
 
 def _is_width(text: str) -> bool:
-    # The length is checked first, since int() raises an error for over 4,300 digits.
+    # Check the length first, because int() raises an error for more than 4,300 digits.
     return text.isdecimal() and len(text) <= len(str(MAX_UNITS)) and 1 <= int(text) <= MAX_UNITS
 
 

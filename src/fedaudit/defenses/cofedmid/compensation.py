@@ -1,7 +1,7 @@
-"""Utility-aware compensation of CoFedMID: some samples of other classes are returned to training.
+"""Utility-aware compensation of CoFedMID: some samples of other classes are trained on, too.
 
-The loss of returned samples penalises confident predictions. A bandit algorithm (EXP3) chooses the
-samples.
+These are the *returned* samples. A bandit algorithm (EXP3) chooses them: its arms are intervals of
+the loss. The training loss of returned samples penalises confident predictions.
 """
 
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ def draw_arm(weights: Float[Tensor, " arms"], exploration: float, rng: torch.Gen
     return int(torch.multinomial(probabilities(weights, exploration), 1, generator=rng))
 
 
-def rewarded(
+def update_weights(
     weights: Float[Tensor, " arms"], arm: int, reward: float, exploration: float
 ) -> Float[Tensor, " arms"]:
     """Return the weights after a reward, normalised to a sum of 1.
@@ -67,13 +67,13 @@ def rewarded(
     probability = float(probabilities(weights, exploration)[arm])
     factors = torch.ones_like(weights)
     factors[arm] = torch.tensor(exploration * reward / probability / len(weights)).exp()
-    after = weights * factors
-    # This lower limit does not change probabilities, since they are mixed with uniform ones.
-    return (after / after.sum()).clamp(min=1e-300)
+    updated = weights * factors
+    # Probabilities are mixed with uniform ones, so this lower limit does not change them.
+    return (updated / updated.sum()).clamp(min=1e-300)
 
 
-def normalised(history: Float[Tensor, " rewards"]) -> float:
-    """Scale the last reward linearly: -1 at the 20th percentile of all rewards, 1 at the 80th.
+def normalise_reward(history: Float[Tensor, " rewards"]) -> float:
+    """Scale the last reward so that -1 is the 20th percentile of all rewards and 1 the 80th.
 
     Returns:
         The scaled reward, clipped to [-1, 1]; 0 for fewer than five rewards or equal percentiles.
@@ -86,10 +86,11 @@ def normalised(history: Float[Tensor, " rewards"]) -> float:
     low, high = torch.quantile(history, torch.tensor([0.2, 0.8], dtype=history.dtype)).tolist()
     if high <= low:
         return 0.0
-    return float(max(-1.0, min(1.0, 2 * (float(history[-1]) - low) / (high - low) - 1)))
+    scaled = 2 * (float(history[-1]) - low) / (high - low) - 1
+    return float(max(-1.0, min(1.0, scaled)))
 
 
-def min_max_scaled(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
+def scale_losses(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
     """Scale losses to [0, 1] by their minimum and maximum; equal losses become 0.
 
     Source: CoFedMID, section 4.2.1, step 1.
@@ -98,15 +99,15 @@ def min_max_scaled(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples
     return (losses - low) / (high - low) if high > low else torch.zeros_like(losses)
 
 
-def edges_of(scaled: Float[Tensor, " samples"], count: int) -> Float[Tensor, " edges"]:
-    """Return the ``count - 1`` edges between intervals with equally many samples, up to rounding.
+def interval_edges(scaled: Float[Tensor, " samples"], count: int) -> Float[Tensor, " edges"]:
+    """Return the ``count - 1`` edges between intervals that contain equally many samples.
 
     Args:
         scaled: Losses in [0, 1].
         count: Number of intervals.
 
     Source: CoFedMID, section 4.2.1, step 1: interval j contains the ranks from floor((j - 1) n / M)
-        to below floor(j n / M).
+        to below floor(j n / M), so that sizes may differ by 1.
     """
     ranked = scaled.sort().values
     ranks = torch.arange(1, count, device=scaled.device) * len(ranked) // count
@@ -125,8 +126,8 @@ def confidence_penalty(
 ) -> Float[Tensor, " samples"]:
     """Compute the penalty on the loss of each returned sample.
 
-    It increases the prediction's entropy, and moves the prediction towards a soft label, which has
-    the predicted probability for the true class and equal probabilities for all others.
+    The penalty increases the prediction's entropy, and moves the prediction towards a soft label.
+    This label has the predicted probability for the true class, and equal ones for all others.
 
     Args:
         outputs: Outputs before the softmax.
@@ -155,17 +156,17 @@ def _soft_label(
 
 
 EXPLORATION = 0.1
-"""Fraction of intervals that are drawn uniformly."""
+"""Fraction of rounds in which the interval is drawn uniformly."""
 
 
 # Learned, Memory and their fields must not be renamed: the fingerprints of checkpoints depend on
 # their names.
 @dataclass(frozen=True)
 class Learned:
-    """State of the bandit: what a client has learned about its intervals of the loss.
+    """State of a client's bandit, or of its sequential choice of samples.
 
     Attributes:
-        weights: Weight of each interval; a higher weight is drawn more often.
+        weights: Weight of each interval; an interval with a higher weight is drawn more often.
         rewards: Rewards of all rounds so far, before normalisation.
         edges: Edges between the intervals; empty before the first round with returned samples.
         position: Rank in the order of losses at which the next round continues ("sequential").
@@ -177,15 +178,15 @@ class Learned:
     position: int = 0
 
     @staticmethod
-    def nothing(intervals: int) -> "Learned":
+    def initial(intervals: int) -> "Learned":
         """Return the initial state, with equal weights."""
         weights = torch.full((intervals,), 1 / intervals, dtype=torch.float64)
         return Learned(weights, torch.zeros(0, dtype=torch.float64), torch.zeros(0))
 
-    def rewarded(self, arm: int, gain: Float[Tensor, ""]) -> "Learned":
-        """Return the state after an interval was rewarded."""
-        rewards = torch.cat([self.rewards, gain[None]])
-        weights = rewarded(self.weights, arm, normalised(rewards), EXPLORATION)
+    def with_reward(self, arm: int, reward: Float[Tensor, ""]) -> "Learned":
+        """Return the state after a reward for an interval."""
+        rewards = torch.cat([self.rewards, reward[None]])
+        weights = update_weights(self.weights, arm, normalise_reward(rewards), EXPLORATION)
         return replace(self, weights=weights, rewards=rewards)
 
     def tensors(self) -> Params:
@@ -201,13 +202,13 @@ class Learned:
 
 @dataclass
 class Memory:
-    """State of one client between hooks; the hook select begins a new round.
+    """State of one client between hooks.
 
     Attributes:
         learned: The state that is kept between rounds.
         validation: The held-out samples for validation; None if there are none.
-        back: Ids of the samples that were returned in this round; None before the first selection.
-        arm: The interval of these samples; None if none was drawn.
+        back: Ids of the samples that were returned in this round; None before the first round.
+        arm: Interval that was drawn in this round; None if none was drawn.
     """
 
     learned: Learned
@@ -217,10 +218,10 @@ class Memory:
     _marked: tuple[Tensor, Bool[Tensor, " _"]] | None = None
 
     def begin(self, back: Int[Tensor, " _"], arm: int | None = None) -> None:
-        """Start a round with the ids of returned samples, and the interval that was drawn."""
+        """Start a round, given the ids of returned samples and the drawn interval."""
         self.back, self.arm, self._marked = back, arm, None
 
-    def among(self, batch: Batch) -> Bool[Tensor, " samples"]:
+    def is_returned(self, batch: Batch) -> Bool[Tensor, " samples"]:
         """Return a mask of the returned samples in a batch."""
         # The result is cached, as every training step calls this twice.
         if self._marked is None or self._marked[0] is not batch.ids:
@@ -230,7 +231,7 @@ class Memory:
 
 
 class _ReturnedSamples(NamedTuple):
-    """Positions of the returned samples, and their interval if one was drawn."""
+    """Positions of returned samples, and the drawn interval (None if none was drawn)."""
 
     positions: Int[Tensor, " _"]
     arm: int | None = None
@@ -243,9 +244,11 @@ class Compensation(ClassGuided):
     In round ``start``, every client divides its samples into intervals by their loss. From then on,
     it draws one interval per round, and returns some samples of this interval to training, although
     their classes are not assigned to the client in this round. A bandit algorithm (EXP3) learns
-    which interval is most useful, from the decrease of the loss on validation samples. Each sample
-    is held out for validation with the same probability, for the whole training. Validation samples
-    are therefore non-members. They still count in the client's weight in the average.
+    which interval is most useful, from the decrease of the loss on validation samples.
+
+    Each sample is held out for validation with the same probability, for the whole training.
+    Validation samples are therefore non-members. They still count in the client's weight in the
+    average.
 
     Attributes:
         start: First round with returned samples, from 1. If it is above the number of rounds, no
@@ -270,9 +273,9 @@ class Compensation(ClassGuided):
     Differs: Intervals are computed once, as in algorithm 2; the paper's text differs. The
         divergence is divided by the number of classes, as in HAMP's code. The loss and the penalty
         are both divided by the batch size. The paper does not define the validation samples; here,
-        they are the client's own. Samples are returned from round ``start`` on, as in the text;
-        algorithm 2 starts one round after it computes the intervals. ``recycle`` is a fraction of
-        the client's samples without validation samples; in the paper, of all samples.
+        they are samples of the client. Samples are returned from round ``start`` on, as in the
+        text; algorithm 2 starts one round after it computes the intervals. ``recycle`` is a
+        fraction of the client's samples without validation samples; in the paper, of all samples.
     """
 
     start: Positive = 10
@@ -293,10 +296,10 @@ class Compensation(ClassGuided):
                 "recycling 'random' or 'sequential'"
             )
         # The field has no default, as its value depends on a setting.
-        object.__setattr__(self, "memory", Memory(Learned.nothing(self.intervals)))
+        object.__setattr__(self, "memory", Memory(Learned.initial(self.intervals)))
 
     def acts_in(self, hook: str) -> bool:
-        """Return True if the defense uses a hook; "loss" is only used if samples were returned."""
+        """Return whether the defense uses a hook; "loss" is only used if samples were returned."""
         if hook != "loss":
             return super().acts_in(hook)
         is_none_returned = self.memory.back is not None and len(self.memory.back) == 0
@@ -337,10 +340,9 @@ class Compensation(ClassGuided):
     ) -> _ReturnedSamples:
         if self.recycling == "random":
             return _ReturnedSamples(_random_subset(candidates, limit, context))
-        choose = (
-            self._choose_in_order if self.recycling == "sequential" else self._choose_from_interval
-        )
-        return choose(data, candidates, limit, context)
+        if self.recycling == "sequential":
+            return self._choose_in_order(data, candidates, limit, context)
+        return self._choose_from_interval(data, candidates, limit, context)
 
     def _choose_in_order(
         self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
@@ -356,39 +358,38 @@ class Compensation(ClassGuided):
         self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
     ) -> _ReturnedSamples:
         """Draw an interval by the learned weights, and choose random samples of this interval."""
-        scaled = min_max_scaled(context.evaluate(data))
+        scaled = scale_losses(context.evaluate(data))
         learned = self.memory.learned
         if len(learned.edges) == 0:
-            learned = replace(learned, edges=edges_of(scaled, self.intervals).cpu())
+            learned = replace(learned, edges=interval_edges(scaled, self.intervals).cpu())
             self.memory.learned = learned
         arm = draw_arm(learned.weights, EXPLORATION, context.rng("interval"))
         interval = interval_of(scaled, learned.edges.to(scaled.device))
-        return _ReturnedSamples(
-            _random_subset(candidates[interval[candidates] == arm], limit, context), arm
-        )
+        in_interval = candidates[interval[candidates] == arm]
+        return _ReturnedSamples(_random_subset(in_interval, limit, context), arm)
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         if self.memory.back is not None and len(self.memory.back):
-            context.note("recycled", batch.ids[self.memory.among(batch)])
+            context.note("recycled", batch.ids[self.memory.is_returned(batch)])
         return batch
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Compute the usual loss, with a confidence penalty on returned samples."""
-        plain = super().loss(outputs, batch, context)
+        loss = super().loss(outputs, batch, context)
         if self.memory.back is None or not self.regularise:
-            return plain
-        is_returned = self.memory.among(batch)
+            return loss
+        is_returned = self.memory.is_returned(batch)
         if not bool(is_returned.any()):
-            return plain
+            return loss
         labels = require_class_indices(batch, "compensation")[is_returned]
         penalty = confidence_penalty(outputs[is_returned], labels, mu=self.mu)
-        return plain + penalty.sum() / len(batch)
+        return loss + penalty.sum() / len(batch)
 
     def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
         if context.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
             return None
         slope = cross_entropy_slope(outputs, batch.y)
-        is_returned = self.memory.among(batch)
+        is_returned = self.memory.is_returned(batch)
         if self.regularise and bool(is_returned.any()):
             # The penalty is computed for all rows and masked, which is faster than selecting rows.
             derivative = confidence_penalty_derivative(outputs, batch.y, mu=self.mu)
@@ -400,8 +401,9 @@ class Compensation(ClassGuided):
         if arm is None or validation is None or len(validation) == 0:
             return
         outputs = outputs_of(end, validation.features, context.device)
-        gains = context.evaluate(validation) - start.architecture.loss(outputs, validation.targets)
-        self.memory.learned = self.memory.learned.rewarded(arm, gains.double().mean())
+        losses_after = start.architecture.loss(outputs, validation.targets)
+        decreases = context.evaluate(validation) - losses_after
+        self.memory.learned = self.memory.learned.with_reward(arm, decreases.double().mean())
 
     def state(self) -> Params:
         return self.memory.learned.tensors()

@@ -112,8 +112,8 @@ def size_in_round(round: int, rounds: int, *, largest: int, smallest: int, decay
         smallest: Size in the last round.
         decay: A key of ``DECAYS``.
 
-    Source: CoFedMID, section 4.1 (linear) and table 13, which has only the names of the others;
-        their formulas are from this toolkit.
+    Source: CoFedMID, section 4.1 (linear). Table 13 names the other decays without formulas, which
+        are therefore from this toolkit.
     """
     if decay not in DECAYS:
         raise unknown_name("decay", decay, DECAYS)
@@ -122,7 +122,7 @@ def size_in_round(round: int, rounds: int, *, largest: int, smallest: int, decay
     return max(smallest, floor(DECAYS[decay](progress, largest, smallest) + 0.5))
 
 
-# The result is cached, as every member calls this in every round.
+# Cached, because every member calls this in every round.
 @lru_cache(maxsize=256)
 def sizes(
     classes: int, members: int, rounds: int, *, m_max: int, m_min: int, decay: str
@@ -158,9 +158,9 @@ def largest_size(
     """Return the size in the first round: ``m_max``, or a suitable size if it is 0.
 
     The suitable size is the smallest one with which the coalition can cover every class once per
-    round on average: over all rounds, its sets have at least ``classes * rounds`` elements. A
-    larger coalition has smaller sets, down to ``smallest``. Early rounds cover every class; in
-    later rounds, the uncovered classes rotate.
+    round on average: over all rounds, its sets have at least ``classes * rounds`` elements. The
+    size therefore decreases with the size of the coalition, down to ``smallest``. Early rounds then
+    cover every class; in later rounds, the uncovered classes rotate.
 
     Differs: The paper leaves the choice to future work (section 6).
     """
@@ -236,9 +236,9 @@ def assign_with_bound(
     Args:
         members: Number of sets.
         size: Number of classes in each set, at most the number of all classes.
-        preferred: Classes that come first among equally used ones. They are covered if not all
-            classes can be.
-        rng: Random numbers for ties.
+        preferred: Mask of classes that precede other classes with the same number of uses. If not
+            all classes can be covered, these are.
+        rng: Random generator for ties.
 
     Source: CoFedMID, algorithm 1.
     Differs: The paper does not specify its function ClassAssign; this algorithm is from this
@@ -259,10 +259,11 @@ def _try_bound(
     preferred: Bool[ndarray, " classes"],
     rng: np.random.Generator,
 ) -> Bool[ndarray, "members classes"] | None:
+    """Assign sets with overlaps up to a bound; return None if a set cannot be filled."""
     classes = len(preferred)
     sets = np.zeros((members, classes), dtype=bool)
     for member in range(members):
-        # The last key of lexsort comes first: number of uses, then preference, then random order.
+        # Sort by number of uses, then by preference, then at random (lexsort's last key is first).
         order = np.lexsort((rng.permutation(classes), ~preferred, sets.sum(0)))
         overlaps = np.zeros(members, dtype=np.int64)
         missing = size
@@ -343,7 +344,7 @@ class ClassGuided(CoalitionDefense):
         return data.take(self.has_class(data, context))
 
     def has_class(self, data: Samples, context: TrainingContext) -> Bool[Tensor, " samples"]:
-        """Return True for samples of this client's classes in this round."""
+        """Return a mask of the samples whose class the client has in this round."""
         classes = class_count(context, data.features)
         is_assigned = self.assigned_classes(context, classes=classes)
         if not self.independent:
@@ -354,7 +355,7 @@ class ClassGuided(CoalitionDefense):
     def assigned_classes(
         self, client_context: ClientContext, *, classes: int
     ) -> Bool[Tensor, " classes"]:
-        """Return whether the client has each class in a round; every member can compute this."""
+        """Return a mask of the client's classes in a round; every member can compute it."""
         members = present_members(self._group(client_context), client_context)
         assignment = self.assignment_in(classes, len(members), client_context)
         return torch.from_numpy(assignment.sets[members.index(client_context.client)])
@@ -362,7 +363,7 @@ class ClassGuided(CoalitionDefense):
     def assignment_in(
         self, classes: int, members: int, client_context: ClientContext
     ) -> ClassAssignment:
-        """Return the assignment of a round, which is the same for every member."""
+        """Return the assignment of classes to members in a round."""
         group = self._group(client_context)
         return _assignment(
             self.sizes(classes, client_context.rounds),
@@ -389,7 +390,7 @@ class ClassGuided(CoalitionDefense):
         )
 
 
-# The result is cached, as all members compute the same assignment.
+# Cached, because all members compute the same assignment.
 @lru_cache(maxsize=256)
 def _assignment(
     sizes: tuple[int, ...],
@@ -405,7 +406,7 @@ def _assignment(
     rng = seeded_numpy(seed, "classes", round)
     if assignment == "random":
         return assign_at_random(members, size, classes=classes, rng=rng)
-    # Preferred classes rotate: each round continues in this order where the previous one ended.
+    # Preferred classes rotate: a round continues in this order where the previous round ended.
     order = seeded_numpy(seed, "rotation").permutation(classes)
     start = coalition * sum(sizes[: round - 1])
     preferred = np.zeros(classes, dtype=bool)

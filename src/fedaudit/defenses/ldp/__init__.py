@@ -71,7 +71,7 @@ class LocalDP(ConfiguredDefense):
 
     @property
     def prepares_apart(self) -> bool:
-        """True, as each record is perturbed independently, and no original record is stored."""
+        """True: each record is perturbed independently, and no original record is stored."""
         return True
 
     def acts_in(self, hook: str) -> bool:
@@ -97,7 +97,7 @@ class LocalDP(ConfiguredDefense):
         """
         if self.off or x.numel() == 0:
             return x
-        # If a feature is NaN, so are both extremes.
+        # If a feature is NaN, the minimum and the maximum are NaN, too.
         if not all(bool(extreme.isfinite()) for extreme in x.aminmax()):
             raise BadInput(
                 f"{type(self).__name__} perturbs finite features, got some that are infinite or "

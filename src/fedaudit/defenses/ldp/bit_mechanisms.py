@@ -117,8 +117,8 @@ class _Expansion:
 
 
 def _expand(probabilities: Float64[Tensor, "features bits"]) -> _Expansion:
-    # Doubling and subtracting 1 are exact in floating point. A probability of 1 becomes 0.111...
-    # with a remainder of 1, which is exact, too.
+    # Doubling and subtracting 1 are exact in floating point. A probability of 1 is expanded to
+    # 0.11111111 with a remainder of 1, which is exact, too.
     digits = []
     for _ in range(COINS):
         probabilities = probabilities * 2
@@ -267,7 +267,7 @@ class BitMechanism(LocalDP):
 
 @lru_cache(maxsize=16)
 def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
-    # The result is cached, as security games call this thousands of times with the same arguments.
+    # Cached, because security games call this thousands of times with the same arguments.
     return mechanism.flips(features)
 
 
