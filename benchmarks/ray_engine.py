@@ -30,7 +30,7 @@ from fedaudit.engines.ray_cluster import RayCluster
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.signals.base import Signal
-from fedaudit.signals.measure import measure_round, measuring_on
+from fedaudit.signals.measure import measure_on_engine, measure_round
 from fedaudit.signals.outputs import Loss
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
 
@@ -118,7 +118,7 @@ def measurement(case: Case, cluster: RayCluster, turns: int) -> dict[str, Cost]:
     clients = {client: case.data(64, client) for client in range(case.clients)}
     (round,) = simulate(FedAvg(case.architecture, HOW), clients, rounds=1, seed=0)
     samples = case.data(AUDITED, case.clients)
-    with measuring_on(cluster, SIGNALS, samples, count=cluster.count) as measuring:
+    with measure_on_engine(cluster, SIGNALS, samples, count=cluster.count) as measuring:
         variants: dict[str, Callable[[], object]] = {
             "local": partial(measure_round, round, SIGNALS, samples),
             "ray": partial(measuring, round),

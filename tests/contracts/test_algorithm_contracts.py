@@ -28,7 +28,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.plan.named import check_options
-from fedaudit.risk.catalog import ByLoss
+from fedaudit.risk.catalog import LossThreshold
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure
 from fedaudit.signals.outputs import Confidence, Loss
@@ -135,7 +135,7 @@ TASK = FederatedTask(
     public=lambda name: PUBLIC,
     seed=1,
     risk=RiskBySize,
-    own_risk=ByLoss,
+    own_risk=LossThreshold,
 )
 
 

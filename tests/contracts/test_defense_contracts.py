@@ -33,7 +33,7 @@ from fedaudit.fl.hooks import ClientContext, Defense, Plan
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
-from fedaudit.signals.base import Seen
+from fedaudit.signals.base import VisibleRound
 from fedaudit.signals.outputs import Loss
 from tests.crew import started
 from tests.simulated_gpu import simulated_gpu
@@ -316,7 +316,7 @@ def test_clients_with_equal_defenses_draw_independently(name: str) -> None:
 def test_the_adversary_measures_defended_uploads(name: str) -> None:
     audited = Samples.joined(*DATA.values())
     for round in active_run(name):
-        losses = Loss()(Seen(round, audited))
+        losses = Loss()(VisibleRound(round, audited))
         for client, upload in round.uploads.items():
             exposed, base = round.exposed[client], round.sent[client].model
             assert exposed.update is not None

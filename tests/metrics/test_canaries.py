@@ -11,11 +11,11 @@ from fedaudit.metrics.canaries import canary_bounds, record_bounds
 from fedaudit.metrics.epsilon import (
     Guesses,
     count_guesses,
+    describe_equal_coins,
     gaussian_budget,
     gaussian_shift,
     one_run_epsilon,
     one_run_gaussian_bound,
-    one_sided_coins,
 )
 
 DELTA = 1e-5
@@ -180,7 +180,7 @@ def test_equal_coins_give_a_refusal_instead_of_bounds(
 ) -> None:
     found = record_bounds(np.arange(8.0), is_member, guesses=2, delta=DELTA)
     assert (found.if_gaussian, found.if_normal) == (None, None)
-    assert found.refusal == one_sided_coins(is_member)
+    assert found.refusal == describe_equal_coins(is_member)
     members = int(is_member.sum())
     assert f"{members} members and {8 - members} non-members" in found.refusal
     with pytest.raises(BadInput, match="both members and non-members are needed"):
@@ -188,6 +188,6 @@ def test_equal_coins_give_a_refusal_instead_of_bounds(
 
 
 def test_one_different_coin_is_sufficient_for_a_bound() -> None:
-    assert one_sided_coins(np.arange(8) < 7) == ""
+    assert describe_equal_coins(np.arange(8) < 7) == ""
     found = record_bounds(np.arange(8.0), np.arange(8) < 7, guesses=2, delta=DELTA)
     assert found.if_gaussian is not None

@@ -17,7 +17,7 @@ from fedaudit.metrics.games import (
     game_success,
     hoeffding_margin,
     most_success,
-    predicted_silence,
+    predict_tnr,
     signs_of_means,
 )
 
@@ -157,10 +157,10 @@ def test_predicted_silence_matches_enumeration_of_batches(
     fired = min(fired, records)
     batches = list(combinations(range(records), batch))
     if records < 2 * batch:
-        assert predicted_silence([fired], [records], batch=batch) is None
+        assert predict_tnr([fired], [records], batch=batch) is None
         return
     silent = sum(min(chosen) >= fired for chosen in batches) / len(batches)
-    assert predicted_silence([fired, 0], [records, 2 * batch], batch=batch) == pytest.approx(
+    assert predict_tnr([fired, 0], [records, 2 * batch], batch=batch) == pytest.approx(
         (silent + 1) / 2
     )
 

@@ -10,8 +10,8 @@ from fedaudit.metrics.power import (
     larger_auc,
     larger_balanced,
     larger_mean,
+    larger_proportion,
     larger_rate,
-    larger_share,
 )
 
 
@@ -23,14 +23,14 @@ def scores(size: int, shift: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_larger_share_gives_exact_limits() -> None:
     found = Limited(0.03, *clopper_pearson(3, 100))
-    assert larger_share(found, 100, 1000, confidence=0.95) == clopper_pearson(30, 1000)
+    assert larger_proportion(found, 100, 1000, confidence=0.95) == clopper_pearson(30, 1000)
 
 
 def test_larger_share_ignores_unknown_limits() -> None:
-    assert larger_share(Limited(0.03, 0.0, 0.1), 100, 1000, confidence=0.95) is None
+    assert larger_proportion(Limited(0.03, 0.0, 0.1), 100, 1000, confidence=0.95) is None
     found = Limited(0.03, *clopper_pearson(3, 100))
-    assert larger_share(found, 200, 1000, confidence=0.95) is None
-    assert larger_share(found, 0, 1000, confidence=0.95) is None
+    assert larger_proportion(found, 200, 1000, confidence=0.95) is None
+    assert larger_proportion(found, 0, 1000, confidence=0.95) is None
 
 
 def limited(drawn: np.ndarray, is_member: np.ndarray, fpr: float) -> Limited[float]:

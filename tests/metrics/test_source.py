@@ -12,11 +12,11 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.rate_limits import Proportion
 from fedaudit.metrics.source import (
     ABSTAINED,
-    beyond_labels,
-    by_label_distribution,
-    confusion,
-    inferred_source,
-    paired,
+    confusion_matrix,
+    excess_over_labels,
+    infer_by_label_distribution,
+    infer_source,
+    mcnemar_test,
     source_null,
     source_success,
 )
@@ -24,23 +24,23 @@ from fedaudit.metrics.source import (
 
 def test_the_most_likely_client_is_inferred() -> None:
     posterior = np.array([[0.2, 0.5, 1 / 3], [0.7, 0.5, 1 / 3], [0.1, 0.0, 1 / 3]])
-    assert inferred_source(posterior).tolist() == [1, 0, 0]
+    assert infer_source(posterior).tolist() == [1, 0, 0]
 
 
 def test_the_attack_abstains_below_the_probability_threshold() -> None:
     posterior = np.array([[0.9, 0.5], [0.1, 0.5]])
-    assert inferred_source(posterior, least=0.6).tolist() == [0, ABSTAINED]
+    assert infer_source(posterior, least=0.6).tolist() == [0, ABSTAINED]
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
 def test_a_threshold_outside_zero_and_one_raises(least: float) -> None:
-    with pytest.raises(BadInput, match="least is a probability"):
-        inferred_source(np.ones((1, 1)), least=least)
+    with pytest.raises(BadInput, match="smallest probability of an answer"):
+        infer_source(np.ones((1, 1)), least=least)
 
 
 def test_posteriors_with_nan_raise() -> None:
     with pytest.raises(BadInput, match="1 of 2 samples have a probability that is not a number"):
-        inferred_source(np.array([[0.5, np.nan], [0.5, 0.2]]))
+        infer_source(np.array([[0.5, np.nan], [0.5, 0.2]]))
 
 
 def test_source_accuracy_has_an_exact_interval() -> None:
@@ -67,7 +67,7 @@ def test_success_without_samples_is_refused() -> None:
 
 def test_confusion_has_owners_in_rows_and_guesses_in_columns() -> None:
     named, owner = np.array([0, 1, 1, ABSTAINED]), np.array([0, 0, 1, 1])
-    assert confusion(named, owner, 2).tolist() == [[1, 1], [0, 1]]
+    assert confusion_matrix(named, owner, 2).tolist() == [[1, 1], [0, 1]]
 
 
 def test_the_permutation_null_is_one_over_the_number_of_clients() -> None:
@@ -83,7 +83,7 @@ def test_guesses_from_classes_equal_the_within_class_null() -> None:
     owner = np.repeat(np.arange(4), 10)
     labels = owner.copy()
     counts = np.eye(4, dtype=np.int64) * 10
-    named = by_label_distribution(counts, labels)
+    named = infer_by_label_distribution(counts, labels)
     null = source_null(named, owner, within=labels, permutations=50, rng=seeded_numpy(1, "null"))
     assert null.mean == 1.0
     assert null.p_value == 1.0
@@ -138,7 +138,7 @@ def test_the_label_level_uses_other_samples_of_the_class(
         if weights:
             hits = sum(w for other, w in weights.items() if source[other] == named[one])
             levels.append(hits / sum(weights.values()))
-    found = beyond_labels(named, source, labels)
+    found = excess_over_labels(named, source, labels)
     success = float((named == source).mean())
     expected = float(sum(levels) / len(levels)) if levels else success
     assert found.level == pytest.approx(expected)
@@ -156,13 +156,13 @@ def test_the_label_level_follows_bayes_rule_for_known_counts() -> None:
         shares[who][label] / sum(row[label] for row in shares)
         for who, label in zip(named, labels, strict=True)
     ]
-    found = beyond_labels(named, source, labels, counts)
+    found = excess_over_labels(named, source, labels, counts)
     assert found.level == pytest.approx(float(sum(chances) / 6))
 
 
 def test_samples_alone_in_their_class_show_no_excess() -> None:
     everyone = np.arange(4)
-    found = beyond_labels(everyone, everyone, everyone)
+    found = excess_over_labels(everyone, everyone, everyone)
     assert (found.level, found.value) == (1.0, 0.0)
     assert found.low < 0
 
@@ -170,8 +170,8 @@ def test_samples_alone_in_their_class_show_no_excess() -> None:
 def test_abstentions_are_excluded_from_the_label_level() -> None:
     named, source, labels = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 0]), np.zeros(4, dtype=int)
     silent = np.append(named, [ABSTAINED, ABSTAINED])
-    whole = beyond_labels(silent, np.append(source, [0, 1]), np.append(labels, [0, 0]))
-    assert whole == beyond_labels(named, source, labels)
+    whole = excess_over_labels(silent, np.append(source, [0, 1]), np.append(labels, [0, 0]))
+    assert whole == excess_over_labels(named, source, labels)
 
 
 def simulated(
@@ -196,8 +196,8 @@ def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
         counts = np.rint(1e6 * shares).astype(np.int64)
         shuffled = source_null(named, source, within=labels, permutations=20, rng=rng).mean
         found = (
-            beyond_labels(named, source, labels).level,
-            beyond_labels(named, source, labels, counts).level,
+            excess_over_labels(named, source, labels).level,
+            excess_over_labels(named, source, labels, counts).level,
             shuffled,
         )
         errors.append([one - level for one in found])
@@ -218,8 +218,8 @@ def test_intervals_of_the_excess_over_labels_have_their_coverage(knows: float) -
         held += [
             one.low <= truth <= one.high
             for one in (
-                beyond_labels(named, source, labels),
-                beyond_labels(named, source, labels, counts),
+                excess_over_labels(named, source, labels),
+                excess_over_labels(named, source, labels, counts),
             )
         ]
     # Three standard errors below 95 %.
@@ -230,17 +230,17 @@ def test_label_baseline_names_the_client_with_the_largest_share() -> None:
     # Of 90 and of 8 samples: the large client has most of each class, the small one most of a
     # class in its own data.
     counts = np.array([[40, 20, 30], [2, 5, 1]])
-    assert by_label_distribution(counts, np.array([0, 1, 2, 1])).tolist() == [0, 1, 0, 1]
+    assert infer_by_label_distribution(counts, np.array([0, 1, 2, 1])).tolist() == [0, 1, 0, 1]
 
 
 def test_ties_of_the_label_baseline_go_to_the_first_client() -> None:
     counts = np.array([[1, 48], [3, 144], [0, 7]])
-    assert by_label_distribution(counts, np.array([0, 1])).tolist() == [0, 2]
+    assert infer_by_label_distribution(counts, np.array([0, 1])).tolist() == [0, 2]
 
 
 def test_the_label_baseline_raises_for_empty_clients() -> None:
     with pytest.raises(BadInput, match="client 1 has none"):
-        by_label_distribution(np.array([[1, 2], [0, 0]]), np.array([0]))
+        infer_by_label_distribution(np.array([[1, 2], [0, 0]]), np.array([0]))
 
 
 @given(
@@ -255,7 +255,7 @@ def test_the_label_baseline_is_the_best_rule_from_class_counts(
     # "class c: client k", by trying all, none is right more often.
     counts = np.array(rows)
     shares = [[Fraction(n, sum(row)) for n in row] for row in rows]
-    named = by_label_distribution(counts, np.arange(3))
+    named = infer_by_label_distribution(counts, np.arange(3))
     best = max(
         sum(shares[client][label] for label, client in enumerate(rule))
         for rule in product(range(len(rows)), repeat=3)
@@ -266,13 +266,13 @@ def test_the_label_baseline_is_the_best_rule_from_class_counts(
 def test_paired_comparison_uses_discordant_samples() -> None:
     one = np.array([True] * 9 + [False] * 3)
     other = np.array([True] * 2 + [False] * 10)
-    result = paired(one, other)
+    result = mcnemar_test(one, other)
     assert result.difference == pytest.approx(7 / 12)
     assert result.p_value == pytest.approx(2 / 2**7)
 
 
 def test_paired_comparison_of_equal_guesses_gives_p_value_one() -> None:
-    assert paired(np.array([True]), np.array([True])) == (0.0, 1.0)
+    assert mcnemar_test(np.array([True]), np.array([True])) == (0.0, 1.0)
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=4, max_size=40))

@@ -9,7 +9,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
-from fedaudit.metrics.unlearning import verdict_words
+from fedaudit.metrics.unlearning import describe_verdict
 from fedaudit.pack.packing import clauses_json
 from fedaudit.report.advice import advice
 from fedaudit.report.deciding.caveats import controls_line
@@ -418,7 +418,7 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
 
 @pytest.mark.parametrize("verdict", [INCONCLUSIVE, NO_LEAK_BEFORE])
 def test_an_open_verdict_after_deletion_is_called_inconclusive(verdict: str) -> None:
-    audit = deleted(verdict_words(verdict, 0.05))
+    audit = deleted(describe_verdict(verdict, 0.05))
     assert must(deletion_result(audit)).verdict == verdict
     for surface, text in texts(audit).items():
         assert "inconclusive" in text.lower(), surface

@@ -10,12 +10,12 @@ from fedaudit.core.values import Model, Samples, plus
 from fedaudit.models import architecture
 from fedaudit.risk.catalog import (
     MEASURES,
-    AtLeast,
-    ByAttack,
+    CatalogueAttack,
     FittedAttack,
     RiskAttack,
-    measure_named,
-    why_unfit,
+    ScoreThreshold,
+    reason_unsuitable,
+    resolve_measure,
 )
 from tests.samples import random_samples
 
@@ -48,7 +48,7 @@ def moved() -> Model:
 
 def test_loss_evidence_matches_a_loop_over_samples() -> None:
     model, module = moved(), moved().module()
-    found = ByAttack(ATTACKS["blackbox-loss"]).features(model, DATA, start=START)
+    found = CatalogueAttack(ATTACKS["blackbox-loss"]).features(model, DATA, start=START)
     slow = []
     for x, y in zip(DATA.features, DATA.labels.tolist(), strict=True):
         outputs = module(x[None])[0].double().detach()
@@ -57,22 +57,22 @@ def test_loss_evidence_matches_a_loop_over_samples() -> None:
 
 
 def test_without_an_update_gradients_are_taken_in_the_model() -> None:
-    found = ByAttack(ATTACKS["grad-norm"]).features(moved(), DATA, start=START)
+    found = CatalogueAttack(ATTACKS["grad-norm"]).features(moved(), DATA, start=START)
     slow = torch.stack([-g.square().sum() for g in gradients(moved())])
     torch.testing.assert_close(found[:, 0], slow, rtol=1e-4, atol=1e-6)
 
 
 def test_updates_are_relative_to_the_start_model() -> None:
     model = moved()
-    found = ByAttack(ATTACKS["grad-cosine"]).features(model, DATA, start=START)
+    found = CatalogueAttack(ATTACKS["grad-cosine"]).features(model, DATA, start=START)
     update = torch.cat([(model.params[n] - START.params[n]).flatten() for n in model.params])
     slow = [functional.cosine_similarity(-update.double(), g, dim=0) for g in gradients(START)]
     torch.testing.assert_close(found[:, 0], torch.stack(slow), rtol=1e-4, atol=1e-5)
 
 
 def test_attacks_on_updates_need_the_start_model() -> None:
-    measure = ByAttack(ATTACKS["grad-cosine"])
-    decide = FittedAttack(measure, AtLeast(0.0), start=START)
+    measure = CatalogueAttack(ATTACKS["grad-cosine"])
+    decide = FittedAttack(measure, ScoreThreshold(0.0), start=START)
     with pytest.raises(NotVisible, match="needs a model that differs from its start"):
         decide(START, DATA)
     assert torch.equal(
@@ -85,19 +85,19 @@ def test_the_fitted_threshold_is_optimal() -> None:
     for seed in range(20):
         rng = seeded(seed, "scores")
         members, nonmembers = torch.randint(6, (2, 7, 1), generator=rng).double()
-        line = ByAttack(ATTACKS["blackbox-loss"]).fit(members, nonmembers)
-        assert isinstance(line, AtLeast)
+        line = CatalogueAttack(ATTACKS["blackbox-loss"]).fit(members, nonmembers)
+        assert isinstance(line, ScoreThreshold)
 
-        def right(rule: AtLeast, members: torch.Tensor, nonmembers: torch.Tensor) -> int:
+        def right(rule: ScoreThreshold, members: torch.Tensor, nonmembers: torch.Tensor) -> int:
             return int(rule(members).sum()) + int((~rule(nonmembers)).sum())
 
-        best = max(right(AtLeast(float(level)), members, nonmembers) for level in range(8))
+        best = max(right(ScoreThreshold(float(level)), members, nonmembers) for level in range(8))
         assert right(line, members, nonmembers) == best
 
 
 def test_constant_scores_classify_no_members() -> None:
     same = torch.ones(5, 1, dtype=torch.float64)
-    line = ByAttack(ATTACKS["blackbox-loss"]).fit(same, same)
+    line = CatalogueAttack(ATTACKS["blackbox-loss"]).fit(same, same)
     assert not bool(line(same).any())
 
 
@@ -115,7 +115,7 @@ def test_every_measure_gives_evidence_and_can_be_fitted(name: str) -> None:
 def test_the_catalogue_lists_all_single_model_attacks() -> None:
     expected = {"train-mia", "blackbox-loss", "grad-cosine", "grad-norm", "grad-diff", "projres"}
     assert set(MEASURES) == expected
-    assert measure_named("train-mia") is MEASURES["train-mia"]
+    assert resolve_measure("train-mia") is MEASURES["train-mia"]
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,17 @@ def test_the_catalogue_lists_all_single_model_attacks() -> None:
 )
 def test_an_unsuitable_attack_name_raises_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(Unsupported, match=f"'{name}' cannot measure .*{why}"):
-        measure_named(name)
+        resolve_measure(name)
 
 
-@pytest.mark.parametrize("attack", [a for a in (ATTACKS | SOURCE_ATTACKS).values() if why_unfit(a)])
+@pytest.mark.parametrize(
+    "attack", [a for a in (ATTACKS | SOURCE_ATTACKS).values() if reason_unsuitable(a)]
+)
 def test_wrapping_an_unsuitable_attack_raises(attack: Attack) -> None:
     with pytest.raises(Unsupported, match="cannot measure the risk"):
-        ByAttack(attack)
+        CatalogueAttack(attack)
 
 
 def test_a_misspelt_measure_raises_and_suggests_the_nearest() -> None:
     with pytest.raises(BadInput, match="did you mean 'train-mia'"):
-        measure_named("train-mai")
+        resolve_measure("train-mai")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.risk.catalog import risk_of, threshold_of
+from fedaudit.risk.catalog import best_loss_threshold, client_risk
 
 LOSSES = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0, 3.0]), min_size=1, max_size=12)
 
@@ -24,7 +24,7 @@ def brute(trained: list[float], held_out: list[float], threshold: float) -> floa
 def test_the_threshold_is_the_lowest_of_the_best(
     trained: list[float], held_out: list[float]
 ) -> None:
-    found = threshold_of(exactly(trained), exactly(held_out))
+    found = best_loss_threshold(exactly(trained), exactly(held_out))
     right = {level: brute(trained, held_out, level) for level in [-inf, *trained, *held_out]}
     best = max(right.values())
     assert right[found] == pytest.approx(best)
@@ -35,7 +35,7 @@ def test_the_threshold_is_the_lowest_of_the_best(
 def test_the_risk_is_the_balanced_accuracy_of_the_threshold(
     trained: list[float], held_out: list[float], threshold: float
 ) -> None:
-    found = risk_of(exactly(trained), exactly(held_out), threshold)
+    found = client_risk(exactly(trained), exactly(held_out), threshold)
     assert found == pytest.approx(brute(trained, held_out, threshold))
 
 
@@ -45,25 +45,25 @@ def test_the_client_threshold_matches_hand_calculation() -> None:
         torch.tensor([0.2, 0.8, 1.5]).double(),
     )
     # Up to 0.2 there are two of three members and one of three others.
-    assert threshold_of(trained, held_out) == pytest.approx(0.1)
-    assert risk_of(trained, held_out, 0.15) == pytest.approx((1 / 3 + 1) / 2)
-    assert risk_of(trained, held_out, 0.25) == pytest.approx((2 / 3 + 2 / 3) / 2)
+    assert best_loss_threshold(trained, held_out) == pytest.approx(0.1)
+    assert client_risk(trained, held_out, 0.15) == pytest.approx((1 / 3 + 1) / 2)
+    assert client_risk(trained, held_out, 0.25) == pytest.approx((2 / 3 + 2 / 3) / 2)
 
 
 def test_float32_losses_are_compared_with_the_threshold_exactly() -> None:
     trained, held_out = torch.tensor([0.1]), torch.tensor([0.7])
-    assert risk_of(trained, held_out, threshold_of(trained, held_out)) == 1.0
+    assert client_risk(trained, held_out, best_loss_threshold(trained, held_out)) == 1.0
 
 
 def test_a_client_without_leak_measures_no_risk() -> None:
-    nothing = threshold_of(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0]))
+    nothing = best_loss_threshold(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0]))
     assert nothing == -inf
-    assert risk_of(torch.tensor([0.0]), torch.tensor([9.0]), nothing) == 0.5
+    assert client_risk(torch.tensor([0.0]), torch.tensor([9.0]), nothing) == 0.5
 
 
 @pytest.mark.parametrize("held_out", [[], [float("nan")]])
 def test_a_client_without_losses_of_samples_held_out_is_refused(held_out: list[float]) -> None:
     with pytest.raises(BadInput, match="pass members and non-members"):
-        threshold_of(exactly([0.1]), exactly(held_out))
+        best_loss_threshold(exactly([0.1]), exactly(held_out))
     with pytest.raises(BadInput, match="pass members and non-members"):
-        risk_of(exactly([0.1]), exactly(held_out), 0.5)
+        client_risk(exactly([0.1]), exactly(held_out), 0.5)

@@ -5,7 +5,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
 from fedaudit.models import architecture
-from fedaudit.risk.catalog import Linear, TrainMia
+from fedaudit.risk.catalog import LinearRule, TrainMia
 
 TWO = architecture("mlp", shape=(4,), classes=2, hidden="3").initial(1)
 
@@ -57,7 +57,7 @@ def test_constant_evidence_classifies_no_members() -> None:
 
 
 def test_a_plane_puts_members_on_its_positive_side() -> None:
-    plane = Linear(torch.tensor([1.0, 1.0]), torch.tensor([2.0, -1.0]), 0.5)
+    plane = LinearRule(torch.tensor([1.0, 1.0]), torch.tensor([2.0, -1.0]), 0.5)
     told = plane(torch.tensor([[1.0, 1.0], [1.0, 1.5], [1.0, 2.0], [0.0, 0.0]]))
     assert told.tolist() == [True, False, False, False]
 

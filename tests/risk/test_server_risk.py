@@ -20,12 +20,12 @@ from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.models import architecture
-from fedaudit.risk.catalog import ByAttack, RiskAttack, TrainMia
-from fedaudit.risk.server import ServerRisk, ShadowTraining, shadow_models
+from fedaudit.risk.catalog import CatalogueAttack, RiskAttack, TrainMia
+from fedaudit.risk.server import ServerRisk, ShadowTraining, train_shadow_models
 
 MLP = architecture("mlp", shape=(20,), classes=4, hidden="64")
 TRAINING = LocalTraining(batch_size=10, lr=0.2)
-LOSS = ByAttack(ATTACKS["blackbox-loss"])
+LOSS = CatalogueAttack(ATTACKS["blackbox-loss"])
 
 
 def noisy(count: int) -> Samples:
@@ -104,7 +104,7 @@ def test_untrained_shadows_give_chance_level(measure: RiskAttack) -> None:
 def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
     server = risk(TrainMia(), epochs=5)
     cluster = Cluster(MLP.initial(1), 50)
-    (shadows,) = shadow_models([cluster], server.samples, server.shadows, seed=3)
+    (shadows,) = train_shadow_models([cluster], server.samples, server.shadows, seed=3)
     seen = []
     for shadow in shadows:
         rows = []
@@ -132,7 +132,7 @@ def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
 def test_the_decision_is_fitted_on_all_shadows() -> None:
     server = risk(LOSS, epochs=10)
     cluster = Cluster(MLP.initial(1), 30)
-    (shadows,) = shadow_models([cluster], server.samples, server.shadows, seed=3)
+    (shadows,) = train_shadow_models([cluster], server.samples, server.shadows, seed=3)
     (found,) = server.estimate([cluster], seed=3)
     assert found is not None
     losses = [

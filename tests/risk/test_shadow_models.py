@@ -18,7 +18,7 @@ from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent
-from fedaudit.risk.server import Shadow, ShadowTraining, shadow_models, shadow_sizes
+from fedaudit.risk.server import Shadow, ShadowTraining, shadow_sizes, train_shadow_models
 from tests.samples import random_samples
 
 MLP = architecture("mlp", shape=(6,), classes=3, hidden="5")
@@ -55,7 +55,7 @@ def test_shadows_have_as_many_members_and_nonmembers_as_their_cluster(
     size: int, available: int, seed: int
 ) -> None:
     how = replace(HOW, epochs=1)
-    (shadows,) = shadow_models(clusters(size), samples(available), how, seed=seed)
+    (shadows,) = train_shadow_models(clusters(size), samples(available), how, seed=seed)
     expected = max(2, min(size, available // 2))
     for shadow in shadows:
         assert len(shadow.members) == len(shadow.nonmembers) == expected
@@ -66,7 +66,7 @@ def test_shadows_have_as_many_members_and_nonmembers_as_their_cluster(
 
 def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
     server, (cluster,) = samples(20), clusters(8)
-    (found,) = shadow_models([cluster], server, HOW, seed=5)
+    (found,) = train_shadow_models([cluster], server, HOW, seed=5)
     client_context = ClientContext(
         round=1,
         rounds=1,
@@ -97,7 +97,7 @@ def test_shadows_do_not_depend_on_the_number_of_cores(
     given = [one._replace(clients=3, rounds=2) for one in clusters(9, 4, kind=kind)]
     for cores in (1, 2, 4):
         monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
-        found.append(shadow_models(given, samples(30, shape), how, seed=3))
+        found.append(train_shadow_models(given, samples(30, shape), how, seed=3))
     for others in found[1:]:
         assert all(map(same, found[0], others))
 
@@ -105,10 +105,10 @@ def test_shadows_do_not_depend_on_the_number_of_cores(
 @pytest.mark.parametrize("how", [HOW, REPEATED])
 def test_shadows_do_not_depend_on_other_clusters(how: ShadowTraining) -> None:
     one, other = clusters(9, 4)
-    together = shadow_models([one, other], samples(30), how, seed=3)
-    alone = shadow_models([one], samples(30), how, seed=3)
+    together = train_shadow_models([one, other], samples(30), how, seed=3)
+    alone = train_shadow_models([one], samples(30), how, seed=3)
     assert same(together[0], alone[0])
-    changed = shadow_models([one._replace(samples=0), other], samples(30), how, seed=3)
+    changed = train_shadow_models([one._replace(samples=0), other], samples(30), how, seed=3)
     assert same(together[1], changed[1])
 
 
@@ -138,7 +138,7 @@ def test_repeated_shadows_train_a_federation_of_equal_size() -> None:
     server, (cluster,) = samples(30), clusters(12)
     cluster = cluster._replace(clients=3, rounds=4, share=0.67)
     how = replace(REPEATED, training=replace(REPEATED.training, schedule="cosine"), rounds=6)
-    (found,) = shadow_models([cluster], server, how, seed=5)
+    (found,) = train_shadow_models([cluster], server, how, seed=5)
     own = seed_for(5, "cluster", 0, "shadow", 1)
     first = MLP.initial(seed_for(5, "cluster", 0, "shadow", 1, "initial model"))
 
@@ -173,19 +173,19 @@ def test_a_scaled_down_shadow_has_fewer_clients_of_the_same_size(
     monkeypatch.setattr(FedAvg, "local", local)
     (one,) = clusters(120)
     how = replace(REPEATED, count=1)
-    shadow_models([one._replace(clients=24, rounds=2)], samples(40), how, seed=3)
+    train_shadow_models([one._replace(clients=24, rounds=2)], samples(40), how, seed=3)
     assert seen == [5] * 4 * 2
 
 
 def test_shadows_differ_by_number_and_seed() -> None:
-    (one,) = shadow_models(clusters(9), samples(30), HOW, seed=3)
-    (other,) = shadow_models(clusters(9), samples(30), HOW, seed=4)
+    (one,) = train_shadow_models(clusters(9), samples(30), HOW, seed=3)
+    (other,) = train_shadow_models(clusters(9), samples(30), HOW, seed=4)
     assert not torch.equal(one[0].members.sort().values, one[1].members.sort().values)
     assert not same(one, other)
 
 
 def test_an_untrained_cluster_has_no_shadows() -> None:
-    empty, used = shadow_models(clusters(0, 5), samples(30), HOW, seed=3)
+    empty, used = train_shadow_models(clusters(0, 5), samples(30), HOW, seed=3)
     assert empty == []
     assert len(used) == 3
 
@@ -194,7 +194,7 @@ def test_shadows_continue_the_running_statistics() -> None:
     model = architecture("vgg11", shape=(3, 32, 32), classes=3, hidden="").initial(1)
     server = samples(10, (3, 32, 32))
     how = ShadowTraining(LocalTraining(batch_size=2, lr=1e-3), 1, "continued", epochs=1)
-    (found,) = shadow_models([Cluster(model, 4)], server, how, seed=3)
+    (found,) = train_shadow_models([Cluster(model, 4)], server, how, seed=3)
     means = [name for name in model.buffers if name.endswith("running_mean")]
     assert means
     for name in means:
@@ -203,7 +203,7 @@ def test_shadows_continue_the_running_statistics() -> None:
 
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(BadInput, match=r"at least 10 samples .* got 9"):
-        shadow_models(clusters(4), samples(9), HOW, seed=3)
+        train_shadow_models(clusters(4), samples(9), HOW, seed=3)
 
 
 @pytest.mark.parametrize(("count", "epochs"), [(0, 1), (1, 0)])
@@ -224,4 +224,4 @@ def test_a_diverging_shadow_raises_with_its_number(
 ) -> None:
     wild = ShadowTraining(replace(TRAINING, lr=1e30), 1, way, epochs=3)
     with pytest.raises(BadInput, match="shadow model 0 of model 0 diverged"):
-        shadow_models(clusters(8), samples(20), wild, seed=3)
+        train_shadow_models(clusters(8), samples(20), wild, seed=3)

@@ -14,13 +14,13 @@ from fedaudit.models import architecture
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals import gradients
 from fedaudit.signals.base import Signal
-from fedaudit.signals.gradients import gradient_products, keep_chunks
+from fedaudit.signals.gradients import cache_chunks, gradient_products
 from fedaudit.signals.kernels import FormedGradients, LayerProducts
+from fedaudit.signals.kernels.cache import ChunkCache
 from fedaudit.signals.kernels.capture import Uncapturable
-from fedaudit.signals.kernels.kept import KeptChunks
 from fedaudit.signals.kernels.plan import measure_chunk
 from fedaudit.signals.measure import measure_round
-from fedaudit.signals.received import Prepares, Received
+from fedaudit.signals.received import PreparableSignal, Received
 from fedaudit.signals.updates import (
     GradientCosine,
     GradientDifference,
@@ -39,7 +39,7 @@ SIGNALS: list[Signal] = [
 ENOUGH = 1 << 30
 
 
-def last(steps: Iterator[KeptChunks]) -> KeptChunks:
+def last(steps: Iterator[ChunkCache]) -> ChunkCache:
     return [*steps][-1]
 
 
@@ -49,10 +49,10 @@ def test_kept_chunks_give_the_same_bits(name: str, workers: int) -> None:
     these = given(CASES[name], 1, 70)
     base, updates, x, y = these
     expected = gradient_products(*these)
-    kept = last(keep_chunks(base, x, y, ENOUGH))
+    kept = last(cache_chunks(base, x, y, ENOUGH))
     # An upload that a filter changes is measured twice.
     for update in (updates, updates_for(base, 1)):
-        products = gradient_products(base, update, x, y, workers=workers, kept=kept)
+        products = gradient_products(base, update, x, y, workers=workers, cache=kept)
         for left, right in zip(products, expected, strict=True):
             assert torch.equal(left, right)
 
@@ -63,8 +63,8 @@ def test_a_model_without_fast_kernels_is_measured_with_the_update(name: str) -> 
     kept = None
     # For one of them, only the comparison with autograd shows that its fast kernels are wrong.
     with suppress(Uncapturable):
-        kept = last(keep_chunks(these.model, these.features, these.labels, ENOUGH))
-    products = gradient_products(*these, kept=kept)
+        kept = last(cache_chunks(these.model, these.features, these.labels, ENOUGH))
+    products = gradient_products(*these, cache=kept)
     assert torch.equal(products.dots, gradient_products(*these).dots)
 
 
@@ -90,13 +90,13 @@ def test_gradients_of_convolutions_are_written_before_the_update_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base, samples = cnn()
-    kept = last(keep_chunks(base, samples.features, samples.targets, ENOUGH))
+    kept = last(cache_chunks(base, samples.features, samples.targets, ENOUGH))
     layers = kept.by_start(64, torch.channels_last, 1)[0]
     assert [isinstance(layer, FormedGradients) for layer in layers.values()] == [True] * 2 + [
         False
     ] * 3
     passed = record_measured_chunks(monkeypatch)
-    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
+    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=kept)
     assert not passed
 
 
@@ -107,10 +107,10 @@ def test_chunks_beyond_the_memory_limit_are_measured_with_the_update(
     these = base, updates_for(base, 1), samples.features, samples.targets
     expected = gradient_products(*these)
     # All steps yield one object, which grows.
-    (first, *_) = [each.bytes for each in keep_chunks(base, *these[2:], ENOUGH)]
-    kept = last(keep_chunks(base, *these[2:], first))
+    (first, *_) = [each.bytes for each in cache_chunks(base, *these[2:], ENOUGH)]
+    kept = last(cache_chunks(base, *these[2:], first))
     passed = record_measured_chunks(monkeypatch)
-    products = gradient_products(*these, kept=kept)
+    products = gradient_products(*these, cache=kept)
     assert passed == [64, 22]
     assert torch.equal(products.dots, expected.dots)
     assert kept.bytes == first
@@ -121,9 +121,9 @@ def test_kept_gradients_and_inputs_of_another_model_are_ignored(
 ) -> None:
     base, samples = cnn()
     other = base.architecture.initial(1)
-    kept = last(keep_chunks(other, samples.features, samples.targets, ENOUGH))
+    kept = last(cache_chunks(other, samples.features, samples.targets, ENOUGH))
     passed = record_measured_chunks(monkeypatch)
-    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
+    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=kept)
     assert sum(passed) == len(samples)
     received = Received(other, samples)
     assert [*ProjectionResidual().prepare(received)]
@@ -145,7 +145,7 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
     )
     received = Received(base, samples)
     for signal in SIGNALS:
-        assert isinstance(signal, Prepares)
+        assert isinstance(signal, PreparableSignal)
         for _ in signal.prepare(received):
             pass
     assert received.gradients is not None
@@ -158,9 +158,9 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
 
 def test_nothing_is_kept_within_a_limit_that_is_too_small() -> None:
     base, samples = cnn(20)
-    received = Received(base, samples, most_bytes=100)
+    received = Received(base, samples, max_bytes=100)
     for signal in SIGNALS:
-        assert isinstance(signal, Prepares)
+        assert isinstance(signal, PreparableSignal)
         for _ in signal.prepare(received):
             pass
     assert received.gradients is None
@@ -170,6 +170,6 @@ def test_nothing_is_kept_within_a_limit_that_is_too_small() -> None:
 def test_kept_chunks_write_no_log_messages(caplog: pytest.LogCaptureFixture) -> None:
     base, samples = cnn(10)
     with caplog.at_level(logging.WARNING, "fedaudit"):
-        kept = last(keep_chunks(base, samples.features, samples.targets, ENOUGH))
-        gradient_products(base, updates_for(base, 1), samples.features, samples.targets, kept=kept)
+        kept = last(cache_chunks(base, samples.features, samples.targets, ENOUGH))
+        gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=kept)
     assert not caplog.records

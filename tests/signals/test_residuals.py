@@ -17,7 +17,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc
 from fedaudit.models import CNN, MLP, Transformer
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.signals.measure import measure_round, measuring_on
+from fedaudit.signals.measure import measure_on_engine, measure_round
 from fedaudit.signals.updates import ProjectionResidual
 from tests.rounding import RoundedByPlace
 from tests.samples import random_samples
@@ -167,7 +167,7 @@ def test_blocks_and_equal_clients_give_identical_residuals() -> None:
     together = measure_round(round, [SIGNAL], many).signals[SIGNAL.name]
     assert torch.equal(together[0], together[2])
     assert not torch.equal(together[0], together[1])
-    with measuring_on(LOCAL, [SIGNAL], many, count=3) as measuring:
+    with measure_on_engine(LOCAL, [SIGNAL], many, count=3) as measuring:
         assert torch.equal(measuring(round).signals[SIGNAL.name], together)
 
 

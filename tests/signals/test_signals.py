@@ -17,10 +17,10 @@ from fedaudit.engines.local import LOCAL
 from fedaudit.models import CNN
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.signals.base import Seen, Signal
+from fedaudit.signals.base import Signal, VisibleRound
 from fedaudit.signals.kernels.capture import VMAP_CHUNK
 from fedaudit.signals.kernels.plan import _MAX_CHUNK, _MAX_CHUNK_LARGE_MAPS
-from fedaudit.signals.measure import BLOCK, measure, measure_round, measuring_on
+from fedaudit.signals.measure import BLOCK, measure, measure_on_engine, measure_round
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import (
     CentredTailCosine,
@@ -141,7 +141,7 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
 @pytest.mark.parametrize("count", [1, 3, 100])
 def test_blocks_measured_elsewhere_give_the_same_bits(count: int) -> None:
     round, many, together = in_blocks()
-    with measuring_on(LOCAL, ALL, many, count=count) as measuring:
+    with measure_on_engine(LOCAL, ALL, many, count=count) as measuring:
         apart = measuring(round)
     assert apart.signals.keys() == together.signals.keys()
     for name, values in together.signals.items():
@@ -169,7 +169,7 @@ def test_chunked_outputs_are_bitwise_equal() -> None:
     round, many, measured = in_blocks()
     assert len(many) > BLOCK
     for signal in (Loss(), Confidence()):
-        assert torch.equal(measured.signals[signal.name], signal(Seen(round, many)))
+        assert torch.equal(measured.signals[signal.name], signal(VisibleRound(round, many)))
 
 
 def test_no_chunk_of_any_kind_is_cut_by_a_block() -> None:

@@ -24,7 +24,7 @@ from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ClusterResult, ClusterRound
-from fedaudit.risk.catalog import measure_named
+from fedaudit.risk.catalog import resolve_measure
 from fedaudit.risk.server import ServerRisk, shadow_sizes
 from fedaudit.study.build import refuse_misfits, setup
 from fedaudit.study.running.run import run_study
@@ -100,7 +100,9 @@ def risk_of(run: Setup) -> ServerRisk:
 def by_updates(run: Setup) -> IfcaMir:
     """The run's algorithm with a measure of risk that looks at updates."""
     assert isinstance(run.algorithm, IfcaMir)
-    return replace(run.algorithm, risk=replace(risk_of(run), measure=measure_named("grad-cosine")))
+    return replace(
+        run.algorithm, risk=replace(risk_of(run), measure=resolve_measure("grad-cosine"))
+    )
 
 
 def predictions(run: Setup, round: Round) -> np.ndarray:

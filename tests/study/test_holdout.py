@@ -20,7 +20,7 @@ from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.plan.assignment import HoldOutRule, exclude_held_out
-from fedaudit.risk.catalog import ByLoss
+from fedaudit.risk.catalog import LossThreshold
 from fedaudit.study.build import setup
 from tests.study.studies import small_study
 
@@ -82,7 +82,7 @@ def test_without_held_out_samples_nothing_changes() -> None:
 
 def test_samples_held_out_by_an_algorithm_leave_the_fair_draw() -> None:
     net = Architecture("none", nn.Identity)
-    algorithm = IfcaMirOfClients(net, LocalTraining(), own_risk=ByLoss(), share=0.2)
+    algorithm = IfcaMirOfClients(net, LocalTraining(), own_risk=LossThreshold(), share=0.2)
     audit = exclude_held_out(DEAL, holdout({}, algorithm=algorithm)).audit
     held = held_out(IDS, 0.2, seed=4).numpy()
     assert 50 < held.sum() < 110

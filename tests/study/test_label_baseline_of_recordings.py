@@ -7,7 +7,7 @@ import numpy as np
 
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.evaluation.source import SourceQueries, infer_from_labels
-from fedaudit.metrics.source import by_label_distribution
+from fedaudit.metrics.source import infer_by_label_distribution
 from fedaudit.plan.parts import Setup
 
 
@@ -20,7 +20,7 @@ def test_the_label_baseline_of_recordings_excludes_the_sample() -> None:
         held = np.zeros((5, 10), dtype=np.int64)
         np.add.at(held, (owner, labels), 1)
         asked = SourceQueries(np.arange(60), owner, labels, tuple(range(5)))
-        named = (infer_from_labels(run, held, asked), by_label_distribution(held, labels))
+        named = (infer_from_labels(run, held, asked), infer_by_label_distribution(held, labels))
         successes.append([(one == owner).mean() for one in named])
     apart, together = np.mean(successes, axis=0)
     assert abs(apart - 0.2) < 0.03

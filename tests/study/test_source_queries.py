@@ -15,7 +15,7 @@ from fedaudit.evaluation.source import (
     source_queries,
     split_by_round,
 )
-from fedaudit.metrics.source import inferred_source, source_success
+from fedaudit.metrics.source import infer_source, source_success
 from fedaudit.observe.measurements import Measurements
 from fedaudit.study.build import setup
 from tests.study.studies import small_study
@@ -56,7 +56,7 @@ def test_identical_clients_give_chance_level_source_accuracy(name: str) -> None:
     found = posteriors(
         RUN, attack, measurements_of_queries(attack, {"loss": alike}, samples), samples
     )
-    success = source_success(inferred_source(found), samples.owner)
+    success = source_success(infer_source(found), samples.owner)
     assert success.value == 1 / 4
     assert success.low < 1 / 4 < success.high
 

@@ -47,7 +47,7 @@ from fedaudit.metrics import (
     scaled_within,
     thin_roc,
 )
-from fedaudit.metrics.epsilon import EpsilonBound, bound_method, one_sided_coins
+from fedaudit.metrics.epsilon import EpsilonBound, bound_method, describe_equal_coins
 from fedaudit.metrics.table import CONTRASTS, evaluate_metric, resolve_metric
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.named import assigns_classes
@@ -432,7 +432,7 @@ def _epsilon_bound(
     if coins is None or study.figures.evaluation == "redraw":
         return
     family = len(setup.membership_attacks) * len(study.audit.targets) * len(study.seeds)
-    bound: EpsilonBound | str = one_sided_coins(coins.is_member)
+    bound: EpsilonBound | str = describe_equal_coins(coins.is_member)
     if not bound:
         alpha = study.figures.alpha / family
         bound = one_run_epsilon(coins.scores, coins.is_member, guesses=coins.guesses, alpha=alpha)

@@ -30,11 +30,11 @@ from fedaudit.evaluation.truth import run_coordinates, view_coordinates
 from fedaudit.metrics import Limited
 from fedaudit.metrics.source import (
     LabelExcess,
-    beyond_labels,
-    by_label_distribution,
-    confusion,
-    inferred_source,
-    paired,
+    confusion_matrix,
+    excess_over_labels,
+    infer_by_label_distribution,
+    infer_source,
+    mcnemar_test,
     source_null,
     source_success,
 )
@@ -234,16 +234,16 @@ def _evaluate(
     queries = next(iter(draws.values()))
     measurements = measurements_of_queries(attack, measured, queries)
     posterior = posteriors(run, attack, measurements, queries)
-    inferred = inferred_source(posterior)
+    inferred = infer_source(posterior)
     is_correct = inferred == queries.owner
     selective = {
-        least: source_success(inferred_source(posterior, least=least), queries.owner)
+        least: source_success(infer_source(posterior, least=least), queries.owner)
         for least in _POSTERIOR_THRESHOLDS
     }
     success_by_round = []
     for round_measurements in split_by_round(attack, measurements):
         round_posterior = posteriors(run, attack, round_measurements, queries)
-        success = source_success(inferred_source(round_posterior), queries.owner)
+        success = source_success(infer_source(round_posterior), queries.owner)
         success_by_round.append(success.value)
     measured_clients = {client for m in measurements.values() for client in m.clients}
     answers = SourceResult(
@@ -251,7 +251,7 @@ def _evaluate(
         **view_coordinates(run),
         clients=list(queries.clients),
         samples=len(queries.owner),
-        confusion=confusion(inferred, queries.owner, len(queries.clients)).tolist(),
+        confusion=confusion_matrix(inferred, queries.owner, len(queries.clients)).tolist(),
         classes=[
             ClassSuccess(label=label, samples=len(rows), right=int(is_correct[rows].sum()))
             for label, rows in positions_of(queries.labels).items()
@@ -270,7 +270,7 @@ def _evaluate(
     for draw, draw_queries in draws.items():
         if draw_queries is not queries:
             measurements = measurements_of_queries(attack, measured, draw_queries)
-            inferred = inferred_source(posteriors(run, attack, measurements, draw_queries))
+            inferred = infer_source(posteriors(run, attack, measurements, draw_queries))
         estimates_by_draw.append(_success_estimates(run, answers, draw, inferred, draw_queries))
     return SourceEvaluation(answers, *estimates_by_draw)
 
@@ -287,7 +287,7 @@ def _success_estimates(
     counts_by_client = run.assignment.class_counts(run.dataset.classes)
     counts = np.array([counts_by_client[client] for client in queries.clients])
     baseline = infer_from_labels(run, counts, queries)
-    change = paired(inferred == owner, baseline == owner)
+    change = mcnemar_test(inferred == owner, baseline == owner)
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(inferred, owner, rng=rng)
     within_classes = source_null(inferred, owner, within=labels, rng=rng)
@@ -295,7 +295,7 @@ def _success_estimates(
         answers.model_copy(update={"samples": len(owner)}),
         success,
         Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
-        beyond_labels(inferred, owner, labels, counts if queries.at_random else None),
+        excess_over_labels(inferred, owner, labels, counts if queries.at_random else None),
         within_classes.p_value,
         Baseline(source_success(baseline, owner).value, change.difference, change.p_value),
         draw,
@@ -314,7 +314,7 @@ def infer_from_labels(
     """
     owner, labels = queries.owner, queries.labels
     if run.recording_info is None or len(owner) < 2 * len(queries.clients):
-        return by_label_distribution(counts, labels)
+        return infer_by_label_distribution(counts, labels)
     order = seeded_numpy(run.seed, "halves of sources").permutation(len(owner))
     first_half = np.zeros(len(owner), dtype=bool)
     for client in range(len(queries.clients)):
@@ -323,7 +323,7 @@ def infer_from_labels(
     for half in (first_half, ~first_half):
         counts_without_half = counts.copy()
         np.subtract.at(counts_without_half, (owner[half], labels[half]), 1)
-        inferred[half] = by_label_distribution(counts_without_half, labels[half])
+        inferred[half] = infer_by_label_distribution(counts_without_half, labels[half])
     return inferred
 
 
@@ -454,10 +454,10 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
 
     def outcome(attack: Attack) -> Outcome:
         posterior = posteriors(run, attack, measurements_for(attack, measured), queries)
-        inferred = inferred_source(posterior)
+        inferred = infer_source(posterior)
         rng = seeded_numpy(run.seed, "untrained owners")
         null = source_null(inferred, queries.owner, within=queries.labels, rng=rng)
-        limit = min(null.mean + _LIMIT_IN_DEVIATIONS * null.spread, 1.0)
+        limit = min(null.mean + _LIMIT_IN_DEVIATIONS * null.std, 1.0)
         value = source_success(inferred, queries.owner).value
         note = (
             f"owners shuffled within classes: {null.mean:.3f} on average; limit at "

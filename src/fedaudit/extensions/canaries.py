@@ -38,7 +38,7 @@ from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import Defense
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import canary_bounds, record_bounds
-from fedaudit.metrics.epsilon import EpsilonBound, one_sided_coins
+from fedaudit.metrics.epsilon import EpsilonBound, describe_equal_coins
 from fedaudit.observe.round import Round
 from fedaudit.plan.optional import CanariesSection
 from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores, Setup
@@ -424,7 +424,7 @@ def _record_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> Co
     control = partial(_claim_control, coins_by_attack[0].run, "canary records", "one sample")
     bounds = []
     for coins in coins_by_attack:
-        if not one_sided_coins(coins.is_member):
+        if not describe_equal_coins(coins.is_member):
             bound = one_run_epsilon(
                 coins.scores,
                 coins.is_member,
@@ -434,7 +434,7 @@ def _record_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> Co
             )
             bounds.append((bound, coins.attack))
     if not bounds:
-        refusal = one_sided_coins(coins_by_attack[0].is_member)
+        refusal = describe_equal_coins(coins_by_attack[0].is_member)
         refused = control(EpsilonBound(0.0, 0.0, ""), claimed)
         return refused.model_copy(update={"passed": None, "note": f"refused: {refusal}"})
     best, attack = max(bounds, key=lambda pair: (pair[0].value, pair[1], pair[0].method))

@@ -44,7 +44,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg, FedProx
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import above_chance, holm
 from fedaudit.metrics.delong import SEPARATE, AucInterval
-from fedaudit.metrics.unlearning import unlearned, unlearning_verdict, verdict_words
+from fedaudit.metrics.unlearning import describe_verdict, unlearned, unlearning_verdict
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
@@ -469,7 +469,7 @@ def _with_verdicts(estimates: Sequence[Estimate], margin: float) -> list[Estimat
             leaked_before=leaked_before,
             above=is_significantly_above or is_conservatively_above,
         )
-        sentence = verdict_words(verdict, margin)
+        sentence = describe_verdict(verdict, margin)
         note = f"{sentence}; {estimate.note}" if estimate.note else sentence
         results.append(estimate.model_copy(update={"note": note}))
     return results

@@ -29,7 +29,7 @@ from fedaudit.metrics.games import (
     game_success,
     gaussian_success,
     most_success,
-    predicted_silence,
+    predict_tnr,
     signs_of_means,
 )
 from fedaudit.metrics.intervals import mean_of_units
@@ -314,7 +314,7 @@ def _predicted_tnr(played: Played, batch: int) -> float | None:
     n_fired = torch.bincount(played.target, played.by_others.double()).long()
     n_targets = torch.bincount(played.target[played.was_in], minlength=len(n_games))
     n_others = n_games * batch - n_targets
-    return predicted_silence(n_fired.tolist(), n_others.tolist(), batch=batch)
+    return predict_tnr(n_fired.tolist(), n_others.tolist(), batch=batch)
 
 
 class _NewValues(NamedTuple):

@@ -14,8 +14,8 @@ from fedaudit.metrics.power import (
     larger_auc,
     larger_balanced,
     larger_mean,
+    larger_proportion,
     larger_rate,
-    larger_share,
 )
 from fedaudit.metrics.rate_limits import n_needed
 from fedaudit.report.wording import plural
@@ -218,7 +218,7 @@ def samples_for_success(
     """
 
     def limits(size: int) -> tuple[float, float] | None:
-        larger = larger_share(limited, total, size, confidence=0.95)
+        larger = larger_proportion(limited, total, size, confidence=0.95)
         return None if larger is None else (larger.low - level, larger.high - level)
 
     return required_sample_size(limits, total, ceiling, what="audited samples")

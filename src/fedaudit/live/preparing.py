@@ -21,7 +21,7 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import OutputSignal
-from fedaudit.signals.received import Prepares, Received
+from fedaudit.signals.received import PreparableSignal, Received
 
 _NEEDS = Sees.GLOBAL_MODEL | Sees.UPDATE
 """Needs of the signals that the second process can measure."""
@@ -95,7 +95,7 @@ class PreparingProcess:
 
     def prepare(self, base: Model) -> None:
         """Start the part of the measurement that depends only on the received model."""
-        can_prepare = any(isinstance(signal, Prepares) for signal in self._signals)
+        can_prepare = any(isinstance(signal, PreparableSignal) for signal in self._signals)
         if can_prepare and self._process.is_owner_process and self._base.write(base.tensors()):
             self._process.start()
             self._process.send(_RECEIVED)
@@ -194,7 +194,7 @@ class PreparingProcess:
         for signal in self._signals:
             # A signal that cannot be prepared is measured with the update, and may fail then.
             with suppress(Exception):
-                if isinstance(signal, Prepares):
+                if isinstance(signal, PreparableSignal):
                     yield from signal.prepare(received)
 
     def _answer(self, upload: _Upload, received: Received | None) -> _Answer:

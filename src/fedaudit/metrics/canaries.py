@@ -16,17 +16,17 @@ from fedaudit.metrics.epsilon import (
     bound_method,
     clopper_pearson_epsilon,
     count_guesses,
+    describe_equal_coins,
     gaussian_budget,
     one_run_epsilon,
     one_run_gaussian_bound,
-    one_sided_coins,
     require_error,
 )
 from fedaudit.metrics.roc import SplitScores, as_array, as_membership, split_scores
 
 FEWEST_DRAWS = 80
 """Fewest simulated sums. The test is fitted on half of them, and its errors are counted on the
-others."""
+other half."""
 
 _SHRINKAGES = (0.001, 0.01, 0.1, 1.0, 10.0)
 """Candidates for the shrinkage of the covariance, relative to the mean variance of a parameter."""
@@ -47,26 +47,26 @@ class SumBounds(NamedTuple):
     if_gaussian: EpsilonBound
 
 
-class _Test(NamedTuple):
-    """Linear test that answers "first update" if the sum's projection is above a threshold."""
+class _UpdatePair(NamedTuple):
+    """The two updates of a client that the test distinguishes."""
+
+    update: Float[ndarray, " parameters"]
+    alternative: Float[ndarray, " parameters"]
+
+
+class _LinearTest(NamedTuple):
+    """Test that answers "first update" if the sum's projection on a direction is large enough."""
 
     direction: Float[ndarray, " parameters"]
     threshold: float
 
-    def counts(self, others: Float[ndarray, "draws parameters"], pair: "_UpdatePair") -> Counts:
+    def counts(self, others: Float[ndarray, "draws parameters"], pair: _UpdatePair) -> Counts:
         """Count the answers "first update" when the sum contains the first or the second update."""
         projected = others @ self.direction
         true_positives, false_positives = (
             int((projected + update @ self.direction > self.threshold).sum()) for update in pair
         )
         return Counts(true_positives, len(others), false_positives, len(others))
-
-
-class _UpdatePair(NamedTuple):
-    """The two updates of a client that the test distinguishes."""
-
-    update: Float[ndarray, " parameters"]
-    alternative: Float[ndarray, " parameters"]
 
 
 def secure_sum_bounds(
@@ -77,26 +77,26 @@ def secure_sum_bounds(
     delta: float,
     alpha: float = 0.05,
 ) -> SumBounds:
-    """Compute lower bounds on epsilon from how well a sum reveals one of two updates of a client.
+    """Compute lower bounds on epsilon from a test between two updates of a client in a sum.
 
     Secure aggregation reveals only the sum of all updates, in which the updates of other clients
-    act as noise. The adversary knows both updates and the distribution of the others' sum. The
-    direction of a linear test is fitted to the first quarter of the draws with a shrunken
-    covariance. The shrinkage and the threshold are selected on the second quarter. Errors are
-    counted once, on the remaining half.
+    act as noise. The adversary knows both updates of the client and the distribution of the other
+    clients' sum. A linear test decides which of the two updates a sum contains. Its direction is
+    fitted to the first quarter of the draws with a shrunken covariance. The shrinkage and the
+    threshold are selected on the second quarter. Errors are counted once, on the remaining half.
 
     The counted bound is valid for any distribution if the draws are independent and distributed as
-    the others' sum. The number of draws limits how large it can be. The Gaussian bound uses the
-    upper confidence limit of the standard deviation in the remaining half. Another test may
-    distinguish the updates better than this one, so a low bound guarantees nothing.
+    the other clients' sum. The number of draws limits its size. The Gaussian bound uses the upper
+    confidence limit of the standard deviation in the remaining half. Another test may distinguish
+    the updates better than this one, so a low bound guarantees nothing.
 
     Args:
         others: Independent draws of the sum of all other clients' updates, one per row. If noise is
             added to the sum, the draws contain it.
         update: An update of the client, as it enters the sum.
-        alternative: The update that replaces it: zeros to bound the epsilon of the whole update, or
-            the update without one sample to bound that of a sample. The bound on epsilon covers
-            both directions of this pair.
+        alternative: The update that replaces ``update``. Pass zeros to bound the epsilon of the
+            client's update, or the update without one sample to bound the epsilon of this sample.
+            The bound on epsilon covers both directions of this pair.
         delta: The delta at which epsilon is stated, in (0, 1).
         alpha: Probability that each bound is wrong, in (0, 1).
 
@@ -107,23 +107,26 @@ def secure_sum_bounds(
     Source: Ngo, Östman, Durisi and Graell i Amat 2024, Secure aggregation is not private against
         membership inference attacks (only abstract and introduction were read); Jagielski, Ullman
         and Oprea 2020 for the bound.
-    Differs: Only the Gaussian bound assumes that the others' sum is normal, and only along one
-        direction. The errors of the linear test are counted on draws that it was not fitted on.
+    Differs: Only the Gaussian bound assumes that the other clients' sum is normal, and only along
+        one direction. The errors of the linear test are counted on other draws than it was fitted
+        on.
     """
     require_error(delta, alpha, least=1e-300)
     draws = np.asarray(others, dtype=float)
-    pair = _UpdatePair(*(np.asarray(part, dtype=float).ravel() for part in (update, alternative)))
-    if draws.ndim != 2 or any(part.shape != draws.shape[1:] for part in pair):
+    pair = _UpdatePair(
+        np.asarray(update, dtype=float).ravel(), np.asarray(alternative, dtype=float).ravel()
+    )
+    if draws.ndim != 2 or any(vector.shape != draws.shape[1:] for vector in pair):
         raise BadInput(
             "sums need one row per draw and one column per parameter, and both updates need the "
             f"same parameters; got {draws.shape}, {pair.update.shape} and {pair.alternative.shape}"
         )
     if len(draws) < FEWEST_DRAWS:
         raise BadInput(
-            f"a bound needs at least {FEWEST_DRAWS} independent draws of the others' sum, got "
-            f"{len(draws)}; draw more"
+            f"a bound needs at least {FEWEST_DRAWS} independent draws of the other clients' sum, "
+            f"got {len(draws)}; draw more"
         )
-    if not all(np.isfinite(part).all() for part in (draws, *pair)):
+    if not all(np.isfinite(array).all() for array in (draws, *pair)):
         raise BadInput("sums or updates are not finite; check the training")
     quarter = len(draws) // 4
     test = _fit_test(draws[:quarter], draws[quarter : 2 * quarter], pair, delta, alpha)
@@ -137,8 +140,8 @@ def secure_sum_bounds(
     std = float(statistic.std(ddof=1)) * math.sqrt(freedom / quantile)
     if distance > 0 and not std > 0:
         raise BadInput(
-            "the sum of the other clients' updates is equal in every draw, so it hides nothing; "
-            "simulate these clients with new data in every draw"
+            "the sum of the other clients' updates is equal in every draw; simulate these clients "
+            "with new data in every draw"
         )
     return SumBounds(
         counted._replace(method=bound_method("linear test, Clopper-Pearson", delta, alpha)),
@@ -156,23 +159,24 @@ def _fit_test(
     pair: _UpdatePair,
     delta: float,
     alpha: float,
-) -> _Test:
+) -> _LinearTest:
     """Fit directions on the first draws; select one and its threshold on the second draws."""
     gap = pair.update - pair.alternative
     best, largest = np.zeros_like(gap), -1.0
     for direction in _directions(first, gap):
         std = float((second @ direction).std())
-        reach = float(gap @ direction)
-        distance = reach / std if std > 0 else np.inf if reach > 0 else 0.0
+        projected_gap = float(gap @ direction)
+        # Without variance, the test is perfect or cannot distinguish the updates.
+        without_variance = np.inf if projected_gap > 0 else 0.0
+        distance = projected_gap / std if std > 0 else without_variance
         if distance > largest:
             best, largest = direction, distance
-    low, high = (
-        float((second @ best).mean() + part @ best) for part in (pair.alternative, pair.update)
-    )
-    middle, wide = (low + high) / 2, max(high - low, float((second @ best).std()))
+    mean = (second @ best).mean()
+    low, high = float(mean + pair.alternative @ best), float(mean + pair.update @ best)
+    middle, width = (low + high) / 2, max(high - low, float((second @ best).std()))
     # Sorted from the middle outwards, because argmax takes the first of equally good thresholds.
     steps = sorted(np.linspace(-1.5, 1.5, _THRESHOLDS), key=abs)
-    tests = [_Test(best, middle + wide * step) for step in steps]
+    tests = [_LinearTest(best, middle + width * step) for step in steps]
     values = [
         clopper_pearson_epsilon(test.counts(second, pair), delta=delta, alpha=alpha).value
         for test in tests
@@ -209,8 +213,8 @@ FEWEST_CANARIES = 20
 class CanaryBounds(NamedTuple):
     """Lower bounds on the epsilon of one client's update in a released model.
 
-    Neighbouring runs differ in one client's update, which is replaced by zeros. The client's weight
-    in the mean and its noise do not change.
+    In neighbouring runs, one client's update is replaced by zeros. The client's weight in the mean
+    and its noise do not change.
 
     Attributes:
         one_run: Bound from guesses about the coins. It only assumes fair coins.
@@ -250,8 +254,8 @@ def canary_bounds(
     Source: Steinke, Nasr and Jagielski 2023 (one run); Andrew et al. 2024, One-shot empirical
         privacy estimation for federated learning (canary clients and their statistic).
     Differs: Andrew et al. fit a normal distribution to the canaries and report the epsilon of its
-        mean and variance. That is an estimate, which exceeds the true epsilon about half of the
-        time. The mean-only bound uses the mean's lower confidence limit, at the known variance 1.
+        mean and variance. This estimate exceeds the true epsilon about half of the time. The
+        mean-only bound uses the mean's lower confidence limit, at the known variance 1.
     """
     z = as_array(statistics).astype(float)
     was_sent = as_membership(sent, z.size)
@@ -307,7 +311,7 @@ def record_bounds(
     delta: float,
     alpha: float = 0.05,
 ) -> RecordBounds:
-    """Compute two lower bounds on epsilon that are tighter than the bound that assumes only coins.
+    """Compute two lower bounds on epsilon that are tighter but assume more than fair coins.
 
     Args:
         scores: One score per canary record, larger for likelier members.
@@ -317,8 +321,8 @@ def record_bounds(
         alpha: Probability that each bound is wrong, in (0, 1).
 
     Raises:
-        BadInput: In the same cases as :func:`fedaudit.metrics.one_run_epsilon`. However, if all
-            coins had the same outcome, the result has a ``refusal`` instead.
+        BadInput: As in :func:`fedaudit.metrics.one_run_epsilon`. However, if all coins had the same
+            outcome, the result has a ``refusal`` instead.
 
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run
         (if_gaussian); Andrew et al. 2024, One-shot empirical privacy estimation for federated
@@ -328,19 +332,19 @@ def record_bounds(
         means in standard deviations (noncentral t). Normality and equal variances are each tested
         at a significance level of 1 %. If a test rejects, there is no such bound.
     """
-    one_sided = one_sided_coins(is_member)
+    one_sided = describe_equal_coins(is_member)
     if one_sided:
         return RecordBounds(None, None, one_sided)
     split = split_scores(scores, is_member)
     counted = count_guesses(scores, is_member, guesses)
     if_gaussian = one_run_gaussian_bound(counted, delta=delta, alpha=alpha)
-    refusal = _not_normal(split)
+    refusal = _reason_not_normal(split)
     if refusal:
         return RecordBounds(if_gaussian, None, refusal)
-    members, others = map(len, split)
-    freedom = members + others - 2
-    std = math.sqrt(sum(len(side) * float(side.var()) for side in split) / freedom)
-    root = math.sqrt(members * others / (members + others))
+    members, nonmembers = map(len, split)
+    freedom = members + nonmembers - 2
+    std = math.sqrt(sum(len(group) * float(group.var()) for group in split) / freedom)
+    root = math.sqrt(members * nonmembers / (members + nonmembers))
     distance = float(split.members.mean() - split.nonmembers.mean()) / std
     shift = float(sp.special.nctdtrinc(freedom, 1 - alpha, distance * root)) / root
     # The means lie between the smallest and the largest score.
@@ -358,25 +362,25 @@ _FEWEST_FOR_SHAPE = 200
 four runs."""
 
 
-def _not_normal(split: SplitScores) -> str:
-    """Return why scores are not normal with equal variances, or an empty string if they are.
+def _reason_not_normal(split: SplitScores) -> str:
+    """Return why scores are not normal with equal variances; empty if they may be.
 
     Source: D'Agostino and Pearson, Tests for departure from normality, 1973.
     """
     canaries = sum(map(len, split))
     if canaries < _FEWEST_FOR_SHAPE:
         return f"the test of normality needs {_FEWEST_FOR_SHAPE} canaries, got {canaries}"
-    if not all(np.isfinite(side).all() and np.ptp(side) > 0 for side in split):
+    if not all(np.isfinite(group).all() and np.ptp(group) > 0 for group in split):
         return "scores are infinite or all equal, so they are not normally distributed"
-    about_means = np.concatenate([side - side.mean() for side in split])
+    about_means = np.concatenate([group - group.mean() for group in split])
     p_value = float(sp.stats.normaltest(about_means).pvalue)
     if p_value < _NORMALITY_ERROR:
         return (
             "scores of members and of non-members are not normal about their means "
             f"(p = {p_value:.2g})"
         )
-    variances = [float(side.var(ddof=1)) for side in split]
-    freedom = [len(side) - 1 for side in split]
+    variances = [float(group.var(ddof=1)) for group in split]
+    freedom = [len(group) - 1 for group in split]
     below = float(sp.special.fdtr(*freedom, variances[0] / variances[1]))
     p_value = 2 * min(below, 1 - below)
     if p_value < _NORMALITY_ERROR:

@@ -13,11 +13,12 @@ from fedaudit.metrics.delong import auc_interval, interval_of_ranks
 from fedaudit.metrics.intervals import Limits, percent, require_confidence
 from fedaudit.metrics.roc import SplitScores, as_membership, auc_of_ranks, rank_scores, split_scores
 
-_INTERVAL = 0.95
-# Significance level of the control. It is small because a study has hundreds of these controls. In
-# up to 27 of 200 permutations, the interval may exclude 0.5. With intervals that are too narrow by
-# a third, this happens in 38 of 200.
-_FALSE_ALARM = 1e-6
+_CONFIDENCE = 0.95
+"""Confidence of the intervals that the permutation control checks."""
+_CONTROL_ERROR = 1e-6
+"""Significance level of the control. It is small because a study has hundreds of these controls. At
+this level, up to 27 of 200 intervals may exclude 0.5. With intervals that are too narrow by a
+third, 38 of 200 do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +50,9 @@ class PermutationNull(Limits[float]):
     @property
     def passed(self) -> bool:
         """True unless significantly more than 5 % of the intervals excluded 0.5."""
-        error = 1 - _INTERVAL
+        error = 1 - _CONFIDENCE
         test = sp.stats.binomtest(self.alarms, self.permutations, error, alternative="greater")
-        return bool(test.pvalue > _FALSE_ALARM)
+        return bool(test.pvalue > _CONTROL_ERROR)
 
 
 def permuted_membership(
@@ -64,9 +65,9 @@ def permuted_membership(
 ) -> PermutationNull:
     """Compute the distribution of the AUC when membership is shuffled among the same scores.
 
-    If membership is shuffled, the expected AUC is 0.5 by construction. The interval, however, may
-    exclude 0.5 more often than its error allows, for example with many ties or few members. An
-    audit would then report noise as a leak.
+    If membership is shuffled, the expected AUC is 0.5 by construction. The control tests whether
+    the AUC's interval excludes 0.5 more often than its error allows. If it does, for example
+    because of many ties, an audit would report noise as a leak.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -90,28 +91,30 @@ def permuted_membership(
     if permutations < 20:
         raise BadInput(f"a null distribution needs at least 20 permutations, got {permutations}")
     split = rank_scores(split_scores(scores, is_member))
-    true = auc_of_ranks(split)
-    ranks, n = np.concatenate(split), len(split.members)
-    shuffled = [SplitScores(*np.split(rng.permutation(ranks), [n])) for _ in range(permutations)]
-    null = np.array([auc_of_ranks(each) for each in shuffled])
-    intervals = [interval_of_ranks(each, _INTERVAL) for each in shuffled]
-    low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
+    true_auc = auc_of_ranks(split)
+    ranks, n_members = np.concatenate(split), len(split.members)
+    shuffled = [
+        SplitScores(*np.split(rng.permutation(ranks), [n_members])) for _ in range(permutations)
+    ]
+    aucs = np.array([auc_of_ranks(permuted) for permuted in shuffled])
+    intervals = [interval_of_ranks(permuted, _CONFIDENCE) for permuted in shuffled]
+    low, high = np.quantile(aucs, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
     # Sums of the same ranks in another order differ by rounding errors.
-    reached = int((null >= true - 1e-12).sum())
+    n_reached = int((aucs >= true_auc - 1e-12).sum())
     return PermutationNull(
-        auc=true,
-        mean=float(null.mean()),
+        auc=true_auc,
+        mean=float(aucs.mean()),
         low=float(low),
         high=float(high),
-        p_value=(1 + reached) / (1 + permutations),
+        p_value=(1 + n_reached) / (1 + permutations),
         permutations=permutations,
         alarms=sum(not interval.low <= 0.5 <= interval.high for interval in intervals),
         method=f"{permutations} permutations, central {percent(confidence)}",
     )
 
 
-FEWEST = 4
-"""Fewest members, and fewest non-members, since both are split for training and scoring."""
+_FEWEST = 4
+"""Fewest members, and fewest non-members. Both are split into samples for training and scoring."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +194,8 @@ def blind_classifier(
     If members and non-members are identically distributed, the AUC is about 0.5. A linear
     classifier and a forest of shallow trees are trained on some of the samples and score the
     others. Cross-validation would score every sample, but the scores of its folds are not
-    independent. On 40 exchangeable draws of MNIST, its DeLong z-scores had a standard deviation of
-    1.1 to 1.5 instead of 1, which causes false alarms.
+    independent. This causes false alarms: on 40 exchangeable draws of MNIST, its DeLong z-scores
+    had a standard deviation of 1.1 to 1.5 instead of 1.
 
     Args:
         features: The inputs, one row per sample.
@@ -233,14 +236,15 @@ def blind_classifier(
 def _subsample(
     truth: Bool[np.ndarray, " samples"], settings: BlindClassifier, rng: np.random.Generator
 ) -> Int[np.ndarray, " chosen"]:
-    each_side = (np.flatnonzero(truth), np.flatnonzero(~truth))
-    if min(map(len, each_side)) < FEWEST:
+    members, nonmembers = np.flatnonzero(truth), np.flatnonzero(~truth)
+    if min(len(members), len(nonmembers)) < _FEWEST:
         raise BadInput(
-            f"the blind classifier needs at least {FEWEST} members and {FEWEST} non-members, to "
-            f"train on some and score the others, got {len(each_side[0])} and {len(each_side[1])}"
+            f"the blind classifier needs at least {_FEWEST} members and {_FEWEST} non-members, to "
+            f"train on some and score the others, got {len(members)} and {len(nonmembers)}"
         )
-    limit = max(FEWEST, settings.most_samples // 2)
-    return np.sort(np.concatenate([rng.permutation(side)[:limit] for side in each_side]))
+    limit = max(_FEWEST, settings.most_samples // 2)
+    chosen = [rng.permutation(group)[:limit] for group in (members, nonmembers)]
+    return np.sort(np.concatenate(chosen))
 
 
 def _inputs(
@@ -346,11 +350,11 @@ def redraw(
     """Permute the values of non-members in each round and client, to reproduce a published flaw.
 
     The values of members are unchanged. In each round and for each client, the values of
-    non-members are permuted among the non-members. A position then stands for a different sample in
-    each round and client. This is wrong in two ways. An attack that compares clients compares
-    values of *different samples*. A mean over rounds averages *different samples*, so the scores of
-    non-members concentrate around their common mean, while the variance of members' scores does
-    not change. Members are then distinguishable even if no client was trained on them. Use this
+    non-members are permuted among the non-members. A position then holds a different sample in each
+    round and client. This is wrong in two ways. An attack that compares clients compares values of
+    *different samples*. A mean over rounds averages *different samples*, so the scores of
+    non-members concentrate around their common mean. The variance of members' scores does not
+    change. Members are then distinguishable even if no client was trained on them. Use this
     function only to reproduce published tables, never as evidence of a leak.
 
     Args:

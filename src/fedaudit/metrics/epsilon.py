@@ -1,7 +1,8 @@
 """Lower bounds on epsilon from an attack's success, over independent games or in one training run.
 
-Epsilons use the natural logarithm. A lower bound can refute a claimed epsilon but never certify
-it. Each bound has a ceiling: the bound of a perfect attack on the same number of samples.
+Epsilons use the natural logarithm. A lower bound can refute a claimed epsilon but never certify it.
+Each bound has a ceiling, which is the bound that a perfect attack on the same number of samples
+would give.
 """
 
 import math
@@ -65,8 +66,8 @@ def clopper_pearson_epsilon(
     """Compute a lower bound on epsilon from the error rates of one decision rule.
 
     The rule's threshold must be fixed in advance. The bound is valid for independent runs (or
-    games) with one sample each. Samples of one training run are not independent, so the bound is
-    then only indicative; use ``one_run_epsilon`` instead.
+    games) with one sample each. For many samples of one training run, which are not independent,
+    use :func:`one_run_epsilon`.
 
     Args:
         counts: Outcomes of the rule.
@@ -98,9 +99,9 @@ def clopper_pearson_epsilon(
 def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
     """Compute a lower bound on epsilon for a mechanism with a Gaussian trade-off function.
 
-    This trade-off function is that of two shifted normal distributions. From the same counts, the
-    bound is much higher than that of ``clopper_pearson_epsilon``. It is only valid if the mechanism
-    is Gaussian, which is nearly true of DP-SGD over many rounds.
+    A Gaussian trade-off function is that of two shifted normal distributions. DP-SGD over many
+    rounds nearly has one. For the same counts, the bound is much higher than that of
+    :func:`clopper_pearson_epsilon`. It is not valid for other mechanisms.
 
     Args:
         counts: Outcomes of a rule fixed in advance, over independent runs or games.
@@ -130,17 +131,18 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
 def _from_counts(
     counts: Counts, alpha: float, epsilon: Callable[[float, float], float], method: str
 ) -> EpsilonBound:
-    """Compute a bound, and its ceiling, from upper limits of the two error rates."""
-    one_side = 1 - alpha / 2
-    perfect = Counts(counts.members, counts.members, 0, counts.nonmembers)
-    value, ceiling = (
-        epsilon(
-            upper_limit(each.members - each.true_positives, each.members, confidence=one_side),
-            upper_limit(each.false_positives, each.nonmembers, confidence=one_side),
+    """Compute a bound and its ceiling from upper confidence limits of the two error rates."""
+    one_sided = 1 - alpha / 2
+
+    def bound(true_positives: int, false_positives: int) -> float:
+        false_negatives = counts.members - true_positives
+        return epsilon(
+            upper_limit(false_negatives, counts.members, confidence=one_sided),
+            upper_limit(false_positives, counts.nonmembers, confidence=one_sided),
         )
-        for each in (counts, perfect)
-    )
-    return EpsilonBound(value, ceiling, method)
+
+    value = bound(counts.true_positives, counts.false_positives)
+    return EpsilonBound(value, ceiling=bound(counts.members, 0), method=method)
 
 
 def gaussian_budget(shift: float, delta: float) -> float:
@@ -165,10 +167,11 @@ def gaussian_shift(epsilon: float, delta: float) -> float:
 
 
 def _gaussian_delta(epsilon: float, shift: float) -> float:
-    # Computed in logarithms, since e^epsilon overflows although the product is small.
-    near = sp.special.log_ndtr(-epsilon / shift + shift / 2)
-    far = epsilon + sp.special.log_ndtr(-epsilon / shift - shift / 2)
-    return float(-math.exp(near) * np.expm1(min(0.0, far - near)))
+    # The difference of two products, in logarithms: e^epsilon overflows although its product with a
+    # probability is small.
+    log_first = sp.special.log_ndtr(-epsilon / shift + shift / 2)
+    log_second = epsilon + sp.special.log_ndtr(-epsilon / shift - shift / 2)
+    return float(-math.exp(log_first) * np.expm1(min(0.0, log_second - log_first)))
 
 
 def bound_method(name: str, delta: float, alpha: float) -> str:
@@ -186,9 +189,9 @@ def require_error(delta: float, alpha: float, *, least: float = 0.0) -> None:
 
 
 IMPLAUSIBLE_COIN = 1e-6
-"""Membership is treated as not drawn by fair coins if the number of members has a lower p-value."""
+"""Smallest p-value of a number of members at which fair coins are considered plausible."""
 
-_LARGEST = 100.0
+_LARGEST_EPSILON = 100.0
 """Epsilon at which the search for the largest refuted epsilon stops."""
 
 
@@ -222,8 +225,9 @@ def one_run_epsilon(
     """Compute a lower bound on epsilon from one run that included each sample by a fair coin.
 
     The attack guesses that the samples with the ``guesses / 2`` highest scores are members, and
-    that those with the ``guesses / 2`` lowest scores are non-members. It abstains on the others.
-    Ties with a score on which the attack abstains count as wrong guesses where possible.
+    that the samples with the ``guesses / 2`` lowest scores are non-members. It abstains on all
+    other samples. If a guessed score is tied with one on which the attack abstains, the ties are
+    ordered such that as many guesses as possible are wrong.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -249,7 +253,7 @@ def one_run_epsilon(
     return one_run_bound(count_guesses(scores, is_member, guesses), delta=delta, alpha=alpha)
 
 
-def one_sided_coins(is_member: npt.ArrayLike) -> str:
+def describe_equal_coins(is_member: npt.ArrayLike) -> str:
     """Return why there is no bound if all coins had the same outcome; otherwise an empty string.
 
     Eight fair coins all have the same outcome in one of 128 audits. Call this function before
@@ -285,10 +289,11 @@ def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int)
         )
     values = np.concatenate(split)
     truth = np.arange(len(values)) < members
-    # The highest score comes first. Among tied scores, non-members precede members, so members
-    # precede non-members from the end. At both ends a tie therefore counts against the attack.
+    # The highest score comes first. Among tied scores, non-members come before members. A tie
+    # therefore counts against the attack at both ends of the order.
     order = np.lexsort((truth, -values))
-    correct = int(truth[order[: guesses // 2]].sum() + (~truth[order[-guesses // 2 :]]).sum())
+    highest, lowest = order[: guesses // 2], order[-guesses // 2 :]
+    correct = int(truth[highest].sum() + (~truth[lowest]).sum())
     return Guesses(guesses, correct, len(values))
 
 
@@ -374,23 +379,23 @@ def _from_guesses(
             f"guesses must satisfy 0 <= correct <= made <= samples with at least one made, got "
             f"{correct} correct of {total} about {samples} samples"
         )
+    value = _largest_refuted(partial(refuted, guesses))
     perfect = guesses._replace(correct=guesses.made)
-    value, ceiling = (_largest_refuted(partial(refuted, each)) for each in (guesses, perfect))
-    return EpsilonBound(value, ceiling, method)
+    return EpsilonBound(value, ceiling=_largest_refuted(partial(refuted, perfect)), method=method)
 
 
 def _gaussian_refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: float) -> bool:
-    total, correct, samples = guesses
+    total, n_correct, samples = guesses
     shift = gaussian_shift(epsilon, delta)
-    right = alpha * correct / samples
-    wrong = alpha * (total - correct) / samples
-    for i in range(correct - 1, -1, -1):
-        least_wrong = float(sp.special.ndtr(sp.special.ndtri(right) - shift))
+    correct = alpha * n_correct / samples
+    wrong = alpha * (total - n_correct) / samples
+    for i in range(n_correct - 1, -1, -1):
+        least_wrong = float(sp.special.ndtr(sp.special.ndtri(correct) - shift))
         if least_wrong <= wrong:
             break
-        right = min(1.0, right + i / (total - i) * (least_wrong - wrong))
+        correct = min(1.0, correct + i / (total - i) * (least_wrong - wrong))
         wrong = least_wrong
-    return right + wrong > total / samples
+    return correct + wrong > total / samples
 
 
 def _largest_refuted(refuted: Callable[[float], bool]) -> float:
@@ -399,10 +404,13 @@ def _largest_refuted(refuted: Callable[[float], bool]) -> float:
         return 0.0
     low, high = 0.0, 1.0
     while refuted(high):
-        if high >= _LARGEST:
+        if high >= _LARGEST_EPSILON:
             return high
         low, high = high, 2 * high
     while high - low > 1e-9:
         middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
+        if refuted(middle):
+            low = middle
+        else:
+            high = middle
     return low

@@ -23,8 +23,6 @@ from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsil
 from fedaudit.metrics.intervals import IntervalEstimate, Limits, percent, require_confidence
 from fedaudit.metrics.rate_limits import Proportion, proportion
 
-_MOST_ROUNDS = 10**9
-
 
 def gaussian_success(mu: float) -> float:
     """Return the largest balanced accuracy between N(0, 1) and N(mu, 1): Phi(mu / 2).
@@ -45,7 +43,7 @@ def gaussian_success(mu: float) -> float:
 def clipped_distance(
     noise_multiplier: float, *, rounds: int = 1, summed: int = 1, replaced: bool = True
 ) -> float:
-    """Return how many standard deviations of noise one record shifts sums of clipped gradients.
+    """Return the shift of sums of clipped gradients by one record, in standard deviations of noise.
 
     Args:
         noise_multiplier: Standard deviation of each client's noise, in units of the clip norm.
@@ -65,7 +63,7 @@ def clipped_distance(
     """
     if not (noise_multiplier >= 0 and rounds >= 1 and summed >= 1):
         raise BadInput(
-            "the noise must be at least 0 and there must be a round and a client, got "
+            "the noise must be at least 0, and the numbers of rounds and clients at least 1, got "
             f"{noise_multiplier}, {rounds} and {summed}"
         )
     if noise_multiplier == 0:
@@ -74,7 +72,7 @@ def clipped_distance(
 
 
 def rounds_needed(success: float, mu: float) -> int:
-    """Return how many rounds the adversary must average to reach a success.
+    """Return the number of rounds that the adversary must average to reach a success.
 
     Args:
         success: Required (TPR + TNR) / 2, in (0.5, 1).
@@ -110,10 +108,10 @@ def gaussian_mechanism(epsilon: float, delta: float) -> float:
 
 
 def rounds_as_published(epsilon: float, delta: float, *, neurons: int, success: float) -> int:
-    """Return the rounds that the paper predicts, with classic Gaussian noise on every neuron's row.
+    """Return the number of rounds that the paper predicts, with Gaussian noise on every neuron.
 
     Every neuron's row of the gradient has norm 1, so K copies of the neuron are as good as K rounds
-    (the appendix's "K-fold"). If whole gradients are clipped, copies do not help; see
+    (the appendix's "K-fold"). If gradients are clipped to a common norm, copies do not help; see
     :func:`rounds_under_a_clip`.
 
     Args:
@@ -135,10 +133,11 @@ def rounds_as_published(epsilon: float, delta: float, *, neurons: int, success: 
 
 
 def rounds_under_a_clip(epsilon: float, delta: float, *, share: float = 1.0, success: float) -> int:
-    """Return the rounds that the adversary needs under DP-SGD with the classic Gaussian noise.
+    """Return the number of rounds that the adversary needs under DP-SGD.
 
-    The noise is added to a sum of clipped gradients. The number of copies of the neuron does not
-    matter: the rows of all copies together have at most ``share`` of one clip norm.
+    The noise of the classic Gaussian mechanism is added to a sum of clipped gradients. The number
+    of copies of the neuron does not matter: the rows of all copies together have at most ``share``
+    of one clip norm.
 
     Args:
         epsilon: Privacy budget of one round, for adding or removing a record.
@@ -182,9 +181,9 @@ class SignsOfMeans(NamedTuple):
 
 
 def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
-    """Return the largest distance between the true mean and the sample mean on one side.
+    """Return a one-sided bound on the distance between the true mean and the sample mean.
 
-    The true mean lies further away with a probability of at most ``delta``.
+    The true mean is further away with a probability of at most ``delta``.
 
     Raises:
         BadInput: Delta is not in (0, 1), there are no values, or their range is invalid.
@@ -192,8 +191,8 @@ def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
     Source: Hoeffding 1963, Theorem 2; AMI, Eqs. (9) and (10).
     """
     if not 0 < delta < 1:
-        raise BadInput(f"a failure probability lies between 0 and 1, got {delta}")
-    _require(sample)
+        raise BadInput(f"a failure probability is between 0 and 1, got {delta}")
+    _raise_if_invalid(sample)
     return sample.width * math.sqrt(-math.log(delta) / (2 * sample.values))
 
 
@@ -202,8 +201,8 @@ def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMea
 
     The condition is that the neuron's mean is positive for the randomised target and not positive
     for other randomised records. The condition does not bound the success on a single record or a
-    batch: with a large variance, a neuron whose means have the right signs loses most of its games.
-    See :func:`fedaudit.metrics.games.certify` for limits of the success in games.
+    batch. With a large variance, a neuron that satisfies the condition loses most of its games. Use
+    :func:`fedaudit.metrics.games.certify` for limits of the success in games.
 
     Args:
         of_target: Values on independent randomised copies of the target.
@@ -225,11 +224,8 @@ def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMea
 
 
 def _smallest_delta(sample: BoundedMean, distance: float) -> float:
-    """Return the delta at which the Hoeffding margin equals a distance from zero.
-
-    It is 1 for a distance of 0 or less, that is, on the wrong side of zero.
-    """
-    _require(sample)
+    """Return the delta at which the Hoeffding margin equals a distance; 1 if it is 0 or less."""
+    _raise_if_invalid(sample)
     if distance <= 0:
         return 1.0
     if sample.width == 0:
@@ -237,7 +233,7 @@ def _smallest_delta(sample: BoundedMean, distance: float) -> float:
     return math.exp(-2 * sample.values * (distance / sample.width) ** 2)
 
 
-def _require(sample: BoundedMean) -> None:
+def _raise_if_invalid(sample: BoundedMean) -> None:
     if sample.values < 1 or not 0 <= sample.width < math.inf or not math.isfinite(sample.mean):
         raise BadInput(
             "bounding a mean takes at least one value, a finite mean and a finite range, got "
@@ -345,12 +341,11 @@ def most_success(epsilon: float, delta: float = 0.0) -> float:
     return (1 + delta * odds) / (1 + odds)
 
 
-def predicted_silence(fired: Sequence[int], records: Sequence[int], *, batch: int) -> float | None:
-    """Predict the TNR, the mean over targets of (1 - f)^batch, from counts on single records.
+def predict_tnr(fired: Sequence[int], records: Sequence[int], *, batch: int) -> float | None:
+    """Predict the TNR in games, the mean over targets of (1 - f)^batch, from single records.
 
-    For each target, the estimate is the fraction of all possible batches of the target's other
-    records in which the neuron never fires. Unlike the formula with the observed rate f, this
-    estimate is unbiased.
+    For each target, the estimate is the fraction of all possible batches of other records in which
+    the neuron never fires. Unlike the formula with the observed rate f, this estimate is unbiased.
 
     Args:
         fired: For each target, the number of other records for which the neuron fired.
@@ -358,14 +353,15 @@ def predicted_silence(fired: Sequence[int], records: Sequence[int], *, batch: in
         batch: Number of records in a batch.
 
     Returns:
-        The mean over the targets with enough other records for two batches, since a single batch
-        would only predict itself; None if no target has enough records.
+        The mean over the targets with enough other records for two batches; None if there are no
+        such targets. From a single batch, the prediction would repeat the observation.
     """
-    usable = [(k, n) for k, n in zip(fired, records, strict=True) if n >= 2 * batch]
-    if not usable:
-        return None
-    estimates = [math.comb(n - k, batch) / math.comb(n, batch) for k, n in usable]
-    return math.fsum(estimates) / len(estimates)
+    estimates = [
+        math.comb(n - k, batch) / math.comb(n, batch)
+        for k, n in zip(fired, records, strict=True)
+        if n >= 2 * batch
+    ]
+    return math.fsum(estimates) / len(estimates) if estimates else None
 
 
 def certify(
@@ -379,10 +375,9 @@ def certify(
 ) -> Certificate:
     """Compute limits of the success in games from the rule's rates for single records.
 
-    The lower and the upper limit are simultaneously valid with the stated confidence, since the
-    exact limits of each rate use half of the error. They apply to games with batches of
-    independent records from the same distribution as the counted records. The rule must not have
-    been chosen with the counted records.
+    Both limits are valid together with the stated confidence, since the exact limits of each rate
+    use half of the error. They apply to games with batches of independent records from the same
+    distribution as the counted records. The rule must have been chosen without these records.
 
     Args:
         fired_for_target: Number of randomised copies of the target for which the rule fired.
@@ -401,9 +396,9 @@ def certify(
     require_confidence(confidence)
     if batch < 1:
         raise BadInput(f"a batch has at least one record, got {batch}")
-    each = 1 - (1 - confidence) / 2
-    target = proportion(fired_for_target, copies, confidence=each)
-    others = proportion(fired_for_others, records, confidence=each)
+    each_confidence = 1 - (1 - confidence) / 2
+    target = proportion(fired_for_target, copies, confidence=each_confidence)
+    others = proportion(fired_for_others, records, confidence=each_confidence)
     # As a function of f, success falls to a minimum and rises again, because false alarms in a
     # batch with the target are correct answers.
     minimum = 1 - (1 - target.low) * (batch - 1) / batch

@@ -17,10 +17,10 @@ from fedaudit.metrics.roc import as_scores, split_scores
 
 
 class IndividualTest(NamedTuple):
-    """P-values of "this unit is not a member", by one or more attacks.
+    """P-values of the null hypothesis that one unit is not a member, by one or more attacks.
 
     Attributes:
-        p_values: P-value of each single attack, in [1 / (n + 1), 1] for n non-members.
+        p_values: P-value of each attack, in [1 / (n + 1), 1] for n non-members.
         combined: P-value of all attacks together, in the same range.
 
     Examples:
@@ -34,7 +34,7 @@ class IndividualTest(NamedTuple):
 
 
 def conformal_p_value(score: float, nonmembers: npt.ArrayLike) -> float:
-    """Compute the p-value of "this unit is not a member" by its rank among non-members.
+    """Compute the p-value of the hypothesis that a unit is not a member, by its rank.
 
     If the unit and the non-members are exchangeable, such as draws from one population, the p-value
     of a non-member is at most alpha with probability at most alpha. A non-member with the same
@@ -58,18 +58,18 @@ def conformal_p_value(score: float, nonmembers: npt.ArrayLike) -> float:
     Source: Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; Bates et al.,
         Testing for outliers with conformal p-values, 2023.
     """
-    others = as_scores(nonmembers)
+    nonmember_scores = as_scores(nonmembers)
     (unit_score,) = as_scores([score])
-    return (1 + int((others >= unit_score).sum())) / (1 + len(others))
+    return (1 + int((nonmember_scores >= unit_score).sum())) / (1 + len(nonmember_scores))
 
 
 def individual_test(scores: npt.ArrayLike, nonmembers: npt.ArrayLike) -> IndividualTest:
-    """Compute p-values of "this unit is not a member" by several attacks on the same samples.
+    """Compute p-values of the hypothesis that a unit is not a member, by several attacks.
 
     The combined p-value is valid for any dependence between attacks. Every attack ranks each unit
     among all units. Units are then sorted by their smallest rank; ties are broken by the second
-    smallest rank, and so on. The p-value is the fraction of units that do not come after the
-    tested one. It needs no more non-members than the p-value of a single attack.
+    smallest rank, and so on. The p-value is the fraction of units that do not come after the tested
+    unit. It needs no more non-members than the p-value of a single attack.
 
     Args:
         scores: Score of the unit by each attack, larger for likelier members.
@@ -88,9 +88,10 @@ def individual_test(scores: npt.ArrayLike, nonmembers: npt.ArrayLike) -> Individ
     Differs: Ranks among exchangeable units replace resamples. The second smallest and further ranks
         break ties; otherwise, the p-value would be as coarse as Bonferroni's.
     """
-    unit_scores, others = as_scores(scores), _matrix(nonmembers)
-    (combined,) = combined_p_values(unit_scores[None], others)
-    p_values = (1 + (others >= unit_scores).sum(0)) / (1 + len(others))
+    unit_scores, nonmember_scores = as_scores(scores), _score_matrix(nonmembers)
+    (combined,) = combined_p_values(unit_scores[None], nonmember_scores)
+    n_not_lower = (nonmember_scores >= unit_scores).sum(0)
+    p_values = (1 + n_not_lower) / (1 + len(nonmember_scores))
     return IndividualTest(tuple(p_values.tolist()), float(combined))
 
 
@@ -113,28 +114,29 @@ def combined_p_values(
         >>> fa.metrics.combined_p_values([[3.5, 0.5], [0, 0]], [[1, 4], [2, 2], [3, 3]]).tolist()
         [0.5, 1.0]
     """
-    tested, others = _matrix(units), _matrix(nonmembers)
-    if not tested.shape[1] == others.shape[1] > 0:
+    all_scores, nonmember_scores = _score_matrix(units), _score_matrix(nonmembers)
+    if not all_scores.shape[1] == nonmember_scores.shape[1] > 0:
         raise BadInput(
-            f"units have scores of {tested.shape[1]} attacks and non-members of "
-            f"{others.shape[1]}; pass scores of the same attacks for both"
+            f"units have scores of {all_scores.shape[1]} attacks and non-members of "
+            f"{nonmember_scores.shape[1]}; pass scores of the same attacks for both"
         )
-    among_nonmembers = _ranks(others)
-    p_values = np.empty(len(tested))
-    for index, unit_scores in enumerate(tested):
-        ranks = np.sort(1 + (others >= unit_scores).sum(0))
-        # The unit lowers the rank of each non-member whose score it reaches by one.
-        ranks_of_others = np.sort(among_nonmembers + (unit_scores >= others), axis=1)
-        p_values[index] = (1 + _count_not_after(ranks_of_others, ranks)) / (1 + len(others))
+    ranks_without_unit = _ranks(nonmember_scores)
+    p_values = np.empty(len(all_scores))
+    for index, unit_scores in enumerate(all_scores):
+        unit_ranks = np.sort(1 + (nonmember_scores >= unit_scores).sum(0))
+        # The unit increases the rank of each non-member that does not score higher by one.
+        nonmember_ranks = np.sort(ranks_without_unit + (unit_scores >= nonmember_scores), axis=1)
+        n_not_after = _count_not_after(nonmember_ranks, unit_ranks)
+        p_values[index] = (1 + n_not_after) / (1 + len(nonmember_scores))
     return p_values
 
 
 def _ranks(scores: Float[np.ndarray, "units attacks"]) -> Int[np.ndarray, "units attacks"]:
     """Return, for each unit and attack, the number of units that score at least as high."""
     ranks = np.empty(scores.shape, dtype=np.int64)
-    for column, of_attack in enumerate(scores.T):
-        below = np.searchsorted(np.sort(of_attack), of_attack, side="left")
-        ranks[:, column] = len(of_attack) - below
+    for column, attack_scores in enumerate(scores.T):
+        n_lower = np.searchsorted(np.sort(attack_scores), attack_scores, side="left")
+        ranks[:, column] = len(attack_scores) - n_lower
     return ranks
 
 
@@ -157,8 +159,8 @@ def membership_chance(
 ) -> ConfidenceLimits:
     """Compute limits of the probability that a unit with at least this score is a member.
 
-    The true-positive and the false-positive rate at this score have exact limits, which divide the
-    error between them. The probability follows from the limits and the prior by Bayes' rule.
+    The error is divided between the exact limits of the true-positive and the false-positive rate
+    at this score. The probability follows from these limits and the prior by Bayes' rule.
 
     Args:
         score: Score of the unit, larger for likelier members; may be infinite.
@@ -186,17 +188,18 @@ def membership_chance(
         raise BadInput(f"the prior is a probability between 0 and 1, such as 0.5, got {prior}")
     members, nonmembers = split_scores(scores, is_member)
     (unit_score,) = as_scores([score])
-    true_positives, false_positives = (
-        int((side >= unit_score).sum()) for side in (members, nonmembers)
+    true_positives = int((members >= unit_score).sum())
+    false_positives = int((nonmembers >= unit_score).sum())
+    # Each limit of the likelihood ratio uses one limit of each rate, with half of its error.
+    one_sided = 1 - (1 - confidence) / 4
+    low_tpr = lower_limit(true_positives, len(members), confidence=one_sided)
+    high_tpr = upper_limit(true_positives, len(members), confidence=one_sided)
+    low_fpr = lower_limit(false_positives, len(nonmembers), confidence=one_sided)
+    high_fpr = upper_limit(false_positives, len(nonmembers), confidence=one_sided)
+    return ConfidenceLimits(
+        _posterior(prior, low_tpr / high_fpr),
+        _posterior(prior, high_tpr / low_fpr if low_fpr else np.inf),
     )
-    # Each limit of the ratio uses one limit of each rate. Each of these has half of its error.
-    each = 1 - (1 - confidence) / 4
-    low = lower_limit(true_positives, len(members), confidence=each)
-    low_odds = low / upper_limit(false_positives, len(nonmembers), confidence=each)
-    high = upper_limit(true_positives, len(members), confidence=each)
-    least_rate = lower_limit(false_positives, len(nonmembers), confidence=each)
-    high_odds = high / least_rate if least_rate else np.inf
-    return ConfidenceLimits(_posterior(prior, low_odds), _posterior(prior, high_odds))
 
 
 def _posterior(prior: float, likelihood_ratio: float) -> float:
@@ -205,7 +208,7 @@ def _posterior(prior: float, likelihood_ratio: float) -> float:
     return prior * likelihood_ratio / (prior * likelihood_ratio + 1 - prior)
 
 
-def _matrix(scores: npt.ArrayLike) -> Float[np.ndarray, "units attacks"]:
+def _score_matrix(scores: npt.ArrayLike) -> Float[np.ndarray, "units attacks"]:
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 2 or np.isnan(values).any():
         raise BadInput(

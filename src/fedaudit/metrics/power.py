@@ -1,11 +1,11 @@
 """Statistical power: the smallest detectable AUC, and the limits that more samples would give.
 
-The functions ``larger_...`` predict the limits of an estimate if it were computed on more samples.
-Their arguments are the estimate with its two-sided limits, its sample size, and either the larger
-sample size or the factor ``times`` by which both members and non-members increase. For a balanced
-accuracy the factor is a whole number, so that counts remain whole numbers. The functions return
-limits computed by the same interval method, or None if the estimate's limits were computed by
-another method.
+The functions ``larger_...`` predict the limits of an estimate if it were computed from more
+samples. Their arguments are the estimate with its two-sided limits, and its sample size. A further
+argument is the larger sample size, or the factor ``times`` by which both numbers of members and
+non-members increase. For a balanced accuracy, this factor is a whole number, so that counts remain
+whole numbers. The functions use the same interval method as the estimate. They return None if its
+limits were computed by another method.
 """
 
 import math
@@ -28,11 +28,11 @@ from fedaudit.metrics.intervals import (
     mean_of_units,
     upper_limit,
 )
-from fedaudit.metrics.rate_limits import lower_bound, upper_bound
+from fedaudit.metrics.rate_limits import ThresholdBound, lower_bound, upper_bound
 from fedaudit.metrics.roc import allowed_false_positives
 
-_DRAWS = 10_000
-"""Number of simulated studies behind the power over several runs."""
+_SIMULATED_STUDIES = 10_000
+"""Number of simulated studies from which the power over several runs is computed."""
 _PRECISION = 2e-4
 """Largest error of the smallest detectable AUC."""
 
@@ -72,28 +72,31 @@ def smallest_auc(
     Differs: The test statistic, divided by its exact standard deviation under the null hypothesis,
         is approximated as normal. For several runs, the power is simulated.
     """
-    pairs = sum(members * others for members, others in strata)
+    pairs = sum(members * nonmembers for members, nonmembers in strata)
     if not (pairs and tests >= 1 and runs >= 1 and 0 < alpha < 1 and 0 < power < 1):
         raise BadInput(
             "detecting a leak requires at least one stratum with both members and non-members, at "
             "least one test and run, and alpha and power between 0 and 1; got "
             f"{list(strata)[:3]}, {tests} tests, {runs} runs, alpha={alpha}, power={power}"
         )
-    drawn = rng.standard_normal((_DRAWS, runs)) if runs > 1 else None
-    power_at = partial(_power, strata, alpha / tests, drawn)
+    noise = rng.standard_normal((_SIMULATED_STUDIES, runs)) if runs > 1 else None
+    power_at = partial(_power, strata, alpha / tests, noise)
     if power_at(1.0) < power:
         return None
     low, high = 0.5, 1.0
     while high - low > _PRECISION:
         middle = (low + high) / 2
-        low, high = (middle, high) if power_at(middle) < power else (low, middle)
+        if power_at(middle) < power:
+            low = middle
+        else:
+            high = middle
     return high
 
 
 def _power(
     strata: Sequence[tuple[int, int]],
     significance_level: float,
-    drawn: Float[np.ndarray, "draws runs"] | None,
+    noise: Float[np.ndarray, "draws runs"] | None,
     auc: float,
 ) -> float:
     """Return the probability that a test at this significance level detects an AUC."""
@@ -101,30 +104,34 @@ def _power(
     # The standard deviation of the stratified AUC if membership is shuffled within strata.
     null_std = (sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2) ** 0.5
     mean, std = (auc - 0.5) / null_std, _variance(strata, auc) ** 0.5 / null_std
-    if drawn is None:
-        least = -NormalDist().inv_cdf(significance_level)
-        return NormalDist().cdf((mean - least) / std) if std else float(mean > least)
-    statistic = -2 * sp.special.log_ndtr(-(mean + std * drawn)).sum(1)
-    critical_value = sp.special.chdtri(2 * drawn.shape[1], significance_level)
-    return float((statistic > critical_value).mean())
+    if noise is None:
+        critical_value = -NormalDist().inv_cdf(significance_level)
+        if not std:
+            return float(mean > critical_value)
+        return NormalDist().cdf((mean - critical_value) / std)
+    fisher_statistic = -2 * sp.special.log_ndtr(-(mean + std * noise)).sum(1)
+    critical_value = sp.special.chdtri(2 * noise.shape[1], significance_level)
+    return float((fisher_statistic > critical_value).mean())
 
 
 def _variance(strata: Sequence[tuple[int, int]], auc: float) -> float:
     """Return the variance of the stratified AUC for exponentially distributed scores."""
     pairs = sum(m * n for m, n in strata)
-    of_members = auc / (2 - auc) - auc**2
-    of_others = 2 * auc**2 / (1 + auc) - auc**2
-    each = (
-        m * n * (auc * (1 - auc) + (m - 1) * of_members + (n - 1) * of_others) for m, n in strata
+    # Covariances of two pairs with the same non-member, and with the same member.
+    same_nonmember = auc / (2 - auc) - auc**2
+    same_member = 2 * auc**2 / (1 + auc) - auc**2
+    terms = (
+        m * n * (auc * (1 - auc) + (m - 1) * same_nonmember + (n - 1) * same_member)
+        for m, n in strata
     )
-    return max(sum(each), 0.0) / pairs**2
+    return max(sum(terms), 0.0) / pairs**2
 
 
 _TOLERANCE = 1e-6
 """Largest difference between two limits that count as equal."""
 
 
-def larger_share(
+def larger_proportion(
     estimate: Limited[float], total: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Compute the Clopper-Pearson limits that a proportion would have with more trials."""
@@ -145,15 +152,15 @@ def larger_rate(
 ) -> ConfidenceLimits | None:
     """Compute the limits that a true-positive rate would have with ``times`` as many samples.
 
-    Each limit counts the members above an order statistic of the non-members. This count is
-    recovered by inverting the limit. The two counts and the rate itself are three points of the
-    ROC curve, which is interpolated linearly between them. The limits for larger samples use other
-    points of this curve.
+    Each limit is computed from the number of members above an order statistic of the non-members.
+    This number is recovered by inverting the limit. The two numbers and the rate are three points
+    of the ROC curve, which is interpolated linearly between them. The limits for larger samples use
+    other points of this curve.
 
     Args:
         estimate: The rate and its limits, as ``rate_limits`` computes them.
         fpr: The false-positive rate, in (0, 1].
-        sizes: Number of members and number of non-members that the estimate was computed on.
+        sizes: Number of members and number of non-members from which the estimate was computed.
         times: Factor by which both numbers increase, at least 1.
         confidence: Two-sided confidence of the limits, in (0, 1).
     """
@@ -161,29 +168,33 @@ def larger_rate(
     if fpr == 1:
         return ConfidenceLimits(1.0, 1.0)
     one_sided = 1 - (1 - confidence) / 2
-    lower, upper = (
-        bound_of(fpr, members, nonmembers, confidence=one_sided)
-        for bound_of in (lower_bound, upper_bound)
-    )
-    above_lower = _count_with_limit(estimate.low, members, lower.error, lower_limit)
-    above_lower = above_lower if lower.rank else 0
-    above_upper = _count_with_limit(estimate.high, members, upper.error, upper_limit)
-    above_upper = above_upper if upper.rank <= nonmembers else members
+    lower = lower_bound(fpr, members, nonmembers, confidence=one_sided)
+    upper = upper_bound(fpr, members, nonmembers, confidence=one_sided)
+    # A rank outside of 1 to the number of non-members means that the limit is trivial.
+    above_lower: int | None = 0
+    above_upper: int | None = members
+    if lower.rank > 0:
+        above_lower = _count_with_limit(estimate.low, members, lower.error, lower_limit)
+    if upper.rank <= nonmembers:
+        above_upper = _count_with_limit(estimate.high, members, upper.error, upper_limit)
     if above_lower is None or above_upper is None:
         return None
     allowed = allowed_false_positives(fpr, nonmembers)
     ranks = np.array([0, lower.rank, allowed + 1, upper.rank, nonmembers + 1])
+    fprs = ranks / (nonmembers + 1)
     rates = [0.0, above_lower / members, estimate.value, above_upper / members, 1.0]
-    larger = [max(1, round(times * size)) for size in sizes]
-    low, high = 0.0, 1.0
-    for bound_of, limit_of in ((lower_bound, lower_limit), (upper_bound, upper_limit)):
-        new = bound_of(fpr, *larger, confidence=one_sided)
-        if not 0 < new.rank <= larger[1]:
-            continue
-        rate = float(np.interp(new.rank / (larger[1] + 1), ranks / (nonmembers + 1), rates))
-        limit = limit_of(rate * larger[0], larger[0], confidence=1 - new.error)
-        low, high = (limit, high) if bound_of is lower_bound else (low, limit)
-    return ConfidenceLimits(low, high)
+    n_members, n_nonmembers = (max(1, round(times * size)) for size in sizes)
+
+    def limit_for_larger(bound: ThresholdBound, limit: Callable[..., float]) -> float:
+        rate = float(np.interp(bound.rank / (n_nonmembers + 1), fprs, rates))
+        return limit(rate * n_members, n_members, confidence=1 - bound.error)
+
+    lower = lower_bound(fpr, n_members, n_nonmembers, confidence=one_sided)
+    upper = upper_bound(fpr, n_members, n_nonmembers, confidence=one_sided)
+    return ConfidenceLimits(
+        limit_for_larger(lower, lower_limit) if lower.rank > 0 else 0.0,
+        limit_for_larger(upper, upper_limit) if upper.rank <= n_nonmembers else 1.0,
+    )
 
 
 def _count_with_limit(
@@ -203,34 +214,33 @@ def larger_auc(
 ) -> ConfidenceLimits | None:
     """Compute the limits that an AUC would have with more members and more non-members.
 
-    Both numbers are multiplied by ``larger / smaller_group``. DeLong's variance is a sum of two
-    terms: one is divided by the number of members, the other by the number of non-members. It is
-    therefore divided by the same factor. The interval does not determine each term, so the effect
-    of increasing only one of the two numbers cannot be predicted.
+    Both numbers are multiplied by ``larger / smaller_group``. DeLong's variance is the sum of a
+    term that is inversely proportional to the number of members and a term that is inversely
+    proportional to the number of non-members. It is therefore divided by this factor. The interval
+    does not determine each term, so the effect of increasing only one number cannot be predicted.
 
     Args:
         estimate: The AUC and its limits.
-        smaller_group: The smaller one of the number of members and the number of non-members.
-        larger: The size to which this smaller number increases.
+        smaller_group: The number of members or of non-members, whichever is smaller.
+        larger: The size to which this number increases.
         confidence: Two-sided confidence of the limits, in (0, 1).
     """
     if smaller_group < 1:
         return None
     # An AUC near 0 or 1 has Clopper-Pearson limits on disjoint pairs instead of DeLong's.
-    exact = larger_share(estimate, smaller_group, larger, confidence=confidence)
+    exact = larger_proportion(estimate, smaller_group, larger, confidence=confidence)
     if exact is not None:
         return exact
     if not 0 < estimate.low <= estimate.value <= estimate.high < 1:
         return None
-    middle = sp.special.logit(estimate.value)
-    below, above = middle - sp.special.logit(estimate.low), sp.special.logit(estimate.high) - middle
+    center = sp.special.logit(estimate.value)
+    below, above = center - sp.special.logit(estimate.low), sp.special.logit(estimate.high) - center
     # DeLong's limits are symmetric on the logit scale.
     if not math.isclose(below, above, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         return None
-    reach = above * math.sqrt(smaller_group / larger)
-    return ConfidenceLimits(
-        float(sp.special.expit(middle - reach)), float(sp.special.expit(middle + reach))
-    )
+    half_width = above * math.sqrt(smaller_group / larger)
+    low, high = sp.special.expit(center - half_width), sp.special.expit(center + half_width)
+    return ConfidenceLimits(float(low), float(high))
 
 
 def larger_balanced(
@@ -275,9 +285,10 @@ def larger_mean(
     """
     if min(seeds, larger) < 2:
         raise BadInput(f"an interval over seeds needs at least 2 seeds, got {seeds} and {larger}")
-    reach = max(estimate.high - estimate.value, estimate.value - estimate.low)
-    std = reach * math.sqrt(seeds) / float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
-    # Artificial values with this mean and standard deviation: half of them lie below the mean and
+    half_width = max(estimate.high - estimate.value, estimate.value - estimate.low)
+    quantile = float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
+    std = half_width * math.sqrt(seeds) / quantile
+    # Artificial values with this mean and standard deviation: half of them are below the mean and
     # half above. If the number is odd, one value equals the mean.
     half, odd = divmod(larger, 2)
     step = std if odd else std * math.sqrt((larger - 1) / larger)

@@ -17,10 +17,10 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import Limited
 from fedaudit.metrics.rate_limits import Proportion, proportion
 
-_CHUNK = 100
+_PERMUTATIONS_IN_MEMORY = 100
 """Largest number of permutations in memory at the same time."""
 
-_QUANTILE = 1.959963984540054
+_NORMAL_QUANTILE = 1.959963984540054
 """Quantile of the normal distribution for two-sided 95 % limits."""
 
 ABSTAINED = -1
@@ -32,14 +32,14 @@ class SourceNull(NamedTuple):
 
     Attributes:
         mean: Mean success rate over permutations of the sources.
-        spread: Standard deviation of the success rate over permutations.
+        std: Standard deviation of the success rate over permutations.
         high: 95 % quantile of the success rate over permutations.
         p_value: One-sided p-value: fraction of permutations with at least the true success rate.
             The true order counts as one permutation, so the p-value is never 0.
     """
 
     mean: float
-    spread: float
+    std: float
     high: float
     p_value: float
 
@@ -56,23 +56,23 @@ class LabelExcess(Limited[float]):
     level: float
 
 
-class Paired(NamedTuple):
-    """Comparison of two source attacks on the same samples.
+class McNemarTest(NamedTuple):
+    """Comparison of two source attacks on the same samples by McNemar's test.
 
     Attributes:
         difference: Success rate of the first attack minus that of the second, over all samples.
-        p_value: Exact two-sided p-value of McNemar's test. The null hypothesis is: if exactly one
-            attack is correct on a sample, each attack is equally likely to be the correct one.
+        p_value: Exact two-sided p-value. The null hypothesis is: if exactly one attack is correct
+            on a sample, each attack is equally likely to be the correct one.
     """
 
     difference: float
     p_value: float
 
 
-def inferred_source(
+def infer_source(
     posterior: Float[ndarray, "clients samples"], *, least: float = 0.0
 ) -> Int[ndarray, " samples"]:
-    """Return the likeliest source of each sample, as a position among the clients.
+    """Infer the likeliest source of each sample, as a position among the clients.
 
     Args:
         posterior: Probability that each client is the source; columns sum to 1.
@@ -85,7 +85,7 @@ def inferred_source(
     Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index if losses are equal).
     """
     if not 0 <= least <= 1:
-        raise BadInput(f"least is a probability that a client must reach, in [0, 1], got {least}")
+        raise BadInput(f"the smallest probability of an answer is in [0, 1], got {least}")
     if np.isnan(posterior).any():
         raise BadInput(
             f"{int(np.isnan(posterior).any(axis=0).sum())} of {posterior.shape[1]} samples have a "
@@ -103,7 +103,7 @@ def source_success(
     Source: SIA, section 4.2 (attack success rate).
     Differs: The rate has an interval, and samples for which the adversary abstains are left out.
     """
-    _check(inferred, source)
+    _raise_if_mismatched(inferred, source)
     correct = int((inferred == source).sum())
     answers = int((inferred != ABSTAINED).sum())
     return proportion(correct, answers) if answers else Proportion(0.0, 0.0, 1.0, 0, 0)
@@ -121,8 +121,8 @@ def source_null(
 
     Permuting within classes preserves the label distribution of each client. The p-value is exact.
     The mean overestimates the success rate that classes explain: in a class of n samples, a
-    permutation leaves each sample at its position with probability 1/n. Use :func:`beyond_labels`
-    for an estimate of that rate.
+    permutation leaves each sample at its position with probability 1/n. To estimate that rate, use
+    :func:`excess_over_labels`.
 
     Args:
         inferred: The inferred source of each sample; ``ABSTAINED`` never counts as correct.
@@ -134,25 +134,24 @@ def source_null(
     Raises:
         BadInput: No samples.
     """
-    _check(inferred, source)
+    _raise_if_mismatched(inferred, source)
     groups = np.zeros(len(source), dtype=np.int64) if within is None else within
-    correct = int((inferred == source).sum())
-    permuted = np.concatenate(
-        [
-            _correct_when_permuted(inferred, source, groups, min(_CHUNK, permutations - done), rng)
-            for done in range(0, permutations, _CHUNK)
-        ]
-    )
-    answered = max(int((inferred != ABSTAINED).sum()), 1)
+    n_correct = int((inferred == source).sum())
+    chunks = []
+    for start in range(0, permutations, _PERMUTATIONS_IN_MEMORY):
+        size = min(_PERMUTATIONS_IN_MEMORY, permutations - start)
+        chunks.append(_correct_when_permuted(inferred, source, groups, size, rng))
+    permuted = np.concatenate(chunks)
+    n_answers = max(int((inferred != ABSTAINED).sum()), 1)
     return SourceNull(
-        mean=float(permuted.mean()) / answered,
-        spread=float(permuted.std()) / answered,
-        high=float(np.quantile(permuted, 0.95)) / answered,
-        p_value=(1 + int((permuted >= correct).sum())) / (1 + permutations),
+        mean=float(permuted.mean()) / n_answers,
+        std=float(permuted.std()) / n_answers,
+        high=float(np.quantile(permuted, 0.95)) / n_answers,
+        p_value=(1 + int((permuted >= n_correct).sum())) / (1 + permutations),
     )
 
 
-def beyond_labels(
+def excess_over_labels(
     inferred: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],
     labels: Int[ndarray, " samples"],
@@ -161,7 +160,7 @@ def beyond_labels(
     """Estimate the success rate of a source attack beyond what label distributions explain.
 
     The explained rate is the expected success rate of the same answers if each sample had the
-    source of a random other sample of its class. With known label distributions, it follows from
+    source of a random other sample of its class. If ``class_counts`` is given, it follows from
     Bayes' rule with equal priors. Otherwise, it is the mean over the other samples of the class.
 
     Args:
@@ -169,9 +168,8 @@ def beyond_labels(
         source: The client that each sample comes from, with equally many samples of each client.
         labels: Class of each sample.
         class_counts: Number of training samples of each class that each client has. Pass it only if
-            the samples are drawn at random from each client's data. If None, the mean over other
-            samples is used, and samples that are the only ones of their class are left out. If
-            this leaves no sample, the excess is 0.
+            the samples are drawn at random from each client's data. If None, samples that are the
+            only ones of their class are left out. If no sample remains, the excess is 0.
 
     Raises:
         BadInput: No samples.
@@ -179,7 +177,6 @@ def beyond_labels(
     Source: Zou 2007, Toward using confidence intervals to compare correlations (limits of a
         difference of two correlated estimates).
     """
-    _check(inferred, source)
     success = source_success(inferred, source)
     answered = inferred != ABSTAINED
     inferred, source, labels = inferred[answered], source[answered], labels[answered]
@@ -194,15 +191,18 @@ def beyond_labels(
         value = success.value
         return LabelExcess(0.0, success.low - value, success.high - value, level=value)
     level = float(explained.mean())
-    error = _QUANTILE * float(influence.std()) / len(influence) ** 0.5
+    error = _NORMAL_QUANTILE * float(influence.std()) / len(influence) ** 0.5
     varies = influence.std() > 0 and is_correct.std() > 0
     correlation = float(np.corrcoef(influence, is_correct)[0, 1]) if varies else 0.0
-    below, above = (
-        max(side**2 + error**2 - 2 * correlation * side * error, 0.0) ** 0.5
-        for side in (success.value - success.low, success.high - success.value)
-    )
+
+    def distance_to_limit(success_error: float) -> float:
+        squared = success_error**2 + error**2 - 2 * correlation * success_error * error
+        return float(max(squared, 0.0) ** 0.5)
+
     excess = success.value - level
-    return LabelExcess(excess, max(excess - below, -1.0), min(excess + above, 1.0), level=level)
+    low = excess - distance_to_limit(success.value - success.low)
+    high = excess + distance_to_limit(success.high - success.value)
+    return LabelExcess(excess, max(low, -1.0), min(high, 1.0), level=level)
 
 
 def _leave_one_out(
@@ -213,37 +213,38 @@ def _leave_one_out(
     """Return a mask of samples that are not the only ones of their class, and two values of each.
 
     The first value is the fraction of the class's other samples that come from the client inferred
-    for this sample. The second value is the influence of the sample on the mean. The mean is a
-    U-statistic. The influence is therefore the first value plus the fraction of the class's other
-    samples whose inferred source is the true client of this sample.
+    for this sample. The second value is the influence of the sample on the mean of the first
+    values. This mean is a U-statistic. The influence is therefore the first value plus the fraction
+    of the class's other samples whose inferred source is the true client of this sample.
     """
     clients = int(max(inferred.max(initial=0), source.max(initial=0))) + 1
-    _, label, size = np.unique(labels, return_inverse=True, return_counts=True)
-    as_source, as_inferred, as_both = np.zeros((3, len(size), clients))
-    np.add.at(as_source, (label, source), 1)
-    np.add.at(as_inferred, (label, inferred), 1)
+    _, label, class_size = np.unique(labels, return_inverse=True, return_counts=True)
+    # Numbers of samples by class and client.
+    n_source, n_inferred, n_correct = np.zeros((3, len(class_size), clients))
+    np.add.at(n_source, (label, source), 1)
+    np.add.at(n_inferred, (label, inferred), 1)
     is_correct = inferred == source
-    np.add.at(as_both, (label, source), is_correct)
+    np.add.at(n_correct, (label, source), is_correct)
     # Leaving a sample out makes its client under-represented. A weight restores equal priors.
     per_client = np.bincount(source, minlength=clients)[source]
     weight = per_client / np.maximum(per_client - 1, 1)
-    same = as_source[label, source] - 1
-    others = size[label] - 1 - same + weight * same
-    usable = others > 0
-    by_source = np.where(is_correct, weight * same, as_source[label, inferred])
-    correct_others = as_both[label, source] - is_correct
-    by_inferred = as_inferred[label, source] - is_correct - correct_others + weight * correct_others
-    explained = (by_source / np.maximum(others, 1))[usable]
-    return usable, explained, explained + (by_inferred / np.maximum(others, 1))[usable]
+    same_client = n_source[label, source] - 1
+    n_others = class_size[label] - 1 - same_client + weight * same_client
+    usable = n_others > 0
+    by_source = np.where(is_correct, weight * same_client, n_source[label, inferred])
+    correct = n_correct[label, source] - is_correct
+    by_inferred = n_inferred[label, source] - is_correct - correct + weight * correct
+    explained = (by_source / np.maximum(n_others, 1))[usable]
+    return usable, explained, explained + (by_inferred / np.maximum(n_others, 1))[usable]
 
 
-def by_label_distribution(
+def infer_by_label_distribution(
     class_counts: Int[ndarray, "clients classes"], labels: Int[ndarray, " samples"]
 ) -> Int[ndarray, " samples"]:
     """Infer sources by the label-distribution baseline, which uses no model.
 
-    The inferred source is the client in whose data the sample's class has the largest proportion
-    (the first of several such clients). This is Bayes' rule with equal priors, since the audit has
+    The inferred source is the client in whose data the sample's class has the largest proportion;
+    the first of several such clients. This is Bayes' rule with equal priors, since the audit has
     equally many samples of every client. The baseline uses only the class counts of each client.
 
     Args:
@@ -259,27 +260,30 @@ def by_label_distribution(
             "the label-distribution baseline needs clients with samples, but client "
             f"{int(np.flatnonzero(sizes[:, 0] == 0)[0])} has none; leave out such clients"
         )
-    # Cross-multiplied integers compare exactly; equal proportions may differ as floats.
+    # Proportions are compared as cross-multiplied integers, because equal ones may differ as
+    # floating-point numbers.
     best = np.zeros(class_counts.shape[1], dtype=np.int64)
     for client in range(1, len(class_counts)):
-        of_client = class_counts[client] * sizes[best, 0]
-        of_best = class_counts[best, np.arange(len(best))] * sizes[client]
-        best = np.where(of_client > of_best, client, best)
+        client_counts = class_counts[client] * sizes[best, 0]
+        best_counts = class_counts[best, np.arange(len(best))] * sizes[client]
+        best = np.where(client_counts > best_counts, client, best)
     return np.asarray(best[labels], dtype=np.int64)
 
 
-def confusion(
+def confusion_matrix(
     inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"], clients: int
 ) -> Int[ndarray, "clients clients"]:
-    """Count the samples of each client (row) attributed to each client (column)."""
-    _check(inferred, source)
+    """Count the samples of each client (row) for which each client (column) was inferred."""
+    _raise_if_mismatched(inferred, source)
     answered = inferred != ABSTAINED
     counts = np.zeros((clients, clients), dtype=np.int64)
     np.add.at(counts, (source[answered], inferred[answered]), 1)
     return counts
 
 
-def paired(first: Bool[ndarray, " samples"], second: Bool[ndarray, " samples"]) -> Paired:
+def mcnemar_test(
+    first: Bool[ndarray, " samples"], second: Bool[ndarray, " samples"]
+) -> McNemarTest:
     """Test whether two attacks are equally often correct on the same samples.
 
     Args:
@@ -289,7 +293,7 @@ def paired(first: Bool[ndarray, " samples"], second: Bool[ndarray, " samples"]) 
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     differ = only_first + only_second
     p_value = float(sp.stats.binomtest(only_first, differ, 0.5).pvalue) if differ else 1.0
-    return Paired((only_first - only_second) / max(len(first), 1), p_value)
+    return McNemarTest((only_first - only_second) / max(len(first), 1), p_value)
 
 
 def _correct_when_permuted(
@@ -301,12 +305,14 @@ def _correct_when_permuted(
 ) -> Int[ndarray, " shuffles"]:
     """Count the correct answers for random permutations of the sources within groups."""
     # Sorting group numbers plus random fractions sorts by group and shuffles within each group.
-    at_random = (groups + rng.random((count, len(source)))).argsort(axis=1)
-    in_order = np.argsort(groups, kind="stable")
-    return np.asarray((inferred[in_order] == source[at_random]).sum(axis=1), dtype=np.int64)
+    shuffled = (groups + rng.random((count, len(source)))).argsort(axis=1)
+    by_group = np.argsort(groups, kind="stable")
+    return np.asarray((inferred[by_group] == source[shuffled]).sum(axis=1), dtype=np.int64)
 
 
-def _check(inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> None:
+def _raise_if_mismatched(
+    inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]
+) -> None:
     if not len(source) or len(inferred) != len(source):
         raise BadInput(
             f"source inference needs at least one sample and an inferred source for each, got "

@@ -19,8 +19,8 @@ from fedaudit.core.metric_names import (
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
 from fedaudit.metrics.roc import as_membership, as_scores
 
-EQUIVALENCE = 0.9
-"""Confidence of an equivalence interval, which is two one-sided tests at 5 % each."""
+EQUIVALENCE_CONFIDENCE = 0.9
+"""Confidence of an equivalence interval, which corresponds to two one-sided tests at 5 % each."""
 
 
 class Unlearned(NamedTuple):
@@ -70,7 +70,7 @@ class Unlearned(NamedTuple):
             for name, row in rows.items()
             if row is not None
         ]
-        verdict = verdict_words(self.verdict, self.margin)
+        verdict = describe_verdict(self.verdict, self.margin)
         return "\n".join(["AUC of forgotten against unseen samples", *lines, verdict])
 
 
@@ -88,13 +88,13 @@ def unlearned(
     which samples were trained on. The reference is a model that never saw the forgotten samples.
     The excess is the AUC after unlearning minus the AUC of the reference. The verdicts are:
 
-    - "forgotten" if the whole equivalence interval of the excess lies within the margin. If the
-      true excess is the margin or larger, this verdict has a probability of at most 5 %.
+    - "forgotten" if the equivalence interval of the excess is within the margin. If the true excess
+      is the margin or larger, this verdict has a probability of at most 5 %.
     - "not forgotten" if the excess is above 0 (one-sided, 5 %) and may exceed the margin.
-    - "overdone" if the interval lies below minus the margin: the model fits forgotten samples
-      worse than unseen ones.
-    - "not detected before" if the whole interval lies within the margin, but the score did not
-      distinguish forgotten from unseen samples before unlearning either.
+    - "overdone" if the interval is below minus the margin: the model fits forgotten samples worse
+      than unseen samples.
+    - "not detected before" if the interval is within the margin, but the score did not distinguish
+      forgotten from unseen samples before unlearning either.
     - "inconclusive" in all other cases.
 
     Args:
@@ -105,7 +105,7 @@ def unlearned(
         retrained: The same score from a model that was retrained without the forgotten samples.
             Without it the reference is 0.5, which is only valid if forgotten and unseen samples are
             identically distributed.
-        is_forgotten: Whether each sample is a forgotten one.
+        is_forgotten: Whether each sample is a forgotten sample.
         margin: Largest difference between AUCs that counts as 0, in (0, 0.5). Choose it before
             looking at scores.
 
@@ -128,25 +128,26 @@ def unlearned(
         score after unlearning is subtracted from the score before unlearning.
     """
     require_margin(margin)
-    first = as_scores(before)
-    truth = as_membership(is_forgotten, len(first))
-    second = as_scores(after)
-    before_auc, after_auc = (auc_interval(scores, truth) for scores in (first, second))
+    scores_before, scores_after = as_scores(before), as_scores(after)
+    truth = as_membership(is_forgotten, len(scores_before))
+    before_auc = auc_interval(scores_before, truth)
     if retrained is None:
         retrained_auc = None
-        auc = auc_interval(second, truth, confidence=EQUIVALENCE)
+        auc = auc_interval(scores_after, truth, confidence=EQUIVALENCE_CONFIDENCE)
         excess = AucDifference(
             auc.value - 0.5, auc.low - 0.5, auc.high - 0.5, auc.method, p_value=1.0
         )
     else:
         retrained_auc = auc_interval(retrained, truth)
-        excess = compare_auc(second, retrained, is_member=truth, confidence=EQUIVALENCE)
+        excess = compare_auc(
+            scores_after, retrained, is_member=truth, confidence=EQUIVALENCE_CONFIDENCE
+        )
     return Unlearned(
         before=before_auc,
-        after=after_auc,
+        after=auc_interval(scores_after, truth),
         retrained=retrained_auc,
         excess=excess,
-        both=auc_interval(first - second, truth),
+        both=auc_interval(scores_before - scores_after, truth),
         margin=margin,
         verdict=unlearning_verdict(
             excess.low, excess.high, margin=margin, leaked_before=before_auc.low > 0.5
@@ -179,12 +180,13 @@ def unlearning_verdict(
     """
     if -margin < low and high < margin:
         return FORGOTTEN if leaked_before else NO_LEAK_BEFORE
-    if low > 0 if above is None else above:
+    is_above = low > 0 if above is None else above
+    if is_above:
         return NOT_FORGOTTEN
     return OVERCORRECTED if high < -margin else INCONCLUSIVE
 
 
-def verdict_words(verdict: str, margin: float) -> str:
+def describe_verdict(verdict: str, margin: float) -> str:
     """Describe a verdict in a sentence that begins with the verdict."""
     # Results store these sentences, and results.unlearning reads the verdict from the beginning.
     return {

@@ -87,9 +87,9 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
 
 def _risk_by_loss() -> OwnRisk:
     # Imported here, since only studies with clusters of clients need these large modules.
-    from fedaudit.risk.catalog import ByLoss
+    from fedaudit.risk.catalog import LossThreshold
 
-    return ByLoss()
+    return LossThreshold()
 
 
 def server_risk(
@@ -108,7 +108,7 @@ def server_risk(
         BadInput: The measure does not exist, or too few samples remain for the server.
     """
     # Imported here, since few studies train shadow models.
-    from fedaudit.risk.catalog import measure_named
+    from fedaudit.risk.catalog import resolve_measure
     from fedaudit.risk.server import ServerRisk, ShadowTraining
 
     risk = study.risk
@@ -122,7 +122,7 @@ def server_risk(
             sizes=risk.sizes,
             rounds=study.training.rounds,
         ),
-        measure=measure_named(risk.measure),
+        measure=resolve_measure(risk.measure),
     )
 
 

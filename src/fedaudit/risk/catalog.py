@@ -1,7 +1,7 @@
 """Measures of the membership risk of a model, for a server or for a client.
 
-A server fits an attack on shadow models. A client compares its training samples with held-out
-samples of its own: it chooses a loss threshold on the model that it trained, and applies the
+A server fits an attack on shadow models. A client chooses a loss threshold that separates its
+training samples from its held-out samples on the model that it trained. It then applies this
 threshold to the models that it receives.
 """
 
@@ -41,8 +41,8 @@ class MembershipRule(Protocol):
 class RiskAttack(Protocol):
     """Attack on a single model that is fitted on shadow models; a frozen dataclass of settings.
 
-    Computing features and fitting are separate methods, because the features of a shadow model are
-    used in several fits (cross-validation).
+    Computing features and fitting are separate methods, because cross-validation uses the features
+    of a shadow model in several fits.
     """
 
     def features(
@@ -82,9 +82,8 @@ class FittedAttack:
     ) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member of the model's training data.
 
-        ``start`` is the model before its training. By default, it is the model that the shadow
-        models were trained from. To apply an attack on updates to that model itself, pass the model
-        that its training started from.
+        ``start`` is the model before its training; None for the attribute of that name. To apply an
+        attack on updates to that model, pass the model from which its training started.
         """
         features = self.attack.features(
             model, samples, start=start or self.start, device=self.device
@@ -97,23 +96,21 @@ def best_threshold(
 ) -> float:
     """Return the score threshold with the largest balanced accuracy.
 
-    Larger scores mean likelier members. Of several equally good thresholds, the highest is
-    returned. If no threshold is better than guessing, the result is infinity: no sample is called a
-    member.
+    Larger scores mean likelier members. The function returns the highest of several equally good
+    thresholds. If no threshold is better than guessing, it returns infinity, so that no sample is
+    called a member.
     """
-    refuse_unusable(members, nonmembers)
-    levels = torch.cat([members, nonmembers]).sort(descending=True).values
-    true_positives, false_positives = (
-        len(scores) - torch.searchsorted(scores.sort().values, levels)
-        for scores in (members, nonmembers)
-    )
-    # Integers compare exactly; equal quotients could differ in their last bits.
+    raise_if_unusable(members, nonmembers)
+    thresholds = torch.cat([members, nonmembers]).sort(descending=True).values
+    true_positives = len(members) - torch.searchsorted(members.sort().values, thresholds)
+    false_positives = len(nonmembers) - torch.searchsorted(nonmembers.sort().values, thresholds)
+    # Whole numbers are compared, because equal quotients could differ in their last bits.
     gain = true_positives * len(nonmembers) - false_positives * len(members)
     best = gain.max()
-    return float(levels[gain == best][0]) if best > 0 else torch.inf
+    return float(thresholds[gain == best][0]) if best > 0 else torch.inf
 
 
-def refuse_unusable(members: Tensor, nonmembers: Tensor) -> None:
+def raise_if_unusable(members: Tensor, nonmembers: Tensor) -> None:
     """Raise if there are no members or no non-members, or if scores (or losses) are NaN."""
     n_nan = int(torch.cat([members, nonmembers]).isnan().sum())
     if n_nan or not (len(members) and len(nonmembers)):
@@ -125,17 +122,14 @@ def refuse_unusable(members: Tensor, nonmembers: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class ByLoss:
-    """Loss-threshold attack of a client, with the methods that algorithms call.
-
-    The methods call :func:`threshold_of` and :func:`risk_of`.
-    """
+class LossThreshold:
+    """Loss-threshold attack of a client, in the form that algorithms require."""
 
     def threshold(
         self, members: Float[Tensor, " members"], held_out: Float[Tensor, " held_out"]
     ) -> float:
-        """Return the best loss threshold on the model that the client trained."""
-        return threshold_of(members, held_out)
+        """Return the result of :func:`best_loss_threshold`."""
+        return best_loss_threshold(members, held_out)
 
     def risk(
         self,
@@ -143,36 +137,39 @@ class ByLoss:
         held_out: Float[Tensor, " held_out"],
         threshold: float,
     ) -> float:
-        """Return the balanced accuracy at a loss threshold."""
-        return risk_of(members, held_out, threshold)
+        """Return the result of :func:`client_risk`."""
+        return client_risk(members, held_out, threshold)
 
 
-def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]) -> float:
+def best_loss_threshold(
+    members: Float[Tensor, " members"], held_out: Float[Tensor, " held_out"]
+) -> float:
     """Return the loss threshold with the largest balanced accuracy on the client's own model.
 
-    Of several equally good thresholds, the lowest is returned. If no threshold is better than
-    guessing, the result is minus infinity: no sample is called a member.
+    The arguments are losses. The function returns the lowest of several equally good thresholds. If
+    no threshold is better than guessing, it returns minus infinity, so that no sample is called a
+    member.
 
     Source: IFCA-MIR, section 5.7, which only gives the idea. Yeom et al. 2018 introduced the
         threshold on the loss.
     """
-    return -best_threshold(-trained.double(), -held_out.double())
+    return -best_threshold(-members.double(), -held_out.double())
 
 
-def risk_of(
-    trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"], threshold: float
+def client_risk(
+    members: Float[Tensor, " members"], held_out: Float[Tensor, " held_out"], threshold: float
 ) -> float:
     """Compute the balanced accuracy of a client's threshold on a model that it received.
 
-    Samples with a loss of at most ``threshold`` are called members; see :func:`threshold_of`.
+    Samples with a loss of at most ``threshold`` are called members.
 
     Source: IFCA-MIR, Eqs. (8)-(10).
     """
-    refuse_unusable(trained, held_out)
+    raise_if_unusable(members, held_out)
     # Double precision is used so that the threshold is not rounded to the precision of the losses.
-    true_positives = int((trained.double() <= threshold).sum())
+    true_positives = int((members.double() <= threshold).sum())
     true_negatives = int((held_out.double() > threshold).sum())
-    return (true_positives / len(trained) + true_negatives / len(held_out)) / 2
+    return (true_positives / len(members) + true_negatives / len(held_out)) / 2
 
 
 @arguments.dataclass(frozen=True)
@@ -200,14 +197,14 @@ class TrainMia:
         features = torch.cat([largest, losses[:, None]], 1)
         if not bool(features.isfinite().all()):
             raise BadInput(
-                "the model's outputs or losses are not finite for some samples, so no attack can "
-                "be trained; lower the learning rate or check the features"
+                "the model's outputs or losses are not finite for some samples; lower the learning "
+                "rate or check the features"
             )
         return features
 
     def fit(
         self, members: Float[Tensor, "members _"], nonmembers: Float[Tensor, "others _"]
-    ) -> "Linear":
+    ) -> "LinearRule":
         # Imported here, because scikit-learn adds a second to the import of the package.
         from sklearn.linear_model import LogisticRegression
         from threadpoolctl import threadpool_limits
@@ -220,16 +217,18 @@ class TrainMia:
         with threadpool_limits(1, user_api="blas"):
             model = LogisticRegression(max_iter=1000)
             model.fit(((features - mean) / scale).numpy(), is_member)
-        return Linear(mean, torch.from_numpy(model.coef_[0]) / scale, float(model.intercept_[0]))
+        return LinearRule(
+            mean, torch.from_numpy(model.coef_[0]) / scale, float(model.intercept_[0])
+        )
 
 
 @dataclass(frozen=True)
-class Linear:
-    """Linear rule: a sample is called a member if it lies on one side of a hyperplane.
+class LinearRule:
+    """Rule that calls a sample a member if a linear function of its features is positive.
 
     Attributes:
         mean: Mean of the features, which is subtracted first for numerical accuracy.
-        weights: Normal vector of the hyperplane, which points towards members.
+        weights: Coefficients of the linear function.
         offset: Value of the linear function at the mean.
     """
 
@@ -242,7 +241,7 @@ class Linear:
         return ((features - self.mean) * self.weights).sum(1) + self.offset > 0
 
 
-_UNAVAILABLE = {
+_REASONS_BY_NEED = {
     Sees.ROUNDS: "needs several rounds of the training",
     Sees.UPLOADS: "compares clients with each other",
     Sees.AUXILIARY_DATA: "needs auxiliary data to train on",
@@ -253,11 +252,11 @@ _UNAVAILABLE = {
 _TARGET = 0
 
 
-def why_unfit(attack: Attack) -> str:
+def reason_unsuitable(attack: Attack) -> str:
     """Return why an attack cannot measure the risk of a single model, or an empty string."""
     if attack.infers_source:
         return "infers the source of a sample, not its membership"
-    for capability, reason in _UNAVAILABLE.items():
+    for capability, reason in _REASONS_BY_NEED.items():
         if capability in attack.needs:
             return reason
     if attack.learns:
@@ -270,7 +269,7 @@ def why_unfit(attack: Attack) -> str:
 
 
 @dataclass(frozen=True)
-class ByAttack:
+class CatalogueAttack:
     """Attack of the catalogue on one model, or on the update from one model to the next.
 
     Attributes:
@@ -280,7 +279,7 @@ class ByAttack:
     attack: Attack
 
     def __post_init__(self) -> None:
-        reason = why_unfit(self.attack)
+        reason = reason_unsuitable(self.attack)
         if reason:
             raise Unsupported(
                 f"this attack ({self.attack.about or self.attack.source}) cannot measure the risk "
@@ -296,8 +295,8 @@ class ByAttack:
 
     def fit(
         self, members: Float[Tensor, "members _"], nonmembers: Float[Tensor, "others _"]
-    ) -> "AtLeast":
-        return AtLeast(best_threshold(members[:, 0], nonmembers[:, 0]))
+    ) -> "ScoreThreshold":
+        return ScoreThreshold(best_threshold(members[:, 0], nonmembers[:, 0]))
 
     def _exposed(self, model: Model, start: Model) -> Exposed:
         if Sees.UPDATE not in self.attack.needs:
@@ -313,11 +312,11 @@ class ByAttack:
 
 
 @dataclass(frozen=True)
-class AtLeast:
-    """Threshold rule: samples with the highest scores are called members.
+class ScoreThreshold:
+    """Rule that calls samples with the highest scores members.
 
     Attributes:
-        lowest: Lowest score at which a sample is called a member; infinite if no sample is.
+        lowest: Lowest score at which a sample is called a member; infinite for no members.
     """
 
     lowest: float
@@ -343,11 +342,13 @@ def _one_client(exposed: Exposed) -> Round:
 
 
 MEASURES: dict[str, RiskAttack] = {"train-mia": TrainMia()} | {
-    name: ByAttack(attack) for name, attack in ATTACKS.items() if not why_unfit(attack)
+    name: CatalogueAttack(attack)
+    for name, attack in ATTACKS.items()
+    if not reason_unsuitable(attack)
 }
 
 
-def measure_named(name: str) -> RiskAttack:
+def resolve_measure(name: str) -> RiskAttack:
     """Return the measure of risk with this name, or wrap the attack with this name."""
     if name in MEASURES:
         return MEASURES[name]
@@ -357,10 +358,10 @@ def measure_named(name: str) -> RiskAttack:
         if is_custom(name):
             raise
         raise unknown_name("measure of risk", name, MEASURES) from None
-    reason = why_unfit(attack)
+    reason = reason_unsuitable(attack)
     if reason:
         raise Unsupported(
             f"the attack {name!r} cannot measure the risk of a model: it {reason}; "
             f"measures: {', '.join(sorted(MEASURES))}"
         )
-    return ByAttack(attack)
+    return CatalogueAttack(attack)

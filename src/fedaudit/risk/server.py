@@ -39,25 +39,27 @@ class ShadowTraining:
     """Settings of the training of shadow models.
 
     If ``way`` is "repeated", each shadow model is the result of a separate federation with new
-    initial parameters and the number of clients, rounds and epochs of the attacked model. Its
-    samples are therefore seen as often as the clients' samples, and averaging hides them to the
-    same extent. If ``way`` is "continued", a shadow model starts from the attacked model and is
-    trained centrally for a few epochs on its samples. This is cheaper, but it underestimates the
-    risk of models that memorise samples over many rounds.
+    initial parameters. The federation has the number of clients, rounds and epochs of the attacked
+    model. The shadow model is therefore trained on its samples as often as the attacked model is
+    trained on the clients' samples, and averaging has the same effect. If ``way`` is "continued",
+    a shadow model starts from the attacked model and is trained centrally for a few epochs on its
+    samples. This is cheaper, but it underestimates the risk of models that memorise samples over
+    many rounds.
 
     A shadow model can have at most half of the server's samples. If the largest cluster has more,
-    "proportional" reduces the sizes of all shadow models by the same factor, so that smaller
-    clusters still have smaller shadow models. "capped" reduces only sizes above the limit.
+    "proportional" reduces the training sets of all shadow models by the same factor, so that the
+    shadow models of smaller clusters still have fewer samples. "capped" reduces only training sets
+    above the limit.
 
     Attributes:
         training: Local training of the federation's clients.
         count: Number of shadow models of each model.
         way: How shadow models are trained: "repeated" or "continued".
-        epochs: Epochs of a "continued" shadow model, at the first round's learning rate. A
-            "repeated" one has the clients' epochs.
-        sizes: How shadow models are made smaller if necessary: "proportional" or "capped".
-        rounds: Rounds of the run, for the learning-rate schedule of a "repeated" shadow model; at
-            least the rounds that it is trained for.
+        epochs: Number of epochs of a "continued" shadow model, at the first round's learning rate.
+            A "repeated" shadow model has the clients' number of epochs.
+        sizes: How training sets are reduced if necessary: "proportional" or "capped".
+        rounds: Number of rounds of the run, for the learning-rate schedule of a "repeated" shadow
+            model; at least the number of rounds for which it is trained.
     """
 
     training: LocalTraining
@@ -95,7 +97,7 @@ class _ShadowTask(NamedTuple):
     nonmembers: Int[Tensor, " size"]
 
 
-def shadow_models(
+def train_shadow_models(
     clusters: Sequence[Cluster],
     samples: Samples,
     how: ShadowTraining,
@@ -106,9 +108,9 @@ def shadow_models(
     """Train the shadow models of all models in parallel, one per processor core.
 
     A shadow model has as many training samples as the model's clients, since models of small data
-    sets leak more. It has fewer if the server has too few samples, since its training must leave
-    out equally many. A model that no client trains has no shadow model. See
-    :class:`ShadowTraining` and :func:`shadow_sizes`.
+    sets leak more. It has at most half of the server's samples, since equally many must be left
+    out. A model that no client trains has no shadow model. See :class:`ShadowTraining` and
+    :func:`shadow_sizes`.
 
     Args:
         clusters: The models, each with the number of samples that its clients have.
@@ -126,7 +128,7 @@ def shadow_models(
         length of the training. As published, it does not distinguish small clusters from large
         ones. Shadow models are trained without the clients' defenses.
     """
-    refuse_few(samples)
+    raise_if_too_few(samples)
     sizes = shadow_sizes([cluster.samples for cluster in clusters], len(samples), how.sizes)
     # Initial models are built here, one after another: modules use the global random generator.
     tasks = [
@@ -162,7 +164,7 @@ def shadow_sizes(samples: Sequence[int], available: int, sizes: str = "proportio
     return [max(2, min(round(factor * size), half)) if size else 0 for size in samples]
 
 
-def refuse_few(samples: Samples) -> None:
+def raise_if_too_few(samples: Samples) -> None:
     """Raise if the server has too few samples to train and evaluate shadow models on."""
     if len(samples) < MIN_SERVER_SAMPLES:
         raise BadInput(
@@ -191,7 +193,7 @@ def _split(
 def _shadow(
     samples: Samples, task: _ShadowTask, *, how: ShadowTraining, seed: int, device: torch.device
 ) -> Shadow:
-    train_shadow = _continued if how.way == "continued" else _repeated
+    train_shadow = _train_continued if how.way == "continued" else _train_repeated
     try:
         start, model = train_shadow(samples.take(task.members), task, how, seed, device)
     except BadInput as error:
@@ -202,7 +204,7 @@ def _shadow(
     return Shadow(start, model, task.members, task.nonmembers)
 
 
-def _continued(
+def _train_continued(
     data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
 ) -> tuple[Model, Model]:
     client_context = ClientContext(
@@ -219,21 +221,21 @@ def _continued(
     return task.initial, train(task.initial, data, training, UNDEFENDED, context)
 
 
-def _repeated(
+def _train_repeated(
     data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
 ) -> tuple[Model, Model]:
-    """Train a federation like that of the cluster, with fewer clients if there are fewer data."""
+    """Train a federation like the cluster's, with fewer clients if there are fewer samples."""
     cluster = task.cluster
     shadow_seed = seed_for(seed, "cluster", task.cluster_index, "shadow", task.number)
     count = min(len(data), max(1, round(cluster.clients * len(data) / cluster.samples)))
     # The samples are already in random order.
-    parts = [data.take(index) for index in torch.arange(len(data)).tensor_split(count)]
+    client_data = [data.take(index) for index in torch.arange(len(data)).tensor_split(count)]
     federation = FedAvg(task.initial.architecture, how.training)
     start = model = task.initial
     for round_ in range(1, cluster.rounds + 1):
         cohort = draw_cohort(list(range(count)), cluster.share, shadow_seed, round_)
-        total = sum(len(parts[client]) for client in cohort)
-        weights = {client: len(parts[client]) / total for client in cohort}
+        total = sum(len(client_data[client]) for client in cohort)
+        weights = {client: len(client_data[client]) / total for client in cohort}
         uploads = {}
         for client in cohort:
             client_context = ClientContext(
@@ -247,7 +249,7 @@ def _repeated(
             )
             sent = Sent((model,))
             uploads[client] = federation.local(
-                sent, parts[client], {}, UNDEFENDED, client_context
+                sent, client_data[client], {}, UNDEFENDED, client_context
             ).upload
         start = model
         folded = federation.fold(model.tensors(), uploads, weights)
@@ -259,7 +261,7 @@ def _repeated(
 class ShadowSuccess(Limited[float]):
     """Balanced accuracy of an attack on shadow models that it was not fitted on.
 
-    The limits (95%) are for other samples and the same shadow models.
+    The 95% limits are for other samples and the same shadow models.
 
     Attributes:
         attack: The attack, fitted on all shadow models, which can be applied to other models.
@@ -311,7 +313,7 @@ class ServerRisk:
     device: torch.device = CPU
 
     def __post_init__(self) -> None:
-        refuse_few(self.samples)
+        raise_if_too_few(self.samples)
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
         """Return the risk of each model; chance level for a model that no client trains."""
@@ -323,7 +325,7 @@ class ServerRisk:
 
         The estimate of a model that no client trains is None.
         """
-        shadows_by_cluster = shadow_models(
+        shadows_by_cluster = train_shadow_models(
             clusters, self.samples, self.shadows, seed=seed, device=self.device
         )
         pending = list(chain.from_iterable(shadows_by_cluster))
@@ -346,36 +348,36 @@ class ServerRisk:
     def _estimate(self, base: Model, features: list[_ShadowFeatures]) -> ShadowSuccess | None:
         if not features:
             return None
-        parts = _halves(features[0]) if len(features) == 1 else features
+        folds = _split_in_half(features[0]) if len(features) == 1 else features
         counts = [
-            self._counts(part, parts[:index] + parts[index + 1 :])
-            for index, part in enumerate(parts)
+            self._count_correct(fold, folds[:index] + folds[index + 1 :])
+            for index, fold in enumerate(folds)
         ]
         risk = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
-        rule = self.measure.fit(*_joined(features))
+        rule = self.measure.fit(*_join(features))
         attack = FittedAttack(self.measure, rule, base, self.device)
         return ShadowSuccess(risk.value, risk.low, risk.high, attack, len(features[0].members))
 
-    def _counts(self, part: _ShadowFeatures, others: list[_ShadowFeatures]) -> _Counts:
-        rule = self.measure.fit(*_joined(others))
-        is_true_positive, is_true_negative = rule(part.members), ~rule(part.nonmembers)
+    def _count_correct(self, fold: _ShadowFeatures, other_folds: list[_ShadowFeatures]) -> _Counts:
+        """Count the correct decisions on a fold by the rule that is fitted on the other folds."""
+        rule = self.measure.fit(*_join(other_folds))
         return _Counts(
-            int(is_true_positive.sum()),
-            len(is_true_positive),
-            int(is_true_negative.sum()),
-            len(is_true_negative),
+            true_positives=int(rule(fold.members).sum()),
+            members=len(fold.members),
+            true_negatives=int((~rule(fold.nonmembers)).sum()),
+            nonmembers=len(fold.nonmembers),
         )
 
 
-def _joined(parts: Sequence[_ShadowFeatures]) -> _ShadowFeatures:
-    members, nonmembers = zip(*parts, strict=True)
+def _join(folds: Sequence[_ShadowFeatures]) -> _ShadowFeatures:
+    members, nonmembers = zip(*folds, strict=True)
     return _ShadowFeatures(torch.cat(members), torch.cat(nonmembers))
 
 
-def _halves(features: _ShadowFeatures) -> list[_ShadowFeatures]:
-    middle = len(features.members) // 2
-    first, second = slice(middle), slice(middle, None)
+def _split_in_half(features: _ShadowFeatures) -> list[_ShadowFeatures]:
+    members, nonmembers = features
+    middle = len(members) // 2
     return [
-        _ShadowFeatures(features.members[part], features.nonmembers[part])
-        for part in (first, second)
+        _ShadowFeatures(members[:middle], nonmembers[:middle]),
+        _ShadowFeatures(members[middle:], nonmembers[middle:]),
     ]

@@ -1,4 +1,4 @@
-"""Interface of signals, and results that several signals of a round share."""
+"""Interface of signals, and results of a round that several signals use."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,26 +20,25 @@ from fedaudit.signals.received import Received
 if TYPE_CHECKING:
     from fedaudit.signals.gradients import GradientProducts
 
-Part = TypeVar("Part")
-Products: TypeAlias = Callable[..., "GradientProducts"]
+Value = TypeVar("Value")
+ComputeProducts: TypeAlias = Callable[..., "GradientProducts"]
 """Function with the parameters of :func:`gradient_products` from ``base`` to ``device``."""
-
 
 _MAX_CLIENTS_PER_PASS = 256
 """Largest number of clients whose updates are processed in one pass over the samples."""
 
 _CLIENTS_PER_SPLIT_PASS = 64
-"""Clients of each pass if there are more than that. The size of a pass may change the last bits of
-results. Therefore, it depends only on the number of clients."""
+"""Number of clients per pass if there are more than ``_MAX_CLIENTS_PER_PASS``. The size of a pass
+may change the last bits of results. It therefore depends only on the number of clients."""
 
 
 class _ClientSummary(NamedTuple):
-    """What is visible of a client in a round, without the client's own large tensors.
+    """Information about a client in a round, without the client's large tensors.
 
     Attributes:
         base: The model that the client received; None if hidden. Clients may share it.
         shows_update: True if the client's update is visible.
-        gradient_scale: As in :class:`~fedaudit.observe.round.Exposed`.
+        gradient_scale: Scale as in :class:`~fedaudit.observe.round.Exposed`.
     """
 
     base: Model | None
@@ -47,8 +46,8 @@ class _ClientSummary(NamedTuple):
     gradient_scale: float | None
 
 
-class AgainstUpdates(NamedTuple):
-    """Products of updates and per-sample gradients; gradients are at the received models.
+class UpdateProducts(NamedTuple):
+    """Products of updates and of samples' gradients at the received models.
 
     Attributes:
         dots: Inner product of each update (local minus received model) and each gradient.
@@ -62,19 +61,19 @@ class AgainstUpdates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleRound:
     """Visible part of a round, with the samples to measure.
 
     Results that several signals use are computed once, on first use. Methods and properties raise
-    NotVisible if the view hides what they need.
+    NotVisible if the view hides data that they need.
 
     Attributes:
         round: The round as the adversary's view shows it.
         samples: The samples to measure.
-        workers: Threads to use; they do not change results.
+        workers: Number of threads. It does not change results.
         device: Device on which models run.
-        received: Results for a model that clients received, which do not change signals; None if
-            nothing was computed before.
+        received: Results that were computed from a received model before the round ended; None if
+            there are none. They do not change signals.
     """
 
     round: Round
@@ -85,7 +84,7 @@ class Seen:
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
-        """The clients of the round, ascending: the first axis of every signal."""
+        """The clients of the round in ascending order, which is the first axis of every signal."""
         return tuple(sorted(self.round.exposed))
 
     @cached_property
@@ -119,27 +118,27 @@ class Seen:
     def local_models(self) -> list[Model]:
         """Each client's model after training."""
         models = [exposed.local for exposed in self._iterate_exposed() if exposed.local is not None]
-        return _require_all(models, self.clients, "the clients' models after training")
+        return _raise_if_hidden(models, self.clients, "the clients' models after training")
 
     @cached_property
     def bases(self) -> Int[Tensor, " clients"]:
         """Number of the model that each client received; equal for clients with the same model."""
         bases = [summary.base for summary in self._summaries if summary.base is not None]
-        # If received models are hidden, all clients form one group.
-        is_visible = len(bases) == len(self.clients)
-        numbers = group_models(bases).numbers if is_visible else [0] * len(self.clients)
-        return torch.tensor(numbers, dtype=torch.int64)
+        if len(bases) < len(self.clients):
+            # If received models are hidden, all clients form one group.
+            return torch.zeros(len(self.clients), dtype=torch.int64)
+        return torch.tensor(group_models(bases).numbers, dtype=torch.int64)
 
     @property
-    def against_updates(self) -> AgainstUpdates:
+    def update_products(self) -> UpdateProducts:
         """Products of gradients and updates, from one pass over the samples per received model."""
-        self._refuse_hidden_updates()
+        self._raise_if_updates_hidden()
         return self._products
 
-    def against_updates_by(self, products: Products) -> AgainstUpdates:
-        """Return products like :attr:`against_updates` that another function computes."""
-        self._refuse_hidden_updates()
-        return self._compute_products(products)
+    def compute_update_products(self, compute: ComputeProducts) -> UpdateProducts:
+        """Compute products like :attr:`update_products` with another function."""
+        self._raise_if_updates_hidden()
+        return self._compute_products(compute)
 
     @property
     def gradient_norms(self) -> Float[Tensor, "clients samples"]:
@@ -147,21 +146,21 @@ class Seen:
         return self._products.gradient_norms
 
     @cached_property
-    def _products(self) -> AgainstUpdates:
+    def _products(self) -> UpdateProducts:
         """Products of gradients and updates; inner products are 0 if the view hides updates."""
         # Imported here, as signals from outputs do not need it.
         from fedaudit.signals.gradients import gradient_products
 
-        kept = self.received.gradients if self.received is not None else None
-        return self._compute_products(partial(gradient_products, kept=kept))
+        cache = self.received.gradients if self.received is not None else None
+        return self._compute_products(partial(gradient_products, cache=cache))
 
-    def _refuse_hidden_updates(self) -> None:
+    def _raise_if_updates_hidden(self) -> None:
         visible = [summary for summary in self._summaries if summary.shows_update]
-        _require_all(visible, self.clients, "the clients' updates")
+        _raise_if_hidden(visible, self.clients, "the clients' updates")
 
-    def _compute_products(self, compute: Products) -> AgainstUpdates:
+    def _compute_products(self, compute: ComputeProducts) -> UpdateProducts:
         bases = [summary.base for summary in self._summaries if summary.base is not None]
-        _require_all(bases, self.clients, "the models the clients were sent")
+        _raise_if_hidden(bases, self.clients, "the models the clients were sent")
         shape = (len(self.clients), len(self.samples))
         dots = torch.zeros(shape, dtype=torch.float64)
         gradient_norms = torch.empty(shape, dtype=torch.float64)
@@ -181,18 +180,14 @@ class Seen:
             if len(visible) == len(updates):
                 dots[group] = products.dots.double()
                 update_norms[group] = products.update_norms.double()
-        return AgainstUpdates(dots, gradient_norms, update_norms)
+        return UpdateProducts(dots, gradient_norms, update_norms)
 
     def _client_groups(self) -> Iterator[Int[Tensor, " group"]]:
-        """Yield positions of clients that one pass measures: clients with the same base model."""
+        """Yield positions of the clients of each pass, which have the same base model."""
         for number in range(int(self.bases.max()) + 1):
             group = (self.bases == number).nonzero().flatten()
-            size = (
-                _MAX_CLIENTS_PER_PASS
-                if len(group) <= _MAX_CLIENTS_PER_PASS
-                else _CLIENTS_PER_SPLIT_PASS
-            )
-            yield from torch.split(group, size)
+            is_split = len(group) > _MAX_CLIENTS_PER_PASS
+            yield from torch.split(group, _CLIENTS_PER_SPLIT_PASS if is_split else len(group))
 
     @property
     def gradient_scales(self) -> list[float | None]:
@@ -201,7 +196,7 @@ class Seen:
 
     @cached_property
     def _summaries(self) -> list[_ClientSummary]:
-        """Summaries of all clients, since each access to a client of a large round is expensive."""
+        """Summaries of all clients. Each access to a client of a large round is expensive."""
         return [
             _ClientSummary(exposed.base, exposed.update is not None, exposed.gradient_scale)
             for exposed in self._iterate_exposed()
@@ -226,13 +221,13 @@ class Signal(Protocol):
     @property
     def needs(self) -> Sees: ...
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """Measure the signal; raise NotVisible if the view hides what it needs."""
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
+        """Measure the signal; raise NotVisible if the view hides data that it needs."""
         ...
 
 
 @runtime_checkable
-class ReadsLayers(Protocol):
+class LayerSignal(Protocol):
     """Signal that needs layers of a certain type, which not every network has."""
 
     def refuse_misfit(self, model: Model) -> None:
@@ -240,8 +235,8 @@ class ReadsLayers(Protocol):
         ...
 
 
-def _require_all(visible: list[Part], clients: Sequence[ClientId], hidden: str) -> list[Part]:
-    """Return one value per client, or raise if some are hidden."""
+def _raise_if_hidden(visible: list[Value], clients: Sequence[ClientId], data: str) -> list[Value]:
+    """Return the visible values; raise if the value of a client is missing."""
     if len(visible) < len(clients):
-        raise NotVisible(f"this view hides {hidden}, so this signal cannot be measured")
+        raise NotVisible(f"this view hides {data}, so this signal cannot be measured")
     return visible

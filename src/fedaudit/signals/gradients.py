@@ -1,7 +1,7 @@
-"""Products of every sample's gradient with every client's update, without storing the gradients.
+"""Products of samples' gradients with clients' updates, without storing the gradients.
 
-Attacks on gradients need only three products: ``<u_k, g_i>``, ``||g_i||^2`` and ``||u_k||``, where
-``u_k`` is client k's update and ``g_i`` is sample i's gradient at the received model. For instance,
+Let ``u_k`` be client k's update, and ``g_i`` sample i's gradient at the received model. Attacks on
+gradients need only ``<u_k, g_i>``, ``||g_i||^2`` and ``||u_k||``. For instance,
 ``||u||^2 - ||u - g||^2 = 2 <u, g> - ||g||^2``.
 """
 
@@ -26,6 +26,7 @@ from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.values import Model, Params, chunks, plus_tail, tail_of, tail_size
 from fedaudit.engines.local import one_thread
 from fedaudit.signals.kernels import LayerKernel, LayerProducts
+from fedaudit.signals.kernels.cache import CachedLayer, ChunkCache, products_from_cache
 from fedaudit.signals.kernels.capture import (
     VMAP_CHUNK,
     Capture,
@@ -36,14 +37,14 @@ from fedaudit.signals.kernels.capture import (
     stack_updates,
     vmap_measure,
 )
-from fedaudit.signals.kernels.kept import Kept, KeptChunks, products_of_kept
 from fedaudit.signals.kernels.plan import KernelPlan, measure_chunk, plan_for
 
 _log = logging.getLogger("fedaudit")
 
-# A wrong kernel causes far larger errors; rounding in float32, and ReLUs at zero, far smaller ones.
-_RELATIVE_ERROR = 1e-3
-_COSINE_ERROR = 1e-4
+# Largest differences from ordinary automatic differentiation. A wrong kernel causes far larger
+# differences. Rounding in float32, and ReLUs at zero, cause far smaller differences.
+_MAX_RELATIVE_ERROR = 1e-3
+_MAX_COSINE_ERROR = 1e-4
 
 
 class GradientProducts(NamedTuple):
@@ -64,11 +65,11 @@ class _Method(NamedTuple):
     """Method of computing products.
 
     Attributes:
-        make: Creates the function that one worker calls on each chunk.
+        create_measure: Creates the function that one worker calls on each chunk.
         chunk: Number of samples of a chunk.
     """
 
-    make: Callable[[], Measure]
+    create_measure: Callable[[], Measure]
     chunk: int
 
 
@@ -80,32 +81,32 @@ class _FastMeasure:
         capture: The worker's copy of the model.
         kernels: Kernel of each layer.
         clients: Number of updates.
-        kept: Kept activations or gradients of each layer, by the first sample of a chunk.
+        cache: Activations or gradients of each layer, by the first sample of a chunk.
     """
 
     capture: Capture
     kernels: Mapping[str, LayerKernel]
     clients: int
-    kept: Mapping[int, dict[str, Kept]]
+    cache: Mapping[int, dict[str, CachedLayer]]
 
     def __call__(self, features: Tensor, labels: Tensor) -> LayerProducts:
         return measure_chunk(self.capture, self.kernels, features, labels, self.clients)
 
-    def from_kept(self, rows: slice) -> LayerProducts | None:
-        """Return the products of a chunk of samples; None if the chunk was not kept."""
-        if rows.start not in self.kept:
+    def from_cache(self, rows: slice) -> LayerProducts | None:
+        """Return the products of a chunk of samples; None if the chunk is not in the cache."""
+        if rows.start not in self.cache:
             return None
         samples = rows.stop - rows.start
         dots = torch.zeros(samples, self.clients, dtype=torch.float64)
-        squared = torch.zeros(samples, dtype=torch.float64)
+        squared_norms = torch.zeros(samples, dtype=torch.float64)
         # The order of the layers is that of measure_chunk, so that results are bitwise equal.
-        for path, kept in reversed(self.kept[rows.start].items()):
+        for path, layer in reversed(self.cache[rows.start].items()):
             with torch.no_grad():
-                products = products_of_kept(self.kernels[path], self.capture.part(path), kept)
+                products = products_from_cache(self.kernels[path], self.capture.part(path), layer)
             if products is not None:
                 dots += products.dots
-                squared += products.squared_norms
-        return LayerProducts(dots, squared)
+                squared_norms += products.squared_norms
+        return LayerProducts(dots, squared_norms)
 
 
 class _ModuleFactory:
@@ -128,8 +129,8 @@ class _Inputs(NamedTuple):
     """Samples to measure and options of :func:`gradient_products`.
 
     Attributes:
-        cut: Number of audited entries, for each parameter of which only the first are audited.
-        kept: Activations and gradients that were computed before the updates were known.
+        cut: Number of leading entries that are used, for each parameter that is used in part.
+        cache: Activations and gradients that were computed before the updates were known.
     """
 
     features: Tensor
@@ -138,7 +139,7 @@ class _Inputs(NamedTuple):
     chunk: int | None
     device: torch.device
     cut: Mapping[str, int]
-    kept: KeptChunks | None
+    cache: ChunkCache | None
 
 
 def gradient_products(
@@ -151,37 +152,37 @@ def gradient_products(
     chunk: int | None = None,
     device: torch.device = CPU,
     without: int = 0,
-    kept: KeptChunks | None = None,
+    cache: ChunkCache | None = None,
 ) -> GradientProducts:
     """Compute the products of each sample's gradient, in evaluation mode, with each update.
 
     One backward pass is enough for all clients, and each layer's gradients are processed in blocks.
     Layers without a fast kernel, and models whose layers cannot be captured, use a slower exact
-    method, which is logged once. In every call, two samples are compared with ordinary automatic
-    differentiation.
+    method, which is logged once. To detect wrong products, every call compares two samples with
+    ordinary automatic differentiation.
 
     Args:
         base: The model at which gradients are computed.
         updates: Each client's update, ``local - base``; may be empty if only norms are needed.
         features: One row for each sample.
         labels: Targets of the architecture's loss, one row for each sample.
-        workers: Threads, each with one processor core; they do not change results.
-        chunk: Samples of a batch; None selects a number by the shapes. Another number can change
-            the last bits.
+        workers: Number of threads, each with one processor core. It does not change results.
+        chunk: Number of samples of a batch; None selects a number by the shapes. Another number can
+            change the last bits.
         device: Device to compute on; arguments may be on another one. Results are on the CPU.
         without: Number of trailing entries of the parameters that are excluded from gradients and
             updates.
-        kept: Result of :func:`keep_chunks` for these samples, which does not change products. If it
-            belongs to another model, it is ignored.
+        cache: Result of :func:`cache_chunks` for these samples, which does not change products. It
+            is ignored if it belongs to another model.
 
     Raises:
         BadInput: The shapes of the arguments do not match, or a number is below 1.
         Unsupported: The model gives the same sample different gradients on different runs, or
-            several workers would share a GPU.
+            several workers would use the same GPU.
     """
     refuse_several_workers(device, workers)
-    _refuse_mismatch(base, updates, features, labels, workers, chunk)
-    base, updates, cut = _freeze_last(base, updates, without)
+    _raise_if_mismatched(base, updates, features, labels, workers, chunk)
+    base, updates, cut = _without_last(base, updates, without)
     distinct, index = _distinct_updates(base, updates)
     update_norms = torch.tensor([_norm(base, update) for update in distinct], dtype=torch.float64)
     if not len(labels):
@@ -189,33 +190,34 @@ def gradient_products(
         return GradientProducts(empty.new_zeros(len(updates), 0), empty, update_norms[index])
     with _differentiating(device):
         features = in_model_dtype(features.detach(), base)
-        kept = kept if kept is not None and kept.base is base and device == CPU else None
-        inputs = _Inputs(features, labels, workers, chunk, device, cut, kept)
-        dots, squared = _verified_products(base, distinct, update_norms, inputs)
-    return GradientProducts(dots.t()[index].contiguous(), squared, update_norms[index])
+        if cache is not None and (cache.base is not base or device != CPU):
+            cache = None
+        inputs = _Inputs(features, labels, workers, chunk, device, cut, cache)
+        dots, squared_norms = _verified_products(base, distinct, update_norms, inputs)
+    return GradientProducts(dots.t()[index].contiguous(), squared_norms, update_norms[index])
 
 
-def keep_chunks(
+def cache_chunks(
     base: Model,
     features: Shaped[Tensor, "samples ..."],
     labels: Shaped[Tensor, "samples ..."],
-    most_bytes: int,
-) -> Iterator[KeptChunks]:
-    """Compute what :func:`gradient_products` needs of one client's base model, before its update.
+    max_bytes: int,
+) -> Iterator[ChunkCache]:
+    """Compute the part of :func:`gradient_products` for one client that does not need the update.
 
-    It is computed on the CPU, one chunk in each step, in the order of the samples.
+    The part is computed on the CPU, one chunk in each step, in the order of the samples.
 
     Args:
         base: The model at which gradients are computed.
         features: One row for each sample.
         labels: Targets of the architecture's loss, one row for each sample.
-        most_bytes: Memory that may be used.
+        max_bytes: Memory that may be used.
 
     Yields:
-        Results of all chunks so far, always in the same object.
+        The cache after each chunk, always the same object.
 
     Raises:
-        Uncapturable: The model cannot be captured, so that everything depends on the update.
+        Uncapturable: The model cannot be captured, so every computation depends on the update.
     """
     modules = _ModuleFactory(base, CPU)
     with _differentiating(CPU):
@@ -224,19 +226,19 @@ def keep_chunks(
         update = {name: torch.zeros_like(value) for name, value in base.params.items()}
         plan = plan_for(modules.copy, base, [update], features[:2].clone(), labels[:2].clone())
         capture = _capture(modules, base, plan)
-    kept = KeptChunks(base, plan, most_bytes)
+    cache = ChunkCache(base, plan, max_bytes)
     for rows in chunks(len(labels), plan.chunk):
         with _differentiating(CPU):
-            activations = capture.run(*(tensor[rows].clone() for tensor in (features, labels)))
-            has_room = kept.add(rows.start, activations)
+            activations = capture.run(features[rows].clone(), labels[rows].clone())
+            has_room = cache.add(rows.start, activations)
         if not has_room:
             return
-        yield kept
+        yield cache
 
 
 @contextmanager
 def _differentiating(device: torch.device) -> Iterator[None]:
-    # Inference mode is left, as tensors that are created in it cannot be differentiated.
+    # Tensors that are created in inference mode cannot be differentiated.
     with (
         torch.inference_mode(False),
         one_thread(),
@@ -258,9 +260,9 @@ def products_without_tail(
     device: torch.device = CPU,
 ) -> GradientProducts:
     """Return :func:`gradient_products` without a fraction ``tail`` of the parameters at the end."""
-    last = tail_size(base.params, tail)
+    size = tail_size(base.params, tail)
     return gradient_products(
-        base, updates, features, labels, workers=workers, device=device, without=last
+        base, updates, features, labels, workers=workers, device=device, without=size
     )
 
 
@@ -274,57 +276,60 @@ def products_centred_in_tail(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> GradientProducts:
-    """Return :func:`gradient_products` with the last entries of each vector centred by their mean.
+    """Return :func:`gradient_products` of vectors whose last entries have their mean subtracted.
 
-    Let e be the vector that is one in the n last entries and zero elsewhere. Centring is the
-    projection P v = v - (<e, v> / n) e. As gradients are never stored, products with centred
-    gradients are computed by <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <e, g>^2 / n.
+    Let e be the vector that is one in the n last entries and zero elsewhere. Subtracting the mean
+    is the projection P v = v - (<e, v> / n) e. As gradients are never stored, their products are
+    computed by <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <e, g>^2 / n.
     """
-    last = tail_size(base.params, tail)
-    if not last:
+    size = tail_size(base.params, tail)
+    if not size:
         return gradient_products(base, updates, features, labels, workers=workers, device=device)
     zeros = {name: torch.zeros_like(value) for name, value in base.params.items()}
-    ones = plus_tail(zeros, torch.ones(last))
-    centred = [_centre_last(base, update, last) for update in updates]
+    ones = plus_tail(zeros, torch.ones(size))
+    centred = [_centre_last(base, update, size) for update in updates]
+    # The vector e is passed as one more update.
     products = gradient_products(
         base, [*centred, ones], features, labels, workers=workers, device=device
     )
-    # The last "update" is e.
-    squared = products.squared_norms - products.dots[-1].square() / last
-    return GradientProducts(products.dots[:-1], squared.clamp_min(0), products.update_norms[:-1])
+    squared_norms = products.squared_norms - products.dots[-1].square() / size
+    return GradientProducts(
+        products.dots[:-1], squared_norms.clamp_min(0), products.update_norms[:-1]
+    )
 
 
-def _centre_last(base: Model, update: Params, last: int) -> Params:
+def _centre_last(base: Model, update: Params, size: int) -> Params:
     trained = {name: update[name] for name in base.params}
-    mean = tail_of(trained, last).double().mean()
-    return plus_tail(trained, -mean.expand(last))
+    mean = tail_of(trained, size).double().mean()
+    return plus_tail(trained, -mean.expand(size))
 
 
-def _freeze_last(
-    base: Model, updates: Sequence[Params], last: int
+def _without_last(
+    base: Model, updates: Sequence[Params], size: int
 ) -> tuple[Model, Sequence[Params], dict[str, int]]:
-    """Return the model and the updates without the last entries, and partly audited parameters.
+    """Return the model and the updates without the last entries, and the parameters used in part.
 
-    Parameters that are excluded as a whole become buffers. Of a parameter that is excluded in part,
-    the result names the number of remaining entries, and updates are zero in the others.
+    Parameters that are excluded completely become buffers. If a parameter is excluded in part, the
+    last value contains the number of entries that are used, and updates are zero in all others.
     """
-    if not last:
+    if not size:
         return base, updates, {}
-    remaining = sum(value.numel() for value in base.params.values()) - last
-    audited: Params = {}
+    remaining = sum(value.numel() for value in base.params.values()) - size
+    used: Params = {}
     cut: dict[str, int] = {}
     for name, value in base.params.items():
         if remaining > 0:
-            audited[name] = value
-            cut |= {name: remaining} if remaining < value.numel() else {}
+            used[name] = value
+            if remaining < value.numel():
+                cut[name] = remaining
         remaining -= value.numel()
-    frozen = {name: value for name, value in base.params.items() if name not in audited}
-    shortened: list[Params] = [
-        {name: update[name] for name in audited}
-        | {name: first_entries(update[name], count) for name, count in cut.items()}
-        for update in updates
-    ]
-    return Model(base.architecture, audited, {**base.buffers, **frozen}), shortened, cut
+    frozen = {name: value for name, value in base.params.items() if name not in used}
+    shortened: list[Params] = []
+    for update in updates:
+        params = {name: update[name] for name in used}
+        params |= {name: first_entries(update[name], count) for name, count in cut.items()}
+        shortened.append(params)
+    return Model(base.architecture, used, {**base.buffers, **frozen}), shortened, cut
 
 
 def cosine(products: GradientProducts) -> Float[Tensor, "clients samples"]:
@@ -334,7 +339,7 @@ def cosine(products: GradientProducts) -> Float[Tensor, "clients samples"]:
     return (products.dots / safe).masked_fill(norms == 0, 0.0).clamp(-1, 1)
 
 
-def _refuse_mismatch(
+def _raise_if_mismatched(
     base: Model,
     updates: Sequence[Params],
     features: Tensor,
@@ -370,18 +375,16 @@ def _distinct_updates(base: Model, updates: Sequence[Params]) -> tuple[list[Para
     distinct: list[Params] = []
     indices = []
     for update in updates:
-        params = [update[name] for name in base.params]
         # The first and last entry of each parameter distinguish most updates, so that full
         # comparisons are rare.
-        ends = tuple(float(p[(end,) * p.dim()]) for p in params if p.numel() for end in (0, -1))
+        params = [update[name] for name in base.params if update[name].numel()]
+        ends = tuple(float(p[(end,) * p.dim()]) for p in params for end in (0, -1))
         candidates = by_ends.setdefault(ends, [])
-        equal = (
-            i
-            for i in candidates
-            if all(torch.equal(distinct[i][name], update[name]) for name in base.params)
-        )
-        index = next(equal, len(distinct))
-        if index == len(distinct):
+        for index in candidates:
+            if all(torch.equal(distinct[index][name], update[name]) for name in base.params):
+                break
+        else:
+            index = len(distinct)
             candidates.append(index)
             distinct.append(update)
         indices.append(index)
@@ -395,19 +398,18 @@ def _verified_products(
     features, labels, device = inputs.features, inputs.labels, inputs.device
     modules = _ModuleFactory(base, device)
     base, updates = model_on(base, device), [params_on(update, device) for update in updates]
-    trial = (tensor[:2].to(device, copy=True) for tensor in (features, labels))
-    methods = (
-        partial(_fast_method, modules, base, updates, inputs, *trial),
+    create_methods = (
+        partial(_fast_method, modules, base, updates, inputs),
         partial(_vmap_method, modules, base, updates, inputs.cut),
         partial(_loop_method, modules, base, updates, inputs.cut),
     )
     compared = torch.tensor(sorted({0, len(labels) - 1}))
-    for number, method in enumerate(methods):
-        is_last = number == len(methods) - 1
+    for number, create_method in enumerate(create_methods):
+        is_last = number == len(create_methods) - 1
         try:
-            products = _measure_chunks(method(), inputs)
+            products = _measure_chunks(create_method(), inputs)
         except Exception as error:
-            # The next method may support what this one does not.
+            # The next method may support models that this method does not.
             if is_last:
                 raise
             _log_slower_method(base.architecture.name, number, str(error).split("\n")[0])
@@ -432,29 +434,28 @@ def _log_slower_method(architecture: str, failed: int, reason: str) -> None:
 
 
 @cache
-def _log_generic_kernel(architecture: str, kind: str) -> None:
-    _log.info("layer type %s of %r uses the generic kernel, which is slower", kind, architecture)
+def _log_generic_kernel(architecture: str, layer_type: str) -> None:
+    _log.info(
+        "layer type %s of %r uses the generic kernel, which is slower", layer_type, architecture
+    )
 
 
 def _fast_method(
-    modules: _ModuleFactory,
-    base: Model,
-    updates: Sequence[Params],
-    inputs: _Inputs,
-    features: Tensor,
-    labels: Tensor,
+    modules: _ModuleFactory, base: Model, updates: Sequence[Params], inputs: _Inputs
 ) -> _Method:
+    features, labels = (
+        tensor[:2].to(inputs.device, copy=True) for tensor in (inputs.features, inputs.labels)
+    )
     plan = plan_for(modules.copy, base, updates, features, labels, inputs.cut)
-    for kind in plan.generic:
-        _log_generic_kernel(base.architecture.name, kind)
-
+    for layer_type in plan.generic:
+        _log_generic_kernel(base.architecture.name, layer_type)
     chunk = inputs.chunk or plan.chunk
-    kept = {} if inputs.kept is None else inputs.kept.by_start(chunk, plan.layout, len(updates))
+    cache = {} if inputs.cache is None else inputs.cache.by_start(chunk, plan.layout, len(updates))
 
-    def make() -> Measure:
-        return _FastMeasure(_capture(modules, base, plan), plan.kernels, len(updates), kept)
+    def create_measure() -> Measure:
+        return _FastMeasure(_capture(modules, base, plan), plan.kernels, len(updates), cache)
 
-    return _Method(make, chunk)
+    return _Method(create_measure, chunk)
 
 
 def _capture(modules: _ModuleFactory, base: Model, plan: KernelPlan) -> Capture:
@@ -478,21 +479,21 @@ def _loop_method(
 def _measure_chunks(method: _Method, inputs: _Inputs) -> LayerProducts:
     """Measure chunks in parallel; results are on the CPU, in the order of the samples."""
     slices = list(chunks(len(inputs.labels), inputs.chunk or method.chunk))
+    # Functions that no thread uses at the moment.
     idle: SimpleQueue[Measure] = SimpleQueue()
     for _ in range(min(inputs.workers, len(slices))):
-        idle.put(method.make())
+        idle.put(method.create_measure())
 
     def run(rows: slice) -> LayerProducts:
         measure = idle.get()
         try:
-            if isinstance(measure, _FastMeasure):
-                products = measure.from_kept(rows)
-                if products is not None:
-                    return products
+            products = measure.from_cache(rows) if isinstance(measure, _FastMeasure) else None
+            if products is not None:
+                return products
             # Inputs are copied, as the model may overwrite them. The last bits of a matrix product
             # depend on the alignment of memory, which is the same for every new tensor.
-            x, y = (tensor[rows].to(inputs.device, copy=True) for tensor in inputs[:2])
-            return measure(x, y)
+            features = inputs.features[rows].to(inputs.device, copy=True)
+            return measure(features, inputs.labels[rows].to(inputs.device, copy=True))
         finally:
             idle.put(measure)
 
@@ -517,20 +518,20 @@ def _match_autograd(
     """Return True if the products of compared samples equal the expected ones up to rounding."""
     norms = expected.squared_norms.sqrt()
     # The tolerance of a dot product is relative to its largest possible value.
-    tolerance = _COSINE_ERROR * norms[:, None] * update_norms
+    tolerance = _MAX_COSINE_ERROR * norms[:, None] * update_norms
     are_dots_close = _are_close(products.dots[compared], expected.dots, tolerance)
     measured_norms = products.squared_norms[compared].sqrt()
     return are_dots_close and _are_close(measured_norms, norms, torch.tensor(1e-12))
 
 
 def _are_close(values: Tensor, expected: Tensor, tolerance: Tensor) -> bool:
-    is_close = (values - expected).abs() <= _RELATIVE_ERROR * expected.abs() + tolerance
-    # If a model has diverged, no method gives finite gradients.
+    is_close = (values - expected).abs() <= _MAX_RELATIVE_ERROR * expected.abs() + tolerance
+    # If a model has diverged, no method gives finite gradients, so non-finite values are accepted.
     return bool((is_close | ~(values.isfinite() | expected.isfinite())).all())
 
 
 def _norm(base: Model, update: Params) -> float:
-    # Norms are combined, as concatenating the parameters would copy them.
+    # The norms of parameters are combined, because concatenating the parameters would copy them.
     norms = [
         torch.linalg.vector_norm(update[name].detach(), dtype=torch.float64) for name in base.params
     ]

@@ -1,5 +1,6 @@
 """Measurement of the signals of rounds, in blocks of samples and on several workers."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,13 +17,13 @@ from fedaudit.engines.base import Engine, SharedByKey
 from fedaudit.engines.local import one_thread
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
-from fedaudit.signals.base import Seen, Signal
+from fedaudit.signals.base import Signal, VisibleRound
 from fedaudit.signals.outputs import OutputSignal
 from fedaudit.signals.received import Received
 
 BLOCK = 256
-"""Number of samples that divides the size of every block. On a CPU, models process batches whose
-size is a power of two, at most this number. Blocks therefore split no batch, and results are
+"""Number of samples in a block; larger blocks are multiples. On a CPU, models process batches whose
+size is a power of two and at most this number. Blocks therefore split no batch, and results are
 bitwise equal."""
 
 MeasureRound: TypeAlias = Callable[[Round], MeasuredRound]
@@ -69,23 +70,23 @@ def measure_round(
         samples: The audited samples, the same for all rounds.
         workers: Threads for the gradient signals; they do not change results.
         device: Device on which models run; a GPU takes one worker.
-        received: Results for these samples that were computed before, on a CPU.
+        received: Results for these samples that were computed on a CPU before the round ended.
 
     Raises:
-        NotVisible: A signal needs something that the round does not show.
+        NotVisible: A signal needs data that the round does not show.
         NotFinite: A signal is infinite or not a number.
     """
     # Signals do not use the models that clients keep, which are only evaluated for utility.
-    seen = Seen(replace(round, kept={}), samples, workers, device, received)
+    visible = VisibleRound(replace(round, kept={}), samples, workers, device, received)
     output_signals = [signal for signal in signals if isinstance(signal, OutputSignal)]
     with one_thread():
-        measured = _measure_by_client(output_signals, seen)
+        measured = _measure_by_client(output_signals, visible)
         for signal in signals:
             if signal.name not in measured:
-                measured[signal.name] = signal(seen)
+                measured[signal.name] = signal(visible)
         values = {signal.name: measured[signal.name] for signal in signals}
-        _refuse_not_finite(values, seen)
-        return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)
+        _raise_if_not_finite(values, visible)
+        return MeasuredRound(round.index, visible.clients, visible.bases, values, round.stands_for)
 
 
 _CLIENTS_IN_MEMORY = 64
@@ -93,30 +94,27 @@ _CLIENTS_IN_MEMORY = 64
 
 
 def _measure_by_client(
-    signals: Sequence[OutputSignal], seen: Seen
+    signals: Sequence[OutputSignal], visible: VisibleRound
 ) -> dict[str, Float[Tensor, "clients samples"]]:
-    """Measure signals from outputs for a few clients at a time, as all models may be too large."""
-    if (
-        isinstance(seen.round.exposed, dict)
-        or len(seen.clients) <= _CLIENTS_IN_MEMORY
-        or not signals
-    ):
-        return _measure_by_block(signals, seen)
+    """Measure signals from outputs for a few clients at a time to limit the memory for models."""
+    is_in_memory = isinstance(visible.round.exposed, dict)
+    if is_in_memory or len(visible.clients) <= _CLIENTS_IN_MEMORY or not signals:
+        return _measure_by_block(signals, visible)
     parts = list[dict[str, Tensor]]()
-    for rows in chunks(len(seen.clients), _CLIENTS_IN_MEMORY):
-        exposed = {client: seen.round.exposed[client] for client in seen.clients[rows]}
-        round = replace(seen.round, exposed=exposed)
-        parts.append(_measure_by_block(signals, replace(seen, round=round)))
+    for rows in chunks(len(visible.clients), _CLIENTS_IN_MEMORY):
+        exposed = {client: visible.round.exposed[client] for client in visible.clients[rows]}
+        round = replace(visible.round, exposed=exposed)
+        parts.append(_measure_by_block(signals, replace(visible, round=round)))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _measure_by_block(
-    signals: Sequence[OutputSignal], seen: Seen
+    signals: Sequence[OutputSignal], visible: VisibleRound
 ) -> dict[str, Float[Tensor, "clients samples"]]:
-    """Measure signals from outputs for a few samples at a time, as outputs of texts are large."""
+    """Measure signals from outputs for a few samples at a time, because outputs may be large."""
     blocks: dict[str, list[Tensor]] = {signal.name: [] for signal in signals}
-    for rows in chunks(len(seen.samples), by_kind(seen.device, cpu=BLOCK, gpu=4 * BLOCK)):
-        block = replace(seen, samples=seen.samples.take(rows))
+    for rows in chunks(len(visible.samples), by_kind(visible.device, cpu=BLOCK, gpu=4 * BLOCK)):
+        block = replace(visible, samples=visible.samples.take(rows))
         for signal in signals:
             blocks[signal.name].append(signal(block))
     return {name: torch.cat(values, dim=1) for name, values in blocks.items() if values}
@@ -132,8 +130,8 @@ def measure_by_block(
 ) -> MeasuredRound:
     """Measure a round in blocks of samples on a CPU, and report progress.
 
-    The results are bitwise those of :func:`measure_round`. ``progress`` is called with (completed
-    samples, all samples), first with 0 and then after each block.
+    The results are bitwise those of :func:`measure_round`. ``progress`` is called with the numbers
+    of measured samples and of all samples, at the beginning and after each block.
     """
     blocks = list[MeasuredRound]()
     progress(0, len(samples))
@@ -164,7 +162,7 @@ def measure(
         device: Device on which models run.
 
     Raises:
-        NotVisible: A signal needs something that the view of the rounds hides.
+        NotVisible: A signal needs data that the view hides.
 
     Examples:
         >>> import fedaudit as fa
@@ -183,23 +181,23 @@ def measure(
 
 
 @contextmanager
-def measuring_on(
+def measure_on_engine(
     engine: Engine, signals: Sequence[Signal], samples: Samples, *, count: int
 ) -> Iterator[MeasureRound]:
-    """Return a function that measures rounds on an engine.
+    """Provide a function that measures rounds on an engine, while the context is open.
 
-    Every worker measures all signals on one of ``count`` blocks of the samples. This is possible
-    because a signal's value for a sample does not depend on other samples. The results are bitwise
-    those of :func:`measure_round`.
+    The samples are split into at most ``count`` blocks, which workers measure in parallel. This is
+    possible because a signal's value for a sample does not depend on other samples. The results are
+    bitwise those of :func:`measure_round`.
     """
-    size = BLOCK * max(1, -(-len(samples) // (BLOCK * count)))
+    size = BLOCK * max(1, math.ceil(len(samples) / (BLOCK * count)))
     split = [samples.take(rows) for rows in chunks(len(samples), size)] or [samples]
     blocks = SharedByKey(enumerate(split))
     with engine.session(_measure_block, _BlockInputs(signals, blocks)) as run:
 
         def measure(round: Round) -> MeasuredRound:
-            # Signals use neither the clients' notes nor the models that clients keep. Without them,
-            # less is sent to workers.
+            # Signals use neither the clients' notes nor the models that clients keep, so these are
+            # not sent to workers.
             visible = replace(round, kept={}, facts={})
             return _join(list(run([_Block(visible, number) for number in blocks])))
 
@@ -218,20 +216,22 @@ def _join(blocks: Sequence[MeasuredRound]) -> MeasuredRound:
     return replace(first, signals=signals)
 
 
-def _refuse_not_finite(values: Mapping[str, Float[Tensor, "clients samples"]], seen: Seen) -> None:
-    """Raise if a signal is not finite, with all clients that have such values."""
+def _raise_if_not_finite(
+    values: Mapping[str, Float[Tensor, "clients samples"]], visible: VisibleRound
+) -> None:
+    """Raise if a signal is not finite, and list the clients with such values."""
     clients = dict[ClientId, str]()
     messages = list[str]()
     for name, signal in values.items():
         counts = (~signal.isfinite()).sum(1).tolist()
-        for client, count in zip(seen.clients, counts, strict=True):
+        for client, count in zip(visible.clients, counts, strict=True):
             if count:
                 clients.setdefault(client, f"its signal {name!r} is not finite")
         if any(counts):
             messages.append(
                 f"the signal {name!r} is not finite for {sum(counts)} of {signal.numel()} "
-                f"(client, sample) pairs in round {seen.round.index}; check the features and the "
-                "model"
+                f"(client, sample) pairs in round {visible.round.index}; check the features and "
+                "the model"
             )
     if clients:
         raise NotFinite(messages[0], clients)

@@ -12,7 +12,7 @@ from fedaudit.core.arguments import PositiveFraction
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.tasks import NextTokens, Reading
 from fedaudit.core.values import Model, Sees
-from fedaudit.signals.base import Seen
+from fedaudit.signals.base import VisibleRound
 
 Outputs = Float[Tensor, "samples ..."]
 Targets = Shaped[Tensor, "samples ..."]
@@ -21,7 +21,6 @@ Values = Float[Tensor, " samples"]
 
 LOG_FLOOR = 1e-30
 """Lower limit of the arguments of logarithms, as in Song & Mittal's code."""
-
 
 LARGEST_LOGIT = 1e6
 """Largest absolute value of a scaled logit, which is infinite for a probability of 0 or 1."""
@@ -48,18 +47,18 @@ class OutputSignal:
 
     @property
     def name(self) -> str:
-        """Name of the stored measurements; signals of clients' models have the plain name."""
+        """Name of the stored measurements, with a prefix for signals of the global model."""
         return self.kind if self.snapshot == "local" else f"global_{self.kind}"
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        targets = seen.samples.targets
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
+        targets = visible.samples.targets
         if self.snapshot == "global":
-            values = self.of(seen.global_model, seen.global_outputs, targets)
-            return values.expand(len(seen.clients), -1).clone()
+            values = self.of(visible.global_model, visible.global_outputs, targets)
+            return values.expand(len(visible.clients), -1).clone()
         return torch.stack(
             [
                 self.of(model, outputs, targets)
-                for model, outputs in zip(seen.local_models, seen.outputs, strict=True)
+                for model, outputs in zip(visible.local_models, visible.outputs, strict=True)
             ]
         )
 
@@ -108,9 +107,9 @@ class ScaledLogit(OutputSignal):
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         logits = outputs.double()
-        true = logits.gather(1, targets[:, None])
-        others = logits.scatter(1, targets[:, None], -torch.inf)
-        return (true.squeeze(1) - others.logsumexp(1)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+        true_class = logits.gather(1, targets[:, None]).squeeze(1)
+        other_classes = logits.scatter(1, targets[:, None], -torch.inf).logsumexp(1)
+        return (true_class - other_classes).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 @arguments.dataclass(frozen=True)
@@ -158,8 +157,9 @@ class Entropy(OutputSignal):
 class ModifiedEntropy(OutputSignal):
     """Negative modified entropy, an entropy that takes the true class into account.
 
-    With p the probability of the true class, it sums -(1 - p) log p and, for every other class, -p
-    log(1 - p). It is zero for a confident correct model, and large for a confident wrong one.
+    The modified entropy is the sum of -(1 - p) log p for the true class with probability p, and of
+    -q log(1 - q) for every other class with probability q. It is zero for a confident correct
+    model, and large for a confident wrong model.
 
     Source: Song & Mittal 2021, section 3.2; SeqMIA, last of the five metrics.
     Differs: The sign is reversed, so that the signal is larger for members.
@@ -168,13 +168,13 @@ class ModifiedEntropy(OutputSignal):
     kind = "minus_modified_entropy"
 
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
-        p = outputs.double().softmax(1)
-        true = p.gather(1, targets[:, None]).squeeze(1)
+        probabilities = outputs.double().softmax(1)
+        p = probabilities.gather(1, targets[:, None]).squeeze(1)
+        q = probabilities.scatter(1, targets[:, None], 0.0)
         # 1 - p is computed as a sum over the other classes. The difference would round to 0 for a
         # confident model.
-        others = p.scatter(1, targets[:, None], 0.0)
-        true_term = others.sum(1) * true.clamp_min(LOG_FLOOR).log()
-        other_terms = others * (1 - others).clamp_min(LOG_FLOOR).log()
+        true_term = q.sum(1) * p.clamp_min(LOG_FLOOR).log()
+        other_terms = q * (1 - q).clamp_min(LOG_FLOOR).log()
         return true_term + other_terms.sum(1)
 
 
@@ -199,9 +199,10 @@ class _LeastLikelyTokens(OutputSignal):
             raise NotVisible(f"the task {task.name!r} has no tokens, which {self.name!r} needs")
         tokens = task.tokens(outputs, targets)
         # Positions that do not count, such as padding, are sorted to the end.
-        scores = self.scores(tokens).masked_fill(~tokens.counted, float("inf")).sort(1).values
+        scores = self.scores(tokens).masked_fill(~tokens.counted, float("inf"))
+        cumulative = scores.sort(1).values.cumsum(1)
         count = (self.share * tokens.counted.sum(1)).long().clamp_min(1)
-        return scores.cumsum(1).gather(1, count[:, None] - 1)[:, 0] / count
+        return cumulative.gather(1, count[:, None] - 1)[:, 0] / count
 
     @abstractmethod
     def scores(self, tokens: NextTokens) -> Float[Tensor, "samples positions"]:
@@ -226,11 +227,11 @@ class MinK(_LeastLikelyTokens):
 class MinKPlusPlus(_LeastLikelyTokens):
     """Mean standardised log-probability of the least likely tokens: Min-K%++.
 
-    A token's log-probability is standardised by mean and standard deviation of the log-probability
-    under the model's distribution of tokens at this position.
+    A token's log-probability is standardised by the mean and the standard deviation of the
+    log-probability under the model's distribution of tokens at this position.
 
     Source: Zhang et al. 2025, Eqs. (3) and (4).
-    Differs: The variance is at least 1e-12. It would be 0 where the model is certain.
+    Differs: The variance is at least 1e-12. Otherwise, it would be 0 where the model is certain.
     """
 
     kind = "min_k_plus_plus"
@@ -239,5 +240,5 @@ class MinKPlusPlus(_LeastLikelyTokens):
         log_p = tokens.logits.double().log_softmax(2)
         p = log_p.exp()
         mean = (p * log_p).sum(2)
-        deviation = ((p * log_p.square()).sum(2) - mean.square()).clamp_min(1e-12).sqrt()
-        return (log_p.gather(2, tokens.tokens[..., None])[..., 0] - mean) / deviation
+        std = ((p * log_p.square()).sum(2) - mean.square()).clamp_min(1e-12).sqrt()
+        return (log_p.gather(2, tokens.tokens[..., None])[..., 0] - mean) / std

@@ -1,4 +1,4 @@
-"""Computations that depend only on the received model, and not on the clients' updates."""
+"""Results that depend only on the received model, and can be computed while clients train."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -8,52 +8,53 @@ from torch import Tensor
 from fedaudit.core.values import Model, Samples
 
 if TYPE_CHECKING:
-    from fedaudit.signals.kernels.kept import KeptChunks
+    from fedaudit.signals.kernels.cache import ChunkCache
 
-MOST_BYTES = 1 << 30
-"""Memory for kept results. Everything else is computed when the update is known."""
+MAX_BYTES = 1 << 30
+"""Memory for cached results. Results that do not fit are computed when the update is known."""
 
 
 class Received:
-    """Received model and samples, with results that are kept for several signals.
+    """Received model and samples, with cached results for several signals.
 
     Results are computed with the same operations and batches as in a measurement after the round,
-    so that signals are bitwise equal.
+    so signals are bitwise equal.
 
     Attributes:
         base: The received model.
         samples: The samples to measure.
     """
 
-    def __init__(self, base: Model, samples: Samples, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, base: Model, samples: Samples, max_bytes: int = MAX_BYTES) -> None:
         self.base, self.samples = base, samples
-        self._free_bytes = most_bytes
-        self._gradients: KeptChunks | None = None
+        self._free_bytes = max_bytes
+        self._gradients: ChunkCache | None = None
         self._inputs: dict[str, list[Tensor]] = {}
 
     @property
-    def gradients(self) -> "KeptChunks | None":
-        """Kept results for gradient signals; None if there are none."""
+    def gradients(self) -> "ChunkCache | None":
+        """Cached results for gradient signals; None if there are none."""
         return self._gradients
 
     def inputs(self, layer: str, base: Model) -> list[Tensor] | None:
-        """Return the kept inputs of a layer of a model; None if there are none."""
+        """Return the cached inputs of a layer of a model; None if there are none."""
         return self._inputs.get(layer) if self.base is base else None
 
-    def keep_gradients(self) -> Iterator[None]:
-        """Compute and keep results for gradient signals, one batch per step, within the memory."""
+    def cache_gradients(self) -> Iterator[None]:
+        """Compute results for gradient signals, one batch per step, until the memory is full."""
         # Imported here, as signals from outputs do not need it.
-        from fedaudit.signals.gradients import keep_chunks
+        from fedaudit.signals.gradients import cache_chunks
 
         if self._gradients is None:
             features, targets = self.samples.features, self.samples.targets
-            for kept in keep_chunks(self.base, features, targets, self._free_bytes):
-                self._gradients = kept
+            for cache in cache_chunks(self.base, features, targets, self._free_bytes):
+                self._gradients = cache
                 yield
-            self._free_bytes -= 0 if self._gradients is None else self._gradients.bytes
+            if self._gradients is not None:
+                self._free_bytes -= self._gradients.bytes
 
-    def keep_inputs(self, layer: str, compute: Callable[[], list[Tensor]]) -> Iterator[None]:
-        """Compute the inputs of a layer, and keep them if there is enough memory."""
+    def cache_inputs(self, layer: str, compute: Callable[[], list[Tensor]]) -> Iterator[None]:
+        """Compute the inputs of a layer in one step, and cache them if there is enough memory."""
         if layer not in self._inputs:
             inputs = compute()
             size = sum(batch.nbytes for batch in inputs)
@@ -64,9 +65,9 @@ class Received:
 
 
 @runtime_checkable
-class Prepares(Protocol):
-    """Signal with computations that depend only on the received model."""
+class PreparableSignal(Protocol):
+    """Signal of which a part can be computed before the clients' updates are known."""
 
     def prepare(self, received: Received) -> Iterator[None]:
-        """Do these computations and keep results, in steps between which the caller may stop."""
+        """Compute and cache this part, in steps between which the caller may stop."""
         ...

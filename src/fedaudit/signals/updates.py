@@ -1,7 +1,7 @@
 """Signals from updates, which compare each sample's gradient with the client's update.
 
-FedMIA compares gradients with I, the received model minus the client's trained model, which points
-along the gradient. In fedaudit, an update has the opposite sign: I is the negative update.
+FedMIA compares gradients with I, the received model minus the client's trained model. In fedaudit,
+an update is the trained model minus the received model, so I is the negative update.
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,19 @@ from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
 from fedaudit.core.modules import CHUNK, in_model_dtype, loaded
 from fedaudit.core.values import Model, Sees, chunks
-from fedaudit.signals.base import AgainstUpdates, Seen
+from fedaudit.signals.base import UpdateProducts, VisibleRound
 from fedaudit.signals.received import Received
 
 
-class _OfGradients:
-    """Signal of the products of gradients and updates."""
+class _GradientSignal:
+    """Signal that is computed from products of gradients and updates."""
 
     def prepare(self, received: Received) -> Iterator[None]:
-        """Pass the samples through the received model."""
-        yield from received.keep_gradients()
+        yield from received.cache_gradients()
 
 
 @dataclass(frozen=True)
-class GradientCosine(_OfGradients):
+class GradientCosine(_GradientSignal):
     """Cosine between a sample's gradient at the received model and the client's negative update.
 
     The cosine of a zero gradient or update is 0.
@@ -41,16 +40,16 @@ class GradientCosine(_OfGradients):
     name = "gradient-cosine"
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        return _negative_cosines(seen.against_updates)
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
+        return _negative_cosines(visible.update_products)
 
 
 @dataclass(frozen=True)
 class CentredTailCosine:
-    """Cosine of gradient and negative update, whose last entries are centred by their means.
+    """Cosine of gradient and negative update after subtracting the mean of their last entries.
 
-    A server can use it if a client adds the same random number to all of its last parameters.
-    Centring removes this number, and one direction of the gradient and the update.
+    A server can use this signal if a client adds the same random number to all of its last
+    parameters. Subtracting the mean removes this number.
 
     Attributes:
         tail: Fraction of the parameters, counted from the last, to which the number is added, in
@@ -66,18 +65,18 @@ class CentredTailCosine:
     def name(self) -> str:
         return f"gradient-cosine-centred-tail-{self.tail:g}"
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         from fedaudit.signals.gradients import products_centred_in_tail
 
         products = partial(products_centred_in_tail, tail=self.tail)
-        return _negative_cosines(seen.against_updates_by(products))
+        return _negative_cosines(visible.compute_update_products(products))
 
 
 @dataclass(frozen=True)
 class WithoutTailCosine:
     """Cosine of gradient and negative update without their last entries.
 
-    A server can use it if it knows that a client adds noise only to its last parameters.
+    A server can use this signal if it knows that a client adds noise only to its last parameters.
 
     Attributes:
         tail: Fraction of the parameters, counted from the last, that is excluded, in (0, 1). In a
@@ -93,22 +92,21 @@ class WithoutTailCosine:
     def name(self) -> str:
         return f"gradient-cosine-without-tail-{self.tail:g}"
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         from fedaudit.signals.gradients import products_without_tail
 
-        return _negative_cosines(
-            seen.against_updates_by(partial(products_without_tail, tail=self.tail))
-        )
+        products = partial(products_without_tail, tail=self.tail)
+        return _negative_cosines(visible.compute_update_products(products))
 
 
-def _negative_cosines(products: AgainstUpdates) -> Float[Tensor, "clients samples"]:
+def _negative_cosines(products: UpdateProducts) -> Float[Tensor, "clients samples"]:
     dots, gradient_norms, update_norms = products
     norms = gradient_norms * update_norms[:, None]
     return torch.where(norms > 0, -dots / norms.where(norms > 0, 1.0), 0.0)
 
 
 @dataclass(frozen=True)
-class GradientNorm(_OfGradients):
+class GradientNorm(_GradientSignal):
     """Negative squared norm of a sample's gradient at the received model.
 
     Clients that received the same model have the same values.
@@ -121,20 +119,21 @@ class GradientNorm(_OfGradients):
     name = "gradient-norm"
     needs = Sees.GLOBAL_MODEL
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        return -seen.gradient_norms.square()
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
+        return -visible.gradient_norms.square()
 
 
 @dataclass(frozen=True)
-class GradientDifference(_OfGradients):
+class GradientDifference(_GradientSignal):
     """Reduction of the squared norm of I by subtracting a sample's gradient: |I|^2 - |I - g|^2.
 
     I is the negative update, and g the gradient.
 
     Attributes:
-        scale: "raw" uses I unscaled, like the published code. The norm of I is then proportional to
-            the learning rate, and the signal is mostly the negative squared norm of g. "sum" scales
-            I to the sum of the samples' gradients, for which the paper derived the threshold 0.
+        scale: Scale of I. "raw" uses I unscaled, like the published code. The norm of I is then
+            proportional to the learning rate, and the signal is mostly the negative squared norm of
+            g. "sum" scales I to the sum of the samples' gradients, for which the paper derived the
+            threshold 0.
 
     Source: Li et al. 2022; FedMIA's Grad-Diff.
     """
@@ -146,15 +145,15 @@ class GradientDifference(_OfGradients):
     def name(self) -> str:
         return f"gradient-difference-{self.scale}"
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        dots, gradient_norms, _ = seen.against_updates
-        return 2 * self._scales(seen)[:, None] * -dots - gradient_norms.square()
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
+        dots, gradient_norms, _ = visible.update_products
+        return 2 * self._scales(visible)[:, None] * -dots - gradient_norms.square()
 
-    def _scales(self, seen: Seen) -> Float[Tensor, " clients"]:
+    def _scales(self, visible: VisibleRound) -> Float[Tensor, " clients"]:
         if self.scale == "raw":
-            return torch.ones(len(seen.clients), dtype=torch.float64)
-        scales = [scale for scale in seen.gradient_scales if scale is not None]
-        if len(scales) < len(seen.clients):
+            return torch.ones(len(visible.clients), dtype=torch.float64)
+        scales = [scale for scale in visible.gradient_scales if scale is not None]
+        if len(scales) < len(visible.clients):
             raise Unsupported(
                 'gradient-difference with scale "sum" needs the learning rate, batch size and '
                 'epochs of SGD clients, which are unknown; use scale "raw"'
@@ -189,27 +188,27 @@ class ProjectionResidual:
     evaluation mode. For a sequence, the inputs at all positions are used.
 
     The dimension of an update's row space is at most the layer's number of outputs. For an adapter,
-    it is at most the rank, and for the last layer, at most the number of classes minus 1. If
-    training had more distinct inputs than that, a member's input is only partly in the row space.
-    If training had more distinct inputs than the layer has input features, the signal barely
+    it is at most the rank. For the last layer, it is at most the number of classes minus 1. If
+    training had more distinct inputs than this dimension, a member's input is only partly in the
+    row space. If it had more distinct inputs than the layer has input features, the signal barely
     distinguishes members.
 
-    Inputs of the first layer are the same in all steps of a client, while those of later layers
-    change during training. Noise, weight decay and optimizers that scale each weight (Adam) add
-    directions that are not inputs.
+    Inputs of the first layer are the same in all steps of a client. Inputs of later layers change
+    during training. Noise, weight decay and optimizers that scale each weight (Adam) add directions
+    that are not inputs.
 
     The signal is -1 for an input of zeros, and for every input if the update is zero.
 
     Attributes:
         layer: Path of the layer in the network, such as ``"3"`` or ``"blocks.0.hidden.0"``. By
-            default, the first of the layers whose update can span most dimensions is used.
+            default, it is the first of the layers whose update can span the most dimensions.
         ridge: Singular value, relative to the update's norm, at which a direction is removed by
             half, in (0, 1). For an update A divided by its norm, an input is multiplied by I -
             A'(AA' + ridge² I)⁻¹A.
 
     Source: Deng et al. 2026 (ProjRes, arXiv 2604.21197): the idea, from the abstract only.
-    Differs: A ridge replaces a threshold on singular values. Rounding would decide about singular
-        values near a threshold.
+    Differs: A ridge replaces a threshold on singular values, because rounding would decide about
+        singular values near a threshold.
     """
 
     layer: str = ""
@@ -225,46 +224,43 @@ class ProjectionResidual:
     def refuse_misfit(self, model: Model) -> None:
         self._layer_of(model)
 
-    def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        bases = seen.bases.tolist()
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         # Each distinct model runs once, even if several clients received it.
-        inputs_of: dict[int, tuple[_LinearLayer, list[Tensor]]] = {}
+        inputs_by_base: dict[int, tuple[_LinearLayer, list[Tensor]]] = {}
         scores = list[Float[Tensor, " samples"]]()
-        for client, base in zip(seen.clients, bases, strict=True):
-            exposed = seen.round.exposed[client]
+        for client, base in zip(visible.clients, visible.bases.tolist(), strict=True):
+            exposed = visible.round.exposed[client]
             if exposed.base is None or exposed.update is None:
                 raise NotVisible(
                     "this view hides the models that clients received, or their updates, so that "
                     "this signal cannot be measured"
                 )
-            if base not in inputs_of:
-                inputs_of[base] = self._inputs(exposed.base, seen)
-            layer, inputs = inputs_of[base]
+            if base not in inputs_by_base:
+                inputs_by_base[base] = self._inputs(exposed.base, visible)
+            layer, inputs = inputs_by_base[base]
             scores.append(_scores(exposed.update[layer.weight], inputs, self.ridge))
         return torch.stack(scores)
 
     def prepare(self, received: Received) -> Iterator[None]:
-        """Compute the layer's inputs before the updates are known."""
         layer = self._layer_of(received.base)
         features = received.samples.features
-        yield from received.keep_inputs(
+        yield from received.cache_inputs(
             layer.path, lambda: _layer_inputs(received.base, layer, features, CPU)
         )
 
-    def _inputs(self, base: Model, seen: Seen) -> tuple[_LinearLayer, list[Tensor]]:
-        layer, received = self._layer_of(base, seen.device), seen.received
+    def _inputs(self, base: Model, visible: VisibleRound) -> tuple[_LinearLayer, list[Tensor]]:
+        layer, received = self._layer_of(base, visible.device), visible.received
         inputs = received.inputs(layer.path, base) if received is not None else None
         if inputs is None:
-            inputs = _layer_inputs(base, layer, seen.samples.features, seen.device)
+            inputs = _layer_inputs(base, layer, visible.samples.features, visible.device)
         return layer, inputs
 
     def _layer_of(self, model: Model, device: torch.device = CPU) -> _LinearLayer:
         layers = {layer.path: layer for layer in _linear_layers(model, device)}
         if not layers:
             raise Unsupported(
-                f"model {model.architecture.name!r} has no trained linear layer, whose update "
-                "would contain inputs of samples; use an attack on losses or gradients, such as "
-                "fedmia-1 or fedmia-2"
+                f"model {model.architecture.name!r} has no trained linear layer, which this "
+                "signal needs; use an attack on losses or gradients, such as fedmia-1 or fedmia-2"
             )
         if self.layer and self.layer not in layers:
             raise unknown_name("trained linear layer", self.layer, layers)
@@ -274,17 +270,16 @@ class ProjectionResidual:
 
 
 def _scores(
-    update: Float[Tensor, "outputs inputs"],
-    inputs: list[Tensor],
-    ridge: float,
+    update: Float[Tensor, "outputs inputs"], inputs: list[Tensor], ridge: float
 ) -> Float[Tensor, " samples"]:
     if not bool(update.isfinite().all()):
         return torch.full((sum(map(len, inputs)),), torch.nan, dtype=torch.float64)
     projection = _ResidualProjection(update, ridge)
     scores = [torch.empty(0, dtype=torch.float64)]
-    for vectors in (batch.double() for batch in inputs):
-        pair = vectors, projection.residual(vectors)
-        norms, residual_norms = (tensor.square().sum((1, 2)).sqrt() for tensor in pair)
+    for batch in inputs:
+        vectors = batch.double()
+        norms = vectors.square().sum((1, 2)).sqrt()
+        residual_norms = projection.residual(vectors).square().sum((1, 2)).sqrt()
         scores.append(-torch.where(norms > 0, residual_norms / norms.where(norms > 0, 1.0), 1.0))
     return torch.cat(scores)
 
@@ -304,7 +299,7 @@ class _ResidualProjection:
         self._factor = torch.linalg.cholesky(gram + self._squared_ridge * identity)
 
     def residual(self, vectors: Float[Tensor, "samples positions inputs"]) -> Tensor:
-        """Return the part of each vector outside the row space."""
+        """Return the component of each vector outside the row space."""
         flat = vectors.reshape(-1, vectors.shape[-1])
         if self._is_wide:
             residual = flat - (self._solve(self._rows @ flat.T).T @ self._rows)
@@ -312,26 +307,29 @@ class _ResidualProjection:
             residual = self._squared_ridge * self._solve(flat.T).T
         return residual.reshape(vectors.shape)
 
-    def _solve(self, right: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-        solution: Tensor = torch.cholesky_solve(right, self._factor)
+    def _solve(self, right_side: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+        solution: Tensor = torch.cholesky_solve(right_side, self._factor)
         return solution
 
 
 def _linear_layers(model: Model, device: torch.device) -> Iterator[_LinearLayer]:
-    for path, part in loaded(model, "evaluation", device).named_modules():
+    for path, module in loaded(model, "evaluation", device).named_modules():
         weight = model.params.get(_weight_of(path))
-        if isinstance(part, nn.Linear) and weight is not None:
+        if isinstance(module, nn.Linear) and weight is not None:
             yield _LinearLayer(path, *weight.shape)
 
 
 def _layer_inputs(
     model: Model, layer: _LinearLayer, features: Tensor, device: torch.device
 ) -> list[Tensor]:
-    """Return a layer's inputs in batches of samples; each call of the layer adds positions."""
-    batches, calls = list[Tensor](), list[Tensor]()
+    """Return a layer's inputs in batches of samples.
 
-    def record(part: nn.Module, args: tuple[Tensor, ...]) -> None:
-        calls.append(args[0].detach().clone())
+    If the network calls the layer several times, the inputs of all calls are positions of a sample.
+    """
+    batches, call_inputs = list[Tensor](), list[Tensor]()
+
+    def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        call_inputs.append(args[0].detach().clone())
 
     with computing_on(device), torch.no_grad():
         module = loaded(model, "evaluation", device).eval()
@@ -340,14 +338,16 @@ def _layer_inputs(
             for rows in chunks(len(features), CHUNK):
                 x = in_model_dtype(features[rows].detach(), model).to(device, copy=True)
                 model.architecture.task.outputs(module, x)
-                if not calls or any(inputs.shape[0] != len(x) for inputs in calls):
+                if not call_inputs or any(inputs.shape[0] != len(x) for inputs in call_inputs):
                     raise Unsupported(
                         f"the layer {layer.path!r} of model {model.architecture.name!r} is not "
                         "called with one row for each sample; set 'layer' to another layer"
                     )
-                positions = [inputs.reshape(len(x), -1, layer.inputs).to(CPU) for inputs in calls]
+                positions = [
+                    inputs.reshape(len(x), -1, layer.inputs).to(CPU) for inputs in call_inputs
+                ]
                 batches.append(torch.cat(positions, dim=1))
-                calls.clear()
+                call_inputs.clear()
         finally:
             handle.remove()
     return batches

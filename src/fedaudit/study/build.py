@@ -50,7 +50,7 @@ from fedaudit.plan.named import (
 )
 from fedaudit.plan.parts import Extension, Parts, Setup
 from fedaudit.plan.sections import DataSection, Study
-from fedaudit.signals.base import ReadsLayers
+from fedaudit.signals.base import LayerSignal
 
 
 def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
@@ -251,7 +251,7 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
     """Raise if a signal of an attack reads layers that a network does not have."""
     for (name, attack), net in product(attacks.items(), algorithm.nets):
         for signal in attack.signals:
-            if isinstance(signal, ReadsLayers):
+            if isinstance(signal, LayerSignal):
                 try:
                     signal.refuse_misfit(net.initial(0))
                 except FedauditError as error:

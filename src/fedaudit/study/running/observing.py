@@ -33,7 +33,7 @@ from fedaudit.observe.usage import record_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.signals.base import Signal
-from fedaudit.signals.measure import MeasureRound, measure_round, measuring_on
+from fedaudit.signals.measure import MeasureRound, measure_on_engine, measure_round
 from fedaudit.study.running.pictures import store_pictures
 
 
@@ -258,7 +258,7 @@ def _measuring(run: Setup, resources: Resources) -> Iterator[MeasureRound]:
     measured = signal_names(run.folder)
     signals = tuple(signal for signal in run.signals if not measured or signal.name in measured)
     if resources.measuring_engine is not None:
-        with measuring_on(
+        with measure_on_engine(
             resources.measuring_engine, signals, samples, count=resources.workers
         ) as measuring:
             yield measuring

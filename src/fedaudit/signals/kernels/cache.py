@@ -1,4 +1,4 @@
-"""Activations or gradients at one model, which are kept until the client's update is known."""
+"""Cache of activations or gradients at one model, for use when the client's update is known."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -11,14 +11,14 @@ from fedaudit.signals.kernels import FormedGradients, FormsGradients, LayerKerne
 from fedaudit.signals.kernels.capture import Activation
 from fedaudit.signals.kernels.plan import KernelPlan
 
-Kept: TypeAlias = Activation | FormedGradients
+CachedLayer: TypeAlias = Activation | FormedGradients
 
 _MAX_SIZE_RATIO = 8
-"""Largest size of gradients that are kept, relative to the layer's activation. Larger gradients
-would take longer to read than to compute, and the memory would suffice for fewer samples."""
+"""Largest size of cached gradients, relative to the layer's activation. Larger gradients would take
+longer to read than to compute, and the memory would suffice for fewer samples."""
 
 
-class KeptChunks:
+class ChunkCache:
     """Activations or gradients of the first chunks of samples, for one model and one update.
 
     Attributes:
@@ -26,42 +26,44 @@ class KeptChunks:
         bytes: Memory that is used.
     """
 
-    def __init__(self, base: Model, plan: KernelPlan, most_bytes: int) -> None:
+    def __init__(self, base: Model, plan: KernelPlan, max_bytes: int) -> None:
         self.base, self.bytes = base, 0
-        self._plan, self._most_bytes = plan, most_bytes
-        self._by_start: dict[int, dict[str, Kept]] = {}
+        self._plan, self._max_bytes = plan, max_bytes
+        self._by_start: dict[int, dict[str, CachedLayer]] = {}
 
     def add(self, start: int, activations: Mapping[str, Activation]) -> bool:
-        """Keep the chunk that begins at a sample; return False if it is too large."""
-        kept: dict[str, Kept] = {
-            path: _form_or_keep(self._plan.kernels[path], activation)
+        """Add the chunk that begins at sample ``start``; return False if it is too large."""
+        layers: dict[str, CachedLayer] = {
+            path: _gradients_or_activation(self._plan.kernels[path], activation)
             for path, activation in activations.items()
         }
-        size = sum(map(_bytes, kept.values()))
-        if self.bytes + size > self._most_bytes:
+        size = sum(map(_bytes, layers.values()))
+        if self.bytes + size > self._max_bytes:
             return False
-        self._by_start[start] = kept
+        self._by_start[start] = layers
         self.bytes += size
         return True
 
     def by_start(
         self, chunk: int, layout: torch.memory_format, clients: int
-    ) -> dict[int, dict[str, Kept]]:
-        """Return results by layer, by first sample of a chunk; empty for another plan."""
+    ) -> dict[int, dict[str, CachedLayer]]:
+        """Return the layers of each chunk by the chunk's first sample; empty for another plan."""
         is_same_plan = (self._plan.chunk, self._plan.layout, 1) == (chunk, layout, clients)
         return self._by_start if is_same_plan else {}
 
 
-def products_of_kept(kernel: LayerKernel, module: nn.Module, kept: Kept) -> LayerProducts | None:
+def products_from_cache(
+    kernel: LayerKernel, module: nn.Module, layer: CachedLayer
+) -> LayerProducts | None:
     """Return a layer's products; None if the layer has no effect on the loss."""
-    if isinstance(kept, FormedGradients):
+    if isinstance(layer, FormedGradients):
         if not isinstance(kernel, FormsGradients):
             raise RuntimeError("gradients were formed by another kernel")
-        return kernel.products_of_formed(kept)
-    return None if kept.grads is None else kernel(module, kept.inputs, kept.grads)
+        return kernel.products_of_formed(layer)
+    return None if layer.grads is None else kernel(module, layer.inputs, layer.grads)
 
 
-def _form_or_keep(kernel: LayerKernel, activation: Activation) -> Kept:
+def _gradients_or_activation(kernel: LayerKernel, activation: Activation) -> CachedLayer:
     """Return a layer's gradients if they are not too large, else its activation."""
     if not isinstance(kernel, FormsGradients) or activation.grads is None:
         return activation
@@ -71,6 +73,9 @@ def _form_or_keep(kernel: LayerKernel, activation: Activation) -> Kept:
         return kernel.form_gradients(activation.inputs, activation.grads)
 
 
-def _bytes(kept: Kept) -> int:
-    values = (value for field in kept for value in (field if isinstance(field, list) else [field]))
-    return sum(value.nbytes for value in values if isinstance(value, Tensor))
+def _bytes(layer: CachedLayer) -> int:
+    size = 0
+    for field in layer:
+        values = field if isinstance(field, list) else [field]
+        size += sum(value.nbytes for value in values if isinstance(value, Tensor))
+    return size
