@@ -333,7 +333,7 @@ def test_the_command_records_checkpoints_and_attacks_them(
     live, after = measured(tmp_path / "live"), measured(tmp_path / "runs")
     assert all(torch.equal(live[key], after[key]) for key in live)
     for options, message in (
-        (named[:2], "--checkpoints needs --network"),
+        (named[:2], "--checkpoints needs the network"),
         (named[2:4], "--network applies to --checkpoints FOLDER"),
         (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
         (("--sizes", "a=1"), "--sizes applies to --checkpoints FOLDER or --signals FILE"),

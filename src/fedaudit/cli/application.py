@@ -85,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. An error prints one sentence to standard error, with exit code 2.
 
     A bug in fedaudit prints its traceback and has exit code 70, which no verdict uses. If output is
-    lost, for example because the disk is full, an error or a verdict keeps its exit code, and any
-    other command has exit code 2.
+    lost, for example because the disk is full, the exit code is 2, unless it is the code of an
+    error or a verdict.
 
     Args:
         arguments: Arguments of the command line; by default, the arguments of the process.
@@ -96,10 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with stopping_at_sigterm():
                 words = list(sys.argv[1:] if arguments is None else arguments)
                 _refuse_nul(words)
-                # Only the help of single commands contains Markdown, which is slow to load.
+                # Only the help of single commands contains Markdown. Its package is slow to load.
                 is_overview = words[:1] in ([], ["-h"], ["--help"])
                 app.help_format = "plaintext" if is_overview else "markdown"
-                # Commands that run a study, or that have --trust, open a context that allows code.
+                # Commands that run a study, or have --trust, allow custom code in a context.
                 with called_by("command"), code_named_in("the command line", trusted=False):
                     app(
                         words,
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         print_error=False,
                         result_action="return_none",
                     )
-            # Commands with a verdict have exited before, even if their output is lost.
+            # Commands with a verdict have already exited, with the code of the verdict.
             output.flush()
             if output.write_error is not None:
                 raise BadInput(
@@ -146,13 +146,13 @@ def _refuse_nul(words: Sequence[str]) -> None:
 
 
 def log(*lines: str) -> None:
-    """Print each text as one line, without control characters, which it may quote from files."""
+    """Print each text as one line, without control characters that it may quote from files."""
     for line in lines:
         print(one_line(line))
 
 
 class Terminated(KeyboardInterrupt):
-    """Received signal SIGTERM, which stops the program like Ctrl-C."""
+    """Signal SIGTERM, which stops the program like Ctrl-C."""
 
 
 class _Exit(NamedTuple):
@@ -220,9 +220,9 @@ class _TerminalStream:
     def _discard_further_output(self, error: Exception) -> None:
         if not isinstance(error, BrokenPipeError):
             self.write_error = self.write_error or error
-        # The file descriptor is redirected, because Python flushes the stream's buffer again when
-        # the program ends, and an error would then change the exit code. If the stream is closed,
-        # it has no buffer, and the errors are ignored.
+        # Python flushes the stream's buffer again when the program ends. An error would then change
+        # the exit code, so the file descriptor is redirected to the null device. A closed stream
+        # has no buffer, so errors are ignored.
         with suppress(OSError, ValueError):
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self._stream.fileno())
@@ -231,7 +231,7 @@ class _TerminalStream:
 
 @contextmanager
 def robust_printing() -> Iterator[_TerminalStream]:
-    """Within the context, let no error of standard output or standard error end a command.
+    """Prevent errors of standard output and standard error from ending a command in the context.
 
     A character that the terminal's encoding lacks is printed as an escape sequence. Output to a
     closed pipe (``fedaudit run study.toml | head -1``) or to a full disk is discarded.
@@ -282,7 +282,7 @@ def _open_closed_descriptors() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free descriptor, which is this one.
+            os.open(os.devnull, os.O_RDWR)  # Uses the lowest free number, which is `descriptor`.
 
 
 @contextmanager
@@ -305,13 +305,12 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether torch raised the error because it could not allocate memory."""
-    # Torch need not be imported here: if it raised the error, it is already imported.
+    # Torch is slow to import. If it raised the error, it is already imported.
     torch = sys.modules.get("torch")
     gpu_error = getattr(torch, "OutOfMemoryError", None)
     if gpu_error is not None and isinstance(error, gpu_error):
         return True
-    # On the CPU, torch raises a plain RuntimeError, which can be recognised only by its text.
+    # On the CPU, torch raises a RuntimeError without a class of its own.
     return "DefaultCPUAllocator" in str(error)
 
 
@@ -321,11 +320,11 @@ _FORMAT_BYTES = 200
 
 
 class Kind(NamedTuple):
-    """Kind of file or folder.
+    """Kind of file or folder that commands read or write.
 
     Attributes:
         noun: Name of the kind, with its article.
-        usage: Sentence on the commands that accept it.
+        usage: Clause about the commands that accept this kind.
     """
 
     noun: str
@@ -355,7 +354,7 @@ _BY_FORMAT = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT,
 
 @contextmanager
 def expecting(path: Path, *kinds: Kind) -> Iterator[None]:
-    """If an error is raised and the path is of another kind, state its kind and its commands.
+    """Replace an error by an explanation if it was caused by a path of another kind.
 
     Args:
         path: File or folder.
@@ -392,9 +391,10 @@ def _kind_of_file(path: Path) -> Kind | None:
 
 
 def _kind_of_tables(tables: dict[str, object]) -> Kind | None:
-    """Return the kind with more of the tables, a study or a policy; None if neither has.
+    """Return the kind of a TOML file, or None if it is unknown.
 
-    A privacy set-up is recognised by its phases.
+    A privacy set-up is recognised by its phases. A study and a policy are distinguished by the
+    number of their tables.
     """
     if "phase" in tables:
         return PRIVACY_SETUP

@@ -49,7 +49,7 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
         raise BadInput(f"{out} exists; give another file with --out, or delete it")
     table = signal_table(recording, client=client)
     write_whole(out, csv_of(table), private=True)
-    n_rounds, n_samples = (len({*table[name].tolist()}) for name in ("round", "sample"))
+    n_rounds, n_samples = len({*table["round"].tolist()}), len({*table["sample"].tolist()})
     log(
         f"signals: {out}",
         f"{n_rounds} rounds and {n_samples} samples of {', '.join(sorted({*table['client']}))}; "
@@ -150,9 +150,8 @@ def pack(
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
     with expecting(path, *KINDS_WITH_A_RECORD), expecting(policy, POLICY):
         manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
-    counts = {name: count for name, count in manifest.suppressed.items() if count}
-    suppressed = ", ".join(f"{count} of {name}" for name, count in counts.items()) or "nothing"
-    log(f"pack: {out} ({manifest.outcome}; suppressed: {suppressed})")
+    suppressed = [f"{count} of {name}" for name, count in manifest.suppressed.items() if count]
+    log(f"pack: {out} ({manifest.outcome}; suppressed: {', '.join(suppressed) or 'nothing'})")
     log(f"digest (store it outside the pack): {manifest.digest}")
 
 
@@ -215,18 +214,20 @@ def verify(
             "to accept the checks of this version"
         )
         sys.exit(OTHER_VERSION)
-    claims = {
-        "its files and verdict follow from its record": True,
-        "its author is the one you expect (--digest or --signer)": bool(digest or signer),
-        "its policy is yours (--policy)": policy is not None,
-        "its record's figures are those of the run (--recording)": recording is not None,
-    }
-    confirmed = ", ".join(text.partition(" (")[0] for text, checked in claims.items() if checked)
-    open_claims = ", or that ".join(text for text, checked in claims.items() if not checked)
-    _log_in_lines(
-        f"the pack is sound: {confirmed}"
-        + (f"; not checked: that {open_claims}" if open_claims else "")
-    )
+    confirmed, not_checked = ["its files and verdict follow from its record"], []
+    for claim, option, is_checked in (
+        ("its author is the one you expect", "--digest or --signer", bool(digest or signer)),
+        ("its policy is yours", "--policy", policy is not None),
+        ("its record's figures are those of the run", "--recording", recording is not None),
+    ):
+        if is_checked:
+            confirmed.append(claim)
+        else:
+            not_checked.append(f"{claim} ({option})")
+    sentence = f"the pack is sound: {', '.join(confirmed)}"
+    if not_checked:
+        sentence += f"; not checked: that {', or that '.join(not_checked)}"
+    _log_in_lines(sentence)
     sys.exit(SOUND)
 
 

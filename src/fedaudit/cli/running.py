@@ -23,7 +23,7 @@ from fedaudit.cli.application import (
     expecting,
     log,
 )
-from fedaudit.cli.saved import NOTHING_SAVED, SavedOptions, record_saved
+from fedaudit.cli.saved import NO_SAVED_OPTIONS, SavedOptions, record_saved
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import (
@@ -55,8 +55,6 @@ _RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engi
 
 
 class _Resources(NamedTuple):
-    """Folders, workers, device and engine of a study."""
-
     pool: Path | None = None
     data_dir: Path | None = None
     workers: int = 1
@@ -73,7 +71,8 @@ def demo(
     FedMIA and source inference attack a small network, first without a defense and then with
     CoFedMID. The comparison, both reports and the study file are written to the folder.
     """
-    study, text = create_subfolder(out) / _DEMO_STUDY, _DEMO.read_text(encoding="utf-8")
+    study = create_subfolder(out) / _DEMO_STUDY
+    text = _DEMO.read_text(encoding="utf-8")
     if study.exists() and study.read_bytes() != text.encode():
         raise BadInput(f"{study} is not the study of the demo; give another folder with --out")
     write_whole(study, text)
@@ -120,13 +119,18 @@ def run_command(
             resources = _Resources(pool, data_dir, workers, device, engine)
             _run_studies(study, overrides, variant, out, resources)
             return
-        training_options = {"variant": variant, "pool": pool, "workers": workers}
-        training_options |= {"device": device != "cpu", "engine": engine != "local"}
-        unsupported = [name for name, value in training_options.items() if value]
+        is_set = {
+            "variant": variant,
+            "pool": pool,
+            "workers": workers,
+            "device": device != "cpu",
+            "engine": engine != "local",
+        }
+        unsupported = [option for option, value in is_set.items() if value]
         if unsupported:
             raise BadInput(
-                f"{study} is a study of games, which are all played in this process and written to "
-                f"one record, but --{unsupported[0]} applies to studies that train; leave it out"
+                f"{study} is a study of games, but --{unsupported[0]} applies to studies that "
+                "train; leave it out"
             )
         _play(study, overrides, out, data_dir)
 
@@ -159,10 +163,10 @@ def _run_studies(
     if len(studies) == 1:
         _run(studies[0], folder, resources)
         return
-    folders = [folder / row.name for row in studies]
+    folders = [folder / variant.name for variant in studies]
     page = folder / "comparison.html"
-    # Checked before training, because the comparison is written last.
-    refuse_other_comparison(page, [row / RECORD_FILE for row in folders])
+    # This is checked before training, because the comparison is written last.
+    refuse_other_comparison(page, [path / RECORD_FILE for path in folders])
     device = device_named(resources.device)
     refuse_unsupported_device(
         device, resources.workers, engine_named(resources.engine, resources.workers)
@@ -170,35 +174,36 @@ def _run_studies(
     check_grid(studies, resources.data_dir, device, log)
     resources = resources._replace(pool=resources.pool or folder / "pool")
     failed = dict[str, Exception]()
-    for number, row in enumerate(studies, 1):
-        log("", f"{row.name} ({number} of {len(studies)})")
+    for number, variant_study in enumerate(studies, 1):
+        name = variant_study.name
+        log("", f"{name} ({number} of {len(studies)})")
         try:
-            _run(row, folder / row.name, resources, brief=True)
-        # A failed variant must not stop the others, which may take hours.
+            _run(variant_study, folder / name, resources, brief=True)
+        # A failed variant must not stop the other variants, which may take hours.
         except Exception as error:
-            failed[row.name] = error
-            log(f"{row.name} failed: {_reason(error)}; the other variants continue")
+            failed[name] = error
+            log(f"{name} failed: {_describe_error(error)}; the other variants continue")
     complete = [path for path in folders if path.name not in failed]
     if len(complete) > 1:
         compare(*complete, out=page)
     if failed:
-        raise _incomplete(failed, len(studies))
+        raise _error_of_variants(failed, len(studies))
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     exit_of_error = exit_of(error)
     if exit_of_error:
         return exit_of_error.message
-    # The traceback is printed at the end, and only for the first bug.
+    # A traceback is printed at the end, and only for the first bug.
     return f"a bug in fedaudit ({type(error).__name__}: {error}, {location_of(error)})"
 
 
-def _incomplete(failed: Mapping[str, Exception], n_variants: int) -> Exception:
-    """Return the error for failed variants: the first bug in fedaudit, or else a summary."""
-    reasons = "\n".join(f"{name}: {_reason(error)}" for name, error in failed.items())
+def _error_of_variants(failed: Mapping[str, Exception], n_variants: int) -> Exception:
+    """Return the first bug in fedaudit among the errors, or else an error with a summary."""
+    descriptions = "\n".join(f"{name}: {_describe_error(error)}" for name, error in failed.items())
     summary = (
         f"{len(failed)} of {n_variants} variants failed, and the others are complete; run the same "
-        f"command again to try only these:\n{reasons}"
+        f"command again to run only the failed variants:\n{descriptions}"
     )
     bug = next((error for error in failed.values() if exit_of(error) is None), None)
     if bug is None:
@@ -209,12 +214,11 @@ def _incomplete(failed: Mapping[str, Exception], n_variants: int) -> Exception:
 
 def _client_names(text: str) -> list[str]:
     """Split names at commas; a name that contains a comma is in double quotes."""
-    rows = csv.reader([text], skipinitialspace=True)
-    names = [name for row in rows for entry in row if (name := entry.strip())]
+    (entries,) = csv.reader([text], skipinitialspace=True)
+    names = [entry.strip() for entry in entries if entry.strip()]
     if not names:
         raise BadInput(
-            f"--targets {text!r} names no client; give names or numbers with commas between them, "
-            "or leave the option out to attack all audited clients that took part"
+            f"--targets {text!r} names no client; give names or numbers with commas between them"
         )
     return names
 
@@ -236,7 +240,7 @@ def attack(
     device: DeviceName = "cpu",
     trust: Trust = False,
     targets: str | None = None,
-    saved: SavedOptions = NOTHING_SAVED,
+    saved: SavedOptions = NO_SAVED_OPTIONS,
 ) -> None:
     """Attack the measurements of a study or a live recording, without training.
 
@@ -262,6 +266,7 @@ def attack(
         from fedaudit.live.recording import is_recording
         from fedaudit.study.running.reattack import changed_figures, reattack
 
+    # The names of attacks come first, and settings follow from the first option on.
     n_attacks = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     attacks, settings = names[:n_attacks], settings_from(names[n_attacks:])
     record_saved(recording, saved, attacks, device)
@@ -282,8 +287,8 @@ def attack(
         return
     if targets is not None:
         raise BadInput(
-            "--targets applies to live recordings, but a study names its targets in audit.targets; "
-            "leave it out"
+            f"--targets applies to live recordings, but {recording} is the folder of a study, "
+            "which names its targets in audit.targets; leave --targets out"
         )
     with expecting(recording, RUN, RECORDING), bars() as progress:
         record = reattack(
@@ -329,8 +334,9 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bo
 
     write_report_of(folder, record)
     print_record(record, brief=brief)
-    gap = () if brief else ("",)
-    log(*gap, f"record: {folder / RECORD_FILE}", f"report: {folder / REPORT_FILE}")
+    if not brief:
+        log("")
+    log(f"record: {folder / RECORD_FILE}", f"report: {folder / REPORT_FILE}")
 
 
 def write_report_of(folder: Path, record: "fedaudit.results.record.Record") -> None:
@@ -356,12 +362,12 @@ def write_report_of(folder: Path, record: "fedaudit.results.record.Record") -> N
         write_report(record, folder / REPORT_FILE)
 
 
-def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
-    """Parse ``--a.b=1`` or ``--a.b 1`` to ``{"a.b": 1}``. A value that is not TOML is a text."""
+def settings_from(arguments: Sequence[str], *, games: bool = False) -> dict[str, object]:
+    """Parse ``--a.b=1`` or ``--a.b 1`` to ``{"a.b": 1}``. A value that is not TOML is a string."""
     from fedaudit.plan.values import refuse_many_dots
 
     settings: dict[str, object] = {}
-    remaining = list(words)
+    remaining = list(arguments)
     while remaining:
         option, equals, text = remaining.pop(0).partition("=")
         if not option.startswith("--"):
@@ -396,7 +402,7 @@ def _value(option: str, text: str) -> object:
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:
-        # A value that is not TOML is a text, but TOML that is too deep or too large is an error.
+        # A value that is not TOML is a string, but TOML that is too deep or too large is an error.
         if isinstance(error.__cause__, TOMLDecodeError):
             return text
         raise
@@ -411,17 +417,17 @@ def _setting_name(option: str, *, games: bool) -> str:
     sections = (GameStudy if games else Study).model_fields
     section, dot, name = option.removeprefix("--").partition(".")
     if not dot and section not in sections:
-        options = [f"--{name}" for name in (*_RUN_OPTIONS, *sections)]
-        candidates = [
+        with_section = [
             f"--{table}.{section}"
             for table, field in sections.items()
             if section.replace("-", "_") in getattr(field.annotation, "model_fields", {})
         ]
-        if candidates:
+        if with_section:
             raise BadInput(
                 f"there is no option of fedaudit run named {option!r}; write settings with their "
-                f"section: {' or '.join(candidates)}"
+                f"section: {' or '.join(with_section)}"
             )
+        options = [f"--{name}" for name in (*_RUN_OPTIONS, *sections)]
         raise unknown_name("option of fedaudit run", option, options)
     if section != "attacks":
         return f"{section}{dot}{name.replace('-', '_')}"

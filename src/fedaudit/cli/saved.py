@@ -64,10 +64,10 @@ class SavedOptions:
     view: str = ""
 
 
-NOTHING_SAVED = SavedOptions()
+NO_SAVED_OPTIONS = SavedOptions()
 
-_OF_SIGNALS = ("signals", "references", "fair")
-_OF_BOTH = ("sizes", "view")
+_SIGNALS_OPTIONS = ("signals", "references", "fair")
+_COMMON_OPTIONS = ("sizes", "view")
 
 
 def record_saved(
@@ -78,36 +78,36 @@ def record_saved(
     Raises:
         BadInput: An option is set that does not apply, or a required option is missing.
     """
-    defaults = vars(NOTHING_SAVED)
+    defaults = vars(NO_SAVED_OPTIONS)
     changed = [name for name, value in vars(options).items() if value != defaults[name]]
+    signals_options = [name for name in changed if name in _SIGNALS_OPTIONS]
+    common_options = [name for name in changed if name in _COMMON_OPTIONS]
+    model_options = [name for name in changed if name not in (*signals_options, *common_options)]
     if options.checkpoints is not None:
-        _refuse_options(changed, _OF_SIGNALS, "--signals, and not to --checkpoints")
+        _refuse_options(signals_options, "--signals, and not to --checkpoints")
         _record_checkpoints(recording, options.checkpoints, options, attacks, device)
     elif options.signals:
-        of_models = [name for name in changed if name not in (*_OF_SIGNALS, *_OF_BOTH)]
-        _refuse_options(changed, of_models, "--checkpoints, and not to --signals")
+        _refuse_options(model_options, "--checkpoints, and not to --signals")
         _record_signals(recording, options, attacks)
     else:
-        _refuse_options(changed, _OF_SIGNALS, "--signals FILE")
-        _refuse_options(changed, _OF_BOTH, "--checkpoints FOLDER or --signals FILE")
-        _refuse_options(changed, changed, "--checkpoints FOLDER")
+        _refuse_options(signals_options, "--signals FILE")
+        _refuse_options(common_options, "--checkpoints FOLDER or --signals FILE")
+        _refuse_options(model_options, "--checkpoints FOLDER")
 
 
-def _refuse_options(
-    changed: list[str], names: tuple[str, ...] | list[str], applies_to: str
-) -> None:
-    refused = [name for name in changed if name in names]
-    if refused:
+def _refuse_options(names: Sequence[str], applies_to: str) -> None:
+    if names:
         raise BadInput(
-            f"--{refused[0].replace('_', '-')} applies to {applies_to}; leave it out, or give the "
+            f"--{names[0].replace('_', '-')} applies to {applies_to}; leave it out, or give the "
             "option that it applies to"
         )
 
 
-def _recorded_for(attacks: Sequence[str]) -> Sequence[str]:
-    """Return the attacks to record for; empty for all of the default set that are possible.
+def _attacks_to_record(attacks: Sequence[str]) -> Sequence[str]:
+    """Return the attacks whose signals are recorded; empty for all possible ones.
 
-    Attacks of the default set can then be run later, without recording again.
+    For attacks of the default set, the result is empty, so that all attacks of the set can be run
+    later without a new recording.
     """
     from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET
 
@@ -117,12 +117,10 @@ def _recorded_for(attacks: Sequence[str]) -> Sequence[str]:
 def _record_checkpoints(
     recording: Path, folder: Path, options: SavedOptions, attacks: Sequence[str], device: str
 ) -> None:
-    if not options.network or not options.samples:
-        missing = "network" if not options.network else "samples"
-        raise BadInput(
-            f"--checkpoints needs --{missing}: the network as module:object, and a file of audited "
-            "samples for each client"
-        )
+    if not options.network:
+        raise BadInput("--checkpoints needs the network; add --network module:object")
+    if not options.samples:
+        raise BadInput("--checkpoints needs audited samples; add --samples FILE for each client")
     from fedaudit.live.audited import join_audits
     from fedaudit.live.checkpoints.record import from_checkpoints
 
@@ -150,7 +148,7 @@ def _record_checkpoints(
         sizes=sizes,
         gaps=options.gaps,
         view=options.view,
-        attacks=_recorded_for(attacks),
+        attacks=_attacks_to_record(attacks),
         device=device,
         log=log,
     )
@@ -165,7 +163,7 @@ def _record_signals(recording: Path, options: SavedOptions, attacks: Sequence[st
         fair=options.fair,
         sizes=_sizes(options),
         references=options.references,
-        attacks=_recorded_for(attacks),
+        attacks=_attacks_to_record(attacks),
         view=options.view or "uploads",
         log=log,
     )
@@ -182,23 +180,26 @@ def _tables_at(path: Path) -> list[Path]:
 
 
 def _sizes(options: SavedOptions) -> dict[str, int] | None:
-    sizes = _pairs("sizes", options.sizes)
-    for client, size in sizes.items():
+    sizes = {}
+    for client, size in _pairs("sizes", options.sizes).items():
         if not size.isdecimal() or not 0 < int(size) <= 10**9:
             raise BadInput(
                 f"--sizes gives {size[:40]!r} samples to client {client[:80]!r}; give whole "
                 "numbers above 0"
             )
-    return {client: int(size) for client, size in sizes.items()} or None
+        sizes[client] = int(size)
+    return sizes or None
 
 
 def _pairs(option: str, text: str) -> dict[str, str]:
     """Parse pairs NAME=VALUE between commas. A pair that contains a comma is in double quotes."""
-    entries = [entry.strip() for row in csv.reader([text], skipinitialspace=True) for entry in row]
+    (entries,) = csv.reader([text], skipinitialspace=True)
     pairs = dict[str, str]()
-    for entry in filter(None, entries):
-        name, equals, value = (part.strip() for part in entry.rpartition("="))
-        if not (name and equals and value) or name in pairs:
+    for entry in map(str.strip, entries):
+        if not entry:
+            continue
+        name, _, value = (text.strip() for text in entry.rpartition("="))
+        if not (name and value) or name in pairs:
             raise BadInput(
                 f"--{option} has {entry[:80]!r}; give each client once as NAME=VALUE, with commas "
                 "between them"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def record_in(path: Path) -> "Record":
-    """Read the record in a file. If the file is of another kind, raise an error that names it."""
+    """Read the record in a file. If the file is of another kind, the error names this kind."""
     from fedaudit.results.read import read_record
 
     with expecting(path, *KINDS_WITH_A_RECORD):
@@ -269,26 +269,28 @@ def summary(
     from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
 
     path = record_at(record)
-    kind, pack_policy = _format_of(format, out), _policy_of_pack(path)
-    if pack_policy is not None and out is None and kind == "html":
+    is_html, pack_policy = _format_of(format, out) == "html", _policy_of_pack(path)
+    if pack_policy is not None and out is None and is_html:
         raise BadInput(
             f"{path.parent} is a pack, but the {SUMMARY_FILE} of a pack must not be replaced; "
             "give another file with --out"
         )
-    target = path.with_name(SUMMARY_FILE) if out is None and kind == "html" else out
+    target = path.with_name(SUMMARY_FILE) if out is None and is_html else out
     full_record = record_in(path)
     policy_file = policy or pack_policy
     if target is not None:
-        _refuse_overwriting(target, kind, [path, *([policy_file] if policy_file else [])])
+        inputs = [path] if policy_file is None else [path, policy_file]
+        _refuse_overwriting(target, inputs, is_html=is_html)
     outcome = None
     if policy_file is not None:
         with expecting(policy_file, POLICY):
             outcome = evaluated_policy_section(full_record, policy_file)
-    text = (summary_html if kind == "html" else summary_markdown)(full_record, outcome, valid_until)
+    format_summary = summary_html if is_html else summary_markdown
+    text = format_summary(full_record, outcome, valid_until)
     if target is None:
         print(text, end="")
         return
-    if kind == "html":
+    if is_html:
         write_page(target, text)
     else:
         write_whole(target, text, private=True)
@@ -311,14 +313,14 @@ def _policy_of_pack(record: Path) -> Path | None:
     return record.with_name(POLICY_FILE) if is_packed else None
 
 
-def _refuse_overwriting(target: Path, kind: Format, inputs: list[Path]) -> None:
+def _refuse_overwriting(target: Path, inputs: list[Path], *, is_html: bool) -> None:
     """Raise if a summary would replace one of its inputs, or a file that is not a summary."""
     from fedaudit.gate.outputs import refuse_overwriting
     from fedaudit.report.summary import MARKDOWN_MARK, MARKDOWN_SUFFIXES
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
     refuse_missing_folder(target)
-    if kind == "html":
+    if is_html:
         refuse_foreign_page(target, inputs)
         return
     refuse_other_suffix(target, *MARKDOWN_SUFFIXES, what="a Markdown file")

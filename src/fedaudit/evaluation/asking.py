@@ -24,19 +24,17 @@ _AGAINST = {"unseen": Origin.UNSEEN, "other_client": Origin.OTHER_CLIENT}
 
 
 def choose_contrast(samples: SampleScores) -> Contrast:
-    """Return the non-members to compare with: held-out ones if possible, else other clients'."""
+    """Return the non-members to compare with: held-out samples, or else other clients' samples."""
     return "unseen" if (samples.origin == Origin.UNSEEN).any() else "other_client"
 
 
 def reason_against_comparison(samples: SampleScores, row: int, contrast: Contrast) -> str:
     """Return the reason why a unit cannot be compared with others; empty if it can."""
-    others = np.delete(samples.origin, row)
-    missing = [
-        group
-        for group, origin in (("members", Origin.MEMBER), ("non-members", _AGAINST[contrast]))
-        if not (others == origin).any()
-    ]
-    return f"there are no other audited {missing[0]}" if missing else ""
+    other_origins = np.delete(samples.origin, row)
+    for group, origin in (("members", Origin.MEMBER), ("non-members", _AGAINST[contrast])):
+        if not (other_origins == origin).any():
+            return f"there are no other audited {group}"
+    return ""
 
 
 def answer_in_run(
@@ -67,29 +65,29 @@ def answer_in_run(
     """
     scores = np.stack([samples.by_attack[name] for name in attacks], axis=1)
     is_other = np.arange(len(scores)) != row
-    members, nonmembers, of_other_clients = (
-        scores[is_other & (samples.origin == origin)]
-        for origin in (Origin.MEMBER, _AGAINST[contrast], Origin.OTHER_CLIENT)
-    )
+    members = scores[is_other & (samples.origin == Origin.MEMBER)]
+    nonmembers = scores[is_other & (samples.origin == _AGAINST[contrast])]
+    of_other_clients = scores[is_other & (samples.origin == Origin.OTHER_CLIENT)]
     test = individual_test(scores[row], nonmembers)
-    answers = [
-        AttackAnswer(
-            attack=name,
-            # Fraction of the non-members that score below the unit.
-            above_nonmembers=float((nonmembers[:, column] < score).mean()),
-            p_value=p_value,
-            flagged=flag(p_value, 1 / (1 + len(nonmembers)), false_alarm_rate),
-            **_posterior_limits(score, members[:, column], nonmembers[:, column], prior),
-            others_as_high=int((of_other_clients[:, column] >= score).sum()),
+    smallest_p_value = 1 / (1 + len(nonmembers))
+    answers = []
+    for column, name in enumerate(attacks):
+        score, p_value = scores[row, column], test.p_values[column]
+        answers.append(
+            AttackAnswer(
+                attack=name,
+                # Fraction of the non-members that score below the unit.
+                above_nonmembers=float((nonmembers[:, column] < score).mean()),
+                p_value=p_value,
+                flagged=flag(p_value, smallest_p_value, false_alarm_rate),
+                **_posterior_limits(score, members[:, column], nonmembers[:, column], prior),
+                others_as_high=int((of_other_clients[:, column] >= score).sum()),
+            )
         )
-        for column, (name, score, p_value) in enumerate(
-            zip(attacks, scores[row], test.p_values, strict=True)
-        )
-    ]
-    members_flagged, others_flagged = (
-        int((combined_p_values(units, nonmembers) <= false_alarm_rate).sum())
-        for units in (members, of_other_clients)
-    )
+
+    def count_flagged(units: Float[ndarray, "units attacks"]) -> int:
+        return int((combined_p_values(units, nonmembers) <= false_alarm_rate).sum())
+
     return RunAnswer(
         seed=seed,
         origin=_ORIGINS[Origin(int(samples.origin[row]))],
@@ -99,14 +97,14 @@ def answer_in_run(
         attacks=answers,
         withdrawn=dict(withdrawn or {}),
         p_value=test.combined,
-        flagged=flag(test.combined, 1 / (1 + len(nonmembers)), false_alarm_rate),
-        members_flagged=members_flagged,
-        others_flagged=others_flagged,
+        flagged=flag(test.combined, smallest_p_value, false_alarm_rate),
+        members_flagged=count_flagged(members),
+        others_flagged=count_flagged(of_other_clients),
     )
 
 
 def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | None:
-    """Return True if a p-value flags a unit; None if even the smallest possible one would not.
+    """Return whether a p-value flags a unit, or None if no possible p-value would flag it.
 
     Args:
         p_value: P-value of the unit.
@@ -117,7 +115,11 @@ def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | Non
 
 
 def p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
-    """Return the p-value of "the unit is a non-member in all of these runs" (Bonferroni)."""
+    """Return the p-value of the hypothesis that the unit is a non-member in all runs (Bonferroni).
+
+    Args:
+        runs: Answers of the runs.
+    """
     return min(1.0, len(runs) * min(run.p_value for run in runs))
 
 
@@ -157,7 +159,7 @@ def source_posterior(
         BadInput: A signal that the attack needs was not measured.
         NotVisible: No client was measured.
     """
-    # Each signal has an axis for rounds, clients and samples; the last one has length 1 here.
+    # Each signal has axes for rounds, clients and samples. The axis of samples has length 1 here.
     measured = {
         name: values.on_samples(torch.tensor([position]))
         for name, values in stacked(rounds).items()
@@ -171,7 +173,7 @@ def label_posterior(
 ) -> dict[ClientId, float]:
     """Return the posterior over clients that follows from label distributions, for equal priors.
 
-    The sample is not counted at its owner. Otherwise, its own count would reveal the owner.
+    The sample is not counted at its owner. Otherwise, it would raise the owner's probability.
 
     Args:
         counts: Training samples of each class, for each client.

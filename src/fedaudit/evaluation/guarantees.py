@@ -39,38 +39,50 @@ def formal_epsilon(
 def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     """Return epsilon for the whole training, and for one round in which a client participates.
 
-    Both are those of the least protected client. Papers often report epsilon for one round. It does
-    not hold against an adversary that sees more rounds, such as the server.
+    Both epsilons are those of the least protected client. Papers often report epsilon for one
+    round. It is not valid against an adversary that sees more rounds, such as the server.
 
     Args:
         runs: Runs of one study.
     """
-    first, rounds, estimates = runs[0], runs[0].study.training.rounds, list[Estimate]()
-    label, view = first.study.defense.label, first.view.name
-    for metric, count, scope in (
-        (FORMAL_EPSILON, rounds, ""),
-        (FORMAL_EPSILON_OF_A_ROUND, 1, "one round alone; "),
-    ):
-        # In another run, a client may have fewer samples, of which each is drawn more often.
-        guarantees = [guarantee for run in runs for guarantee in _guarantees(run, count)]
-        weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
-        # Without a second round or a guarantee, epsilon of one round adds nothing.
-        if weakest is None or (estimates and (rounds == 1 or estimates[0].value is None)):
-            break
-        method = weakest.method
-        reason = f"there is no guarantee: {method}" if method else ""
-        constructor = partial(Estimate, defense=label, view=view, contrast="unseen", metric=metric)
-        unit = f"{scope}unit: {weakest.unit}"
-        estimates.append(formal_epsilon(constructor, weakest.epsilon, unit, reason, method))
-    return estimates
+    rounds = runs[0].study.training.rounds
+    whole_training = _formal_epsilon_over(runs, rounds, FORMAL_EPSILON, "")
+    if whole_training is None:
+        return []
+    if rounds == 1 or whole_training.value is None:  # Epsilon of one round would add nothing.
+        return [whole_training]
+    one_round = _formal_epsilon_over(runs, 1, FORMAL_EPSILON_OF_A_ROUND, "one round alone; ")
+    return [whole_training] if one_round is None else [whole_training, one_round]
+
+
+def _formal_epsilon_over(
+    runs: Sequence[Setup], rounds: int, metric: str, scope: str
+) -> Estimate | None:
+    # All runs are compared, because a client may have fewer samples in another run. Each of these
+    # samples is then drawn more often.
+    guarantees = [guarantee for run in runs for guarantee in _guarantees(run, rounds)]
+    if not guarantees:
+        return None
+    weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon)
+    study, method = runs[0].study, weakest.method
+    constructor = partial(
+        Estimate,
+        defense=study.defense.label,
+        view=runs[0].view.name,
+        contrast="unseen",
+        metric=metric,
+    )
+    reason = f"there is no guarantee: {method}" if method else ""
+    unit = f"{scope}unit: {weakest.unit}"
+    return formal_epsilon(constructor, weakest.epsilon, unit, reason, method)
 
 
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
     """Yield the guarantees of the defended targets; if no target is defended, of all clients."""
     targets = [client for client in run.study.audit.targets if client in run.defenses]
     # Source inference attacks samples of all clients.
-    targets = [] if run.source_attacks else targets
-    for client in targets or run.defenses:
+    clients = run.defenses if run.source_attacks or not targets else targets
+    for client in clients:
         workload = replace(
             run.algorithm.workload(rounds, run.assignment.sizes[client]),
             features=run.dataset.train.features[0].numel(),

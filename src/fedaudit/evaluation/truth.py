@@ -1,4 +1,4 @@
-"""Ground truth of audited samples by target, and a container for the estimates of a study."""
+"""Ground truth of audited samples for each target, and a container for estimates of a study."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,8 +50,8 @@ class Comparison(NamedTuple):
     Attributes:
         mask: Whether each unit is compared.
         fair: Whether a fair draw decided which of these units are members.
-        within: "class" if members and non-members are matched by class, "client" if units are only
-            compared with units from the draw of the same client.
+        within: "class" if members and non-members are matched by class; "client" if units are only
+            compared with units from the draw of the same client; otherwise empty.
         labels_alone: AUC of the best score that depends only on labels; None if unknown.
     """
 
@@ -94,7 +94,7 @@ class UnitTruth:
     @property
     def for_controls(self) -> Comparison:
         """Comparison for controls: with held-out samples if only these are fair, else with all."""
-        # Controls on unfair non-members would detect differences between clients.
+        # With unfair non-members, controls would detect differences between clients.
         mixed, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
         has_both = 0 < self.is_member[unseen.mask].sum() < unseen.mask.sum()
         return unseen if unseen.fair and has_both and not mixed.fair else mixed
@@ -114,7 +114,7 @@ class TargetTruth(UnitTruth):
         owners: Client that trained on each sample.
         subject: Person of each sample, if people are the units of the audit.
         unfair: Origins of non-members that do not come from the fair draw of this target.
-        match_classes: Whether members and such non-members are matched by class.
+        match_classes: Whether members and unfair non-members are matched by class.
         has_classes: Whether labels are classes.
         seed: Root seed of random choices in comparisons.
     """
@@ -157,11 +157,11 @@ class TargetTruth(UnitTruth):
             return self
         people, person = np.unique(self.subject, return_inverse=True)
         origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
-        # Members come last, as one sample at the target makes a person a member.
+        # Members are assigned last, because one sample at the target makes a person a member.
         for code in (Origin.OTHER_CLIENT, Origin.MEMBER):
             origin[person[self.origin == code]] = code
-        # If a client that is attacked together with the target has a sample of the person, the
-        # person's membership was not decided at random.
+        # A person's membership was not decided at random if a client that is attacked together with
+        # the target has a sample of the person.
         fair = np.ones(len(people), dtype=bool)
         fair[person[~self.fair]] = False
         return UnitTruth(self.target, "person", origin, fair, people)
@@ -195,16 +195,14 @@ def mean_by(
 
 @dataclass
 class Findings:
-    """Estimates, curves and scores of a study so far; each attack adds to them.
+    """Estimates, curves and scores of a study, to which each attack adds its results.
 
     Attributes:
         limits: Limits of rates at any confidence, by index in ``estimates``. Limits at one
             confidence are not enough to bound a mean over runs.
-        failed: Reasons of failed attacks, by attack and target of a run.
-        too_few_rounds: Reasons why attacks do not apply to targets that participated in too few
-            rounds, by attack and target of a run.
-        too_few_peers: Reasons why attacks do not apply to targets that participated with too few
-            other clients, by attack and target of a run.
+        failed: Errors of failed attacks, by attack and by target of a run.
+        too_few_rounds: The same for targets that participated in too few rounds for an attack.
+        too_few_peers: The same for targets that participated with too few other clients.
     """
 
     estimates: list[Estimate] = field(default_factory=list)
@@ -227,17 +225,17 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
 
     Some samples are left out:
 
-    - If people are units: people from other targets' draws, as their membership at this target was
-      not drawn at random.
+    - If people are units: people from other targets' draws, because their membership at this target
+      was not drawn at random.
     - If label distributions differ between clients: samples from other targets' draws. Each draw
       follows the label distribution of its target, and an attack could mistake this difference for
       membership.
     - If each client measured only its own samples: all samples of other clients.
-    - If a shift makes clients differ: other clients' samples, as their features distinguish them
-      from the target's.
+    - If a shift makes clients differ: other clients' samples, because their features distinguish
+      them from the target's samples.
     - A malicious client's samples, which it knows and does not train on in every round.
-    - In the control with null members: all samples except held-out ones. A random half of these
-      then count as members, although no client trained on them.
+    - In the control with null members: all samples except held-out samples. A random half of the
+      held-out samples then count as members, although no client trained on them.
     """
     audit, study = setup.assignment.audit, setup.study
     origin = origin_of(setup, target)

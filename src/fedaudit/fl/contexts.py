@@ -128,7 +128,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Settings of a run, by which a defense checks before training that it is applicable.
+    """Settings of a run, for a defense that checks before training whether it can be used.
 
     Attributes:
         architecture: Architecture that clients train.

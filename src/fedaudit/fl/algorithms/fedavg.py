@@ -224,7 +224,6 @@ class FedEmbedding(FedAvg):
 
 
 def _changed_rows(changes: Tensor) -> Bool[Tensor, "clients ..."]:
-    """Return whether each client has changed each row."""
     entry_axes = tuple(range(2, changes.ndim))
     is_changed = changes != 0
     return is_changed.any(entry_axes, keepdim=True) if entry_axes else is_changed
