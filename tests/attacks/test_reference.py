@@ -221,7 +221,7 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
         rule = tuned_rmia(
             [signals[0], [hard, 0.5, easy[1]]], [[0, NO_CLIENT, NO_CLIENT], [NO_CLIENT] * 3]
         )
-    assert rule.chosen_slope(0) == slope
+    assert rule.choose_slope(0) == slope
 
     def in_order(a: float) -> bool:
         ratios = [own / (((1 + a) * other + 1 - a) / 2) for own, other in ((member, hard), easy)]
@@ -248,7 +248,7 @@ def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int
     areas = [
         np.mean([auc_by_hand(signals, owners, at, slope) for at in range(3)]) for slope in SLOPES
     ]
-    chosen = areas[SLOPES.index(rule.chosen_slope(0))]
+    chosen = areas[SLOPES.index(rule.choose_slope(0))]
     assert chosen == pytest.approx(max(areas), abs=1e-9)
 
 
@@ -272,13 +272,13 @@ def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
         for values, owner in zip(signals, owners, strict=True)
     ]
     rule = RelativeLikelihood().with_references(references)
-    assert rule.chosen_slope(0) == 0.1
-    assert rule.chosen_slope(5) == 0.0
+    assert rule.choose_slope(0) == 0.1
+    assert rule.choose_slope(5) == 0.0
 
 
 def test_without_reference_members_the_default_slope_is_used() -> None:
-    assert tuned_rmia([[0.5, 0.9]], [[0, NO_CLIENT]]).chosen_slope(0) == 0.3
-    assert tuned_rmia([[0.5, 0.9]] * 2, [[NO_CLIENT] * 2] * 2).chosen_slope(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]], [[0, NO_CLIENT]]).choose_slope(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]] * 2, [[NO_CLIENT] * 2] * 2).choose_slope(0) == 0.3
     own, others = losses(5, 4)
     usual = scores(RelativeLikelihood(offline=0.3), own, others)
     np.testing.assert_array_equal(scores(RelativeLikelihood(), own, others), usual)
@@ -301,14 +301,14 @@ def test_only_four_references_are_used_for_tuning() -> None:
         return SLOPES[int(np.argmax(np.mean(areas, axis=1)))]
 
     assert best(5) != best(4)
-    assert rule.chosen_slope(0) == best(4)
+    assert rule.choose_slope(0) == best(4)
 
 
 def test_the_slope_does_not_depend_on_the_attacked_samples() -> None:
     rule = tuned_rmia(
         [[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NO_CLIENT, NO_CLIENT], [NO_CLIENT, 0, NO_CLIENT]]
     )
-    assert rule.on_samples(torch.tensor([0])).chosen_slope(0) == rule.chosen_slope(0)
+    assert rule.on_samples(torch.tensor([0])).choose_slope(0) == rule.choose_slope(0)
 
 
 def test_offline_lira_needs_one_reference() -> None:

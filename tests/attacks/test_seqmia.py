@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.learned import (
-    PARTS,
+    FOLDS,
     PATIENCE,
     PUBLISHED_EPOCHS,
     FittedReader,
     SequenceReader,
-    _assign_parts,
+    _assign_folds,
     _initial_network,
 )
 from fedaudit.core.errors import BadInput
@@ -112,7 +112,7 @@ def test_the_network_agrees_with_a_slow_reimplementation() -> None:
     assert isinstance(rule, FittedReader)
     fresh = draw_measurements("fresh", MEMBERS)
     sequence = torch.stack([m.values[:, 1, 0] for m in fresh.values()], 1)
-    x = (sequence - rule.scaling.mean) / rule.scaling.deviation
+    x = (sequence - rule.scaling.mean) / rule.scaling.std
     (w,) = rule.weights
     h = c = torch.zeros(rule.hidden, dtype=torch.float64)
     states = []
@@ -192,10 +192,10 @@ def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
     shadow = draw_weak_leak("shadow")
     rule = CHOSEN.fitted(shadow, FEW, TARGET, 3).rule
     assert isinstance(rule, FittedReader)
-    assert len(rule.weights) == PARTS
+    assert len(rule.weights) == FOLDS
     raw = torch.stack([m.values[:, 1] for m in shadow.values()], 2).transpose(0, 1)
-    x = ((raw - rule.scaling.mean) / rule.scaling.deviation).float().contiguous()
-    held = _assign_parts(FEW, 3) == 0
+    x = ((raw - rule.scaling.mean) / rule.scaling.std).float().contiguous()
+    held = _assign_folds(FEW, 3) == 0
     losses, states = [], []
     judge = _initial_network(x.shape[2], 50, 0)
     epochs = SequenceReader()._train_epochs(x[~held], FEW[~held].long(), 3)
@@ -212,14 +212,14 @@ def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
 
 def test_held_back_parts_keep_the_share_of_members() -> None:
     is_member = torch.arange(90) % 3 == 0
-    parts = _assign_parts(is_member, 3)
-    assert [int((is_member & (parts == part)).sum()) for part in range(PARTS)] == [8, 8, 7, 7]
-    assert [int((parts == part).sum()) for part in range(PARTS)] == [23, 23, 22, 22]
-    assert torch.equal(parts, _assign_parts(is_member, 3))
-    assert not torch.equal(parts, _assign_parts(is_member, 4))
+    parts = _assign_folds(is_member, 3)
+    assert [int((is_member & (parts == part)).sum()) for part in range(FOLDS)] == [8, 8, 7, 7]
+    assert [int((parts == part).sum()) for part in range(FOLDS)] == [23, 23, 22, 22]
+    assert torch.equal(parts, _assign_folds(is_member, 3))
+    assert not torch.equal(parts, _assign_folds(is_member, 4))
 
 
 def test_one_member_is_too_few_to_hold_some_back() -> None:
     alone = torch.arange(SAMPLES) == 5
-    with pytest.raises(BadInput, match="got 1 and 399; give more, or set its epochs"):
+    with pytest.raises(BadInput, match="got 1 and 399; pass more, or set the attack's epochs"):
         CHOSEN.fitted(draw_measurements("shadow", MEMBERS), alone, TARGET, 3)

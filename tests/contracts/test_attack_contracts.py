@@ -304,7 +304,7 @@ def test_fitting_depends_only_on_the_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_fitting_on_members_only_raises(name: str) -> None:
-    with pytest.raises(BadInput, match=f"{len(AUDITED)} members of {len(AUDITED)}"):
+    with pytest.raises(BadInput, match=f"{len(AUDITED)} members among {len(AUDITED)}"):
         ATTACKS[name].fitted(measured(), torch.ones(len(AUDITED), dtype=torch.bool), TARGET, 5)
 
 

@@ -1,9 +1,9 @@
-"""Attacks: signals, and a rule that computes scores or posteriors from them.
+"""Attacks, each of which consists of signals and a rule that computes scores from them.
 
-Entries of the attack catalogue are typed functions, each of which constructs an attack.
-:func:`with_rule_settings` and :func:`with_signal_settings` define an entry in one line. The entry
-takes the settings of its rule or of its signal as keyword arguments, with their types and defaults,
-so that a type checker and ``help()`` know them.
+Each entry of the attack catalogue is a function that constructs an attack.
+:func:`with_rule_settings` and :func:`with_signal_settings` define an entry in one line. The
+arguments of the entry are the settings of its rule or of its signal. Their types and defaults are
+visible to type checkers and ``help()``.
 """
 
 import inspect
@@ -26,12 +26,12 @@ from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.base import Signal
 
 
-class _CombinationRule(Protocol):
+class _DescribedRule(Protocol):
     """Properties of a rule that the catalogue shows.
 
     Attributes:
-        over_clients: How the rule combines clients, in a few words.
-        over_rounds: How the rule combines rounds, in a few words.
+        over_clients: Short description of how the rule combines clients.
+        over_rounds: Short description of how the rule combines rounds.
         needs: What the adversary must see for the rule, in addition to the needs of the signals.
     """
 
@@ -46,7 +46,7 @@ class _CombinationRule(Protocol):
 
 
 @runtime_checkable
-class Rule(_CombinationRule, Protocol):
+class Rule(_DescribedRule, Protocol):
     """Function that computes one score per sample from measurements; a frozen dataclass."""
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
@@ -56,7 +56,7 @@ class Rule(_CombinationRule, Protocol):
 
 @runtime_checkable
 class LearnedRule(Rule, Protocol):
-    """A rule that must be fitted on samples of known membership."""
+    """A rule that must be fitted on samples with known membership."""
 
     def fitted(
         self,
@@ -68,7 +68,7 @@ class LearnedRule(Rule, Protocol):
         """Return the fitted rule. The samples must not be attacked afterwards.
 
         Args:
-            measurements: Measurements of samples of known membership, such as those of a shadow
+            measurements: Measurements of samples with known membership, such as those of a shadow
                 run.
             is_member: Whether each of these samples was a member of ``target``.
             target: A client of the shadow run.
@@ -92,12 +92,11 @@ class SideInformationRule(Rule, Protocol):
 
 
 @runtime_checkable
-class SourceRule(_CombinationRule, Protocol):
+class SourceRule(_DescribedRule, Protocol):
     """A rule that computes, for each sample, the probability that each client owns it.
 
     ``over_clients`` ends with "arg max" (``results.record.SOURCE_RULE_SUFFIX``), by which records
-    recognise source inference. Its beginning shows whether clients are compared; see
-    :attr:`Attack.compares_clients`.
+    recognise source inference. See :attr:`Attack.compares_clients` for its beginning.
     """
 
     def posterior(
@@ -109,7 +108,7 @@ class SourceRule(_CombinationRule, Protocol):
         probability 0.
 
         Args:
-            measurements: Measurements of samples, each of which a client owns.
+            measurements: Measurements of samples. Each sample belongs to one of the clients.
             sizes: Number of training samples of each client, for a prior.
         """
         ...
@@ -117,31 +116,31 @@ class SourceRule(_CombinationRule, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PerClient:
-    """A rule with different settings for each audited client, as clients have different defenses.
+    """A rule whose settings depend on the audited client, since clients have different defenses.
 
     Attributes:
-        rules: Rules of the same class by audited client. Other clients use the first rule.
+        rules: Rules of the same class by audited client. All other clients use the first rule.
     """
 
     rules: Mapping[ClientId, Rule]
 
     @property
     def over_clients(self) -> str:
-        return self._any.over_clients
+        return self._first.over_clients
 
     @property
     def over_rounds(self) -> str:
-        return self._any.over_rounds
+        return self._first.over_rounds
 
     @property
     def needs(self) -> Sees:
-        return self._any.needs
+        return self._first.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        return self.rules.get(target, self._any)(*measurements, target=target)
+        return self.rules.get(target, self._first)(*measurements, target=target)
 
     @property
-    def _any(self) -> Rule:
+    def _first(self) -> Rule:
         return next(iter(self.rules.values()))
 
 
@@ -149,7 +148,7 @@ class Tuning(NamedTuple):
     """Samples on which settings of a rule are tuned, measured in a reference federation.
 
     Attributes:
-        measured: The attack's signals, in their order.
+        measured: Measurements of the attack's signals, in the order of the signals.
         owner: Client of the reference federation that trained on each sample, or ``NO_CLIENT``.
     """
 
@@ -161,11 +160,11 @@ class Reference(NamedTuple):
     """A reference federation, measured on the samples under attack.
 
     Attributes:
-        measured: The attack's signals, in their order.
+        measured: Measurements of the attack's signals, in the order of the signals.
         target: Client of this federation that corresponds to the audited client.
         trained_on: Whether any client of this federation trained on each sample.
-        matching_client: Client of this federation that corresponds to each audited client, if it is
-            not ``target``.
+        matching_client: Client of this federation that corresponds to each audited client, for
+            audited clients that do not correspond to ``target``.
         tuning: Samples on which settings of the rule are tuned; the same in all references.
     """
 
@@ -204,7 +203,7 @@ def measured_rounds(
     """Return the rounds in which a client was measured.
 
     Raises:
-        BadInput: The signal was measured in no round.
+        BadInput: There is no such round.
     """
     was_measured = ~torch.isnan(values).any(1)
     if not bool(was_measured.any()):
@@ -281,8 +280,8 @@ class Attack:
 
     @property
     def compares_clients(self) -> bool:
-        """True if the score of one client depends on the values of others."""
-        # The beginning of the text shows the comparison, even if the text ends with "arg max".
+        """True if the score of one client depends on the values of other clients."""
+        # The suffix "arg max" of source rules may follow the description of the comparison.
         return self.rule.over_clients.startswith(("one-sided likelihood", "arg max"))
 
     def posterior(
@@ -320,10 +319,10 @@ class Attack:
         """Return the attack with a fitted rule; the attack itself if its rule is not learned.
 
         Args:
-            measured: Measurements by signal name of samples of known membership. They must not be
-                attacked afterwards.
+            measured: Measurements by signal name of samples with known membership. These samples
+                must not be attacked afterwards.
             is_member: Whether each of these samples was a member of ``target``.
-            target: Client that trained on the members, or the client after which a group is named.
+            target: Client that trained on the members.
             seed: Root of all random choices.
 
         Raises:
@@ -335,7 +334,7 @@ class Attack:
         if bool(is_member.all()) or not bool(is_member.any()):
             raise BadInput(
                 f"an attack learns from members and non-members, got {int(is_member.sum())} "
-                f"members of {len(is_member)} samples; give more samples"
+                f"members among {len(is_member)} samples; pass more samples"
             )
         measurements = self._measurements_of(measured)
         rule = self.rule.fitted(*measurements, is_member=is_member, target=target, seed=seed)
@@ -386,14 +385,14 @@ class Attack:
         """
         if not isinstance(self.rule, ReferenceRule):
             return self
-        positions = slice(0, trained_on.shape[1])
-        models = []
+        attacked = slice(0, trained_on.shape[1])
+        with_tuning = []
         for index, (measured, mask) in enumerate(zip(references, trained_on, strict=True)):
             measurements = tuple(self._measurements_of(measured))
             tuning = None if owners is None else Tuning(measurements, owners[index])
-            attacked = tuple(values.on_samples(positions) for values in measurements)
-            models.append(Reference(attacked, target, mask, matching_client, tuning))
-        return replace(self, rule=self.rule.with_references(models))
+            on_attacked = tuple(signal.on_samples(attacked) for signal in measurements)
+            with_tuning.append(Reference(on_attacked, target, mask, matching_client, tuning))
+        return replace(self, rule=self.rule.with_references(with_tuning))
 
     def on_samples(self, chosen: Tensor) -> "Attack":
         """Return the attack for some of the samples on which its references were measured.
@@ -409,18 +408,18 @@ class Attack:
         """Return the attack with other settings of its rule or signals.
 
         Raises:
-            BadInput: No part has a setting of that name.
+            BadInput: Neither the rule nor a signal has a setting of that name.
         """
         attack = self
         for name, value in settings.items():
-            attack = attack._with(name, value)
+            attack = attack._with_setting(name, value)
         return attack
 
     def settings(self) -> dict[str, Setting]:
         """Return all settings of the rule and the signals, by name."""
         settings: dict[str, Setting] = {}
         for part in self.parts:
-            settings |= {name: getattr(part, name) for name in _fields(part)}
+            settings.update({name: getattr(part, name) for name in _setting_names(part)})
         return settings
 
     @property
@@ -437,21 +436,21 @@ class Attack:
             )
         return [measured[signal.name] for signal in self.signals]
 
-    def _with(self, name: str, value: Setting) -> "Attack":
+    def _with_setting(self, name: str, value: Setting) -> "Attack":
         if name not in self.settings():
             raise unknown_name("setting of this attack", name, self.settings() or {"(none)": 0})
         signals = tuple(_with_setting(signal, name, value) for signal in self.signals)
         return replace(self, signals=signals, rule=_with_setting(self.rule, name, value))
 
 
-def _fields(part: object) -> tuple[str, ...]:
+def _setting_names(part: object) -> tuple[str, ...]:
     # Class variables and inner rules are not settings.
-    names = [f.name for f in fields(part)] if is_dataclass(part) else []
+    names = [field.name for field in fields(part)] if is_dataclass(part) else []
     return tuple(name for name in names if isinstance(getattr(part, name), Setting))
 
 
 def _with_setting(part: Part, name: str, value: Setting) -> Part:
-    if name not in _fields(part):
+    if name not in _setting_names(part):
         return part
     default = getattr(part, name)
     (annotation,) = (field.type for field in fields(part) if field.name == name)  # type: ignore[arg-type]
@@ -477,8 +476,8 @@ def with_rule_settings(
 ) -> Callable[Settings, Attack]:
     """Define an attack whose constructor takes settings by name.
 
-    For a type checker, the constructor has the settings of the rule. At run time, it also has those
-    of the signals.
+    For a type checker, the constructor has the settings of the rule. At run time, it also has the
+    settings of the signals.
 
     Args:
         name: Name in the catalogue.
@@ -486,8 +485,8 @@ def with_rule_settings(
         rule: Class of the rule.
         source: Paper, with equation or section.
         about: Description of the attack in one sentence.
-        values: Not used; settings are given by name.
-        defaults: Settings of the rule whose defaults this attack changes.
+        values: Not used, but required by the type of ``rule``.
+        defaults: Settings of the rule for which this attack has other defaults.
     """
     rule_with_defaults = rule(*values, **defaults)
     return _entry(Attack(signals, rule_with_defaults, source, about, name), rule)
@@ -505,7 +504,7 @@ def with_signal_settings(
 ) -> Callable[Settings, Attack]:
     """Define an attack on one signal whose constructor takes the settings of that signal.
 
-    As the rule has no settings, a type checker sees the same settings as ``help()``.
+    The rule has no settings, so a type checker sees the same settings as ``help()``.
 
     Args:
         name: Name in the catalogue.
@@ -513,8 +512,8 @@ def with_signal_settings(
         rule: Rule without settings.
         source: Paper, with equation or section.
         about: Description of the attack in one sentence.
-        values: Not used; settings are given by name.
-        defaults: Settings of the signal whose defaults this attack changes.
+        values: Not used, but required by the type of ``signal``.
+        defaults: Settings of the signal for which this attack has other defaults.
     """
     signal_with_defaults = signal(*values, **defaults)
     return _entry(Attack((signal_with_defaults,), rule, source, about, name), signal)
@@ -541,31 +540,27 @@ def _entry(
     def construct(**settings: Setting) -> Attack:
         return attack.with_settings(settings)
 
-    defaults = attack.settings()
-    fields_of = {field.name: (field, part) for part in attack.parts for field in fields(part)}  # type: ignore[arg-type]
-    settings = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=fields_of[name][0].type,
+    parameters, meanings = [], []
+    fields_by_name = {field.name: (field, part) for part in attack.parts for field in fields(part)}  # type: ignore[arg-type]
+    for name, default in attack.settings().items():
+        field, owner = fields_by_name[name]
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type
+            )
         )
-        for name, default in defaults.items()
-    ]
-    construct.__signature__ = inspect.Signature(settings, return_annotation=Attack)  # type: ignore[attr-defined]
-    meanings = [
-        f"    {name}: {attribute_meaning(type(fields_of[name][1]).__mro__, name)}"
-        for name in defaults
-    ]
-    construct.__doc__ = "\n\n".join(
-        [
-            attack.about,
-            *(["\n".join(["Args:", *meanings])] if meanings else []),
-            "Examples:\n    >>> import fedaudit as fa\n"
-            f"    >>> fa.attacks.NAME().name\n    {attack.name!r}",
-            f"Source: {attack.source}.",
-        ]
+        meanings.append(f"    {name}: {attribute_meaning(type(owner).__mro__, name)}")
+    construct.__signature__ = inspect.Signature(parameters, return_annotation=Attack)  # type: ignore[attr-defined]
+    paragraphs = [attack.about]
+    if meanings:
+        paragraphs.append("\n".join(["Args:", *meanings]))
+    # name_entries replaces NAME.
+    paragraphs.append(
+        "Examples:\n    >>> import fedaudit as fa\n"
+        f"    >>> fa.attacks.NAME().name\n    {attack.name!r}"
     )
+    paragraphs.append(f"Source: {attack.source}.")
+    construct.__doc__ = "\n\n".join(paragraphs)
     entry = cast(Callable[Settings, Attack], checked(construct))
     ENTRIES[attack.name] = entry
     return entry

@@ -29,8 +29,8 @@ MIN_LR = 5e-4
 SCORING_BATCH = 1024
 
 PUBLISHED_EPOCHS = 150
-PARTS = 4
-"""Number of parts of the shadow samples, and of networks with early stopping."""
+FOLDS = 4
+"""Number of folds of the shadow samples, and of networks with early stopping."""
 
 PATIENCE = 20
 """Number of epochs without a lower loss after which training stops."""
@@ -40,7 +40,7 @@ class _Scaling(NamedTuple):
     """Mean and standard deviation of each signal over the training samples and rounds."""
 
     mean: Float[Tensor, " signals"]
-    deviation: Float[Tensor, " signals"]
+    std: Float[Tensor, " signals"]
 
 
 class _SequenceNetwork(nn.Module):
@@ -65,8 +65,8 @@ class _SequenceNetwork(nn.Module):
 class _Unfitted:
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         raise BadInput(
-            "this attack is not fitted; fit it on measurements of samples of known membership "
-            "(Attack.fitted), or name it in a study, which fits it"
+            "this attack is not fitted; call Attack.fitted with measurements of samples of known "
+            "membership, or add the attack to a study, which fits it"
         )
 
 
@@ -74,21 +74,21 @@ class _Unfitted:
 class SequenceReader(_Unfitted):
     """A recurrent network that learns from a shadow run how members' signals change over rounds.
 
-    The input of an LSTM is a short sequence per sample: the target's signals in the measured
+    For each sample, the input of an LSTM is the sequence of the target's signals in the measured
     rounds, standardised by the shadow samples. The LSTM's last state attends to all states by inner
     products. A linear layer computes two logits from the last state and the attended states. The
     score is the logit of "member" minus that of "non-member".
 
     By default, four networks are trained with early stopping. Shadow samples are divided into four
-    parts with equal fractions of members, and each network holds one part out. Training stops after
-    20 epochs without a lower held-out loss, and the weights with the lowest one are used. The score
-    is the mean of the four networks.
+    folds with equal fractions of members, and each network holds one fold out. Training stops after
+    20 epochs without a lower held-out loss, and the weights with the lowest loss are used. The
+    score is the mean over the four networks.
 
     Attributes:
         hidden: Size of the LSTM's state.
         epochs: Number of epochs of a single network; 0 for four networks with early stopping, of at
-            most 150 epochs. The published form uses 150 epochs, in which the network memorises
-            some hundreds of shadow samples.
+            most 150 epochs. The published code uses a single network and 150 epochs, in which it
+            memorises a few hundred shadow samples.
         batch_size: Number of shadow samples per step.
         lr: Learning rate of Adam, which is multiplied by 0.9 every ten epochs while it is above
             5e-4.
@@ -96,10 +96,10 @@ class SequenceReader(_Unfitted):
 
     Source: SeqMIA (Li et al., CCS 2024), section 4; CoFedMID appendix D, for federations.
     Differs: There is no distillation: the sequence consists of the target client's models in the
-        measured rounds. The published code scores by the logit of "member", which is not monotone
-        in the probability, and measures with dropout; neither is done here. The membership labels
-        are those of a shadow run, never of the audited run; CoFedMID does not specify them. By
-        default, epochs are chosen by early stopping, and four networks are averaged.
+        measured rounds. The published code scores by only the logit of "member", which is not
+        monotone in the probability, and measures with dropout. The membership labels are those of a
+        shadow run, never of the audited run; CoFedMID does not specify them. By default, epochs are
+        chosen by early stopping, and four networks are averaged.
     """
 
     hidden: Positive = 50
@@ -121,28 +121,20 @@ class SequenceReader(_Unfitted):
     ) -> "FittedReader":
         raw = _sequences(measurements, target)
         scaling = _scaling(raw)
-        sequences = ((raw - scaling.mean) / scaling.deviation).float()
+        sequences = ((raw - scaling.mean) / scaling.std).float()
+        labels = is_member.long()
         with one_thread():
             if self.epochs:
-                *_, weights = islice(
-                    self._train_epochs(sequences, is_member.long(), seed), self.epochs
-                )
-                weights_by_part = [weights]
+                *_, weights = islice(self._train_epochs(sequences, labels, seed), self.epochs)
+                networks = [weights]
             else:
-                part_of = _assign_parts(is_member, seed)
-                weights_by_part = [
-                    self._train_with_early_stopping(
-                        sequences, is_member.long(), part_of == part, seed
-                    )
-                    for part in range(int(part_of.max()) + 1)
+                folds = _assign_folds(is_member, seed)
+                networks = [
+                    self._train_with_early_stopping(sequences, labels, folds == fold, seed)
+                    for fold in range(int(folds.max()) + 1)
                 ]
-        return FittedReader(
-            self.hidden,
-            tuple(
-                {n: v.double() for n, v in part_weights.items()} for part_weights in weights_by_part
-            ),
-            scaling,
-        )
+        doubles = [{name: v.double() for name, v in weights.items()} for weights in networks]
+        return FittedReader(self.hidden, tuple(doubles), scaling)
 
     def _train_with_early_stopping(
         self,
@@ -153,18 +145,17 @@ class SequenceReader(_Unfitted):
     ) -> dict[str, Tensor]:
         """Return the weights of the epoch with the lowest loss on held-out samples."""
         network = _initial_network(sequences.shape[2], self.hidden, seed)
+        held_out, held_out_labels = sequences[is_held_out], labels[is_held_out]
         best_weights: dict[str, Tensor] = {}
         lowest, epochs_without_improvement = float("inf"), 0
         epochs = self._train_epochs(sequences[~is_held_out], labels[~is_held_out], seed)
         for weights in islice(epochs, PUBLISHED_EPOCHS):
             network.load_state_dict(weights)
             with torch.no_grad():
-                loss = float(
-                    functional.cross_entropy(network(sequences[is_held_out]), labels[is_held_out])
-                )
+                loss = float(functional.cross_entropy(network(held_out), held_out_labels))
             epochs_without_improvement += 1
             if loss < lowest or not best_weights:
-                lowest, best_weights = loss, {n: v.clone() for n, v in weights.items()}
+                lowest, best_weights = loss, {name: v.clone() for name, v in weights.items()}
                 epochs_without_improvement = 0
             if epochs_without_improvement == PATIENCE:
                 break
@@ -178,10 +169,11 @@ class SequenceReader(_Unfitted):
     ) -> Iterator[dict[str, Tensor]]:
         """Yield the weights after each epoch; the next epoch changes them in place."""
         network = _initial_network(sequences.shape[2], self.hidden, seed)
+        weights = [p for name, p in network.named_parameters() if "bias" not in name]
+        biases = [p for name, p in network.named_parameters() if "bias" in name]
         groups = [
-            {"params": [p for n, p in network.named_parameters() if ("bias" in n) == bias]}
-            | {"weight_decay": 0.0 if bias else self.weight_decay}
-            for bias in (False, True)
+            {"params": weights, "weight_decay": self.weight_decay},
+            {"params": biases, "weight_decay": 0.0},
         ]
         optimizer = torch.optim.Adam(groups, lr=self.lr)
         rng = seeded(seed, "order")
@@ -220,7 +212,7 @@ class FittedReader:
     needs = SequenceReader.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.deviation
+        sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.std
         network = _initial_network(sequences.shape[2], self.hidden, 0).double()
         scores = torch.zeros(len(sequences), dtype=torch.float64)
         with one_thread(), torch.no_grad():
@@ -234,20 +226,20 @@ class FittedReader:
         return scores.float().double()
 
 
-def _assign_parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
-    """Return the part of each sample; all parts have equal fractions of members."""
-    groups = [mask.nonzero().flatten() for mask in (is_member, ~is_member)]
-    if min(len(positions) for positions in groups) < 2:
+def _assign_folds(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
+    """Return the fold of each sample; all folds have equal fractions of members."""
+    members, nonmembers = is_member.nonzero().flatten(), (~is_member).nonzero().flatten()
+    if min(len(members), len(nonmembers)) < 2:
         raise BadInput(
             f"an attack with early stopping needs at least two members and two non-members, got "
-            f"{len(groups[0])} and {len(groups[1])}; give more, or set its epochs"
+            f"{len(members)} and {len(nonmembers)}; pass more, or set the attack's epochs"
         )
     rng = seeded(seed, "held back")
-    parts = torch.empty(len(is_member), dtype=torch.int64)
-    for positions in groups:
+    folds = torch.empty(len(is_member), dtype=torch.int64)
+    for positions in (members, nonmembers):
         order = torch.randperm(len(positions), generator=rng)
-        parts[positions[order]] = torch.arange(len(positions)) % PARTS
-    return parts
+        folds[positions[order]] = torch.arange(len(positions)) % FOLDS
+    return folds
 
 
 def _initial_network(signals: int, hidden: int, seed: int) -> _SequenceNetwork:
@@ -267,18 +259,15 @@ def _sequences(
 ) -> Float[Tensor, "samples rounds signals"]:
     signals = [m.of(target) for m in measurements]
     was_measured = measured_rounds(signals[0], target)
-    return (
-        torch.stack([values[was_measured].double() for values in signals], 2)
-        .transpose(0, 1)
-        .contiguous()
-    )
+    by_round = torch.stack([values[was_measured].double() for values in signals], 2)
+    return by_round.transpose(0, 1).contiguous()
 
 
 def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
     flat = sequences.flatten(0, 1)
-    deviation = flat.std(0, correction=0)
-    # A constant signal has no information; a deviation of 1 avoids a division by zero.
-    return _Scaling(flat.mean(0), deviation.where(deviation > 0, 1.0))
+    std = flat.std(0, correction=0)
+    # A constant signal has no information; dividing by 1 avoids a division by zero.
+    return _Scaling(flat.mean(0), std.where(std > 0, 1.0))
 
 
 Features = Float[Tensor, "samples features"]
@@ -288,10 +277,10 @@ Features = Float[Tensor, "samples features"]
 class Stacked(_Unfitted):
     """A logistic regression on several signals, which is trained on samples of known membership.
 
-    For each signal, there are three features: the last value, the mean over the rounds, and the
-    mean distance from the other clients' values, in their standard deviations. Threshold attacks
-    use the first two, FedMIA the third. The score is the mean log-odds of regressions on several
-    bootstrap samples.
+    Each signal gives three features: the last value, the mean over the rounds, and the mean
+    distance from the other clients' values, in their standard deviations. Threshold attacks use the
+    first two features, and FedMIA uses the third. The score is the mean log-odds of regressions on
+    several bootstrap samples.
 
     Attributes:
         penalty: L2 penalty: 1 / C of scikit-learn's ``LogisticRegression``.
@@ -318,10 +307,10 @@ class Stacked(_Unfitted):
         from sklearn.linear_model import LogisticRegression
 
         raw = _features(measurements, target)
-        mean, deviation = raw.mean(0), raw.std(0, correction=0)
-        # A constant feature has no information; a deviation of 1 avoids a division by zero.
-        deviation = deviation.where(deviation > 0, 1.0)
-        standardised, truth = ((raw - mean) / deviation).numpy(), is_member.numpy()
+        mean, std = raw.mean(0), raw.std(0, correction=0)
+        # A constant feature has no information; dividing by 1 avoids a division by zero.
+        std = std.where(std > 0, 1.0)
+        standardised, truth = ((raw - mean) / std).numpy(), is_member.numpy()
         rng, weights = seeded_numpy(seed, "bags"), []
         members, nonmembers = np.flatnonzero(truth), np.flatnonzero(~truth)
         for _ in range(self.bags):
@@ -329,7 +318,7 @@ class Stacked(_Unfitted):
             regression = LogisticRegression(C=1 / self.penalty, max_iter=1000)
             regression.fit(standardised[bag], truth[bag])
             weights.append(np.append(regression.coef_[0], regression.intercept_))
-        return FittedStack(mean, deviation, torch.from_numpy(np.mean(weights, axis=0)))
+        return FittedStack(mean, std, torch.from_numpy(np.mean(weights, axis=0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,12 +327,12 @@ class FittedStack:
 
     Attributes:
         mean: Mean of each feature over the training samples.
-        deviation: Standard deviation of each feature over the training samples.
+        std: Standard deviation of each feature over the training samples.
         weights: Weight of each feature, and the intercept.
     """
 
     mean: Float[Tensor, " features"]
-    deviation: Float[Tensor, " features"]
+    std: Float[Tensor, " features"]
     weights: Float[Tensor, " features_and_1"]
 
     over_clients = Stacked.over_clients
@@ -351,14 +340,13 @@ class FittedStack:
     needs = Stacked.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        features = (_features(measurements, target) - self.mean) / self.deviation
+        features = (_features(measurements, target) - self.mean) / self.std
         # Features far outside the range of the training samples are clipped.
-        return (features.clamp(-_MAX_DEVIATION, _MAX_DEVIATION) * self.weights[:-1]).sum(
-            1
-        ) + self.weights[-1]
+        clipped = features.clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE)
+        return (clipped * self.weights[:-1]).sum(1) + self.weights[-1]
 
 
-_MAX_DEVIATION = 6.0
+_LARGEST_FEATURE = 6.0
 """Largest absolute value of a standardised feature."""
 
 
@@ -370,30 +358,27 @@ def _features(measurements: tuple[Measurements, ...], target: ClientId) -> Featu
 
 def _features_of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
     """Return last value, mean, and mean standardised distance from the other clients."""
-    values_of_target = m.of(target).double()
-    was_measured = measured_rounds(values_of_target, target)
-    distances = [
-        _distance(values, peers.double())
-        for values, peers, seen in zip(values_of_target, m.peers(target), was_measured, strict=True)
-        if seen and len(peers) >= 2
-    ]
+    target_values = m.of(target).double()
+    was_measured = measured_rounds(target_values, target)
+    distances = []
+    for values, peers, is_measured in zip(
+        target_values, m.peers(target), was_measured, strict=True
+    ):
+        if is_measured and len(peers) >= 2:
+            distances.append(_distance(values, peers.double()))
     if not distances:
         raise TooFewPeers(
-            "this attack compares the target with at least 2 other clients that were sent the same "
-            "model in the same round, and there are fewer; use an attack on the target alone, such "
-            "as loss-series"
+            "this attack needs at least 2 other clients that were sent the same model as the "
+            "target in the same round; use an attack on only the target, such as loss-series"
         )
-    return [
-        values_of_target[was_measured][-1],
-        values_of_target[was_measured].mean(0),
-        torch.stack(distances).mean(0),
-    ]
+    measured_values = target_values[was_measured]
+    return [measured_values[-1], measured_values.mean(0), torch.stack(distances).mean(0)]
 
 
 def _distance(
     values: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
 ) -> Float[Tensor, " samples"]:
-    above = values - peers.mean(0)
-    deviation = peers.std(0, correction=0)
-    # If peers agree exactly, the deviation is 0, and only the sign of the difference is used.
-    return torch.where(deviation > 0, above / deviation.where(deviation > 0, 1.0), above.sign())
+    difference = values - peers.mean(0)
+    std = peers.std(0, correction=0)
+    # If all peers have the same value, only the sign of the difference is used.
+    return torch.where(std > 0, difference / std.where(std > 0, 1.0), difference.sign())

@@ -44,10 +44,10 @@ OfflineSlope = Annotated[
 class ReferenceCalibrated:
     """Base class of rules that compare a signal of the target with those of reference models.
 
-    A hard sample has a large loss in every model, an easy one a small loss. The comparison with
-    reference models removes this difference, so that the rest of the signal is due to membership.
-    In offline attacks, no reference model was trained on the attacked samples; in online attacks,
-    about half of the models were trained on each sample.
+    A hard sample has a large loss in every model, and an easy sample has a small loss. The
+    comparison with reference models removes this difference, so that the remaining signal is due to
+    membership. In offline attacks, no reference model was trained on the attacked samples. In
+    online attacks, about half of the models were trained on each sample.
 
     Attributes:
         rounds: "last" for the last measured round, "mean" for the mean over all measured rounds.
@@ -84,23 +84,16 @@ class ReferenceCalibrated:
         signals, references = m.of(target), self._require_references()
         rows = measured_rounds(signals, target).nonzero().flatten().tolist()
         trained_on = torch.stack([reference.trained_on for reference in references])
-        return torch.stack(
-            [
-                self.score_round(
-                    signals[row].double(),
-                    torch.stack(
-                        [
-                            _signal_in_round(
-                                reference.measured, reference.client_for(target), m.rounds[row]
-                            )
-                            for reference in references
-                        ]
-                    ),
-                    trained_on,
-                )
-                for row in (rows if self.rounds == "mean" else rows[-1:])
+        scores = []
+        for row in rows if self.rounds == "mean" else rows[-1:]:
+            reference_signals = [
+                _signal_in_round(reference.measured, reference.client_for(target), m.rounds[row])
+                for reference in references
             ]
-        ).mean(0)
+            scores.append(
+                self.score_round(signals[row].double(), torch.stack(reference_signals), trained_on)
+            )
+        return torch.stack(scores).mean(0)
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
         """Raise if there would be too few reference models with or without a sample."""
@@ -120,8 +113,8 @@ class ReferenceCalibrated:
     def _require_references(self) -> tuple[Reference, ...]:
         if not self.references:
             raise BadInput(
-                "this attack compares with reference models, and has none; use "
-                "Attack.with_references, or name it in a study, which trains some"
+                "this attack needs reference models, and has none; call Attack.with_references, or "
+                "add the attack to a study, which trains reference models"
             )
         return self.references
 
@@ -130,8 +123,8 @@ class ReferenceCalibrated:
 class RelativeLikelihood(ReferenceCalibrated):
     """RMIA: a sample's likelihood under the target, divided by its mean over reference models.
 
-    The signal is a negative loss, and the loss a negative log-likelihood: exp(-loss) is the
-    probability of the true class, or the geometric mean of probabilities over tokens.
+    The signal is a negative loss, and the loss is a negative log-likelihood. Therefore, exp(-loss)
+    is the probability of the true class, or the geometric mean of probabilities over tokens.
 
     Attributes:
         rounds: "last" for the last measured round, "mean" for the mean of the logarithms over
@@ -139,17 +132,17 @@ class RelativeLikelihood(ReferenceCalibrated):
         offline: Slope a, from 0 to 1, for samples that no reference model was trained on. The mean
             over models with and without the sample is then approximated by
             ((1 + a) * mean over models without it + 1 - a) / 2. With -1, the slope is the multiple
-            of 0.1 with the largest AUC in attacks on each reference model, with the others as its
-            references; with a single reference model, it is 0.3.
+            of 0.1 with the largest AUC in attacks on each reference model, for which all others are
+            the reference models. With a single reference model, it is 0.3.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
     Differs: The score is the logarithm of the ratio. In the paper, it is the fraction of population
-        samples whose ratio it exceeds by a factor. The logarithm ranks samples in the same order,
+        samples whose ratio is smaller by a factor. The logarithm ranks samples in the same order,
         without ties and without population samples. The authors choose a by an attack on one
-        reference model. Here, each of the first four references is attacked: on samples that they
-        were trained on, and on the audited samples, which none of them was trained on. Reference
-        models are federations, whose clients have the defenses of the audited federation by
-        default.
+        reference model. Here, each of the first four reference models is attacked. Its members are
+        samples on which it was trained, and its non-members are the audited samples. Reference
+        models are trained by federations, whose clients have the defenses of the audited federation
+        by default.
     """
 
     offline: OfflineSlope = -1.0
@@ -157,25 +150,28 @@ class RelativeLikelihood(ReferenceCalibrated):
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         if self.offline >= 0:
             return super().__call__(*measurements, target=target)
-        slope = self.chosen_slope(target)
+        slope = self.choose_slope(target)
         return replace(self, offline=slope)(*measurements, target=target)
 
-    def chosen_slope(self, target: ClientId) -> float:
-        """Return the slope with the largest AUC in attacks on the first reference models.
+    def choose_slope(self, target: ClientId) -> float:
+        """Return the slope with the largest mean AUC in attacks on the first reference models.
 
-        For these models, members were drawn among the measured samples. Members of later models
-        would only be samples that they share with the first ones by chance.
+        Only the members of these models were drawn among the measured samples. Later models have
+        members among them only by chance.
 
         Args:
             target: The audited client. References may have been measured at another client.
         """
         references = self._require_references()
-        aucs = []
+        aucs_by_slope = []
         for index, attacked in enumerate(references[:MAX_TUNED]):
             others = (*references[:index], *references[index + 1 :])
-            aucs.append(self._auc_by_slope(attacked, others, target))
-        aucs = [by_slope for by_slope in aucs if by_slope]
-        return SLOPES[int(np.argmax(np.mean(aucs, axis=0)))] if aucs else DEFAULT_SLOPE
+            aucs = self._auc_by_slope(attacked, others, target)
+            if aucs:
+                aucs_by_slope.append(aucs)
+        if not aucs_by_slope:
+            return DEFAULT_SLOPE
+        return SLOPES[int(np.argmax(np.mean(aucs_by_slope, axis=0)))]
 
     def _auc_by_slope(
         self, attacked: Reference, others: tuple[Reference, ...], target: ClientId
@@ -196,12 +192,11 @@ class RelativeLikelihood(ReferenceCalibrated):
         rows = measured_rounds(target_signals, client).nonzero().flatten().tolist()
         scores = np.zeros((len(SLOPES), len(is_member)))
         for row in rows if self.rounds == "mean" else rows[-1:]:
-            signals = [
-                _signal_in_round(tuning.measured, reference.client_for(target), m.rounds[row])[
-                    is_comparable
-                ].numpy()
-                for reference, tuning in zip(others, tunings, strict=True)
-            ]
+            signals = []
+            for reference, tuning in zip(others, tunings, strict=True):
+                other_client = reference.client_for(target)
+                signal = _signal_in_round(tuning.measured, other_client, m.rounds[row])
+                signals.append(signal[is_comparable].numpy())
             log_mean = _log_mean_exp(np.stack(signals), mask)
             target_signal = target_signals[row, is_comparable].double().numpy()
             scores += [target_signal - _approximate_mean(log_mean, slope) for slope in SLOPES]
@@ -215,7 +210,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         log_mean_without = _log_mean_exp(reference_signals.numpy(), ~mask)
         approximate = _approximate_mean(log_mean_without, self.offline)
         both = np.logaddexp(log_mean_with, log_mean_without) - log(2)
-        # Samples in no reference, in all references, and in some of them.
+        # The mean depends on whether no, all or some references were trained on the sample.
         in_none, in_all = ~mask.any(0), mask.all(0)
         log_mean = np.where(in_none, approximate, np.where(in_all, log_mean_with, both))
         return signal - torch.from_numpy(log_mean)
@@ -224,14 +219,14 @@ class RelativeLikelihood(ReferenceCalibrated):
 def _approximate_mean(
     log_mean_without: Float[ndarray, " samples"], slope: float
 ) -> Float[ndarray, " samples"]:
-    """Approximate the log mean over all models by that over models without the sample."""
+    """Approximate the log mean over all models from the log mean over models without a sample."""
     constant = log(1 - slope) if slope < 1 else -np.inf
     doubled: Float[ndarray, " samples"] = np.logaddexp(log_mean_without + log(1 + slope), constant)
     return doubled - log(2)
 
 
 def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"]) -> float:
-    """Return the AUC: the fraction of pairs in which the member scores higher; ties count half."""
+    """Return the fraction of pairs in which the member scores higher; ties count half."""
     nonmembers = np.sort(scores[~is_member])
     below = np.searchsorted(nonmembers, scores[is_member], "left")
     not_above = np.searchsorted(nonmembers, scores[is_member], "right")
@@ -242,23 +237,23 @@ def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"
 class LikelihoodRatio(ReferenceCalibrated):
     """LiRA: a normal distribution of the signal over reference models, for each sample.
 
-    Offline, the score is how far the target's signal is above the mean over models that were not
-    trained on the sample; with a variance per sample, in standard deviations. Online, it is the
-    logarithm of the ratio of the densities with and without the sample.
+    Offline, the score is the target's signal minus the mean over models that were not trained on
+    the sample. With a variance per sample, this difference is divided by the standard deviation.
+    Online, the score is the logarithm of the ratio of the densities with and without the sample.
 
     Attributes:
         rounds: "last" for the last measured round, "mean" for the mean of the scores over rounds.
         variance: "fixed" for the same variance for all samples, which is better with few reference
-            models; "each" for a variance per sample.
+            models. "each" for a variance per sample.
 
     Source: Carlini et al. 2022 (LiRA), Algorithm 1 and Eq. (4); section VI-C (fixed variance).
-    Differs: The score is the distance instead of its probability; this ranks samples in the same
-        order without ties. The published code uses the median over the models, this class the mean.
-        Its fixed variance is that of all signals of all samples, with and without the sample. Here,
-        it is the variance about each sample's mean, separately for models with and without the
-        sample. Its offline score is the density, which treats signals far below those of the
+    Differs: The score is a difference instead of a probability, which ranks samples in the same
+        order without ties. The mean over the models replaces the published code's median. The fixed
+        variance is that about each sample's mean, separately for models with and without the
+        sample. In the published code, it is the variance of all signals of all samples. The
+        published code's offline score is the density, which treats signals far below those of the
         reference models like signals far above. Here, as in Eq. (4), only signals above count.
-        Reference models are federations, as for RMIA.
+        Reference models are trained by federations, as for RMIA.
     """
 
     variance: Literal["fixed", "each"] = "fixed"
@@ -266,27 +261,25 @@ class LikelihoodRatio(ReferenceCalibrated):
     def score_round(
         self, signal: Float[Tensor, " samples"], reference_signals: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        mean_without, deviation_without = self._moments(reference_signals, ~trained_on)
-        above = signal - mean_without
+        mean_without, std_without = self._moments(reference_signals, ~trained_on)
+        difference = signal - mean_without
         if not bool(trained_on.any()):
-            return above if self.variance == "fixed" else above / deviation_without
-        mean_with, deviation_with = self._moments(reference_signals, trained_on)
-        z_without, z_with = above / deviation_without, (signal - mean_with) / deviation_with
+            return difference if self.variance == "fixed" else difference / std_without
+        mean_with, std_with = self._moments(reference_signals, trained_on)
+        z_without, z_with = difference / std_without, (signal - mean_with) / std_with
         # The logarithm of the ratio of two normal densities.
-        return (z_without.square() - z_with.square()) / 2 + (
-            deviation_without / deviation_with
-        ).log()
+        return (z_without.square() - z_with.square()) / 2 + (std_without / std_with).log()
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
-        self._refuse_few(~trained_on)
+        self._raise_if_few(~trained_on)
         if bool(trained_on.any()):
-            self._refuse_few(trained_on)
+            self._raise_if_few(trained_on)
 
     def _moments(
         self, reference_signals: Signals, choice: TrainedOn
     ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
         """Return mean and standard deviation of each sample's signal over the chosen models."""
-        self._refuse_few(choice)
+        self._raise_if_few(choice)
         count = choice.sum(0)
         mean = reference_signals.where(choice, 0.0).sum(0) / count
         squares = (reference_signals - mean).where(choice, 0.0).square().sum(0)
@@ -296,7 +289,7 @@ class LikelihoodRatio(ReferenceCalibrated):
             variance = (squares.sum() / (count - 1).sum().clamp_min(1)).expand_as(squares)
         return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
-    def _refuse_few(self, choice: TrainedOn) -> None:
+    def _raise_if_few(self, choice: TrainedOn) -> None:
         count = choice.sum(0)
         fewest = 2 if self.variance == "each" else 1
         if int(count.min()) < fewest:
@@ -310,7 +303,7 @@ class LikelihoodRatio(ReferenceCalibrated):
 def _signal_in_round(
     measured: tuple[Measurements, ...], client: ClientId, index: int
 ) -> Float[Tensor, " samples"]:
-    """Return a reference's signal in a round; if not measured, in its last measured round."""
+    """Return a reference's signal in a round, or in its last measured round if it has none."""
     (m,) = measured
     values = m.of(client)
     was_measured = measured_rounds(values, client)

@@ -1,4 +1,4 @@
-"""Rules that score membership only by signals of the audited federation."""
+"""Rules that score membership by signals of the audited federation, without reference models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from fedaudit.observe.measurements import Measurements
 
 @dataclass(frozen=True)
 class Last:
-    """The signal at the target in the last round in which it was measured."""
+    """The target's signal in the last round in which it was measured."""
 
     over_clients = "target only"
     over_rounds = "last"
@@ -32,7 +32,7 @@ class Last:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the signal at the target over the rounds in which it was measured."""
+    """The mean of the target's signal over the rounds in which it was measured."""
 
     over_clients = "target only"
     over_rounds = "mean"
@@ -48,11 +48,11 @@ class Mean:
 class Slope:
     """The least-squares slope of the target's signal over the rounds in which it was measured.
 
-    The line is fitted to the round numbers, so that rounds without a measurement are allowed.
+    The line is fitted to the round numbers, so rounds without a measurement are allowed.
 
     Source: CoFedMID appendix D, which describes FTA (Chen et al. 2024): the slope of confidence
-        (FTA-C) or loss (FTA-L) over rounds. The loss signal is negative, so that both slopes are
-        larger for members.
+        (FTA-C) or loss (FTA-L) over rounds. The loss signal is negative, so both slopes are larger
+        for members.
     Differs: The source does not specify the model or the fit. Here, the model is the target's, or
         the global one with ``snapshot = "global"``.
     """
@@ -72,9 +72,9 @@ class Slope:
                 "every, the interval between measured rounds"
             )
         rounds = rounds - rounds.mean()
-        measured = values[was_measured].double()
+        signal = values[was_measured].double()
         # Without this difference, rounding would give a constant signal a slope other than 0.
-        rise = measured - measured[0]
+        rise = signal - signal[0]
         return (rounds[:, None] * rise).sum(0) / rounds.square().sum()
 
 
@@ -90,20 +90,20 @@ class OneSidedLikelihood:
 
     Attributes:
         outlier_sigmas: Peers more than this many standard deviations above the peers' mean are
-            excluded from the fit, since they may have the sample, too. The value 3 never excludes
-            one of fewer than 11 peers: in n values, none is more than sqrt(n - 1) population
-            standard deviations above the mean.
+            excluded from the fit, since they may have the sample, too. With fewer than 11 peers,
+            the value 3 excludes none, since no value is more than sqrt(n - 1) population standard
+            deviations above the mean of n values.
         leave_one_out: Whether each peer is compared with the mean and standard deviation of the
-            other peers, so that one of few peers can be excluded as well.
+            other peers. If True, peers can also be excluded if there are few.
         variance_floor: Constant that is added to the variance. The published code adds 1e-8, which
             is as large as the variance of cosines of a large network. Use it only to reproduce that
             code.
 
     Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
     Differs: The score is minus the mean upper tail probability, which gives the same ranking
-        without ties at the top. Computation is in float64, without a constant in the variance. The
-        filter is applied to every signal, as in Eq. (8); the published code filters only cosines,
-        and only on non-IID data.
+        without ties at the top. It is computed in float64, without a constant in the variance. The
+        outlier filter is applied to every signal, as in Eq. (8). The published code filters only
+        cosines, and only on non-IID data.
     """
 
     outlier_sigmas: AboveZeroOrInfinite = 3.0
@@ -126,8 +126,8 @@ class OneSidedLikelihood:
         if not tails:
             raise TooFewPeers(
                 "the likelihood rule needs at least 2 other clients that were sent the same model "
-                f"as the target in the same round, got {max_peers} at most; use an attack on the "
-                "target alone, such as avg-cosine or loss-series"
+                f"as the target in the same round, got {max_peers} at most; use an attack on only "
+                "the target, such as avg-cosine or loss-series"
             )
         return -torch.stack(tails).mean(0)
 
@@ -136,36 +136,36 @@ class OneSidedLikelihood:
     ) -> Float[Tensor, " samples"]:
         """Return 1 - Lambda of Eq. (11): the probability that a non-member's signal is larger."""
         mean, variance = _moments(peers, self._is_inlier(peers))
-        deviation = (variance + self.variance_floor).sqrt()
-        above = value - mean
-        # If peers agree exactly, the deviation is 0 and z is infinite.
+        std = (variance + self.variance_floor).sqrt()
+        difference = value - mean
+        # If all peers have the same value, the standard deviation is 0 and z is infinite.
         z = torch.where(
-            deviation > 0, above / deviation.where(deviation > 0, 1.0), above.sign() * torch.inf
+            std > 0, difference / std.where(std > 0, 1.0), difference.sign() * torch.inf
         )
         # erfc is used because torch.special.ndtr(-z) is exactly 0 from z = 8.3 on.
-        tail: Tensor = 0.5 * torch.special.erfc(z.where(above != 0, 0.0) / sqrt(2))
+        tail: Tensor = 0.5 * torch.special.erfc(z.where(difference != 0, 0.0) / sqrt(2))
         return tail
 
     def _is_inlier(self, peers: Float[Tensor, "peers samples"]) -> Bool[Tensor, "peers samples"]:
-        """Return whether Eq. (8) keeps each peer's value; the filter is applied once."""
-        everything = torch.ones_like(peers, dtype=torch.bool)
+        """Return whether each peer's value is at most the limit of Eq. (8)."""
         if not self.leave_one_out:
-            mean, variance = _moments(peers, everything)
+            mean, variance = _moments(peers)
             return peers <= mean + self.outlier_sigmas * variance.sqrt()
         if len(peers) < 3:
-            return everything
+            return torch.ones_like(peers, dtype=torch.bool)
         rows = []
         for index in range(len(peers)):
-            others = torch.cat([peers[:index], peers[index + 1 :]])
-            mean, variance = _moments(others, torch.ones_like(others, dtype=torch.bool))
+            mean, variance = _moments(torch.cat([peers[:index], peers[index + 1 :]]))
             rows.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
         return torch.stack(rows)
 
 
 def _moments(
-    peers: Float[Tensor, "peers samples"], is_inlier: Bool[Tensor, "peers samples"]
+    peers: Float[Tensor, "peers samples"], is_inlier: Bool[Tensor, "peers samples"] | None = None
 ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
-    """Return mean and population variance of the inliers, by Eqs. (9) and (10)."""
+    """Return mean and population variance of the inliers (default: all peers), Eqs. (9), (10)."""
+    if is_inlier is None:
+        is_inlier = torch.ones_like(peers, dtype=torch.bool)
     count = is_inlier.sum(0)
     # Differences from the first peer are used, so that equal peers have a variance of exactly 0.
     offset = peers - peers[0]
@@ -175,17 +175,17 @@ def _moments(
 
 @dataclass(frozen=True)
 class WhereAssigned:
-    """Another rule, applied for each sample to the rounds in which the target may train on it.
+    """A rule that is applied only to the rounds in which the target may have trained on a sample.
 
     If a defense assigns other classes in every round, the target trains on a member only in some
-    rounds, and a mean over all rounds hides it. An adversary that is a member of the coalition, or
-    has the coalition's seed, knows the classes and excludes the other rounds. A sample of a class
-    that the target never trained on is scored on all rounds.
+    rounds. A mean over all rounds then hides the difference from non-members. An adversary that is
+    in the coalition, or has its seed, knows the classes and excludes all other rounds. If the
+    target never trained on a sample's class, the sample is scored on all rounds.
 
     Attributes:
         rule: The rule that scores the remaining rounds.
         used: For each round, whether the target may have trained on each sample; a single entry
-            applies to all samples. None until side information is given.
+            applies to all samples. None without side information.
 
     Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead.
     """
@@ -227,13 +227,13 @@ class WhereAssigned:
         """Return the rounds in which each sample is scored; all rounds if it was used in none."""
         if self.used is None:
             raise BadInput(
-                "this attack needs to know which samples the target can have trained on in which "
-                "round; use Attack.with_side_information, or name it in a study, which does so"
+                "this attack needs to know which samples the target may have trained on in each "
+                "round; call Attack.with_side_information, or add the attack to a study"
             )
         unknown = [index for index in m.rounds if index not in self.used]
         if unknown:
             raise BadInput(
-                f"side information for the rounds {unknown} is missing; give it for all measured "
+                f"side information for the rounds {unknown} is missing; pass it for all measured "
                 f"rounds {list(m.rounds)}"
             )
         count = m.values.shape[2]
@@ -242,13 +242,13 @@ class WhereAssigned:
 
 
 def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
-    row_numbers = rounds.nonzero().flatten().tolist()
+    rows = rounds.nonzero().flatten().tolist()
     return replace(
         m,
         values=m.values[rounds][:, :, samples],
-        rounds=tuple(m.rounds[row] for row in row_numbers),
+        rounds=tuple(m.rounds[row] for row in rows),
         bases=m.bases[rounds],
-        stands_for=tuple(m.stands_for[row] for row in row_numbers) if m.stands_for else (),
+        stands_for=tuple(m.stands_for[row] for row in rows) if m.stands_for else (),
     )
 
 
@@ -256,12 +256,12 @@ def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -
 class Recovery:
     """Mean decrease of a sample's log loss after rounds in which a malicious client raised it.
 
-    The decrease is from a poisoned round to the last round before the next poisoned one. In these
+    The decrease is from a poisoned round to the last round before the next poisoned round. In these
     rounds, the owner of a member trains on it, while no client trains on a held-out sample.
 
     Attributes:
-        first: The first poisoned round; 0 treats all measured rounds except the last as poisoned. A
-            study with a malicious client sets it.
+        first: The first poisoned round; 0 for all measured rounds except the last. In a study, it
+            defaults to that of the malicious client.
         every: Number of rounds from one poisoned round to the next.
         floor: Constant above 0 that is added to every loss, so that a loss of 0 has a logarithm.
 
@@ -288,9 +288,10 @@ class Recovery:
         intervals = self._poisoned_intervals(rounds)
         if not intervals or not self.floor > 0:
             raise BadInput(
-                f"no loss can be followed after a poisoned round (first {self.first}, every "
-                f"{self.every}, floor {self.floor:g}; measured: {rounds}); leave out the attack's "
-                f"settings, which are those of {table('attacker')}"
+                "there are no losses after a poisoned round, or floor is not above 0 (first "
+                f"{self.first}, every {self.every}, floor {self.floor:g}; measured rounds: "
+                f"{rounds}); leave out the attack's settings, which default to those of "
+                f"{table('attacker')}"
             )
         logs = (losses + self.floor).log()
         return torch.stack([logs[start] - logs[end] for start, end in intervals]).mean(0)
@@ -300,11 +301,10 @@ class Recovery:
         if not self.first:
             return [(row, row + 1) for row in range(len(rounds) - 1)]
         rows = {index: row for row, index in enumerate(rounds)}
-        later = self.every - 1
-        return [
-            (row, rows[index + later])
-            for index, row in rows.items()
-            if index >= self.first
-            and (index - self.first) % self.every == 0
-            and index + later in rows
-        ]
+        intervals = []
+        for index, row in rows.items():
+            is_poisoned = index >= self.first and (index - self.first) % self.every == 0
+            end = index + self.every - 1
+            if is_poisoned and end in rows:
+                intervals.append((row, rows[end]))
+        return intervals

@@ -1,4 +1,4 @@
-"""Source inference attacks: rules that give a posterior over the clients for each sample."""
+"""Source inference attacks: rules that compute a posterior over the clients for each sample."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ class Bayes:
     Attributes:
         temperature: Divisor of the evidence (the paper's gamma), from 1e-6 to 1e6. A smaller value
             sharpens the posterior. With equal priors, it does not change the order of clients.
-        prior: "equal" for the same prior probability of every client (the paper's 1/K), "size"
-            for a prior in proportion to each client's number of samples.
+        prior: Prior probability of each client. "equal" is the same for every client (the paper's
+            1/K); "size" is proportional to the client's number of samples.
     """
 
     # Outside this range, rounding makes all posteriors equal, or their logarithms infinite.
@@ -54,7 +54,7 @@ class Bayes:
         if bool(is_missing.all()):
             raise NotVisible(
                 "source inference needs the uploads of single clients in at least one measured "
-                "round, and none was measured; measure more rounds"
+                "round, but none were measured; measure more rounds"
             )
         log_prior = torch.zeros(len(m.clients), dtype=torch.float64)
         if self.prior == "size":
@@ -75,18 +75,18 @@ class SourceFromLastRound(Bayes):
     over_rounds = "last"
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        latest = torch.full_like(m.values[0], torch.nan)
+        last_values = torch.full_like(m.values[0], torch.nan)
         for values in m.values:
-            latest = torch.where(torch.isnan(values), latest, values)
-        return latest
+            last_values = torch.where(torch.isnan(values), last_values, values)
+        return last_values
 
 
 @arguments.dataclass(frozen=True)
 class SourceOnAverage(Bayes):
     """Source inference by the smallest mean loss over each client's measured rounds.
 
-    If all clients take part in all rounds, the product of the rounds' likelihoods selects the same
-    client. That posterior equals this one with the temperature divided by the number of rounds.
+    If all clients take part in all rounds, the product of the rounds' likelihoods infers the same
+    client. Its posterior is that of this rule with the temperature divided by the number of rounds.
 
     Source: SIA, section 5 (several rounds, left for future work).
     """
@@ -154,8 +154,9 @@ class SourceByTail(Bayes):
     def _scores(self, m: Measurements, client: ClientId) -> Float[Tensor, " samples"]:
         try:
             return self.rule(m, target=client)
-        except NotVisible as refusal:
+        except NotVisible as error:
             raise NotVisible(
-                f"client {client} cannot be compared with others: it needs two of them that were "
-                "sent the same model in a measured round; use sia, sia-mean or sia-product"
-            ) from refusal
+                f"client {client} cannot be compared with other clients, because fewer than two of "
+                "them were sent the same model in a measured round; use sia, sia-mean or "
+                "sia-product"
+            ) from error
