@@ -41,7 +41,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     clients = sorted(round.exposed)
     bases = [round.exposed[client].base for client in clients]
     visible = [base for base in bases if base is not None]
-    distinct, numbers = group_models(visible)
+    distinct, base_numbers = group_models(visible)
     updates: Iterable[_File] = ()
     if keep == "full":
         if len(visible) < len(clients):
@@ -53,7 +53,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
                 round_folder / f"client-{client:06d}.safetensors",
                 *_compressed_update(round, client, number),
             )
-            for client, number in zip(clients, numbers, strict=True)
+            for client, number in zip(clients, base_numbers, strict=True)
         )
     server = {
         "asked": torch.tensor(round.asked, dtype=torch.int64),
@@ -228,15 +228,10 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         peak, weight = float(notes["peak"]), float(notes["weight"])
         scale = float(notes["gradient_scale"]) if "gradient_scale" in notes else None
         compressed = with_prefix(tensors, "update/")
-        if {n: v.shape for n, v in compressed.items()} != {
-            n: v.shape for n, v in base.params.items()
-        }:
+        if _shapes(compressed) != _shapes(base.params):
             raise ValueError("its tensors are not those of the model")
-        if not (
-            0 < peak < math.inf
-            and 0 <= weight < math.inf
-            and 0 < (1 if scale is None else scale) < math.inf
-        ):
+        is_scale_valid = scale is None or 0 < scale < math.inf
+        if not (0 < peak < math.inf and 0 <= weight < math.inf and is_scale_valid):
             raise ValueError(f"peak {peak}, weight {weight} or scale {scale} is out of range")
         update = scaled({name: compressed[name].float() for name in base.params}, peak)
         if not all(bool(value.isfinite().all()) for value in update.values()):
@@ -248,3 +243,7 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a kept update ({error}); restore it from a copy") from error
     return Exposed(base, local, update, scale), weight
+
+
+def _shapes(tensors: Params) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}

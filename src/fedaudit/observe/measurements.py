@@ -120,8 +120,8 @@ def stacked(
     Args:
         rounds: Measured rounds, in any order.
         about: Clients of interest; empty for all. Rounds in which neither these clients nor their
-            groups were measured are left out, unless no round would remain. In a federation of
-            thousands of clients with few participants per round, this makes arrays much smaller.
+            groups were measured are left out, unless no round would remain. With thousands of
+            clients and few participants per round, arrays are then much smaller.
 
     Raises:
         BadInput: There are no rounds.
@@ -163,7 +163,7 @@ def _stack(
 
 
 _RESTORE = "restore it from a copy, or delete its run's folder and run the study again"
-_LARGEST = 1e100
+_MAX_SIGNAL = 1e100
 """Largest absolute value of a signal. A diverged run stays below it, and its square is finite."""
 
 
@@ -250,7 +250,7 @@ def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
-    """Return the reason why a measured round does not belong to a run, or an empty string."""
+    """Return why a measured round does not belong to a run; empty if it may belong to it."""
     if not {*measured.clients, *measured.stands_for} <= {*clients, ALL_CLIENTS}:
         return "it has clients that the run does not have"
     sizes = {values.shape[1] for values in measured.signals.values()}
@@ -282,5 +282,5 @@ def _is_valid_signal(values: Tensor, clients: int) -> bool:
         values.ndim == 2
         and len(values) == clients
         and values.dtype in (torch.float32, torch.float64)
-        and bool((values.abs() <= _LARGEST).all())
+        and bool((values.abs() <= _MAX_SIGNAL).all())
     )

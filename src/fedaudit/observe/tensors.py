@@ -29,6 +29,7 @@ from fedaudit.core.pretrained import check_header, is_allowed_shape
 from fedaudit.core.values import ClientId, Params
 
 Keep = Literal["signals", "snapshots", "full"]
+"""Data of a round that are stored; see above."""
 MAX_ROUND = 999_999
 """Largest round number that has six digits, as in file names."""
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")

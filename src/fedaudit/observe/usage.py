@@ -1,4 +1,4 @@
-"""Use of samples, extra bytes and time by clients in each round, which no adversary sees."""
+"""Samples, extra bytes and time that clients use in each round, which no adversary sees."""
 
 import math
 import os
@@ -21,8 +21,8 @@ _MAX_COSINE = 1 + 1e-6
 MAX_USES = 1_000_000
 """Largest count of uses of one sample; a histogram has a bin for each count."""
 
-_LARGEST = 1e15
-"""Largest sum of bytes or seconds in a run."""
+_MAX_TOTAL = 1e15
+"""Largest client number, and largest sum of bytes or seconds in a run."""
 
 COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
 """Notes with integer values: sample ids, bytes, and 1 or 0 for yes or no."""
@@ -90,36 +90,38 @@ def add_round(usage: Usage, round: Round) -> Usage:
             f"usage is known up to round {usage.rounds}, but the next round is {round.index}; "
             "restore the run's folder from a copy, or delete it and run the study again"
         )
-    notes = {client: round.facts.get(client, {}) for client in usage.clients}
-    extra = [int(notes[c].get("extra_bytes", torch.zeros(0)).sum()) for c in usage.clients]
-    seconds = [float(round.seconds.get(client, 0.0)) for client in usage.clients]
+    clients = usage.clients
+    notes = {client: round.facts.get(client, {}) for client in clients}
+    used = {client: _count_uses(usage.ids[client], notes[client].get("used")) for client in clients}
+    recycled = {
+        client: _count_uses(usage.ids[client], notes[client].get("recycled")) for client in clients
+    }
+    distinct = [int((used[client] > 0).sum()) for client in clients]
+    extra_bytes = [int(notes[c].get("extra_bytes", torch.zeros(0)).sum()) for c in clients]
     no_cosine = torch.tensor([math.nan])
-    cosines = [
-        float(notes[client].get("filter_cosine", no_cosine).double().mean())
-        for client in usage.clients
-    ]
-    acted, decided = (
-        [float((v > 0).any()) if (v := notes[c].get(name)) is not None else math.nan for c in notes]
-        for name in ("acted", "risk_decided")
-    )
-    used, recycled = (
-        {client: _count_uses(usage.ids[client], notes[client].get(name)) for client in notes}
-        for name in ("used", "recycled")
-    )
-    distinct = [int((used[client] > 0).sum()) for client in usage.clients]
+    cosines = [float(notes[c].get("filter_cosine", no_cosine).double().mean()) for c in clients]
     return replace(
         usage,
-        used={c: (usage.used[c] + used[c]).clamp(max=MAX_USES) for c in usage.clients},
-        recycled={c: (usage.recycled[c] + recycled[c]).clamp(max=MAX_USES) for c in usage.clients},
-        distinct=torch.cat([usage.distinct, torch.tensor([distinct])]),
-        extra_bytes=torch.cat([usage.extra_bytes, torch.tensor([extra])]),
-        seconds=torch.cat([usage.seconds, torch.tensor([seconds], dtype=torch.float64)]),
-        filter_cosine=torch.cat(
-            [usage.filter_cosine, torch.tensor([cosines], dtype=torch.float64)]
+        used={c: (usage.used[c] + used[c]).clamp(max=MAX_USES) for c in clients},
+        recycled={c: (usage.recycled[c] + recycled[c]).clamp(max=MAX_USES) for c in clients},
+        distinct=_with_row(usage.distinct, distinct),
+        extra_bytes=_with_row(usage.extra_bytes, extra_bytes),
+        seconds=_with_row(usage.seconds, [round.seconds.get(c, 0.0) for c in clients]),
+        filter_cosine=_with_row(usage.filter_cosine, cosines),
+        acted=_with_row(usage.acted, [_flag(notes[c].get("acted")) for c in clients]),
+        risk_decided=_with_row(
+            usage.risk_decided, [_flag(notes[c].get("risk_decided")) for c in clients]
         ),
-        acted=torch.cat([usage.acted, torch.tensor([acted], dtype=torch.float64)]),
-        risk_decided=torch.cat([usage.risk_decided, torch.tensor([decided], dtype=torch.float64)]),
     )
+
+
+def _with_row(table: Tensor, row: Sequence[float]) -> Tensor:
+    return torch.cat([table, torch.tensor([row], dtype=table.dtype)])
+
+
+def _flag(values: Tensor | None) -> float:
+    """Return 1 if a value is positive, else 0; NaN without values."""
+    return math.nan if values is None else float((values > 0).any())
 
 
 def _count_uses(ids: Int[Tensor, " samples"], uses: Tensor | None) -> Int[Tensor, " samples"]:
@@ -185,48 +187,69 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         )
     tensors, notes = read_tensors(path)
     try:
-        clients = tuple(int(client) for client in tensors["clients"].tolist())
-        counts = {name: _by_client(name, clients, tensors) for name in ("ids", "used", "recycled")}
-        distinct, extra, seconds = (tensors[n] for n in ("distinct", "extra_bytes", "seconds"))
-        # Files of older versions do not have these tensors.
-        cosine, acted, decided = (
-            tensors.get(name, torch.full(seconds.shape, math.nan)).double()
-            for name in ("filter_cosine", "acted", "risk_decided")
-        )
+        usage = _usage_in(tensors)
+        is_valid = _is_valid(usage)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
-    are_clients_valid = (
-        len(set(clients)) == len(clients)
-        and all(0 <= client <= _LARGEST for client in clients)
-        and all(
-            values[c].shape == (len(counts["ids"][c]),)
-            for values in counts.values()
-            for c in clients
-        )
-    )
-    shapes = {distinct.shape, extra.shape, seconds.shape, cosine.shape}
-    shapes |= {acted.shape, decided.shape}
-    is_table = shapes == {(len(distinct), len(clients))}
-    integers = (distinct, extra, *(v for values in counts.values() for v in values.values()))
-    is_valid = all(value.dtype == torch.int64 and bool((value >= 0).all()) for value in integers)
-    # A histogram takes memory for the largest count, and sums of large counts overflow.
-    uses = (value for name in ("used", "recycled") for value in counts[name].values())
-    is_valid = is_valid and all(bool((value <= MAX_USES).all()) for value in uses)
-    is_valid = is_valid and float(extra.double().sum()) <= _LARGEST
-    sizes = torch.tensor([len(counts["ids"][c]) for c in clients], dtype=torch.int64)
-    is_valid = is_valid and (not is_table or bool((distinct <= sizes).all()))
-    is_valid = is_valid and bool((seconds >= 0).all()) and float(seconds.double().sum()) <= _LARGEST
-    is_valid = is_valid and bool((cosine.isnan() | (cosine.abs() <= _MAX_COSINE)).all())
-    flags = torch.cat([acted.flatten(), decided.flatten()])
-    is_valid = is_valid and bool((flags.isnan() | (flags == 0) | (flags == 1)).all())
     is_same_run = notes.get("run") == run
-    if not (is_same_run and are_clients_valid and is_table and is_valid):
+    if not (is_same_run and is_valid):
         raise Damaged(
             f"{path} is {'damaged' if is_same_run else 'of another run'}; restore it from a copy, "
             "or delete the run's folder and run the study again"
         )
-    ids, used, recycled = counts.values()
-    return Usage(clients, ids, used, recycled, distinct, extra, seconds, cosine, acted, decided)
+    return usage
+
+
+def _usage_in(tensors: Params) -> Usage:
+    clients = tuple(int(client) for client in tensors["clients"].tolist())
+    seconds = tensors["seconds"]
+    # Files of older versions lack three of the tensors.
+    absent = torch.full(seconds.shape, math.nan)
+    return Usage(
+        clients,
+        ids=_by_client("ids", clients, tensors),
+        used=_by_client("used", clients, tensors),
+        recycled=_by_client("recycled", clients, tensors),
+        distinct=tensors["distinct"],
+        extra_bytes=tensors["extra_bytes"],
+        seconds=seconds,
+        filter_cosine=tensors.get("filter_cosine", absent).double(),
+        acted=tensors.get("acted", absent).double(),
+        risk_decided=tensors.get("risk_decided", absent).double(),
+    )
+
+
+def _is_valid(usage: Usage) -> bool:
+    """Return True if all values have the shapes, types and ranges that :func:`add_round` gives."""
+    clients = usage.clients
+    if len({*clients}) < len(clients) or not all(0 <= c <= _MAX_TOTAL for c in clients):
+        return False
+    shape = (usage.rounds, len(clients))
+    tables = (usage.distinct, usage.extra_bytes, usage.seconds, usage.filter_cosine)
+    flags = (usage.acted, usage.risk_decided)
+    if any(table.shape != shape for table in (*tables, *flags)):
+        return False
+    counts = [usage.distinct, usage.extra_bytes]
+    for client in clients:
+        by_sample = (usage.ids[client], usage.used[client], usage.recycled[client])
+        if any(values.shape != (len(usage.ids[client]),) for values in by_sample):
+            return False
+        # A histogram takes memory for the largest count, and sums of large counts overflow.
+        if any(bool((values > MAX_USES).any()) for values in by_sample[1:]):
+            return False
+        counts += by_sample
+    if any(value.dtype != torch.int64 or bool((value < 0).any()) for value in counts):
+        return False
+    n_samples = torch.tensor([len(usage.ids[c]) for c in clients], dtype=torch.int64)
+    cosine = usage.filter_cosine
+    return (
+        bool((usage.distinct <= n_samples).all())
+        and float(usage.extra_bytes.double().sum()) <= _MAX_TOTAL
+        and bool((usage.seconds >= 0).all())
+        and float(usage.seconds.double().sum()) <= _MAX_TOTAL
+        and bool((cosine.isnan() | (cosine.abs() <= _MAX_COSINE)).all())
+        and all(bool((f.isnan() | (f == 0) | (f == 1)).all()) for f in flags)
+    )
 
 
 def _by_client(name: str, clients: Sequence[ClientId], tensors: Params) -> dict[ClientId, Tensor]:

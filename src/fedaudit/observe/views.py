@@ -40,15 +40,15 @@ def group_models(models: Iterable[Model]) -> DistinctModels:
     distinct: list[Model] = []
     numbers = []
     for model in models:
-        number = next((i for i, other in enumerate(distinct) if _same(other, model)), None)
-        if number is None:
-            number = len(distinct)
+        equal = (i for i, other in enumerate(distinct) if _are_equal(other, model))
+        number = next(equal, len(distinct))
+        if number == len(distinct):
             distinct.append(model)
         numbers.append(number)
     return DistinctModels(distinct, numbers)
 
 
-def _same(first: Model, second: Model) -> bool:
+def _are_equal(first: Model, second: Model) -> bool:
     if first is second or first.params is second.params:
         return True
     tensors, others = first.tensors(), second.tensors()
@@ -74,7 +74,8 @@ def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Ite
             yield replace(round, stands_for=dict(round.stands_for))
             continue
         name = group[0]
-        exposed = dict(select_clients(round.exposed, [c for c in round.exposed if c not in group]))
+        others = [client for client in round.exposed if client not in group]
+        exposed = dict(select_clients(round.exposed, others))
         total = sum(round.weights[client] for client in group)
         weights_in_group = [round.weights[client] / total for client in group]
         exposed[name] = _mean(round.exposed, group, weights_in_group)
@@ -120,8 +121,9 @@ def _scale_of_sum(scales: list[float | None], weights_in_group: list[float]) -> 
     The result is None if the clients' scales are not proportional to their weights.
     """
     ratios = [s / w for s, w in zip(scales, weights_in_group, strict=True) if s is not None]
-    is_complete = len(ratios) == len(scales)
-    return ratios[0] if is_complete and max(ratios) - min(ratios) <= 1e-6 * ratios[0] else None
+    if len(ratios) < len(scales) or max(ratios) - min(ratios) > 1e-6 * ratios[0]:
+        return None
+    return ratios[0]
 
 
 def participant_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
@@ -182,11 +184,12 @@ PARTICIPANT = "globals"
 ADVERSARY_RESOURCES = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD
 """Resources and actions of an adversary that are not observations of the federation."""
 
-_TABLES = {
+_STUDY_TABLES = {
     Sees.AUXILIARY_DATA: "shadow",
     Sees.REFERENCE_MODELS: "references",
     Sees.CHOOSES_UPLOAD: "attacker",
 }
+"""Table of a study file that gives the adversary a resource."""
 
 
 @dataclass(frozen=True)
@@ -227,29 +230,31 @@ class View:
             NotVisible: The view does not offer everything; the message lists what is missing.
         """
         missing = needs & ~self.offers
-        if missing:
-            names = ", ".join(part.name or "" for part in missing)
-            if not missing & ~ADVERSARY_RESOURCES:
-                section = next(name for part, name in _TABLES.items() if part in missing)
-                # If a study names an attack, sections of shadow or reference models are added.
-                advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
-                raise NotVisible(
-                    f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
-                    f"have; give {table(section)}{advice}"
-                )
-            suitable = [v.name for v in VIEWS.values() if v.can_offer(needs)]
-            if self.name in suitable:
-                one_model = missing == Sees.NEXT_MODEL
-                algorithm = "with one global model" if one_model else "whose clients send updates"
-                hint = f"leave it out, or use an algorithm {algorithm}"
-            elif suitable:
-                hint = f"it can run in the view {', '.join(suitable)}"
-            else:
-                hint = "no passive view has it"
+        if not missing:
+            return
+        names = ", ".join(part.name or "" for part in missing)
+        if not missing & ~ADVERSARY_RESOURCES:
+            section = next(name for part, name in _STUDY_TABLES.items() if part in missing)
+            # If a study names an attack, sections of shadow or reference models are added.
+            advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
             raise NotVisible(
-                f"{what} needs {names}, which is hidden in the view {self.name!r} "
-                f"({self.description}); {hint}"
+                f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
+                f"have; give {table(section)}{advice}"
             )
+        suitable = [view.name for view in VIEWS.values() if view.can_offer(needs)]
+        if self.name in suitable:
+            # The view could show it, but the algorithm has no such observation.
+            one_model = missing == Sees.NEXT_MODEL
+            algorithm = "with one global model" if one_model else "whose clients send updates"
+            hint = f"leave it out, or use an algorithm {algorithm}"
+        elif suitable:
+            hint = f"it can run in the view {', '.join(suitable)}"
+        else:
+            hint = "no passive view has it"
+        raise NotVisible(
+            f"{what} needs {names}, which is hidden in the view {self.name!r} "
+            f"({self.description}); {hint}"
+        )
 
 
 def _everything(rounds: Iterable[Round]) -> Iterator[Round]:
