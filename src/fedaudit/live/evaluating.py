@@ -1,4 +1,4 @@
-"""Correct predictions on audited samples, counted from outputs that signals read anyway."""
+"""Correct predictions on audited samples, counted from outputs that signals need anyway."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class ReusedPredictions:
         self._split, self._audit = split, audit
 
     def with_utility(self, signals: Sequence[Signal], round: Round) -> Sequence[Signal]:
-        """Add the utility of the only client's model, if a signal reads its outputs anyway."""
+        """Add the utility of the only client's model, if a signal needs its outputs anyway."""
         reads_outputs = any(
             isinstance(signal, OutputSignal) and signal.snapshot == "local" for signal in signals
         )
@@ -69,7 +69,7 @@ class ReusedPredictions:
         test, trained = self._split.test, self._split.all_clients
         ids = self._audit.samples.ids.tolist()
         position_of = {sample_id: position for position, sample_id in enumerate(ids)}
-        # The test set numbers its samples in its own way, so it is found by membership.
+        # Sample ids of the test set are not those of the audit set, so take held-out samples.
         positions = {
             id(test): torch.from_numpy(self._audit.owner < 0).nonzero().flatten(),
             id(trained): torch.tensor([position_of.get(n, 0) for n in trained.ids.tolist()]),
@@ -100,9 +100,9 @@ class CorrectCounter:
         return int(known.sum())
 
 
-def _equal_samples(samples: Samples, others: Samples) -> bool:
-    return torch.equal(samples.features, others.features) and torch.equal(
-        samples.targets, others.targets
+def _equal_samples(first: Samples, second: Samples) -> bool:
+    return torch.equal(first.features, second.features) and torch.equal(
+        first.targets, second.targets
     )
 
 

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import torch
 from pydantic import Field, TypeAdapter
@@ -45,11 +45,16 @@ _MAY_DIFFER = {
     *("key", "started", "name", "refused", "sizes"),
     *("names", "unaudited", "conflicts", "is_closed"),
 }
-"""Settings that may differ when a recording is continued."""
+"""Settings of a recording that may change when it is continued."""
 
 
 def prepare_folder(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
-    """Prepare a folder for a recording, and return the recording to continue, or the new one."""
+    """Create folders for a recording, and return the stored recording, or the new one.
+
+    Raises:
+        BadInput: The folder cannot be used, or has a study or another recording.
+        Damaged: The stored recording cannot be read.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         study_files = [name for name in (STUDY_FILE, RECORD_FILE) if (folder / name).exists()]
@@ -67,26 +72,27 @@ def prepare_folder(folder: Path, recording: Recording, samples: AuditSet) -> Rec
         create_subfolder(folder, name)
     if is_new:
         return recording
-    earlier = read_recording(folder)
-    now, then = (
-        settings.model_dump(mode="json", exclude=_MAY_DIFFER) for settings in (recording, earlier)
-    )
-    changed = [name for name in now if now[name] != then[name]]
-    if changed:
-        raise BadInput(
-            f"{folder} has a recording with another {changed[0]} ({then[changed[0]]}, now "
-            f"{now[changed[0]]}); give this recording another folder"
-        )
-    stored, _ = read_tensors(folder / AUDIT_FILE)
-    tensors = samples.tensors()
-    if stored.keys() != tensors.keys() or not all(
-        torch.equal(stored[n], tensors[n]) for n in tensors
-    ):
+    stored = read_recording(folder)
+    old_settings = stored.model_dump(mode="json", exclude=_MAY_DIFFER)
+    for name, value in recording.model_dump(mode="json", exclude=_MAY_DIFFER).items():
+        if value != old_settings[name]:
+            raise BadInput(
+                f"{folder} has a recording with another {name} ({old_settings[name]}, now "
+                f"{value}); give this recording another folder"
+            )
+    stored_tensors, _ = read_tensors(folder / AUDIT_FILE)
+    if not _are_tensors_equal(stored_tensors, samples.tensors()):
         raise BadInput(
             f"{folder} has a recording with other audited samples; to continue it, give the same "
             "samples, drawn with the same seed"
         )
-    return earlier
+    return stored
+
+
+def _are_tensors_equal(first: Params, second: Params) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(value, second[name]) for name, value in first.items()
+    )
 
 
 def _refuse_leftovers(folder: Path) -> None:
@@ -120,10 +126,10 @@ def read_audit(folder: Path) -> AuditSet:
             features = features_stored(read_tensors(folder / SAMPLES_FILE)[0])
         targets = tensors.get("targets", labels)
         columns = (ids, labels, owner, panel)
-        if any(c.dtype != torch.int64 or c.shape != (len(ids),) for c in columns) or not len(ids):
+        if not len(ids) or not all(_is_column(column, len(ids)) for column in columns):
             raise ValueError("its columns are not of one length")
-        parts = features.values() if isinstance(features, dict) else (features,)
-        if not all(bool(part.isfinite().all()) for part in (*parts, targets)):
+        inputs = features.values() if isinstance(features, dict) else (features,)
+        if not all(bool(values.isfinite().all()) for values in (*inputs, targets)):
             raise ValueError("its features or targets are not finite numbers")
         if int(labels.min()) < 0 or int(owner.min()) < -1 or int(panel.min()) < -1:
             raise ValueError("it has invalid labels or owners")
@@ -132,12 +138,15 @@ def read_audit(folder: Path) -> AuditSet:
         audit = AuditSet(Samples(features, targets, ids, labels), owner.numpy(), panel.numpy())
         if DRAWN_FOR not in tensors:
             return audit
-        drawn_for = tensors[DRAWN_FOR]
-        if drawn_for.dtype != torch.int64 or drawn_for.shape != (len(ids),):
+        if not _is_column(tensors[DRAWN_FOR], len(ids)):
             raise ValueError("its columns are not of one length")
-        return replace(audit, drawn_for=drawn_for.numpy())
+        return replace(audit, drawn_for=tensors[DRAWN_FOR].numpy())
     except (KeyError, ValueError) as error:
         raise Damaged(f"{path} is not a recording ({error}); restore it from a copy") from error
+
+
+def _is_column(values: Tensor, length: int) -> bool:
+    return values.dtype == torch.int64 and values.shape == (length,)
 
 
 def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -> None:
@@ -148,28 +157,27 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
     """Read the measurements of untrained models."""
-    # The rounds have folders of their own, since the second has fewer signals.
-    rounds = [
-        stored for name in _UNTRAINED for stored in measured_rounds_in(unlinked_path(folder, name))
-    ]
-    if not rounds or any(
-        stored.notes.get("run") != key
-        or fault_in(
-            stored.measured, {*stored.measured.clients, *stored.measured.stands_for}, samples
-        )
-        for stored in rounds
-    ):
-        raise Damaged(
-            f"{folder / _UNTRAINED[0]} lacks this recording's untrained models; restore it"
-        )
-    return tuple(stored.measured for stored in rounds)
+    rounds = list[MeasuredRound]()
+    # Each round has its own folder, since the second has fewer signals.
+    for name in _UNTRAINED:
+        for measured, notes in measured_rounds_in(unlinked_path(folder, name)):
+            clients = {*measured.clients, *measured.stands_for}
+            if notes.get("run") != key or fault_in(measured, clients, samples):
+                raise _untrained_missing(folder)
+            rounds.append(measured)
+    if not rounds:
+        raise _untrained_missing(folder)
+    return tuple(rounds)
+
+
+def _untrained_missing(folder: Path) -> Damaged:
+    return Damaged(f"{folder / _UNTRAINED[0]} lacks this recording's untrained models; restore it")
 
 
 WAITING_FOLDER = "waiting"
 """Folder of the rounds that wait for measurement."""
 TRAINING_PID_FILE = "trainer"
 """File in this folder with the id of the training process."""
-_Value = TypeVar("_Value")
 
 
 def waiting_rounds(folder: Path) -> list[tuple[int, Path]]:
@@ -183,16 +191,16 @@ def waiting_round_entries(folder: Path) -> dict[int, RoundEntry]:
     for index, path in waiting_rounds(folder):
         try:
             entries[index] = RoundEntry.model_validate(parsed_json(read_notes(path)["entry"]))
-        # This error is raised when the round is measured.
+        # Measuring the round raises the same error, so it is ignored here.
         except (Damaged, KeyError, ValueError, RecursionError):
             entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
     return entries
 
 
 def remove_waiting_folder(folder: Path) -> None:
-    """Remove the folder of waiting rounds if it is empty."""
+    """Remove the folder of waiting rounds if no round waits."""
     if not waiting_rounds(folder):
-        # The folder may be missing, or contain other files.
+        # The folder may be missing, or contain files of other programs.
         with suppress(OSError):
             (folder / WAITING_FOLDER / TRAINING_PID_FILE).unlink(missing_ok=True)
             (folder / WAITING_FOLDER).rmdir()
@@ -203,27 +211,25 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
 
     The write is atomic, so a killed process leaves no partial file. A power failure may lose it.
     """
-    clients = sorted(round.exposed)
-    bases = [base for c in clients if (base := round.exposed[c].base) is not None]
-    distinct, numbers = group_models(bases)
+    exposed = dict(sorted(round.exposed.items()))
+    distinct, numbers = group_models(e.base for e in exposed.values() if e.base is not None)
     tensors = tensors_of_models("base", dict(enumerate(distinct)))
     tensors |= tensors_of_models("after", round.after)
-    clients_json, number = [], iter(numbers)
-    for client in clients:
-        exposed = round.exposed[client]
-        base_number = -1 if exposed.base is None else next(number)
-        local, update = _to_store(exposed)
+    clients, next_number = list[list[object]](), iter(numbers)
+    for client, models in exposed.items():
+        base_number = -1 if models.base is None else next(next_number)
+        local, update = _without_implied(models)
         if local is not None:
             tensors |= tensors_of_models("local", {str(client): local})
         if update is not None:
             tensors |= {f"update/{client}/{name}": value for name, value in update.items()}
-        exists = [exposed.local is not None, exposed.update is not None]
-        clients_json.append([client, base_number, exposed.gradient_scale, *exists])
+        has_local, has_update = models.local is not None, models.update is not None
+        clients.append([client, base_number, models.gradient_scale, has_local, has_update])
     if len(tensors) > MAX_TENSORS or sum(value.nbytes for value in tensors.values()) > MAX_BYTES:
         return False
     notes = {
         "entry": entry.model_dump_json(),
-        "clients": json.dumps(clients_json),
+        "clients": json.dumps(clients),
         "weights": json.dumps(sorted(round.weights.items())),
         "stands_for": json.dumps(sorted(round.stands_for.items())),
     }
@@ -246,16 +252,13 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
         exposed: dict[ClientId, Exposed] = {}
         clients = _CLIENTS.validate_python(parsed_json(notes["clients"]))
         for client, number, scale, has_local, has_update in clients:
-            base = None if number < 0 else bases[str(number)]
-            local = locals_.get(str(client))
-            update = with_prefix(tensors, f"update/{client}/") or None
-            if has_local and local is None:
-                local = _local_model(_required(base), _required(update))
-            if has_update and update is None:
-                update = plus(_required(local).params, _required(base).params, -1.0)
-            if update is not None and base is not None:
-                refuse_misfit(Model(base.architecture, update), replace(base, buffers={}))
-            exposed[client] = Exposed(base, local, update, scale)
+            models = Exposed(
+                None if number < 0 else bases[str(number)],
+                locals_.get(str(client)),
+                with_prefix(tensors, f"update/{client}/") or None,
+                scale,
+            )
+            exposed[client] = _with_implied(models, has_local=has_local, has_update=has_update)
         return Round(
             index=entry.round,
             exposed=exposed,
@@ -277,37 +280,50 @@ _WEIGHTS = TypeAdapter(list[tuple[int, _Finite]])
 _GROUPS = TypeAdapter(list[tuple[int, int]])
 
 
-def _to_store(exposed: Exposed) -> tuple[Model | None, Params | None]:
+def _without_implied(models: Exposed) -> tuple[Model | None, Params | None]:
     """Return the client's model and its update, or only one of them if it implies the other.
 
     Storing both would double the size of a waiting round.
     """
-    base, local, update = exposed.base, exposed.local, exposed.update
+    base, local, update = models.base, models.local, models.update
     if base is None or local is None or update is None:
         return local, update
-    if _equal(plus(local.params, base.params, -1.0), update):
+    if _are_identical(plus(local.params, base.params, -1.0), update):
         return local, None
     implied = _local_model(base, update)
-    is_implied = _equal(implied.params, local.params) and _equal(implied.buffers, local.buffers)
-    return (None if is_implied else local), update
+    if _are_identical(implied.params, local.params) and _are_identical(
+        implied.buffers, local.buffers
+    ):
+        return None, update
+    return local, update
+
+
+def _with_implied(models: Exposed, *, has_local: bool, has_update: bool) -> Exposed:
+    """Restore the model or update that :func:`_without_implied` omitted."""
+    base, local, update = models.base, models.local, models.update
+    if has_local and local is None:
+        if base is None or update is None:
+            raise ValueError("a part of a client's round is missing")
+        local = _local_model(base, update)
+    if has_update and update is None:
+        if base is None or local is None:
+            raise ValueError("a part of a client's round is missing")
+        update = plus(local.params, base.params, -1.0)
+    if update is not None and base is not None:
+        refuse_misfit(Model(base.architecture, update), replace(base, buffers={}))
+    return replace(models, local=local, update=update)
 
 
 def _local_model(base: Model, update: Params) -> Model:
     return Model(base.architecture, plus(base.params, update), base.buffers)
 
 
-def _equal(first: Params, second: Params) -> bool:
+def _are_identical(first: Params, second: Params) -> bool:
     """Compare bit for bit: +0 and -0 differ."""
     return first.keys() == second.keys() and all(
-        torch.equal(_bits(first[name]), _bits(second[name])) for name in first
+        torch.equal(_bits(value), _bits(second[name])) for name, value in first.items()
     )
 
 
 def _bits(value: Tensor) -> Tensor:
     return value.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _required(value: _Value | None) -> _Value:
-    if value is None:
-        raise ValueError("a part of a client's round is missing")
-    return value

@@ -83,19 +83,22 @@ class RecordedRounds:
         if self._other_run_error:
             raise BadInput(self._other_run_error)
 
-    def is_repeated(self, entry: RoundEntry, before: RoundEntry | None = None) -> bool:
+    def is_repeated(self, entry: RoundEntry, earlier: RoundEntry | None = None) -> bool:
         """Return True if a round was passed before; raise if the folder has another run.
 
-        ``before`` is the earlier version of the round, by default the recorded version.
+        Args:
+            entry: The round.
+            earlier: The earlier version of the round, by default the recorded version.
         """
-        before = before or self.entries.get(entry.round)
-        if before is None:
+        earlier = earlier or self.entries.get(entry.round)
+        if earlier is None:
             return False
-        pairs = ((before.sent, entry.sent), (before.uploads, entry.uploads))
-        if not any(then and now and then != now for then, now in pairs):
+        # An empty digest is unknown, and agrees with any other.
+        digests = ((earlier.sent, entry.sent), (earlier.uploads, entry.uploads))
+        if not any(old and new and old != new for old, new in digests):
             self._from_earlier_session.discard(entry.round)
             return True
-        what = "models sent" if before.sent != entry.sent else "uploads"
+        what = "models sent" if earlier.sent != entry.sent else "uploads"
         text = f"round {entry.round} was recorded before with other {what}"
         if entry.round in self._from_earlier_session:
             self._recording.keep_conflict(

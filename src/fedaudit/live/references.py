@@ -54,8 +54,9 @@ class References(NamedTuple):
 
     def reason_against(self, attack: Attack) -> str:
         """Return why an attack cannot use the reference models; empty if it can."""
-        if absent := [signal.name for signal in attack.signals if signal.name not in self.signals]:
-            return f"the references lack the signal {absent[0]!r}; give it in their table"
+        for signal in attack.signals:
+            if signal.name not in self.signals:
+                return f"the references lack the signal {signal.name!r}; give it in their table"
         try:
             if isinstance(attack.rule, ReferenceCalibrated):
                 attack.rule.refuse_few(self.trained_on)
@@ -100,16 +101,16 @@ def read_references(folder: Path, key: str, count: int, samples: int) -> Referen
     stored = measured_rounds_in(references_folder)
     tensors, notes = read_tensors(references_folder / _TRAINED_FILE)
     trained_on = tensors.get("trained_on", torch.empty(0))
-    has_faults = any(fault_in(entry.measured, range(count), samples) for entry in stored)
-    has_shape = trained_on.dtype == torch.bool and trained_on.shape == (count, samples)
-    all_notes = (notes, *(entry.notes for entry in stored))
     models = {client for entry in stored for client in entry.measured.clients}
-    if (
-        not has_shape
-        or has_faults
-        or models != {*range(count)}
-        or any(note.get("run") != key for note in all_notes)
-    ):
+    is_valid = (
+        trained_on.dtype == torch.bool
+        and trained_on.shape == (count, samples)
+        and models == {*range(count)}
+        and not any(fault_in(entry.measured, range(count), samples) for entry in stored)
+        and notes.get("run") == key
+        and all(entry.notes.get("run") == key for entry in stored)
+    )
+    if not is_valid:
         raise Damaged(
             f"the reference models in {references_folder} are damaged; restore the recording"
         )

@@ -55,7 +55,7 @@ def recorded_run(
 ) -> Setup:
     """Return a recording as a run, for estimates and controls.
 
-    Nothing is trained: the run has an algorithm only for its architecture.
+    Nothing is trained: the algorithm of the run only provides the architecture.
     """
     view, task = recording.adversary, architecture.task
     names = tuple(attacks) or recording.attacks
@@ -132,7 +132,7 @@ def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]
 def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
     attack = attack_named(name)
     needs = attack.needs & ~view.offers
-    missing = [what for part, what in _NOT_RECORDED.items() if part in needs]
+    missing = [text for part, text in _NOT_RECORDED.items() if part in needs]
     if attack.learns or attack.needs_side_information:
         missing = ["a federation to learn from or knowledge of a defense"]
     if missing:
