@@ -25,7 +25,7 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 
 _MAX_CLIENT_NUMBER = 10**9
 _REQUIRED = ("labels", "owner", "panel")
-"""Arrays of every client's part of an audit; features have one of two forms."""
+"""Names of the arrays that every part has, in addition to features."""
 _FEATURES, _TARGETS, _INPUT = "features", "targets", "input/"
 
 Labelled: TypeAlias = tuple[Array | Mapping[str, Array], Array]
@@ -33,7 +33,7 @@ Labelled: TypeAlias = tuple[Array | Mapping[str, Array], Array]
 other targets. Each has one row per sample."""
 
 Part: TypeAlias = Mapping[str, Array] | Path | str
-"""A client's part of an audit: :attr:`Split.part`, or a file of it."""
+"""A client's audited samples: :attr:`Split.part`, or a file of it."""
 
 
 class Split(NamedTuple):
@@ -59,7 +59,7 @@ class Split(NamedTuple):
         they are not classes, "owner" (the client that trains on a sample, -1 for a held-out sample)
         and "panel" (the client whose coin decided on the sample).
         """
-        tensors = {**features_by_name(self.audit.samples), **self.audit.tensors()}
+        tensors = features_by_name(self.audit.samples) | self.audit.tensors()
         return {name: tensors[name].numpy() for name in tensors if name not in ("ids", "group")}
 
     def save(self, path: Path | str) -> None:
@@ -126,9 +126,9 @@ def audit_samples(
     owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
     owner = np.concatenate([*owners, np.full(len(held_out), NO_CLIENT)])
     samples = Samples.joined(*parts.values(), held_out)
-    panel = np.full(len(owner), NO_CLIENT)
-    rows = _without_copies(samples, owner, panel, refuse=copies == "refuse")
-    return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
+    fair_target = np.full(len(owner), NO_CLIENT)
+    rows = _without_copies(samples, owner, fair_target, refuse=copies == "refuse")
+    return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], fair_target[rows], seed)
 
 
 def _check_training(
@@ -164,19 +164,22 @@ def _check_training(
 def _without_copies(
     samples: Samples,
     owner: Int[ndarray, " samples"],
-    panel: Int[ndarray, " samples"],
+    fair_target: Int[ndarray, " samples"],
     *,
     refuse: bool = False,
 ) -> Int[ndarray, " positions"]:
-    """Return the positions of samples to audit: no samples whose copies differ in membership.
+    """Return the positions of samples to audit.
 
-    Of copies with the same owner and panel, the first is audited.
+    Samples with a copy of another owner or fair target are removed. Of other copies, the first is
+    kept.
     """
     (rows,) = number_rows(samples)
-    _, first, distinct = np.unique(rows, return_index=True, return_inverse=True)
-    differs = (owner != owner[first][distinct]) | (panel != panel[first][distinct])
+    _, first_positions, distinct = np.unique(rows, return_index=True, return_inverse=True)
+    # Position of the first copy of each sample.
+    first = first_positions[distinct]
+    differs = (owner != owner[first]) | (fair_target != fair_target[first])
     is_ambiguous = np.isin(rows, rows[differs])
-    is_repeated = ~is_ambiguous & (np.arange(len(rows)) != first[distinct])
+    is_repeated = ~is_ambiguous & (np.arange(len(rows)) != first)
     n_ambiguous, n_repeated = int(is_ambiguous.sum()), int(is_repeated.sum())
     if not n_ambiguous + n_repeated:
         return np.arange(len(rows))
@@ -239,7 +242,7 @@ def fair_split(
     rows = dict(zip(samples_of, number_rows(*samples_of.values()), strict=True))
     shared = rows_in_several_parts(list(rows.values()))
     train: dict[ClientRef, Int[ndarray, " samples"]] = {}
-    samples, owners, panels = [], [], []
+    samples, owners, fair_targets = [], [], []
     n_excluded = 0
     # Use the order of client numbers, in which :func:`join_audits` joins parts.
     for client, client_samples in sorted(samples_of.items(), key=lambda item: numbers[item[0]]):
@@ -247,7 +250,7 @@ def fair_split(
         count = n_audited(client, audited)
         rng = seeded_numpy(seed, "fair split", number)
         order = rng.permutation(len(client_samples))
-        # Of copies, only the first in the drawn order counts.
+        # Of copies, only the first in the random order counts.
         drawn = order[np.sort(np.unique(client_rows[order], return_index=True)[1])]
         if not 0 < count < len(drawn):
             raise BadInput(
@@ -262,7 +265,7 @@ def fair_split(
         n_excluded += int((~is_unique).sum())
         samples.append(client_samples.take(torch.from_numpy(drawn[is_unique])))
         owners.append(np.where(is_member, number, NO_CLIENT)[is_unique])
-        panels.append(np.full(int(is_unique.sum()), number))
+        fair_targets.append(np.full(int(is_unique.sum()), number))
     if n_excluded:
         what = f"{n_excluded} audited samples have an exact copy in another client's data"
         if not sum(map(len, samples)):
@@ -270,7 +273,9 @@ def fair_split(
         warnings.warn(f"{what}; they are excluded from the audit", stacklevel=2)
     together = Samples.joined(*samples)
     train = {client: train[client] for client in samples_of}
-    return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
+    return Split(
+        train, _shuffled(together, np.concatenate(owners), np.concatenate(fair_targets), seed)
+    )
 
 
 def n_audited(client: ClientRef, audited: int | Mapping[ClientRef, int]) -> int:
@@ -343,9 +348,9 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
             )
     together = Samples.joined(*(part.samples for part in ordered))
     owner = np.concatenate([part.owner for part in ordered])
-    panel = np.concatenate([part.panel for part in ordered])
-    rows = _without_copies(together, owner, panel)
-    return _shuffled(together.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
+    fair_target = np.concatenate([part.fair_target for part in ordered])
+    rows = _without_copies(together, owner, fair_target)
+    return _shuffled(together.take(torch.from_numpy(rows)), owner[rows], fair_target[rows], seed)
 
 
 class _ClientPart(NamedTuple):
@@ -353,11 +358,11 @@ class _ClientPart(NamedTuple):
     clients: tuple[ClientId, ...]
     samples: Samples
     owner: Int[ndarray, " samples"]
-    panel: Int[ndarray, " samples"]
+    fair_target: Int[ndarray, " samples"]
 
 
 def _read_part(part: Part, name: str, seed: int) -> _ClientPart:
-    """Check a client's part and restore the order of its samples before they were shuffled."""
+    """Check a client's part, and restore the order of its samples before shuffling."""
     if isinstance(part, Path | str):
         name, part = str(part), read_tensors(Path(part))[0]
     missing = [key for key in _REQUIRED if key not in part]
@@ -374,13 +379,9 @@ def _read_part(part: Part, name: str, seed: int) -> _ClientPart:
         samples = samples.replace(
             labels=labelled_samples((torch.arange(labels.numel())[:, None], labels), name).labels
         )
-    owner, panel = (torch.as_tensor(part[key]) for key in ("owner", "panel"))
-    is_typed = all(t.dtype == torch.int64 and t.shape == (len(samples),) for t in (owner, panel))
-    clients = sorted({*owner.tolist(), *panel.tolist()} - {NO_CLIENT}) if is_typed else []
-    agrees = is_typed and bool(
-        ((panel == NO_CLIENT) | (owner == NO_CLIENT) | (owner == panel)).all()
-    )
-    if not agrees or not clients or min(clients) < 0:
+    owner, fair_target = torch.as_tensor(part["owner"]), torch.as_tensor(part["panel"])
+    clients = _clients_in(owner, fair_target, len(samples))
+    if not clients:
         raise BadInput(
             f"{name} does not state the client of each of its {len(samples)} samples; give "
             "fair_split(...).part"
@@ -388,11 +389,22 @@ def _read_part(part: Part, name: str, seed: int) -> _ClientPart:
     unshuffled = np.argsort(_order(len(samples), seed))
     return _ClientPart(
         name,
-        tuple(clients),
+        clients,
         samples.take(torch.from_numpy(unshuffled)),
         owner.numpy()[unshuffled],
-        panel.numpy()[unshuffled],
+        fair_target.numpy()[unshuffled],
     )
+
+
+def _clients_in(owner: Tensor, fair_target: Tensor, n_samples: int) -> tuple[ClientId, ...]:
+    """Return the clients of a part, ascending; empty if owners or fair targets are invalid."""
+    for values in (owner, fair_target):
+        if values.dtype != torch.int64 or values.shape != (n_samples,):
+            return ()
+    # A member belongs to the client whose coin was tossed.
+    agrees = (owner == fair_target) | (owner == NO_CLIENT) | (fair_target == NO_CLIENT)
+    clients = sorted({*owner.tolist(), *fair_target.tolist()} - {NO_CLIENT})
+    return tuple(clients) if agrees.all() and clients and clients[0] >= 0 else ()
 
 
 def _order(count: int, seed: int) -> Int[ndarray, " samples"]:
@@ -427,9 +439,9 @@ def labelled_samples(labelled: Labelled, source: str) -> Samples:
             f"the samples of {source} are not a pair of features and targets ({reason}); "
             f"{SUPPORTED}: give two arrays, or a dictionary of the model's inputs, and an array"
         ) from error
-    sizes = {len(targets), *(len(part) if part.ndim else 0 for part in inputs.values())}
+    sizes = {len(targets), *(len(values) if values.ndim else 0 for values in inputs.values())}
     if len(sizes) != 1 or not len(targets) or targets.is_complex():
-        shapes = ", ".join(str(tuple(part.shape)) for part in inputs.values())
+        shapes = ", ".join(str(tuple(values.shape)) for values in inputs.values())
         raise BadInput(
             f"the samples of {source} are features of shape {shapes} and targets of shape "
             f"{tuple(targets.shape)} ({targets.dtype}); give one row and one target per sample"
@@ -437,15 +449,18 @@ def labelled_samples(labelled: Labelled, source: str) -> Samples:
     targets = targets.float() if targets.is_floating_point() else targets.long()
     if targets.ndim == 1 and int(targets.min()) < 0 and not targets.is_floating_point():
         raise BadInput(f"class indices start at 0, and those of {source} have {targets.min()}")
-    for name, part in inputs.items():
-        if part.is_complex() or not bool(part.isfinite().all()):
+    for name, values in inputs.items():
+        if values.is_complex() or not bool(values.isfinite().all()):
             raise BadInput(
-                f"the features {name + ' ' if name else ''}of {source} are {part.dtype} and not "
+                f"the features {name + ' ' if name else ''}of {source} are {values.dtype} and not "
                 "all finite real numbers; remove the samples with others"
             )
     if len(inputs) == 1:
         refuse_identical_features(next(iter(inputs.values())), f"samples of {source}")
-    features = {n: part.float() if part.is_floating_point() else part for n, part in inputs.items()}
+    features = {
+        name: values.float() if values.is_floating_point() else values
+        for name, values in inputs.items()
+    }
     return Samples(features if has_names else features[""], targets, torch.arange(len(targets)))
 
 
@@ -463,8 +478,11 @@ def features_stored(tensors: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]
 
 
 def _shuffled(
-    samples: Samples, owner: Int[ndarray, " samples"], panel: Int[ndarray, " samples"], seed: int
+    samples: Samples,
+    owner: Int[ndarray, " samples"],
+    fair_target: Int[ndarray, " samples"],
+    seed: int,
 ) -> AuditSet:
     order = _order(len(samples), seed)
     shuffled = samples.take(torch.from_numpy(order)).replace(ids=torch.arange(len(samples)))
-    return AuditSet(shuffled, owner[order].astype(np.int64), panel[order].astype(np.int64))
+    return AuditSet(shuffled, owner[order].astype(np.int64), fair_target[order].astype(np.int64))

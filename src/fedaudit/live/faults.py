@@ -1,4 +1,4 @@
-"""Warnings of a recorder, whose errors must not stop the training loop."""
+"""Warnings of a recorder, which replace errors so that the training loop continues."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from fedaudit.results.text import log_line, plain
 
 
 class RecorderWarnings:
-    """Warnings about faults in rounds; a strict recorder raises errors instead.
+    """Warnings about rounds that cannot be recorded; a strict recorder raises errors instead.
 
     Attributes:
         strict: Whether a round that cannot be recorded stops the loop.
@@ -20,7 +20,10 @@ class RecorderWarnings:
         self._reasons = set[str]()
 
     def warn(self, text: str, reason: str) -> None:
-        """Warn, unless an earlier warning had the same reason, such as a fault of all rounds."""
+        """Warn, unless an earlier warning had the same reason.
+
+        For example, every round may fail for one reason.
+        """
         if reason in self._reasons:
             return
         self._reasons.add(reason)

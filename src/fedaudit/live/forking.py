@@ -13,9 +13,9 @@ from typing import NoReturn
 import torch
 
 POLL_SECONDS = 0.5
-"""Seconds between two checks whether the program or the process still runs."""
+"""Seconds between two checks of whether the program and the process still run."""
 MAX_STARTS = 3
-"""Number of times that a process is started before the program computes by itself."""
+"""Number of times that a process is started before the program does the work itself."""
 _MIN_PATIENCE = 120.0
 """Minimum of the seconds that a computation may take, whatever the estimate."""
 _START_SECONDS = 30.0
@@ -32,8 +32,8 @@ class DetachedProcess:
     """Forked process of a program, which can be started again if it ends.
 
     The process runs a function on one thread and then exits. It is not a child of the program,
-    which may wait for all of its children. It closes the program's files, and ignores Ctrl-C, which
-    is meant for the program.
+    since a program may wait for all of its children. It closes the program's files, and ignores
+    Ctrl-C, which is meant for the program.
 
     Attributes:
         owner_pid: Process id of the program.
@@ -64,29 +64,29 @@ class DetachedProcess:
         return os.getpid() == self.owner_pid
 
     def start(self) -> None:
-        """Fork the process, unless it runs or was started too often; a failed fork is a start."""
+        """Fork the process, unless it runs or was started too often; a failed fork also counts."""
         if self.pipe is not None or self.n_starts >= MAX_STARTS:
             return
         self.n_starts += 1
-        ours, theirs = Pipe()
+        pipe, pipe_of_process = Pipe()
         try:
             with _signals_blocked(), warnings.catch_warnings():
                 # Forking is safe here: the copy runs a single thread and takes no shared lock.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
                 if pid == 0:
-                    self._detach(theirs)
+                    self._detach(pipe_of_process)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            theirs.close()
-            if ours.poll(_START_SECONDS):
-                self.pid, self.pipe = ours.recv(), ours
+            pipe_of_process.close()
+            if pipe.poll(_START_SECONDS):
+                self.pid, self.pipe = pipe.recv(), pipe
                 return
-        # There is no memory or process id left, or the process ended at once.
+        # There is no memory or process id left, or the process exited at once.
         except (OSError, EOFError):
             pass
-        ours.close()
-        theirs.close()
+        pipe.close()
+        pipe_of_process.close()
 
     def send(self, message: object) -> bool:
         """Send a message; return False if the process does not run."""
@@ -129,19 +129,21 @@ class DetachedProcess:
             os._exit(0)
 
 
-def has_ended(process: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Return True if a process has exited, even if its parent has not waited for it."""
     try:
         if not hasattr(os, "pidfd_open"):
-            os.kill(process, 0)
+            os.kill(pid, 0)
             return False
-        number = os.pidfd_open(process)
+        descriptor = os.pidfd_open(pid)
     except OSError:
         return True
     try:
-        return bool(select.select([number], [], [], 0)[0])
+        # The descriptor is readable once the process has exited.
+        readable, _, _ = select.select([descriptor], [], [], 0)
+        return bool(readable)
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
 @contextmanager
@@ -163,9 +165,9 @@ def _close_others(open_files: Sequence[int]) -> None:
     null_device = os.open(os.devnull, os.O_RDWR)
     folder = next((path for path in ("/proc/self/fd", "/dev/fd") if os.path.isdir(path)), None)
     for name in os.listdir(folder) if folder else ():
-        number = int(name)
-        if number not in (null_device, *open_files):
-            # The descriptor of the listing itself is closed by now, and fails here.
+        descriptor = int(name)
+        if descriptor not in (null_device, *open_files):
+            # The descriptor of the listing itself is closed by now, so fstat raises.
             with suppress(OSError):
-                os.fstat(number)
-                os.dup2(null_device, number)
+                os.fstat(descriptor)
+                os.dup2(null_device, descriptor)

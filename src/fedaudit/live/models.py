@@ -1,4 +1,4 @@
-"""Audits that need only models and no recording: canary clients, and unlearning."""
+"""Audits of canary clients and of unlearning, which need models but no recording."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ from fedaudit.results.guessing import is_near_guessing
 Weights: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
 
 
-_SMALLEST_MOVE = 1e-6
-"""Change of one value by a canary that does not move the model, as a fraction of the length."""
+_MIN_CHANGE = 1e-6
+"""Change of one value by a canary whose coin is tails, as a fraction of the length."""
 
 
 class CanaryClients:
@@ -91,7 +91,7 @@ class CanaryClients:
         self.sends = seeded_numpy(self.seed, "canary coins").random(count) < 0.5
 
     def upload(self, number: int, sent: Weights) -> dict[str, Tensor] | list[ndarray]:
-        """Return a canary's answer: the received model, moved if its coin is heads.
+        """Return a canary's upload: the received model, moved if its coin is heads.
 
         If the coin is tails, one value changes by a millionth of the length, or in its last bits.
 
@@ -121,7 +121,7 @@ class CanaryClients:
             # A tiny update instead of zeros, since Flower's fixed clipping divides by the norm.
             entry = moved[next(iter(self._like))].view(-1)[:1]
             rounding = 2 * torch.finfo(entry.dtype).eps * entry.abs()
-            entry += rounding.clamp_min(_SMALLEST_MOVE * self._length)
+            entry += rounding.clamp_min(_MIN_CHANGE * self._length)
         if isinstance(sent, nn.Module | Mapping):
             return moved
         return [value.numpy() for value in moved.values()]
@@ -151,10 +151,8 @@ class CanaryClients:
         Raises:
             BadInput: The models have other names or shapes, or did not change.
         """
-        before, after = (
-            self._named(weights, subject)
-            for weights, subject in ((first, "the first model"), (last, "the last model"))
-        )
+        before = self._named(first, "the first model")
+        after = self._named(last, "the last model")
         movement = {name: after[name] - before[name] for name in self._like}
         z = canary_statistics(movement, len(self.sends), self._direction).numpy()
         return canary_bounds(z, self.sends, delta=delta, alpha=alpha, every_round=every_round)
@@ -257,7 +255,8 @@ def unlearning(
     samples = audit_samples({0: forgotten}, unseen)
     test_samples = None if test is None else labelled_samples(test, "test")
     models = {"before": before, "after": after}
-    models |= {} if retrained is None else {"retrained": retrained}
+    if retrained is not None:
+        models["retrained"] = retrained
     scores, utility, accuracy = {}, {}, dict[str, float]()
     is_held_out = torch.from_numpy(samples.owner == NO_CLIENT)
     tested = samples.samples.take(is_held_out) if test_samples is None else test_samples

@@ -20,8 +20,8 @@ _NOT_IN_NETWORK = {"n_averaged"}
 
 _EXTRA_CHARACTERS = 1000
 _KEYS_PER_NAME, _EXTRA_KEYS = 4, 1000
-"""Limits of the names in an upload, which are untrusted: an upload beyond them is refused before
-its names are matched."""
+"""Limits of the number and length of names in an upload, which is untrusted. They are checked
+before names are matched, since matching takes time for each name."""
 
 
 class NameTable:
@@ -81,14 +81,15 @@ class NameTable:
         known = self._unwrapped.keys()
         # Every possible prefix follows from one name; the shortest has the fewest candidates.
         first = min(names.values(), key=len, default="")
-        shared = [first[: -len(name)] for name in known if name and first.endswith(f".{name}")]
-        lacking = [name[: -len(first)] for name in known if first and name.endswith(f".{first}")]
-        candidates = [
-            {key: name.removeprefix(prefix) for key, name in names.items()}
-            for prefix in shared
-            if all(name.startswith(prefix) for name in names.values())
-        ]
-        candidates += [{key: prefix + name for key, name in names.items()} for prefix in lacking]
+        candidates = list[dict[str, str]]()
+        for known_name in known:
+            if known_name and first.endswith(f".{known_name}"):
+                prefix = first[: -len(known_name)]
+                if all(name.startswith(prefix) for name in names.values()):
+                    candidates.append({k: name.removeprefix(prefix) for k, name in names.items()})
+            if first and known_name.endswith(f".{first}"):
+                prefix = known_name[: -len(first)]
+                candidates.append({k: prefix + name for k, name in names.items()})
         matches = [candidate for candidate in candidates if known >= {*candidate.values()}]
         if len(matches) == 1:
             return matches[0]
@@ -117,8 +118,8 @@ def sent_names(module: nn.Module) -> dict[str, str]:
     in PEFT's order, without names that two trained adapters share. It is empty for a network
     without adapters.
     """
-    parts = ((path, part) for path, part in module.named_modules() if hasattr(part, "peft_config"))
-    path, adapted = next(parts, ("", None))
+    adapted_modules = (item for item in module.named_modules() if hasattr(item[1], "peft_config"))
+    path, adapted = next(adapted_modules, ("", None))
     # A network with adapters exists only if peft was imported.
     if adapted is None or "peft" not in sys.modules:
         return {}
@@ -136,8 +137,8 @@ def sent_names(module: nn.Module) -> dict[str, str]:
         ).items()
         if value.data_ptr() in names_by_address
     ]
-    shared = Counter(name for name, _ in pairs)
-    unique = {name: network_name for name, network_name in pairs if shared[name] == 1}
+    counts = Counter(name for name, _ in pairs)
+    unique = {name: network_name for name, network_name in pairs if counts[name] == 1}
     return unique | {
         f"{path}.{name}": network_name for name, network_name in unique.items() if path
     }

@@ -37,7 +37,13 @@ _N_LOGIT_SAMPLES = 3
 
 
 class Network(NamedTuple):
-    """Network that clients train; ``classes`` is the number of outputs."""
+    """Network that clients train.
+
+    Attributes:
+        architecture: The network, with hooks that convert its outputs to logits.
+        layout: Names and shapes of the parameters and buffers in uploads.
+        classes: Number of outputs.
+    """
 
     architecture: Architecture
     layout: ModelLayout
@@ -102,12 +108,16 @@ def _build_unwrapped(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _reinitialised(trained: nn.Module) -> nn.Module:
-    """Return an untrained copy: layers are reset, and parameters without a reset are drawn."""
+    """Return an untrained copy of a module.
+
+    Layers are reset by their own method. Trainable parameters that this does not change are drawn
+    at random.
+    """
     module = copy.deepcopy(trained)
     for layer in module.modules():
         if is_frozen(layer):
             continue
-        # torch's attention and transformers have only a private method.
+        # The attention and transformer layers of torch have only a private method.
         for name in ("reset_parameters", "_reset_parameters"):
             reset = getattr(layer, name, None)
             if callable(reset):
@@ -125,7 +135,7 @@ def _reinitialised(trained: nn.Module) -> nn.Module:
 
 
 def _varies(value: Tensor) -> bool:
-    """Return True if entries differ; constants, such as biases of 0, need not be drawn."""
+    """Return True if entries differ; a constant, such as a bias of 0, is not drawn at random."""
     return value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
 
 
@@ -174,7 +184,7 @@ def _logit_hooks(
 
 
 def _logits_of(outputs: object) -> object:
-    """Return the entry or attribute ``logits``; None without one."""
+    """Return the entry or attribute ``logits``, or None."""
     if isinstance(outputs, Mapping):
         return outputs.get("logits")
     return getattr(outputs, "logits", None)
@@ -213,8 +223,8 @@ _TOLERANCE = 1e-4
 def refuse_probabilities(model: Model, samples: Samples) -> None:
     """Raise if a network ends in a sigmoid or a softmax, and its task takes logits.
 
-    Logits leave [0, 1] for some parameters but probabilities never do, so the network is run with
-    several parameters. Constant outputs are no evidence.
+    With other parameters, logits leave [0, 1] but probabilities never do, so the network is run
+    with noise on its parameters. Constant outputs prove nothing.
     """
     task = model.architecture.task
     if task.name not in _TASKS_WITH_LOGITS:

@@ -23,11 +23,11 @@ from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import OutputSignal
 from fedaudit.signals.received import PreparableSignal, Received
 
-_NEEDS = Sees.GLOBAL_MODEL | Sees.UPDATE
-"""Needs of the signals that the second process can measure."""
+_SHARED_DATA = Sees.GLOBAL_MODEL | Sees.UPDATE
+"""Data that the second process has; it measures the signals that need nothing else."""
 _ALIGNMENT = 64
 """Number of bytes at whose multiples tensors start in shared memory."""
-_RECEIVED, _END = "a model was received", "end"
+_MODEL_RECEIVED, _END = "a model was received", "end"
 """Messages to the second process."""
 
 
@@ -35,7 +35,7 @@ class _Upload(NamedTuple):
     """Message that an update is in the shared memory.
 
     Attributes:
-        number: Number of the message, which the answer repeats.
+        number: Number of the message, which the reply repeats.
         round: Number of the round.
         client: The client.
         gradient_scale: See :class:`~fedaudit.observe.round.Exposed`.
@@ -47,19 +47,24 @@ class _Upload(NamedTuple):
     gradient_scale: float | None
 
 
-class _Answer(NamedTuple):
-    """Values of the signals for an upload; None if they could not be measured."""
+class _Reply(NamedTuple):
+    """Signals of an upload.
+
+    Attributes:
+        number: Number of the message about the upload.
+        values: Values by signal name; None if they could not be measured.
+    """
 
     number: int
     values: Mapping[str, np.ndarray] | None
 
 
 class PreparingProcess:
-    """Second process that measures gradients of one client at a time, controlled by the program.
+    """Second process that measures signals of one client, controlled by the program.
 
     The process is forked when the first model is received. It passes the samples through the model
     while the client trains, and computes the signals when it gets the update. Signals are
-    bit-identical to those of a measurement in one process. If the process fails, the program
+    bit-identical to those of a measurement in one process. If the second process fails, the program
     measures all signals itself.
     """
 
@@ -84,7 +89,7 @@ class PreparingProcess:
         self._signals = [
             signal
             for signal in signals
-            if not isinstance(signal, OutputSignal) and not signal.needs & ~_NEEDS
+            if not isinstance(signal, OutputSignal) and not signal.needs & ~_SHARED_DATA
         ]
         self._samples, self._workers = samples, workers
         self._architecture = model.architecture
@@ -98,7 +103,7 @@ class PreparingProcess:
         can_prepare = any(isinstance(signal, PreparableSignal) for signal in self._signals)
         if can_prepare and self._process.is_owner_process and self._base.write(base.tensors()):
             self._process.start()
-            self._process.send(_RECEIVED)
+            self._process.send(_MODEL_RECEIVED)
 
     def measure(
         self,
@@ -148,19 +153,19 @@ class PreparingProcess:
 
     def _receive(self) -> dict[str, Tensor] | None:
         """Return the signals of the last update; None if they could not be measured."""
-        until, pipe = monotonic() + self._process.patience, self._process.pipe
+        deadline, pipe = monotonic() + self._process.patience, self._process.pipe
         try:
-            while pipe is not None and pipe.poll(max(0.0, until - monotonic())):
-                answer: _Answer = pipe.recv()
-                # Skip the answer to an earlier update, whose measurement had failed in between.
-                if answer.number != self._number:
+            while pipe is not None and pipe.poll(max(0.0, deadline - monotonic())):
+                reply: _Reply = pipe.recv()
+                # Skip the reply to an earlier update, whose measurement failed in this process.
+                if reply.number != self._number:
                     continue
-                if answer.values is None:
+                if reply.values is None:
                     return None
-                return {name: torch.from_numpy(value) for name, value in answer.values.items()}
+                return {name: torch.from_numpy(value) for name, value in reply.values.items()}
         except (EOFError, OSError, UnpicklingError):
             pass
-        # The process has ended, or hangs.
+        # The process has exited, or hangs.
         self._process.kill()
         return None
 
@@ -175,29 +180,30 @@ class PreparingProcess:
                     message = pipe.recv()
                     if message == _END:
                         return
-                    if message == _RECEIVED:
+                    if message == _MODEL_RECEIVED:
                         # Release the memory of the last model first.
                         received = steps = None
                         base = Model.from_tensors(self._architecture, self._base.read())
                         received = Received(base, self._samples)
-                        steps = self._steps(received)
+                        steps = self._prepare_in_steps(received)
                     else:
                         steps = None
-                        pipe.send(self._answer(message, received))
+                        pipe.send(self._measure_upload(message, received))
                 elif steps is not None:
-                    steps = steps if next(steps, self) is None else None
+                    is_prepared = next(steps, _END) is _END
+                    steps = None if is_prepared else steps
                 elif has_ended(self._process.owner_pid):
                     # Another forked process may hold the pipe open, which hides its end.
                     return
 
-    def _steps(self, received: Received) -> Iterator[None]:
+    def _prepare_in_steps(self, received: Received) -> Iterator[None]:
         for signal in self._signals:
             # A signal that cannot be prepared is measured with the update, and may fail then.
             with suppress(Exception):
                 if isinstance(signal, PreparableSignal):
                     yield from signal.prepare(received)
 
-    def _answer(self, upload: _Upload, received: Received | None) -> _Answer:
+    def _measure_upload(self, upload: _Upload, received: Received | None) -> _Reply:
         # Ignore any error: the program then measures the signals itself, and raises the error.
         with suppress(Exception):
             assert received is not None
@@ -216,8 +222,8 @@ class PreparingProcess:
                 seen, self._signals, self._samples, workers=self._workers, received=received
             )
             values = {name: values.numpy() for name, values in measured.signals.items()}
-            return _Answer(upload.number, values)
-        return _Answer(upload.number, None)
+            return _Reply(upload.number, values)
+        return _Reply(upload.number, None)
 
 
 class _SharedTensors:
@@ -227,18 +233,17 @@ class _SharedTensors:
     """
 
     def __init__(self, like: Params) -> None:
+        # Round sizes up to multiples of the alignment.
         sizes = [-(-value.nbytes // _ALIGNMENT) * _ALIGNMENT for value in like.values()]
-        ends = [*accumulate(sizes, initial=0)]
-        # One byte more, since empty memory cannot be mapped.
-        memory = mmap.mmap(-1, ends[-1] + 1)
-        self._tensors = {
-            name: torch.frombuffer(
-                memory, dtype=value.dtype, count=value.numel(), offset=start
-            ).view(value.shape)
-            if value.numel()
-            else torch.empty_like(value)
-            for start, (name, value) in zip(ends, like.items(), strict=False)
-        }
+        *starts, total = accumulate(sizes, initial=0)
+        # Allocate one byte more, since empty memory cannot be mapped.
+        memory = mmap.mmap(-1, total + 1)
+        self._tensors: Params = {}
+        for start, (name, value) in zip(starts, like.items(), strict=True):
+            self._tensors[name] = torch.empty_like(value)
+            if count := value.numel():
+                flat = torch.frombuffer(memory, dtype=value.dtype, count=count, offset=start)
+                self._tensors[name] = flat.view(value.shape)
 
     def write(self, tensors: Params) -> bool:
         """Store tensors; return False if their names, shapes or types differ."""

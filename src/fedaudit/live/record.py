@@ -129,7 +129,7 @@ def record(
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
     resolved_task = task_of(task, loss)
-    possible, refused = attacks_in(view_named(view), attacks, resolved_task)
+    possible_attacks, refused = attacks_in(view_named(view), attacks, resolved_task)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     for clients in (targets, sizes or {}):
         refuse_mixed_references(clients, owners)
@@ -141,7 +141,7 @@ def record(
         view=view,
         every=every,
         keep=keep,
-        attacks=tuple(possible),
+        attacks=tuple(possible_attacks),
         refused=refused,
         targets=tuple(numbers_of(targets).values()) or tuple(owners),
         classes=net.classes if resolved_task.classes else int(samples.samples.labels.max()) + 1,

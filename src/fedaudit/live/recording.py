@@ -44,7 +44,7 @@ MAX_CONFLICTS = 10_000
 """Largest number of repeated rounds that are listed."""
 
 UPLOAD_VIEWS = ("uploads", "sum")
-"""Views of adversaries that see uploads, individually or as a sum."""
+"""Views that show uploads, individually or as a sum."""
 
 MAX_CLIENT_NUMBER = 10**15
 _MAX_NAME_LENGTH = 200
@@ -290,7 +290,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         BadInput: The log is a link or not a regular file.
         Damaged: A complete line cannot be read.
     """
-    text = _log(folder)
+    text = _read_log(folder)
     if text.count("\n") > MAX_LOG_LINES:
         raise Damaged(
             f"{folder / LOG_FILE} has over {MAX_LOG_LINES:,} rounds; restore it from a copy"
@@ -307,7 +307,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
 
 def repair_round_log(folder: Path) -> list[RoundEntry]:
     """Read the log, and remove an incomplete last line so that further lines can follow."""
-    entries, text = read_round_log(folder), _log(folder)
+    entries, text = read_round_log(folder), _read_log(folder)
     if text and not text.endswith("\n"):
         write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])
     return entries
@@ -316,24 +316,20 @@ def repair_round_log(folder: Path) -> list[RoundEntry]:
 def append_round(entry: RoundEntry, folder: Path) -> None:
     """Append a line for one round atomically; raise if the log is full."""
     path, line = folder / LOG_FILE, entry.model_dump_json(exclude_defaults=True)
-    before = path.lstat().st_size if path.exists() else 0
-    _refuse_full(folder, before, before + len(line.encode()) + 1)
+    size = path.lstat().st_size if path.exists() else 0
+    is_full = size + len(line.encode()) + 1 > MAX_LOG_BYTES
+    # Count lines only in a log that is large enough to have too many.
+    if not is_full and size >= MAX_LOG_LINES * _MIN_LINE_BYTES:
+        is_full = _read_log(folder).count("\n") >= MAX_LOG_LINES
+    if is_full:
+        raise BadInput(
+            f"{path} is full: at most {MAX_LOG_BYTES:,} bytes and {MAX_LOG_LINES:,} rounds can be "
+            "read; record later rounds in another folder"
+        )
     append_line(path, line)
 
 
-def _refuse_full(folder: Path, before: int, after: int) -> None:
-    """Raise if a log would exceed the largest size or number of lines that can be read."""
-    is_full = after > MAX_LOG_BYTES
-    if not is_full and before >= MAX_LOG_LINES * _MIN_LINE_BYTES:
-        is_full = _log(folder).count("\n") >= MAX_LOG_LINES
-    if is_full:
-        raise BadInput(
-            f"{folder / LOG_FILE} is full: at most {MAX_LOG_BYTES:,} bytes and {MAX_LOG_LINES:,} "
-            "rounds can be read; record later rounds in another folder"
-        )
-
-
-def _log(folder: Path) -> str:
+def _read_log(folder: Path) -> str:
     """Return the log's text, empty before the first round."""
     path = folder / LOG_FILE
     if path.is_symlink() or (path.exists() and not path.is_file()):

@@ -106,27 +106,40 @@ def split_dataset(
 
 
 class _Options(NamedTuple):
-    """Options for reading one client's data; ``source`` names the client in messages."""
+    """Options for reading one client's data.
+
+    Attributes:
+        source: The client in error messages, such as "client 3".
+        transform: See :func:`split_dataset`, as for the other options.
+        features: Fields or columns of the features.
+        label: Field or column of the label.
+    """
 
     source: str
     transform: Callable[[Any], Any] | None
     features: str | list[str] | None
     label: str | None
 
-    def columns(self, listed: list[Any], kind: str) -> tuple[Any, list[Any]]:
-        """Return the name of the label and the names of the features."""
+    def columns(self, available: list[Any], kind: str) -> tuple[Any, list[Any]]:
+        """Return the name of the label and the names of the features.
+
+        Args:
+            available: Names of all fields or columns.
+            kind: Kind of these names in error messages.
+        """
         label_names = _LABELS if self.label is None else (self.label,)
-        labels = [name for name in label_names if name in listed]
+        labels = [name for name in label_names if name in available]
         if not labels:
             raise BadInput(
-                f"none of {', '.join(map(str, listed))} is {' or '.join(label_names)}; name the "
+                f"none of {', '.join(map(str, available))} is {' or '.join(label_names)}; name the "
                 "label with label="
             )
         if self.features is None:
-            return labels[0], [name for name in listed if name != labels[0]]
+            return labels[0], [name for name in available if name != labels[0]]
         names = [self.features] if isinstance(self.features, str) else self.features
-        if absent := [name for name in names if name not in listed]:
-            raise unknown_name(kind, str(absent[0]), list(map(str, listed)))
+        for name in names:
+            if name not in available:
+                raise unknown_name(kind, str(name), list(map(str, available)))
         return labels[0], names
 
 
@@ -150,15 +163,15 @@ def _read(data: Data, options: _Options) -> Labelled:
     with _random_state_restored():
         pairs = [_pair(_item(dataset, index, source), options) for index in range(len(data))]
         second_pairs = [_pair(dataset[i], options) for i in range(min(_N_READ_TWICE, len(data)))]
-    if not all(map(_equal, pairs, second_pairs)):
+    if not all(map(_are_equal, pairs, second_pairs)):
         raise BadInput(
             f"items of {source} differ from one read to the next, by a random transform; pass the "
             "transform of evaluation as transform="
         )
     names = pairs[0][0].keys()
     try:
-        inputs = {n: torch.stack([x[n] for x, _ in pairs]) for n in names}
-        return inputs.get("", inputs), torch.stack([y for _, y in pairs])
+        features = {name: torch.stack([x[name] for x, _ in pairs]) for name in names}
+        return features.get("", features), torch.stack([y for _, y in pairs])
     except (KeyError, RuntimeError) as error:
         raise BadInput(
             f"items of {source} differ in shape or fields ({error}); pass a transform= that gives "
@@ -287,10 +300,14 @@ def _subset(data: Data, positions: Any) -> Data:
     return DataLoader(Subset(data.dataset, positions.tolist()), shuffle=is_shuffled, **settings)
 
 
-def _equal(item: tuple[dict[str, Tensor], Tensor], other: tuple[dict[str, Tensor], Tensor]) -> bool:
-    first, second = ([*x.values(), y] for x, y in (item, other))
-    return len(first) == len(second) and all(
-        torch.equal(a, b) for a, b in zip(first, second, strict=True)
+def _are_equal(
+    first: tuple[dict[str, Tensor], Tensor], second: tuple[dict[str, Tensor], Tensor]
+) -> bool:
+    (features, label), (other_features, other_label) = first, second
+    return (
+        torch.equal(label, other_label)
+        and features.keys() == other_features.keys()
+        and all(torch.equal(value, other_features[name]) for name, value in features.items())
     )
 
 
