@@ -2,7 +2,7 @@
 
 from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main
-from fedaudit.cli.releasing import check_dp, gate, pack, signals, verify
+from fedaudit.cli.releasing import check_dp, export, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
 
@@ -14,6 +14,7 @@ __all__ = [
     "compare",
     "demo",
     "explain",
+    "export",
     "gate",
     "list_command",
     "main",

@@ -231,6 +231,45 @@ def verify(
     sys.exit(SOUND)
 
 
+@app.command
+def export(
+    pack: Path,
+    /,
+    *,
+    format: str,
+    out: Path,
+    sign: Path | None = None,
+    agent: str = "",
+    organisation: str = "",
+) -> None:
+    """Export a pack in the format of another tool. The pack is verified first.
+
+    Parameters
+    ----------
+    pack
+        Folder of the pack.
+    format
+        in-toto (attestation of the verdict), cyclonedx (model card in a bill of materials),
+        model-card (Hugging Face), ro-crate (Five Safes RO-Crate), csv or parquet (all figures).
+    out
+        File or, for ro-crate, folder to write, which must not exist.
+    sign
+        Ed25519 private key (PEM) that signs an in-toto attestation, in a DSSE envelope.
+    agent
+        Person who made the audit, for ro-crate: 'NAME' or 'NAME <https://orcid.org/...>'.
+    organisation
+        Organisation of the person, for ro-crate: 'NAME' or 'NAME <https://ror.org/...>'.
+    """
+    from fedaudit.exports.evidence import read_evidence
+    from fedaudit.exports.formats import Options, format_named, write_export
+
+    chosen = format_named(format)
+    with expecting(pack, PACK):
+        evidence = read_evidence(pack)
+    write_export(evidence, format, out, Options(sign, agent, organisation))
+    log(f"{chosen.what}: {out} ({evidence.verdict.outcome})")
+
+
 def _log_in_lines(sentence: str) -> None:
     from rich.console import Console
 

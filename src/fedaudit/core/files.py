@@ -452,15 +452,15 @@ PRIVATE_MODE = 0o600
 """Permissions of a file that only its owner may read and write, on systems that have them."""
 
 
-def write_whole(path: Path, text: str, *, private: bool = False) -> None:
-    """Write a text atomically: to a temporary file, which is then renamed.
+def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
+    """Write a file atomically: to a temporary file, which is then renamed.
 
     Line ends are not converted. A link at the path is replaced and not followed, so that no file
     outside the folder is changed.
 
     Args:
         path: File, in a folder that exists.
-        text: Content of the file.
+        content: Content of the file; a text is encoded in UTF-8.
         private: Whether only the user may read the file, as for results of single samples.
 
     Raises:
@@ -471,8 +471,8 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     try:
         mode = PRIVATE_MODE if private else 0o666
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with open(descriptor, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -1,0 +1,1 @@
+"""Exports of evidence packs to the formats of other tools."""

@@ -1,0 +1,90 @@
+"""CycloneDX 1.6 bill of materials with a model card: the judged figures with their limits."""
+
+import json
+from uuid import NAMESPACE_URL, uuid5
+
+from fedaudit.core.importing import refuse_missing
+from fedaudit.exports.evidence import Evidence, describe_check
+from fedaudit.report.wording import printable
+from fedaudit.results.estimate import TEST_ACCURACY
+
+NAMESPACE = "https://w3id.org/fedaudit/"
+
+
+def bill_of_materials(evidence: Evidence) -> str:
+    """Return a bill of materials with the model and its model card, as JSON.
+
+    The card has the worst figure of each ceiling of the policy, and the test accuracies. Its
+    limitations are the statements of the record on what was not tested.
+
+    Raises:
+        BadInput: The package cyclonedx-python-lib is not installed.
+
+    Source: CycloneDX 1.6, ``modelCard`` and ``performanceMetric``.
+    """
+    refuse_missing("this export", "exports", "cyclonedx")
+    from cyclonedx.model import HashAlgorithm, HashType, Property
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.output import make_outputter
+    from cyclonedx.schema import OutputFormat, SchemaVersion
+
+    manifest, name = evidence.manifest, printable(evidence.record).name
+    properties = {
+        "fedaudit:outcome": str(evidence.verdict.outcome),
+        "fedaudit:policy": manifest.policy_hash,
+        "fedaudit:record": manifest.content_hash,
+        "fedaudit:pack": manifest.digest,
+    }
+    model = Component(
+        name=name,
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        bom_ref="model",
+        hashes=[
+            HashType(alg=HashAlgorithm.SHA_256, content=file.sha256) for file in evidence.models
+        ],
+        properties=[Property(name=key, value=value) for key, value in properties.items()],
+    )
+    bom = Bom(components=[model], serial_number=uuid5(NAMESPACE_URL, NAMESPACE + manifest.digest))
+    bom.metadata.timestamp = evidence.started
+    document = json.loads(
+        make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
+    )
+    # The library does not support model cards.
+    document["components"][0]["modelCard"] = _model_card(evidence)
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _model_card(evidence: Evidence) -> dict[str, object]:
+    metrics = [
+        _metric(check.metric, describe_check(check), worst.value, worst.low, worst.high)
+        | {"slice": worst.what}
+        for check in evidence.verdict.checks
+        if (worst := check.worst) is not None and worst.value is not None
+    ]
+    metrics += [
+        _metric(figure.metric, "", figure.value, figure.low, figure.high)
+        | ({"slice": f"seed {figure.seed}"} if figure.seed is not None else {})
+        for figure in evidence.record.estimates
+        if figure.metric == TEST_ACCURACY and figure.value is not None
+    ]
+    return {
+        "quantitativeAnalysis": {"performanceMetrics": metrics},
+        "considerations": {
+            "technicalLimitations": [f"Not tested: {text}" for text in evidence.record.untested]
+        },
+    }
+
+
+def _metric(
+    metric: str, check: str, value: float | None, low: float | None, high: float | None
+) -> dict[str, object]:
+    limits = {
+        name: f"{limit:.6g}"
+        for name, limit in (("lowerBound", low), ("upperBound", high))
+        if limit is not None
+    }
+    kind = f"{metric} ({check})" if check else metric
+    return {"type": kind, "value": f"{value:.6g}"} | (
+        {"confidenceInterval": limits} if limits else {}
+    )

@@ -1,0 +1,46 @@
+"""Tables of all figures of a record, as CSV and Parquet."""
+
+import csv
+import io
+
+from fedaudit.core.importing import refuse_missing
+from fedaudit.results.record import Record
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Characters with which spreadsheets begin a formula."""
+
+
+def estimate_rows(record: Record) -> list[dict[str, object]]:
+    """Return a row for each figure; ``over_runs`` marks figures over all runs of a study."""
+    return [
+        *({"over_runs": False, **row} for row in record.rows()),
+        *({"over_runs": True, **row} for row in record.mean_rows()),
+    ]
+
+
+def estimates_csv(record: Record) -> str:
+    """Return all figures as CSV, in which no text begins like a formula of a spreadsheet."""
+    rows, text = estimate_rows(record), io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["over_runs"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def estimates_parquet(record: Record) -> bytes:
+    """Return all figures as a Parquet file.
+
+    Raises:
+        BadInput: The package pyarrow is not installed.
+    """
+    refuse_missing("this export", "tables", "pyarrow")
+    import pyarrow
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(estimate_rows(record)), file)
+    return file.getvalue()
+
+
+def _safe(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -1,0 +1,79 @@
+"""In-toto attestation of a gate: a test result about the released models."""
+
+import json
+from pathlib import Path
+
+from fedaudit.core.files import RECORD_FILE
+from fedaudit.core.importing import refuse_missing
+from fedaudit.exports.evidence import Evidence, describe_check
+from fedaudit.gate.outcome import Outcome
+from fedaudit.pack.manifest import private_key
+from fedaudit.pack.packing import POLICY_FILE
+
+PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+
+_RESULTS = {
+    Outcome.PASS: "PASSED",
+    Outcome.NOT_REFUTED: "PASSED",
+    Outcome.INCONCLUSIVE: "WARNED",
+    Outcome.FAIL: "FAILED",
+}
+"""Results of the predicate. A verifier must require PASSED: an inconclusive gate shows nothing."""
+
+
+def statement(evidence: Evidence, sign: Path | None = None) -> str:
+    """Return a statement with the test-result predicate, as JSON.
+
+    The subjects are the files of the released models. Without them, the subject is the record.
+
+    Args:
+        evidence: The verified pack.
+        sign: Ed25519 private key (PEM). With a key, the statement is in a DSSE envelope.
+
+    Raises:
+        BadInput: A package is not installed, or the key is invalid.
+
+    Source: in-toto Attestation Framework, Statement v1 and Test Result v0.1.
+    """
+    refuse_missing("this export", "exports", "in_toto_attestation", "securesystemslib")
+    from google.protobuf.json_format import MessageToDict
+    from in_toto_attestation.predicates.test_result.v0.test_result_pb2 import TestResult
+    from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
+    from in_toto_attestation.v1.statement import Statement
+
+    hashes = {file.name: file.sha256 for file in evidence.manifest.files}
+    files = [(model.name, model.sha256) for model in evidence.models]
+    subjects = files or [(RECORD_FILE, hashes[RECORD_FILE])]
+    policy = ResourceDescriptor(name=POLICY_FILE, digest={"sha256": hashes[POLICY_FILE]})
+    checks = {
+        result: [
+            describe_check(c) for c in evidence.verdict.checks if _RESULTS[c.outcome] == result
+        ]
+        for result in ("PASSED", "WARNED", "FAILED")
+    }
+    predicate = TestResult(
+        result=_RESULTS[evidence.verdict.outcome],
+        configuration=[policy.pb],
+        passed_tests=checks["PASSED"],
+        warned_tests=checks["WARNED"],
+        failed_tests=checks["FAILED"],
+    )
+    made = Statement(
+        [ResourceDescriptor(name=name, digest={"sha256": sha256}).pb for name, sha256 in subjects],
+        PREDICATE_TYPE,
+        MessageToDict(predicate),
+    )
+    made.validate()
+    text = json.dumps(MessageToDict(made.pb), indent=1, sort_keys=True) + "\n"
+    return text if sign is None else _envelope(text, sign)
+
+
+def _envelope(text: str, key_file: Path) -> str:
+    """Sign a statement, and return the DSSE envelope as JSON."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import CryptoSigner
+
+    envelope = Envelope(text.encode("utf-8"), PAYLOAD_TYPE, {})
+    envelope.sign(CryptoSigner(private_key(key_file)))
+    return json.dumps(envelope.to_dict(), indent=1) + "\n"

@@ -1,0 +1,51 @@
+"""Section of a Hugging Face model card about the audit, with figures that its tools read."""
+
+from fedaudit.core.importing import refuse_missing
+from fedaudit.exports.evidence import Evidence, describe_check
+from fedaudit.gate.outputs import policy_section
+from fedaudit.gate.policy import read_policy
+from fedaudit.pack.packing import POLICY_FILE
+from fedaudit.report.summary import summary_markdown
+from fedaudit.report.wording import printable
+
+
+def model_card(evidence: Evidence) -> str:
+    """Return a model card in Markdown: the summary, and the judged figures in its metadata.
+
+    Raises:
+        BadInput: The package huggingface_hub is not installed.
+
+    Source: Hugging Face Hub, model cards and ``model-index``.
+    """
+    refuse_missing("this export", "exports", "huggingface_hub")
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+    record, verdict = printable(evidence.record), evidence.verdict
+    data_name = str(evidence.manifest.data) or "not stated"
+
+    def result(metric: str, name: str, value: float) -> EvalResult:
+        return EvalResult(
+            task_type="other",
+            task_name="privacy audit of federated learning",
+            dataset_type=data_name,
+            dataset_name=data_name,
+            metric_type=metric,
+            metric_name=name,
+            metric_value=value,
+        )
+
+    figures = [
+        result(check.metric, describe_check(check), worst.value)
+        for check in verdict.checks
+        if (worst := check.worst) is not None and worst.value is not None
+    ]
+    metadata = ModelCardData(
+        model_name=record.name,
+        tags=["federated-learning", "membership-inference", "fedaudit"],
+        eval_results=figures or None,
+    )
+    section = policy_section(
+        evidence.record, verdict, read_policy(evidence.folder / POLICY_FILE), POLICY_FILE
+    )
+    text = summary_markdown(evidence.record, section)
+    return str(ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}"))
