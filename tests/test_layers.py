@@ -69,6 +69,9 @@ DEPENDENCIES: dict[str, str] = {
     "gate": "core.errors core.files core.metric_names metrics results report "
     "plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",
+    # A file of weights is compared with the models of a recording.
+    "pack.models": "core live.checkpoints live.weights observe.tensors results pack",
+    "exports": "core gate pack report results",
     "integrations": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "tasks": "core",

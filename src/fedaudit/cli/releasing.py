@@ -163,6 +163,7 @@ def verify(
     digest: str = "",
     signer: Path | None = None,
     policy: Path | None = None,
+    model: Path | None = None,
     recording: Path | None = None,
     data_dir: DataDir = None,
     other_version: Annotated[bool, Parameter(negative=())] = False,
@@ -184,6 +185,8 @@ def verify(
         Ed25519 public key (PEM) of the expected signer.
     policy
         Your policy: the policy in the pack must have the same settings.
+    model
+        File of the released model (torch, safetensors or NumPy): it must be a model of the record.
     recording
         Folder of the study's run, or of a live recording, from which all figures, controls and
         settings of the record are recomputed.
@@ -195,6 +198,10 @@ def verify(
 
     with expecting(folder, PACK):
         result = verify_pack(folder, digest=digest, signer=signer, policy=policy)
+    if model is not None and result.record is not None:
+        from fedaudit.pack.models import compare_model
+
+        result = result.extended(compare_model(result.record, model))
     if recording is not None:
         from fedaudit.pack.remaking import compare_with_run
 
@@ -218,6 +225,7 @@ def verify(
     for claim, option, is_checked in (
         ("its author is the one you expect", "--digest or --signer", bool(digest or signer)),
         ("its policy is yours", "--policy", policy is not None),
+        ("it is about your model", "--model", model is not None),
         ("its record's figures are those of the run", "--recording", recording is not None),
     ):
         if is_checked:
@@ -238,6 +246,7 @@ def export(
     *,
     format: str,
     out: Path,
+    model: Path | None = None,
     sign: Path | None = None,
     agent: str = "",
     organisation: str = "",
@@ -253,6 +262,8 @@ def export(
         model-card (Hugging Face), ro-crate (Five Safes RO-Crate), csv or parquet (all figures).
     out
         File or, for ro-crate, folder to write, which must not exist.
+    model
+        File of the released model, which must be the final model of the record.
     sign
         Ed25519 private key (PEM) that signs an in-toto attestation, in a DSSE envelope.
     agent
@@ -265,7 +276,7 @@ def export(
 
     chosen = format_named(format)
     with expecting(pack, PACK):
-        evidence = read_evidence(pack)
+        evidence = read_evidence(pack, model)
     write_export(evidence, format, out, Options(sign, agent, organisation))
     log(f"{chosen.what}: {out} ({evidence.verdict.outcome})")
 

@@ -29,7 +29,7 @@ def bill_of_materials(evidence: Evidence) -> str:
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
-    manifest, name = evidence.manifest, printable(evidence.record).name
+    manifest, file = evidence.manifest, evidence.model
     properties = {
         "fedaudit:outcome": str(evidence.verdict.outcome),
         "fedaudit:policy": manifest.policy_hash,
@@ -37,12 +37,10 @@ def bill_of_materials(evidence: Evidence) -> str:
         "fedaudit:pack": manifest.digest,
     }
     model = Component(
-        name=name,
+        name=printable(evidence.record).name,
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",
-        hashes=[
-            HashType(alg=HashAlgorithm.SHA_256, content=file.sha256) for file in evidence.models
-        ],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=file.sha256)] if file else [],
         properties=[Property(name=key, value=value) for key, value in properties.items()],
     )
     bom = Bom(components=[model], serial_number=uuid5(NAMESPACE_URL, NAMESPACE + manifest.digest))

@@ -1,7 +1,6 @@
 """Contents of a verified pack, as exports need them."""
 
 import hashlib
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -11,9 +10,10 @@ from fedaudit.core.files import open_regular
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.pack.manifest import Manifest
+from fedaudit.pack.models import compare_model
 from fedaudit.pack.verifying import verify
-from fedaudit.results.record import Record
 from fedaudit.report.grid import shortened
+from fedaudit.results.record import Record
 
 _CHUNK_BYTES = 1 << 20
 
@@ -33,7 +33,7 @@ class ModelFile(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """A verified pack, and the files of the models that it is about.
+    """A verified pack, and the file of the model that it is about.
 
     Attributes:
         folder: Folder of the pack.
@@ -41,7 +41,7 @@ class Evidence(NamedTuple):
         record: The packed record, without small groups.
         verdict: Verdict of the policy on the record.
         started: Time at which the audit started.
-        models: Files of released models; may be empty.
+        model: File of the released model; None if it was not given.
     """
 
     folder: Path
@@ -49,21 +49,23 @@ class Evidence(NamedTuple):
     record: Record
     verdict: Verdict
     started: datetime
-    models: tuple[ModelFile, ...]
+    model: ModelFile | None
 
 
-def read_evidence(folder: Path, models: Sequence[Path] = ()) -> Evidence:
+def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
     """Verify a pack and read it.
 
     Args:
         folder: Folder of the pack.
-        models: Files of the models that were released.
+        model: File of the released model, which must be a model of the record.
 
     Raises:
-        BadInput: The folder is not a pack, or a file of a model cannot be read.
-        Damaged: The pack is not sound.
+        BadInput: The folder is not a pack, or the model cannot be compared with the record.
+        Damaged: The pack is not sound, or the model is none of the record's models.
     """
     verified = verify(folder)
+    if model is not None and verified.record is not None and not verified.problems:
+        verified = verified.extended(compare_model(verified.record, model))
     record, manifest, policy = verified.record, verified.manifest, verified.policy
     if verified.problems or record is None or manifest is None or policy is None:
         raise Damaged(
@@ -76,7 +78,7 @@ def read_evidence(folder: Path, models: Sequence[Path] = ()) -> Evidence:
         record,
         evaluate_policy(record, policy),
         _time(record.environment.started),
-        tuple(_model_file(path) for path in models),
+        None if model is None else _model_file(model),
     )
 
 

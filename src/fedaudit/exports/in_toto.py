@@ -1,4 +1,4 @@
-"""In-toto attestation of a gate: a test result about the released models."""
+"""In-toto attestation of a gate: a test result about the released model."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ _RESULTS = {
 def statement(evidence: Evidence, sign: Path | None = None) -> str:
     """Return a statement with the test-result predicate, as JSON.
 
-    The subjects are the files of the released models. Without them, the subject is the record.
+    The subject is the file of the released model, or the record if no model was given.
 
     Args:
         evidence: The verified pack.
@@ -43,8 +43,8 @@ def statement(evidence: Evidence, sign: Path | None = None) -> str:
     from in_toto_attestation.v1.statement import Statement
 
     hashes = {file.name: file.sha256 for file in evidence.manifest.files}
-    files = [(model.name, model.sha256) for model in evidence.models]
-    subjects = files or [(RECORD_FILE, hashes[RECORD_FILE])]
+    model = evidence.model
+    subject = (RECORD_FILE, hashes[RECORD_FILE]) if model is None else (model.name, model.sha256)
     policy = ResourceDescriptor(name=POLICY_FILE, digest={"sha256": hashes[POLICY_FILE]})
     checks = {
         result: [
@@ -60,7 +60,7 @@ def statement(evidence: Evidence, sign: Path | None = None) -> str:
         failed_tests=checks["FAILED"],
     )
     made = Statement(
-        [ResourceDescriptor(name=name, digest={"sha256": sha256}).pb for name, sha256 in subjects],
+        [ResourceDescriptor(name=subject[0], digest={"sha256": subject[1]}).pb],
         PREDICATE_TYPE,
         MessageToDict(predicate),
     )

@@ -48,7 +48,7 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
     """Write a snapshot of an activity record with the audit as its only process.
 
     The audit is an assessment without a decision: the policy's verdict is its result, and a person
-    decides about the release. Files of models are described and not copied.
+    decides about the release. The file of the model is described and not copied.
 
     Args:
         evidence: The verified pack.
@@ -91,7 +91,7 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
         _urn(manifest.digest, "terms"),
         "CreativeWork",
         name="Conditions of access",
-        description=f"{provider[0]} decides who may use the files and the models.",
+        description=f"{provider[0]} decides who may use the files and the model.",
     )
     files = [
         crate.add_file(
@@ -107,19 +107,17 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
         for name, title in _TITLES.items()
         if (evidence.folder / name).is_file()
     ]
-    models = [
-        crate.add_file(
-            _model_iri(model.sha256),
-            properties={
-                "name": model.name,
-                "description": "Released model, which the crate does not contain",
-                "encodingFormat": _MEDIA_TYPES.get(Path(model.name).suffix, _BINARY),
-                "contentSize": str(model.bytes),
-                "sha256": model.sha256,
-            },
-        )
-        for model in evidence.models
-    ]
+    model = evidence.model
+    released = model and crate.add_file(
+        _model_iri(model.sha256),
+        properties={
+            "name": model.name,
+            "description": "Released model, which the crate does not contain",
+            "encodingFormat": _MEDIA_TYPES.get(Path(model.name).suffix, _BINARY),
+            "contentSize": str(model.bytes),
+            "sha256": model.sha256,
+        },
+    )
     process = described(
         _urn(manifest.digest, "audit"),
         ["AssessAction", "prov:Activity"],
@@ -132,7 +130,7 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
         endTime=end.isoformat(),
         instrument=software,
         result=files,
-        **({"object": models} if models else {}),
+        **({"object": released} if released else {}),
     )
     root: Mapping[str, object] = {
         "conformsTo": {"@id": PROFILE},

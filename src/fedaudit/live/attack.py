@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,15 @@ from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.plan.parts import MeasuredRun, RecordingInfo, Resources, Setup
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
-from fedaudit.results.runs import MAX_LISTED, ClientCoverage, Coverage, MissingRounds, MissingUpload
+from fedaudit.results.runs import (
+    MAX_LISTED,
+    MAX_MODELS,
+    ClientCoverage,
+    Coverage,
+    MissingRounds,
+    MissingUpload,
+    ModelDigests,
+)
 from fedaudit.results.text import plain, plain_json
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
@@ -445,9 +454,16 @@ def _coverage(data: _RecordingData, targets: Collection[ClientId]) -> Coverage:
         n_missing_uploads=n_missing_uploads,
         n_missing_rounds=len(reasons),
         identity=_identity(data),
+        models=_model_digests(data.log),
         sampled_rounds=_has_skipped_uploads(data, targets),
         guard=guard_coverage(data.decisions),
     )
+
+
+def _model_digests(log: Iterable[RoundEntry]) -> list[ModelDigests]:
+    """Return the digests of the global models of the last rounds."""
+    models = [ModelDigests(round=entry.round, **entry.models) for entry in log if entry.models]
+    return sorted(models, key=attrgetter("round"))[-MAX_MODELS:]
 
 
 def _identity(data: _RecordingData) -> str:

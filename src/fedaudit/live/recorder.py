@@ -34,7 +34,9 @@ from fedaudit.live.rounds import (
     Sent,
     UploadKind,
     bases_of,
+    digest_of_global,
     digest_of_models,
+    digests_of_globals,
     finite_model,
     round_of_globals,
     round_of_uploads,
@@ -402,7 +404,13 @@ class Recorder:
             raise BadInput("no client's upload came back")
         if entry.round % self.recording.every:
             bases, _ = bases_of(data.sent, sorted(data.uploads), self._layout)
-            entry = entry.model_copy(update={"sent": digest_of_models(bases), "note": ""})
+            entry = entry.model_copy(
+                update={
+                    "sent": digest_of_models(bases),
+                    "models": digests_of_globals(bases.values()),
+                    "note": "",
+                }
+            )
             if not self._is_repeated(entry):
                 self._warn_if_none_audited(entry)
                 self._log_entry(entry.logged())
@@ -451,7 +459,12 @@ class Recorder:
     def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """Measure the previous round, which ends with the model sent in this one."""
         model = finite_model(sent, self._layout, f"the model sent in round {entry.round}")
-        entry = entry.model_copy(update={"sent": digest_of_models({ALL_CLIENTS: model})})
+        entry = entry.model_copy(
+            update={
+                "sent": digest_of_models({ALL_CLIENTS: model}),
+                "models": digests_of_globals([model]),
+            }
+        )
         if self._is_repeated(entry):
             return
         if self._awaiting_next_model is not None:
@@ -470,6 +483,8 @@ class Recorder:
             self._measure_globals(model, model_after, entry)
 
     def _measure_globals(self, base: Model, after: Model, entry: RoundEntry) -> None:
+        models = {**entry.models, "after": digest_of_global(after)}
+        entry = entry.model_copy(update={"models": models})
         if entry.round % self.recording.every:
             self._log_entry(entry)
         else:
@@ -536,7 +551,7 @@ def _with_check_results(entry: RoundEntry, data: RoundData, checked: CheckedRoun
     """Return the entry with excluded uploads, digests and weights."""
     excluded = {**entry.excluded, **checked.excluded}
     kept_out = {*entry.kept_out}
-    if data.after is not None and checked.after_is_finite:
+    if "after" in checked.models:
         # A finite next model was aggregated without the uploads that are not finite.
         kept_out |= {client for client, reason in excluded.items() if NOT_FINITE in reason}
     return entry.model_copy(
@@ -545,6 +560,7 @@ def _with_check_results(entry: RoundEntry, data: RoundData, checked: CheckedRoun
             "kept_out": tuple(sorted(kept_out)),
             "sent": checked.sent,
             "uploads": checked.uploads,
+            "models": checked.models,
             "weights": checked.weights if data.after is None else {},
         }
     )

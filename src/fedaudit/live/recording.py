@@ -203,6 +203,10 @@ _MIN_LINE_BYTES = 50
 _MAX_LISTED = 5
 
 
+GlobalModel = Literal["sent", "after"]
+"""Global model at the beginning or at the end of a round."""
+
+
 class RoundEntry(RecordPart):
     """Log entry of one round, measured or not.
 
@@ -218,6 +222,8 @@ class RoundEntry(RecordPart):
         unknown: True if not all clients that answered are known.
         sent: SHA-256 of the models that clients were sent; empty if unknown.
         uploads: SHA-256 of the uploads that can be measured.
+        models: SHA-256 of the global model that all clients were sent ("sent"), and of the model
+            after the round ("after"), if the loop passed them.
         weights: Weights of the uploads, stored until the round is measured. Empty if the loop
             passed the model after the round.
         reported: Training metrics that audited clients reported, stored until the round is
@@ -235,6 +241,7 @@ class RoundEntry(RecordPart):
     unknown: bool = False
     sent: Digest = ""
     uploads: Digest = ""
+    models: dict[GlobalModel, Digest] = Field(default_factory=dict)
     weights: dict[Client, Finite] = Field(default_factory=dict)
     reported: dict[Client, dict[Metric, Finite]] = Field(default_factory=dict)
 

@@ -22,7 +22,7 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.live.clients import ByClient, number_of
-from fedaudit.live.recording import RoundEntry
+from fedaudit.live.recording import GlobalModel, RoundEntry
 from fedaudit.live.weights import NOT_FINITE, ModelLayout, Weights, is_array
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
@@ -58,7 +58,8 @@ class CheckedRound(NamedTuple):
         weights: Weights of the uploads in the average.
         sent: Digest of the models that were sent.
         uploads: Digest of the uploads in the round.
-        after_is_finite: True if the loop passed a model after the round, with finite values only.
+        models: Digests of the global models; see :class:`RoundEntry`. "after" is missing if the
+            loop passed no model after the round, or one with non-finite values.
     """
 
     round: Round | None
@@ -66,7 +67,7 @@ class CheckedRound(NamedTuple):
     weights: dict[ClientId, float]
     sent: str
     uploads: str
-    after_is_finite: bool = False
+    models: dict[GlobalModel, str]
 
 
 class _ClientModels(NamedTuple):
@@ -86,7 +87,7 @@ def round_of_uploads(
 ) -> CheckedRound:
     """Build a round from the uploads that can be measured."""
     bases, excluded = bases_of(data.sent, sorted(data.uploads), layout)
-    sent = digest_of_models(bases)
+    sent, digests = digest_of_models(bases), digests_of_globals(bases.values())
     valid, names = dict[ClientId, _ClientModels](), dict[ClientId, tuple[str, ...]]()
     for client, base in bases.items():
         upload = data.uploads[client]
@@ -104,7 +105,7 @@ def round_of_uploads(
     excluded |= differing
     valid = {client: models for client, models in valid.items() if client not in excluded}
     if not valid:
-        return CheckedRound(None, excluded, {}, sent, "")
+        return CheckedRound(None, excluded, {}, sent, "", digests)
     valid, has_statistics = _with_trained_statistics(valid, layout, kind)
     restricted = {client: _restrict(models, common_names) for client, models in valid.items()}
     uploads = digest_of_models({client: models.local for client, models in restricted.items()})
@@ -115,17 +116,16 @@ def round_of_uploads(
     after = next(iter(bases.values()))
     if any(weights.values()):
         after = _mean({client: models.local for client, models in valid.items()}, fractions)
-    after_is_finite = False
     if data.after is not None:
         model_after = layout.model_of(data.after, subject="the model afterwards")
-        after_is_finite = is_finite(model_after.params)
-        if after_is_finite:
+        if is_finite(model_after.params):
+            digests["after"] = digest_of_global(model_after)
             after = _base_statistics(model_after, layout, has_statistics=has_statistics)
         elif not _can_spoil_mean(valid, excluded):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
     exposed = {client: Exposed(*models) for client, models in restricted.items()}
     round = _round(entry, exposed, fractions, after)
-    return CheckedRound(round, excluded, weights, sent, uploads, after_is_finite)
+    return CheckedRound(round, excluded, weights, sent, uploads, digests)
 
 
 def _can_spoil_mean(
@@ -210,6 +210,19 @@ def _refuse_not_finite(models: _ClientModels) -> None:
         is_shared_buffer = name in local.buffers and name in sent_buffers
         if not is_shared_buffer or not torch.equal(value, sent_buffers[name]):
             raise BadInput(f"its upload has {name!r} with {NOT_FINITE}")
+
+
+def digest_of_global(model: Model) -> str:
+    """Return the SHA-256 over a model's tensors by name, which a file of its weights has too."""
+    return digest_of({**model.params, **model.buffers}, {})
+
+
+def digests_of_globals(sent: Collection[Model]) -> dict[GlobalModel, str]:
+    """Return the digest of the model that was sent, if all clients were sent the same."""
+    models = {id(model): model for model in sent}
+    if len(models) != 1:
+        return {}
+    return {"sent": digest_of_global(next(iter(models.values())))}
 
 
 def digest_of_models(models: Mapping[ClientId, Model]) -> str:

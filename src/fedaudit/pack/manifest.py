@@ -75,6 +75,8 @@ class Manifest(RecordPart):
         untested: Sentences on what the audit did not test.
         coverage: Numbers of measured and missing rounds and uploads; empty if unknown.
         identity: SHA-256 of the models that the server sent in all rounds; empty if unknown.
+        model: SHA-256 of the model after the last round, over its tensors by name; empty if
+            unknown.
         made_with: Versions of the packages with which the pack was made.
         files: All files except the manifest.
         digest: SHA-256 of all other fields. A receiver who knows the digest notices if the pack was
@@ -101,6 +103,7 @@ class Manifest(RecordPart):
     untested: list[str]
     coverage: dict[str, Count] = Field(default_factory=dict)
     identity: str = ""
+    model: str = ""
     made_with: dict[str, str]
     files: Annotated[list[PackedFile], Field(max_length=100)]
     digest: str = ""
@@ -138,6 +141,7 @@ def manifest_of(
         untested=record.untested,
         coverage=_coverage_counts(record.coverage) if record.coverage else {},
         identity=record.coverage.identity if record.coverage else "",
+        model=record.coverage.final_model if record.coverage else "",
         made_with=dict(made_with),
         files=list(files),
     )
@@ -160,7 +164,7 @@ def _empty_coverage_fields(manifest: Manifest) -> set[str]:
 
     They are left out, so that digests of older manifests, without these fields, stay valid.
     """
-    return {name for name in ("coverage", "identity") if not getattr(manifest, name)}
+    return {name for name in ("coverage", "identity", "model") if not getattr(manifest, name)}
 
 
 def _coverage_counts(coverage: Coverage) -> dict[str, int]:

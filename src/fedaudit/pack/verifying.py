@@ -229,6 +229,14 @@ class Verified(NamedTuple):
     own_policy: Policy | None = None
     other_version: bool = False
 
+    def extended(self, findings: Findings) -> "Verified":
+        """Return the result with the findings of a further check."""
+        return self._replace(
+            problems=[*self.problems, *findings.problems],
+            checked=[*self.checked, *findings.checked],
+            unchecked=[*self.unchecked, *findings.unchecked],
+        )
+
     @property
     def kind(self) -> str:
         """Kind of the record: "study" or "games"; empty if the record could not be read."""

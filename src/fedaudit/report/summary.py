@@ -215,6 +215,8 @@ def _facts(record: Record) -> dict[str, str]:
     else:
         models = shortened(coverage.identity, 80) if coverage else ""
         facts["Digest of the models"] = models or _FIXED["models"]
+        if coverage and coverage.final_model:
+            facts["Digest of the final model"] = f"{coverage.final_model} (SHA-256)"
         if record.watched:
             model = wording.setting(record, "recording", "model")
             facts["Model"] = shortened(str(model or ""), _LONG) or "not stated in the result"

@@ -22,6 +22,9 @@ from fedaudit.results.fields import (
 MAX_LISTED = 1000
 """Maximum number of missing uploads and rounds that a record lists one by one. Their counts have no
 limit."""
+MAX_MODELS = 10_000
+"""Maximum number of rounds whose models a record identifies."""
+Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Reason = Annotated[str, Field(max_length=2000)]
 
 
@@ -141,6 +144,20 @@ class GuardCoverage(RecordPart):
     n_unmeasured: Count = 0
 
 
+class ModelDigests(RecordPart):
+    """SHA-256 of the global models of one round, over their tensors by name.
+
+    Attributes:
+        round: Number of the round.
+        sent: Model that all clients were sent; empty if unknown.
+        after: Model after the round; empty if unknown.
+    """
+
+    round: Count
+    sent: Digest = ""
+    after: Digest = ""
+
+
 class Coverage(RecordPart):
     """Rounds and uploads of a run that were measured.
 
@@ -160,6 +177,7 @@ class Coverage(RecordPart):
         n_missing_uploads: Number of missing uploads that may have been aggregated.
         n_missing_rounds: Number of missing rounds.
         identity: SHA-256 over the models that were sent in all rounds; empty if unknown.
+        models: Digests of the global models, if the recorded loop passed these.
         sampled_rounds: True if ``every`` skipped rounds in which clients took part.
         guard: Decisions of the client's guard; None if no guard wrote the recording.
     """
@@ -176,8 +194,19 @@ class Coverage(RecordPart):
     n_missing_uploads: Count = 0
     n_missing_rounds: Count = 0
     identity: Annotated[str, Field(max_length=64)] = ""
+    models: Annotated[list[ModelDigests], Field(max_length=MAX_MODELS)] = Field(
+        default_factory=list
+    )
     sampled_rounds: bool = False
     guard: GuardCoverage | None = None
+
+    @property
+    def final_model(self) -> str:
+        """SHA-256 of the model after the last round; empty if unknown."""
+        last = self.models[-1] if self.models else None
+        if last is None or last.round != self.rounds or self.is_open:
+            return ""
+        return last.after
 
     @property
     def is_whole(self) -> bool:

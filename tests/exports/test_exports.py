@@ -1,0 +1,225 @@
+"""Exports of packs, read back by the tools of each format."""
+
+import base64
+import csv
+import io
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.exports.estimates import estimates_csv
+from fedaudit.exports.evidence import Evidence, read_evidence
+from fedaudit.exports.formats import FORMATS, Options, write_export
+from fedaudit.gate.outcome import Outcome
+from fedaudit.results.read import read_record
+from tests.estimates import changed
+from tests.live.federation import ROUNDS
+from tests.pack.test_models import models_after, recorded_pack, saved
+from tests.pack.test_pack import keys, needs_openssl, resealed
+from tests.programs import exit_code
+
+AGENTS = Options(agent="Ada <https://orcid.org/0000-0002-1825-0097>", organisation="TRE 72")
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded_pack(tmp_path_factory.mktemp("exports"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("released"), models_after()[ROUNDS])
+
+
+@pytest.fixture(scope="module")
+def evidence(pack: Path, model: Path) -> Evidence:
+    return read_evidence(pack, model)
+
+
+def exported(evidence: Evidence, name: str, folder: Path) -> Path:
+    out = folder / f"out{FORMATS[name].suffix}"
+    write_export(evidence, name, out, AGENTS)
+    return out
+
+
+def sha256(path: Path) -> str:
+    return subprocess.run(
+        ["sha256sum", str(path)], check=True, capture_output=True, text=True
+    ).stdout.split()[0]
+
+
+def test_in_toto_statement_names_the_model_and_the_checks(
+    evidence: Evidence, model: Path, tmp_path: Path
+) -> None:
+    from google.protobuf.json_format import ParseDict
+    from in_toto_attestation.v1.statement import Statement
+    from in_toto_attestation.v1.statement_pb2 import Statement as Message
+
+    document = json.loads(exported(evidence, "in-toto", tmp_path).read_text())
+    Statement.copy_from_pb(ParseDict(document, Message())).validate()
+    assert document["subject"] == [{"name": model.name, "digest": {"sha256": sha256(model)}}]
+    predicate = document["predicate"]
+    assert predicate["result"] == "PASSED"
+    assert evidence.verdict.outcome is Outcome.PASS
+    listed = [*predicate["passedTests"], *predicate.get("warnedTests", [])]
+    assert len(listed) == len(evidence.verdict.checks)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result"), [("pass", "PASSED"), ("inconclusive", "WARNED"), ("fail", "FAILED")]
+)
+def test_only_a_pass_is_attested_as_passed(
+    outcome: str, result: str, evidence: Evidence, tmp_path: Path
+) -> None:
+    verdict = evidence.verdict.model_copy(update={"outcome": Outcome(outcome)})
+    out = exported(evidence._replace(verdict=verdict), "in-toto", tmp_path)
+    assert json.loads(out.read_text())["predicate"]["result"] == result
+
+
+@needs_openssl
+def test_a_signed_attestation_is_a_dsse_envelope(evidence: Evidence, tmp_path: Path) -> None:
+    private, public = keys(tmp_path, "key")
+    out = tmp_path / "envelope.json"
+    write_export(evidence, "in-toto", out, Options(sign=private))
+    envelope = json.loads(out.read_text())
+    payload = base64.b64decode(envelope["payload"])
+    assert json.loads(payload)["_type"] == "https://in-toto.io/Statement/v1"
+    # Pre-authentication encoding of DSSE, verified by openssl.
+    kind = envelope["payloadType"].encode()
+    (tmp_path / "message").write_bytes(
+        b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+    )
+    signature = base64.b64decode(envelope["signatures"][0]["sig"])
+    (tmp_path / "signature").write_bytes(signature)
+    check = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin"]
+    files = ["-in", str(tmp_path / "message"), "-sigfile", str(tmp_path / "signature")]
+    subprocess.run([*check, *files], check=True, capture_output=True)
+
+
+def test_cyclonedx_document_is_valid_and_has_limits(
+    evidence: Evidence, model: Path, tmp_path: Path
+) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    text = exported(evidence, "cyclonedx", tmp_path).read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    component = json.loads(text)["components"][0]
+    assert component["hashes"] == [{"alg": "SHA-256", "content": sha256(model)}]
+    metrics = component["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+    check = next(check for check in evidence.verdict.checks if check.metric == "auc")
+    assert check.worst is not None
+    figure = next(metric for metric in metrics if metric["type"].startswith("auc"))
+    assert float(figure["value"]) == pytest.approx(check.worst.value, rel=1e-5)
+    assert float(figure["confidenceInterval"]["upperBound"]) == pytest.approx(
+        check.worst.high, rel=1e-5
+    )
+
+
+def test_model_card_is_read_by_the_hub_library(evidence: Evidence, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(exported(evidence, "model-card", tmp_path))
+    results = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    check = next(check for check in evidence.verdict.checks if check.metric == "auc")
+    assert check.worst is not None
+    assert results["auc"] == check.worst.value
+    assert "## 3. The answer" in card.text
+
+
+def test_crate_has_the_files_and_the_audit_as_an_assessment(
+    evidence: Evidence, tmp_path: Path
+) -> None:
+    from rocrate.rocrate import ROCrate
+
+    folder = exported(evidence, "ro-crate", tmp_path)
+    crate = ROCrate(folder)
+    audit = crate.root_dataset["mentions"]
+    assert set(audit.type) == {"AssessAction", "prov:Activity"}
+    assert {file.id for file in audit["result"]} == {
+        path.name for path in evidence.folder.iterdir()
+    }
+    for path in evidence.folder.iterdir():
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+    assert audit["agent"].id == "https://orcid.org/0000-0002-1825-0097"
+    # The model is identified by its hash, and not copied.
+    assert audit["object"]["sha256"] == evidence.model.sha256 if evidence.model else False
+    with pytest.raises(BadInput, match="new or empty folder"):
+        write_export(evidence, "ro-crate", folder, AGENTS)
+    with pytest.raises(BadInput, match="names the agent"):
+        write_export(evidence, "ro-crate", tmp_path / "new", Options(organisation="TRE 72"))
+
+
+def test_tables_have_every_figure_of_the_record(evidence: Evidence, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [*csv.DictReader(io.StringIO(exported(evidence, "csv", tmp_path).read_text()))]
+    assert len(rows) == len(evidence.record.estimates)
+    table = parquet.read_table(exported(evidence, "parquet", tmp_path))
+    assert table.num_rows == len(rows)
+    assert [float(row["value"]) if row["value"] else None for row in rows] == (
+        table["value"].to_pylist()
+    )
+
+
+def test_no_cell_of_a_table_begins_like_a_formula(evidence: Evidence) -> None:
+    record = evidence.record
+    hostile = changed(record.estimates[0], note="=HYPERLINK(1)")
+    record = record.model_copy(update={"estimates": [hostile, *record.estimates[1:]]})
+    cells = [cell for row in csv.reader(io.StringIO(estimates_csv(record))) for cell in row]
+    assert "'=HYPERLINK(1)" in cells
+
+
+def test_the_same_pack_gives_the_same_bytes(evidence: Evidence, tmp_path: Path) -> None:
+    for name in ("in-toto", "cyclonedx", "model-card", "csv"):
+        first = exported(evidence, name, tmp_path).read_bytes()
+        (tmp_path / f"out{FORMATS[name].suffix}").unlink()
+        assert exported(evidence, name, tmp_path).read_bytes() == first
+        (tmp_path / f"out{FORMATS[name].suffix}").unlink()
+
+
+def test_unsound_packs_and_other_models_are_not_exported(tmp_path: Path, pack: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "pack"
+    shutil.copytree(pack, copy)
+    (copy / "verdict.json").write_text("{}")
+    with pytest.raises(Damaged, match="is not sound"):
+        read_evidence(copy)
+    with pytest.raises(Damaged, match="none of the models of the record"):
+        read_evidence(
+            pack, saved(tmp_path, {"weight": models_after()[1][next(iter(models_after()[1]))]})
+        )
+
+
+def test_a_record_without_a_valid_time_is_refused(tmp_path: Path, pack: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "pack"
+    shutil.copytree(pack, copy)
+    record = json.loads((copy / "record.json").read_text())
+    record["environment"]["started"] = "yesterday"
+    (copy / "record.json").write_text(json.dumps(record, indent=1))
+    resealed(copy)
+    with pytest.raises((Damaged, BadInput)):
+        read_evidence(copy)
+
+
+def test_the_command_exports_and_refuses(
+    pack: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "statement.json"
+    words = ("export", pack, "--format", "in-toto", "--out", out)
+    assert exit_code(*words, "--model", model) == 0
+    assert "an in-toto attestation:" in capsys.readouterr().out
+    assert exit_code(*words) == 2
+    assert "exists" in capsys.readouterr().err
+    assert exit_code("export", pack, "--format", "intoto", "--out", tmp_path / "x") == 2
+    assert "in-toto" in capsys.readouterr().err
+    assert exit_code("export", pack, "--format", "csv", "--out", tmp_path / "x.json") == 2
+    key = ("--sign", tmp_path / "key.pem")
+    assert exit_code("export", pack, "--format", "csv", "--out", tmp_path / "x.csv", *key) == 2
+    assert not (tmp_path / "x.csv").exists()
+    assert read_record(pack / "record.json").kind == "study"

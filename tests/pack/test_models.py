@@ -1,0 +1,150 @@
+"""Packs of recordings and the files of the models that they are about."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedaudit.core.errors import BadInput
+from fedaudit.live.attack import attack_recording
+from fedaudit.pack.manifest import Manifest
+from fedaudit.pack.models import compare_model
+from fedaudit.pack.packing import write_pack
+from fedaudit.results.read import read_record
+from tests.live.federation import POLICY, ROUNDS, recorder, rounds
+from tests.programs import exit_code
+
+Weights = Mapping[str, Tensor]
+
+
+def models_after() -> dict[int, Weights]:
+    return {round.number: round.after for round in rounds()}
+
+
+def saved(folder: Path, weights: Weights, name: str = "model.safetensors") -> Path:
+    path = folder / name
+    if path.suffix == ".npz":
+        np.savez(path, **{key: value.numpy() for key, value in weights.items()})  # type: ignore[arg-type]
+    elif path.suffix == ".pt":
+        torch.save(dict(weights), path)
+    else:
+        save_file({key: value.contiguous() for key, value in weights.items()}, path)
+    return path
+
+
+def recorded_pack(folder: Path, *, is_closed: bool = True, passes_after: bool = True) -> Path:
+    """Record a run, attack it, and pack its record."""
+    recording = recorder(folder / "recording")
+    for round in rounds():
+        after = round.after if passes_after else None
+        recording.round(round.number, sent=round.sent, uploads=round.uploads, after=after)
+    if is_closed:
+        recording.close()
+    out = folder / "record"
+    attack_recording(folder / "recording", (), out)
+    (folder / "policy.toml").write_text(POLICY)
+    write_pack(out / "record.json", folder / "policy.toml", folder / "pack")
+    return folder / "pack"
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded_pack(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt", "model.npz"])
+def test_the_final_model_is_verified_in_every_format(
+    name: str, pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = saved(tmp_path, models_after()[ROUNDS], name)
+    assert exit_code("verify", pack, "--model", model) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"verified: {name} is the model after the last round of the record" in printed
+    assert "it is about your model" in printed
+
+
+def one_weight_changed(weights: Weights) -> Weights:
+    name = next(iter(weights))
+    changed = weights[name].clone()
+    changed.view(-1)[0] = torch.nextafter(changed.view(-1)[0], torch.tensor(1e9))
+    return {**weights, name: changed}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        one_weight_changed,
+        lambda weights: {name: value.double() for name, value in weights.items()},
+        lambda weights: {f"net.{name}": value for name, value in weights.items()},
+        lambda weights: dict([*weights.items()][1:]),
+        lambda weights: {**weights, "extra": torch.zeros(3)},
+    ],
+    ids=["one weight", "type", "names", "missing tensor", "further tensor"],
+)
+def test_another_model_is_refused(
+    change: Callable[[Weights], Weights], pack: Path, tmp_path: Path
+) -> None:
+    model = saved(tmp_path, change(models_after()[ROUNDS]))
+    assert exit_code("verify", pack, "--model", model) == 1
+
+
+def test_an_earlier_model_is_named_with_its_round(pack: Path, tmp_path: Path) -> None:
+    record = read_record(pack / "record.json")
+    model = saved(tmp_path, models_after()[2])
+    assert compare_model(record, model).checked == [
+        "model.safetensors is the model after round 2, not the final model"
+    ]
+    first = saved(tmp_path, next(rounds()).sent)
+    assert "that was sent in round 1" in compare_model(record, first).checked[0]
+
+
+def test_shared_parameters_that_a_file_repeats_do_not_matter(pack: Path, tmp_path: Path) -> None:
+    weights = dict(models_after()[ROUNDS])
+    weights["tied"] = next(iter(weights.values())).clone()
+    record = read_record(pack / "record.json")
+    assert "after the last round" in compare_model(record, saved(tmp_path, weights)).checked[0]
+
+
+def test_manifest_and_summary_name_the_final_model(pack: Path) -> None:
+    manifest = Manifest.model_validate_json((pack / "manifest.json").read_text())
+    coverage = read_record(pack / "record.json").coverage
+    assert coverage is not None
+    assert [models.round for models in coverage.models] == [*range(1, ROUNDS + 1)]
+    assert manifest.model == coverage.final_model == coverage.models[-1].after != ""
+    # Each round starts with the model with which the previous round ended.
+    assert [m.sent for m in coverage.models[1:]] == [m.after for m in coverage.models[:-1]]
+    assert manifest.model in (pack / "summary.html").read_text()
+
+
+def test_a_run_that_may_continue_has_no_final_model(tmp_path: Path) -> None:
+    pack = recorded_pack(tmp_path, is_closed=False)
+    record = read_record(pack / "record.json")
+    assert record.coverage is not None
+    assert record.coverage.final_model == ""
+    model = saved(tmp_path, models_after()[ROUNDS])
+    assert "not the final model" in compare_model(record, model).checked[0]
+
+
+def test_without_models_after_rounds_the_final_model_is_unknown(tmp_path: Path) -> None:
+    record = read_record(recorded_pack(tmp_path, passes_after=False) / "record.json")
+    assert record.coverage is not None
+    assert record.coverage.final_model == ""
+    model = saved(tmp_path, models_after()[ROUNDS])
+    assert "none of the models" in compare_model(record, model).problems[0]
+
+
+def test_files_that_cannot_be_compared_raise(pack: Path, tmp_path: Path) -> None:
+    numbered = tmp_path / "numbered.npz"
+    np.savez(numbered, *[value.numpy() for value in models_after()[ROUNDS].values()])
+    assert exit_code("verify", pack, "--model", numbered) == 2
+    assert exit_code("verify", pack, "--model", tmp_path / "gone.pt") == 2
+    record = read_record(pack / "record.json")
+    assert record.coverage is not None
+    coverage = record.coverage.model_copy(update={"models": []})
+    model = saved(tmp_path, models_after()[ROUNDS])
+    with pytest.raises(BadInput, match="the record identifies no model"):
+        compare_model(record.model_copy(update={"coverage": coverage}), model)
