@@ -43,8 +43,8 @@ LAYERS: tuple[tuple[Box, ...], ...] = (
             2,
         ),
         Box(
-            "live, guard, gate, pack, filters, privacy_budget",
-            ("recorder and guard of training loops;", "gate; packs; check-dp; privacy budget"),
+            "live, guard, gate, pack, exports, filters, privacy_budget",
+            ("recorder and guard of training loops;", "gate; packs, exports; check-dp; budget"),
             2,
         ),
     ),

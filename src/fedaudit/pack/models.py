@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.live.checkpoints.files import read_checkpoint
-from fedaudit.live.weights import tensor_of
+from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.tensors import digest_of
 from fedaudit.pack.verifying import Findings
 from fedaudit.results.record import Record
@@ -37,7 +37,7 @@ def compare_model(record: Record, file: Path) -> Findings:
             f"the weights in {file} have no names, so they cannot be compared with the record; "
             "save them with names, such as a state_dict in a safetensors file"
         )
-    tensors = {name: tensor_of(value, name) for name, value in stored.items()}
+    tensors = {name: as_cpu_tensor(value, name) for name, value in stored.items()}
     digests = {digest_of(tensors, {}), digest_of(_without_copies(tensors), {})}
     if coverage.final_model in digests:
         return Findings(checked=[f"{file.name} is the model after the last round of the record"])
