@@ -108,4 +108,4 @@ def test_defenses_on_features_refuse_integers(name: str) -> None:
     defense = create_defense(name, settings, coalition=(0,))
     defense.refuse_misfit(GROUP_NORM)
     with pytest.raises(BadInput, match="whole numbers, such as tokens or classes"):
-        defense.refuse_misfit(replace(GROUP_NORM, whole=True))
+        defense.refuse_misfit(replace(GROUP_NORM, has_integer_features=True))

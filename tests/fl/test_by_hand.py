@@ -266,7 +266,7 @@ class NegatedHampWithSlope(NegatedHamp):
 def test_the_gradient_of_an_overridden_loss_is_left_to_autograd() -> None:
     network, how = NETWORKS["dense"], OPTIMIZERS["sgd"]
     flipped, sloped = (kind(0.5, 0.1) for kind in (NegatedHamp, NegatedHampWithSlope))
-    assert [d.knows_its_slope for d in (Defense(), Hamp(0.5, 0.1), flipped, sloped)] == [
+    assert [d.slope_matches_loss for d in (Defense(), Hamp(0.5, 0.1), flipped, sloped)] == [
         True,
         True,
         False,

@@ -84,12 +84,6 @@ def test_parameters_that_require_gradients_are_changed_in_place() -> None:
     assert layer.weight.requires_grad
 
 
-def test_only_sgd_without_momentum_and_weight_decay_is_plain() -> None:
-    assert Sgd(0.1).plain
-    assert not Sgd(0.1, momentum=0.9).plain
-    assert not Sgd(0.1, weight_decay=0.1).plain
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

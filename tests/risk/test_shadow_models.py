@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Params, Samples
-from fedaudit.fl.algorithms.base import Cluster, Local
+from fedaudit.fl.algorithms.base import Cluster, LocalResult
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.simulate import simulate
@@ -165,7 +165,7 @@ def test_a_scaled_down_shadow_has_fewer_clients_of_the_same_size(
 ) -> None:
     seen = []
 
-    def local(self: FedAvg, sent: Sent, data: Samples, *rest: object) -> Local:
+    def local(self: FedAvg, sent: Sent, data: Samples, *rest: object) -> LocalResult:
         seen.append(len(data))
         return plain(self, sent, data, *rest)  # type: ignore[arg-type]
 

@@ -49,7 +49,7 @@ class MixUp(ConfiguredDefense):
         return self.alpha > 0
 
     def refuse_misfit(self, plan: Plan) -> None:
-        if plan.whole and self.alpha > 0 and self.mixes == "inputs-and-labels":
+        if plan.has_integer_features and self.alpha > 0 and self.mixes == "inputs-and-labels":
             raise BadInput(
                 "mixup mixes real numbers, but the features are whole numbers, such as tokens or "
                 "classes; leave it out"

@@ -27,7 +27,7 @@ from fedaudit.results.record import Record
 
 _MAX_DIGITS = 20
 _ROUNDING_ERROR = 1e-9
-LEAST_COMMON = 0.9
+_MIN_COMMON = 0.9
 """Fraction of samples that must have the same origin in two runs for a paired comparison."""
 
 
@@ -172,10 +172,10 @@ def paired_auc(
             "the two runs have different audited samples; take runs with the same data and draw"
         )
     common = first.origin == second.origin
-    if common.mean() < LEAST_COMMON:
+    if common.mean() < _MIN_COMMON:
         raise BadInput(
             f"only {common.mean():.0%} of the audited samples have the same origin in both runs, "
-            f"but a paired comparison needs {LEAST_COMMON:.0%}; take runs with the same draw"
+            f"but a paired comparison needs {_MIN_COMMON:.0%}; take runs with the same draw"
         )
     compared = common & np.isin(first.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
     return compare_auc(

@@ -29,7 +29,7 @@ from fedaudit.plan.parts import Setup
 from fedaudit.results.record import ControlResult
 from fedaudit.results.text import plain
 
-PEERS = "peer updates"
+_PEER_CONTROL = "peer updates"
 _UPDATE = "update/client-"
 _MIN_NORM, _MAX_NORM = 0.01, 100.0
 """Smallest and largest norm of a valid update, relative to the median norm of its round. A client
@@ -49,7 +49,7 @@ LOSS: Final = "loss"
 Metric = Literal["accuracy", "loss"]
 Reported = Mapping[ClientId, Mapping[Metric, float]]
 
-REPORTED = "reported training metrics"
+_REPORTED_CONTROL = "reported training metrics"
 _REPORT = "reported/client-"
 _MAX_SAMPLES, _MIN_SAMPLES = 500, 10
 """Largest number of members on which a client's model is measured, and the smallest number for
@@ -127,7 +127,7 @@ def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResul
     for name in attacks:
         yield ControlResult(
             **run_coordinates(run),
-            control=PEERS,
+            control=_PEER_CONTROL,
             attack=name,
             clients=sorted(flagged),
             expected="every client's update differs from all others and has a similar norm",
@@ -306,7 +306,7 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
             note += f"; inconclusive with fewer than {_MIN_SAMPLES} audited members"
         yield ControlResult(
             **run_coordinates(run),
-            control=REPORTED,
+            control=_REPORTED_CONTROL,
             target=client,
             expected="reported training accuracy or loss agrees with the upload's on members",
             value=value,

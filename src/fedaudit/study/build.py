@@ -270,7 +270,7 @@ def _checked_algorithm(
             shape=tuple(train.features.shape[1:]),
             classes=data.dataset.classes,
             rounds=parts.study.training.rounds,
-            whole=train.has_whole_numbers,
+            has_integer_features=train.has_whole_numbers,
         )
         refuse_unfit_defenses(parts.defenses, plan)
     refuse_unmeasured(parts.study, data, seed, algorithm)

@@ -70,7 +70,7 @@ class LocalDP(ConfiguredDefense):
         raise NotImplementedError
 
     @property
-    def prepares_apart(self) -> bool:
+    def prepares_samples_independently(self) -> bool:
         """True: each record is perturbed independently, and no original record is stored."""
         return True
 
@@ -108,7 +108,7 @@ class LocalDP(ConfiguredDefense):
     def refuse_misfit(self, plan: Plan) -> None:
         if not self.off:
             self._require_features(prod(plan.shape))
-            self._refuse_integers(plan.whole)
+            self._refuse_integers(plan.has_integer_features)
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         if self.off or len(data) == 0:

@@ -23,7 +23,7 @@ from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Workload
 from fedaudit.observe.round import Exposed, Gradient, LazyByClient, Sent, Update, Upload
 
 
-class Local(NamedTuple):
+class LocalResult(NamedTuple):
     """Result of a client's round.
 
     Attributes:
@@ -75,7 +75,7 @@ class Algorithm(Protocol):
         memory: Params,
         defense: Defense,
         client_context: ClientContext,
-    ) -> Local:
+    ) -> LocalResult:
         """Run one client's round; an engine may call this in another process."""
         ...
 

@@ -11,7 +11,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
 from fedaudit.core.errors import type_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
-from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
+from fedaudit.fl.algorithms.base import LocalResult, OneModel, map_uploads
 from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, apply_upload_hook
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
@@ -43,14 +43,14 @@ class FedAvg(OneModel):
         memory: Params,
         defense: Defense,
         client_context: ClientContext,
-    ) -> Local:
+    ) -> LocalResult:
         """Train the received model and upload the change."""
         context = client_context.at(sent.model)
         trained = self.train_locally(data, defense, context)
         update = Update(
             difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
         )
-        return Local(apply_upload_hook(defense, update, context), memory)
+        return LocalResult(apply_upload_hook(defense, update, context), memory)
 
     def train_locally(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
         """Return the client's model after local training."""

@@ -24,7 +24,7 @@ from fedaudit.core.values import (
     chunks,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.algorithms.base import LocalResult
 from fedaudit.fl.hooks import (
     UNDEFENDED,
     ClientContext,
@@ -229,7 +229,7 @@ class FedMD:
         memory: Params,
         defense: Defense,
         client_context: ClientContext,
-    ) -> Local:
+    ) -> LocalResult:
         """Train on public and own samples, upload outputs, and keep the network in the memory."""
         net = self.nets[client_context.client % len(self.nets)]
         if memory:
@@ -245,7 +245,7 @@ class FedMD:
         trained = train(model, data, private_training, defense, context)
         outputs = outputs_of(trained, self.public.features, client_context.device)
         upload = apply_upload_hook(defense, Logits({"outputs": outputs}), context)
-        return Local(upload, trained.tensors())
+        return LocalResult(upload, trained.tensors())
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]

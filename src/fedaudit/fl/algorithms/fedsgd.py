@@ -21,7 +21,7 @@ from fedaudit.core.values import (
     scaled,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
+from fedaudit.fl.algorithms.base import LocalResult, OneModel, map_uploads
 from fedaudit.fl.algorithms.fedavg import reconstruct
 from fedaudit.fl.hooks import (
     ClientContext,
@@ -144,11 +144,11 @@ class FedSGD(OneModel):
         memory: Params,
         defense: Defense,
         client_context: ClientContext,
-    ) -> Local:
+    ) -> LocalResult:
         """Upload the gradient of the mean loss over all data at the received model."""
         context = client_context.at(sent.model)
         gradient = full_gradient(sent.model, data, defense, context)
-        return Local(apply_upload_hook(defense, gradient, context), memory)
+        return LocalResult(apply_upload_hook(defense, gradient, context), memory)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]

@@ -13,22 +13,22 @@ from fedaudit.core.arguments import Count, Positive
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, with_prefix
-from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.algorithms.base import LocalResult
 from fedaudit.fl.algorithms.fedavg import FedAvg, as_update
 from fedaudit.fl.hooks import ClientContext, Defense, Workload
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Exposed, Sent, Update, Upload, select_clients
 
-CHOICE = "choice"
+CHOICE_KEY = "choice"
 """Key in a client's memory: number of the model that the client last trained."""
 
-SERVER = "server/"
+SERVER_PREFIX = "server/"
 """Prefix of keys in the server's state that belong to no model."""
 
-TRAINED = f"{SERVER}trained"
+TRAINED_KEY = f"{SERVER_PREFIX}trained"
 """Key in the server's state: number of rounds in which each model was trained."""
 
-RESTART = "delete the run's checkpoint to start again"
+HOW_TO_RESTART = "delete the run's checkpoint to start again"
 """Advice at the end of errors about a damaged state."""
 
 
@@ -69,7 +69,7 @@ class Ifca:
         seeds = [seed, *(seed_for(seed, "model", j) for j in range(1, self.count))]
         models = [self.architecture.initial(seed) for seed in seeds]
         tensors = _join_models([model.tensors() for model in models])
-        return tensors | {TRAINED: torch.zeros(self.count, dtype=torch.int64)}
+        return tensors | {TRAINED_KEY: torch.zeros(self.count, dtype=torch.int64)}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
         return Sent(self._models(state))
@@ -81,7 +81,7 @@ class Ifca:
         memory: Params,
         defense: Defense,
         client_context: ClientContext,
-    ) -> Local:
+    ) -> LocalResult:
         if client_context.round <= self.explore:
             rng = client_context.rng("choice")
             choice = int(torch.randint(self.count, (), generator=rng))
@@ -92,7 +92,7 @@ class Ifca:
             chosen, self.trained_on(data, client_context), {}, defense, client_context
         )
         update = replace(as_update(upload), choice=choice)
-        return Local(update, {CHOICE: torch.tensor(choice)})
+        return LocalResult(update, {CHOICE_KEY: torch.tensor(choice)})
 
     def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
         """Return the samples that a client trains on, which are all of its data."""
@@ -117,7 +117,7 @@ class Ifca:
                 cluster_uploads = select_clients(uploads, clients)
                 models[j] = self._fedavg.fold(models[j], cluster_uploads, cluster_weights)
         was_trained = torch.tensor([*map(bool, clusters)])
-        return _join_models(models) | {TRAINED: state[TRAINED] + was_trained}
+        return _join_models(models) | {TRAINED_KEY: state[TRAINED_KEY] + was_trained}
 
     def clusters(self, uploads: Mapping[ClientId, Upload]) -> list[list[ClientId]]:
         """Return, for each model, the clients that trained it.
@@ -154,7 +154,7 @@ class Ifca:
         return {model_name(j): model for j, model in enumerate(self._models(state))}
 
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
-        return {model_name(j): int(rounds) for j, rounds in enumerate(state[TRAINED])}
+        return {model_name(j): int(rounds) for j, rounds in enumerate(state[TRAINED_KEY])}
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
         return {c: model_name(self._last_choice(memories[c], c)) for c in sorted(memories)}
@@ -164,13 +164,13 @@ class Ifca:
         return self._fedavg.workload(rounds, samples)
 
     def _last_choice(self, memory: Params, client: ClientId) -> int:
-        stored = scalar_of_memory(memory, CHOICE, torch.int64, client)
+        stored = scalar_of_memory(memory, CHOICE_KEY, torch.int64, client)
         choice = None if stored is None else int(stored)
         if choice is None or not 0 <= choice < self.count:
             model = "no model" if choice is None else f"model {choice}"
             raise Damaged(
                 f"the memory of client {client} has {model} as its last choice, but models are "
-                f"numbered 0 to {self.count - 1}; {RESTART}"
+                f"numbered 0 to {self.count - 1}; {HOW_TO_RESTART}"
             )
         return choice
 
@@ -197,7 +197,7 @@ def scalar_of_memory(
     if value is not None and (value.shape, value.dtype) != (torch.Size([]), kind):
         raise Damaged(
             f"the {name} in the memory of client {client} has shape {tuple(value.shape)} and type "
-            f"{value.dtype}, but should be one number of {kind}; {RESTART}"
+            f"{value.dtype}, but should be one number of {kind}; {HOW_TO_RESTART}"
         )
     return value
 

@@ -13,9 +13,15 @@ from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperFract
 from fedaudit.core.errors import BadInput, Damaged, setting
 from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
-from fedaudit.fl.algorithms.base import Cluster, Local, OwnRisk, PreferenceName, Risk
+from fedaudit.fl.algorithms.base import Cluster, LocalResult, OwnRisk, PreferenceName, Risk
 from fedaudit.fl.algorithms.fedavg import as_update
-from fedaudit.fl.algorithms.ifca import RESTART, SERVER, Ifca, losses, scalar_of_memory
+from fedaudit.fl.algorithms.ifca import (
+    HOW_TO_RESTART,
+    SERVER_PREFIX,
+    Ifca,
+    losses,
+    scalar_of_memory,
+)
 from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.observe.round import Sent, Upload
 
@@ -155,10 +161,10 @@ class IfcaMir(Ifca):
     def start(self, seed: int) -> Params:
         """Return the initial models of IFCA, with risks at chance level and equal data shares."""
         return super().start(seed) | {
-            f"{SERVER}risk": torch.full((self.count,), CHANCE_LEVEL, dtype=torch.float64),
-            f"{SERVER}share": torch.full((self.count,), 1 / self.count, dtype=torch.float64),
-            f"{SERVER}round": torch.tensor(0),
-            f"{SERVER}seed": torch.tensor(seed),
+            f"{SERVER_PREFIX}risk": torch.full((self.count,), CHANCE_LEVEL, dtype=torch.float64),
+            f"{SERVER_PREFIX}share": torch.full((self.count,), 1 / self.count, dtype=torch.float64),
+            f"{SERVER_PREFIX}round": torch.tensor(0),
+            f"{SERVER_PREFIX}seed": torch.tensor(seed),
         }
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
@@ -167,13 +173,13 @@ class IfcaMir(Ifca):
         Raises:
             Damaged: A risk or share is out of range, or the state belongs to another round.
         """
-        extra = {name: state[f"{SERVER}{name}"] for name in ("risk", "share")}
+        extra = {name: state[f"{SERVER_PREFIX}{name}"] for name in ("risk", "share")}
         values = torch.cat(list(extra.values()))
-        last = int(state[f"{SERVER}round"])
+        last = int(state[f"{SERVER_PREFIX}round"])
         if not bool(((values >= 0) & (values <= 1)).all()) or last != round - 1:
             raise Damaged(
                 f"the server's state of its models' risks ({values.tolist()}, of round {last}) "
-                f"is invalid before round {round}; {RESTART}"
+                f"is invalid before round {round}; {HOW_TO_RESTART}"
             )
         return Sent(self._models(state), extra)
 
@@ -189,9 +195,9 @@ class IfcaMir(Ifca):
     ) -> Params:
         """Aggregate the models as in IFCA, and attack them every few rounds."""
         after = super().fold(state, uploads, weights)
-        round, seed = int(state[f"{SERVER}round"]) + 1, int(state[f"{SERVER}seed"])
+        round, seed = int(state[f"{SERVER_PREFIX}round"]) + 1, int(state[f"{SERVER_PREFIX}seed"])
         samples = self.samples_of(uploads)
-        risk = state[f"{SERVER}risk"]
+        risk = state[f"{SERVER_PREFIX}risk"]
         if round % self.every == 0:
             clients, rounds = self.clusters(uploads), [*self.rounds_trained(after).values()]
             clusters = [
@@ -206,10 +212,11 @@ class IfcaMir(Ifca):
             ]
             risk = torch.tensor(risks, dtype=torch.float64)
         return after | {
-            f"{SERVER}risk": risk,
-            f"{SERVER}share": torch.tensor(samples, dtype=torch.float64) / max(sum(samples), 1),
-            f"{SERVER}round": torch.tensor(round),
-            f"{SERVER}seed": torch.tensor(seed),
+            f"{SERVER_PREFIX}risk": risk,
+            f"{SERVER_PREFIX}share": torch.tensor(samples, dtype=torch.float64)
+            / max(sum(samples), 1),
+            f"{SERVER_PREFIX}round": torch.tensor(round),
+            f"{SERVER_PREFIX}seed": torch.tensor(seed),
         }
 
     def samples_of(self, uploads: Mapping[ClientId, Upload]) -> list[int]:
@@ -229,7 +236,7 @@ def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
     return (1 - len(share) * share).clamp(min=0)
 
 
-THRESHOLD = "line"
+THRESHOLD_KEY = "line"
 """Key of the loss threshold in a client's memory. Checkpoints of older versions contain it."""
 
 
@@ -271,7 +278,7 @@ class IfcaMirOfClients(Ifca):
         self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
     ) -> int:
         split = self._split(data, client_context)
-        threshold = scalar_of_memory(memory, THRESHOLD, torch.float64, client_context.client)
+        threshold = scalar_of_memory(memory, THRESHOLD_KEY, torch.float64, client_context.client)
         risks = [CHANCE_LEVEL] * len(sent.models)
         if threshold is not None:
             risks = [
@@ -289,7 +296,7 @@ class IfcaMirOfClients(Ifca):
         memory: Params,
         defense: Defense,
         client_context: ClientContext,
-    ) -> Local:
+    ) -> LocalResult:
         """Train as in IFCA, then choose the loss threshold in the client's trained model."""
         local = super().local(sent, data, memory, defense, client_context)
         update = as_update(local.upload)
@@ -298,7 +305,7 @@ class IfcaMirOfClients(Ifca):
         split = self._split(data, client_context)
         threshold = self.own_risk.threshold(*self._losses(client_context, trained, split))
         stored = torch.tensor(threshold, dtype=torch.float64)
-        return Local(update, {**local.memory, THRESHOLD: stored})
+        return LocalResult(update, {**local.memory, THRESHOLD_KEY: stored})
 
     def _split(self, data: Samples, client_context: ClientContext) -> _SplitSamples:
         is_held_out = self.held_out(data.ids, seed=client_context.seed)

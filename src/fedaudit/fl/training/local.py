@@ -58,11 +58,6 @@ class Sgd:
     weight_decay: AtLeastZero = 0.0
     _momentum_buffers: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
-    @property
-    def plain(self) -> bool:
-        """True if there is neither momentum nor weight decay."""
-        return self.momentum == 0 and self.weight_decay == 0
-
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
         directions = _add_weight_decay(params, grads, self.weight_decay)
@@ -357,7 +352,7 @@ def objective_of(module: nn.Module, defense: Defense, context: TrainingContext) 
         module,
         lambda outputs, batch: defense.loss(outputs, batch, context),
         per_sample=None if defense.acts_in("loss") else context.received.architecture.loss,
-        slope=partial(defense.slope, context=context) if defense.knows_its_slope else None,
+        slope=partial(defense.slope, context=context) if defense.slope_matches_loss else None,
         task=context.received.architecture.task,
     )
 
@@ -405,7 +400,7 @@ def _manual_step(
     if objective.per_sample is not cross_entropy or batch.y.is_floating_point():
         output_gradient = OutputGradient(objective, batch, params)
     slope = output_gradient or partial(cross_entropy_slope, y=batch.y)
-    if isinstance(optimizer, Sgd) and optimizer.plain:
+    if isinstance(optimizer, Sgd) and optimizer.momentum == optimizer.weight_decay == 0:
         steps.descend(batch.x, slope, lr=optimizer.lr)
         if output_gradient:
             output_gradient.descend_direct(lr=optimizer.lr)
