@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from fedaudit.catalogue import CATALOGUES, CatalogueEntry, Option, doc_of
 from fedaudit.core.arguments import Range
 from fedaudit.gate.policy import Policy
+from fedaudit.guard.site import SitePolicy
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.sections import Study
 
@@ -60,6 +61,7 @@ def settings_page() -> str:
         "a study": Study,
         "a study of games": GameStudy,
         "a policy": Policy,
+        "a guard": SitePolicy,
     }
     tables = [f"## Settings of {name}\n\n{_sections(model)}" for name, model in files.items()]
     return "\n\n".join([written + MARK, *tables]) + "\n"
@@ -86,13 +88,19 @@ def _table(field: FieldInfo, *, optional: bool) -> type[BaseModel] | None:
 
 def _section(name: str, model: type[BaseModel]) -> str:
     doc = doc_of(model)
+    meanings = {
+        name: text
+        for kind in reversed(model.__mro__)
+        if issubclass(kind, BaseModel)
+        for name, text in doc_of(kind).attributes.items()
+    }
     title = f"### `[{name}]`" if name else "### Top level"
     lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
     for key, field in model.model_fields.items():
         if _table(field, optional=model is Policy) is not None:
             continue
         dotted = f"{name}.{key}" if name else key
-        meaning = doc.attributes.get(key) or MEANINGS[dotted]
+        meaning = meanings.get(key) or MEANINGS[dotted]
         cells = (f"`{key}`", _kind(field), _default(field), meaning)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n\n".join([title, doc.first, "\n".join(lines)])

@@ -1,8 +1,10 @@
 """The record of a guard states which uploads were sent, filtered and withheld."""
 
+import re
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import pytest
 
@@ -99,3 +101,28 @@ def test_an_attack_on_a_guard_that_sent_nothing_is_refused(tmp_path: Path) -> No
         assert opened.check(1, sent=initial(), upload=memorising()) is None
     with pytest.raises(BadInput, match=r"its guard withheld all 1, .*change the guard's policy"):
         attack_recording(tmp_path, [], tmp_path / "attacked")
+
+
+def judging(targets: list[Any]) -> Policy:
+    return Policy.model_validate({"name": "x", "membership": {"auc": 0.9, "targets": targets}})
+
+
+@pytest.mark.parametrize(
+    ("targets", "error"),
+    [
+        (["site-1"], ""),
+        (["site-2"], "names the unknown client 'site-2'; did you mean 'site-1'?"),
+    ],
+)
+def test_a_policy_names_clients_as_the_record_does(targets: list[str], error: str) -> None:
+    _, record = attacked()
+    (row,) = [row for row in record.clients if row.samples]
+    config = {**record.config, "recording": {"names": {str(row.client): "site-1"}}}
+    named = record.model_copy(update={"config": config})
+    policy = judging(targets)
+    if error:
+        with pytest.raises(BadInput, match=re.escape(error)):
+            evaluate_policy(named, policy)
+        return
+    by_number = judging([row.client])
+    assert evaluate_policy(named, policy).checks == evaluate_policy(named, by_number).checks

@@ -278,7 +278,7 @@ def _figure_runs(
         every_seed: Whether to return single runs even if the policy judges means.
     """
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
-    targets = policy.targets or _audited_clients(record)
+    targets = policy.client_numbers or _audited_clients(record)
     has_one_run = policy.seeds == "these runs" and len(set(record.seeds)) == 1
     uses_single_runs = every_seed or has_one_run or policy.seeds == "each"
     defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
@@ -290,7 +290,7 @@ def _figure_runs(
         for f in figures
         if f.attack in set(attacks)
         and (f.seed is not None) == uses_single_runs
-        and (not policy.targets or f.target in policy.targets)
+        and (not policy.targets or f.target in policy.client_numbers)
     ]
     return list(dict.fromkeys([*(FigureRun(*run) for run in expected), *recorded]))
 
@@ -502,7 +502,7 @@ def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
     groups: dict[str, list[Estimate]] = {}
     for row in record.groups:
         # Unfair contrasts are not judged: see :func:`unfair_contrasts`.
-        if row.fair and (not policy.targets or row.target in policy.targets):
+        if row.fair and (not policy.targets or row.target in policy.client_numbers):
             groups.setdefault(row.attack, []).append(row)
     for attack in judged_attacks(record, policy):
         rows = groups.get(attack, [])

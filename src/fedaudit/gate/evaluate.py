@@ -20,7 +20,7 @@ from fedaudit.gate.ceilings import (
     unfair_contrasts,
 )
 from fedaudit.gate.outcome import Outcome
-from fedaudit.gate.policy import Policy
+from fedaudit.gate.policy import Policy, with_client_numbers
 from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict, overall_outcome, requirement_check
@@ -32,6 +32,7 @@ from fedaudit.report.wording import (
     cleaned,
     client_name,
     format_value,
+    full_client_names,
     interval,
     join_and,
     metric_name,
@@ -48,9 +49,10 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
     """Evaluate a policy on a record.
 
     Raises:
-        BadInput: The policy has no ceiling for records of this kind.
+        BadInput: The policy has no ceiling for records of this kind, or names a client that the
+            record does not have.
     """
-    is_games = record.kind == "games"
+    policy_hash, is_games = policy.digest(), record.kind == "games"
     table = policy.games if is_games else (policy.membership or policy.sources or policy.clusters)
     if table is None:
         kind = "games" if is_games else "a study"
@@ -59,6 +61,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
             f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {tables} "
             "(`fedaudit gate --print-policy` prints an example)"
         )
+    policy = with_client_numbers(policy, full_client_names(record))
     safe_record = cleaned(record)
     with limited_sample_size_searches():
         checks = list(
@@ -71,7 +74,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
         kind=safe_record.kind,
         content_hash=safe_record.content_hash,
         policy=policy.name,
-        policy_hash=policy.digest(),
+        policy_hash=policy_hash,
         outcome=outcome,
         reason=_explanation(safe_record, policy.name, outcome, checks),
         limits=limits,

@@ -4,18 +4,20 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from fedaudit.core.errors import unknown_client
 from fedaudit.plan.values import parsed_toml, read_toml, settings_from
 from fedaudit.results.guessing import LEAST_LEARNED
 
 Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
 Budget = Annotated[float, Field(ge=0, le=1e15, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+ClientName = Annotated[str, Field(min_length=1, max_length=200)]
 Contrast = Literal["unseen", "other_client", "mixed"]
 Control = Literal["permuted members", "untrained model", "blind classifier", "planted leak"]
 Value = TypeVar("Value", bound=Hashable)
@@ -58,7 +60,7 @@ class MembershipPolicy(Table):
         formal_epsilon: Ceiling on the epsilon that is proven for the whole training.
         contrasts: Kinds of non-members; each is judged separately.
         attacks: Attacks that are required and judged; all attacks of the record if empty.
-        targets: Audited clients that are required and judged; all if empty.
+        targets: Audited clients that are required and judged, by number or name; all if empty.
         clients: "each" judges every client by its limits. "pooled" judges clients together, if the
             record has a figure over all clients. A client for which a leak is shown, or whose lower
             limit is above a ceiling, is always judged by its limits.
@@ -82,7 +84,7 @@ class MembershipPolicy(Table):
         "other_client",
     )
     attacks: Names = ()
-    targets: Annotated[tuple[Count, ...], Field(max_length=1000), _Distinct] = ()
+    targets: Annotated[tuple[Count | ClientName, ...], Field(max_length=1000), _Distinct] = ()
     clients: Literal["each", "pooled"] = "each"
     small_audits: Literal["inconclusive", "not judged"] = "inconclusive"
     seeds: SeedRule = "each"
@@ -92,6 +94,11 @@ class MembershipPolicy(Table):
     def judges_each(self) -> bool:
         """True if every client is judged by its limits, and no clients are judged together."""
         return self.clients == "each" or bool(self.targets)
+
+    @property
+    def client_numbers(self) -> tuple[int, ...]:
+        """Numbers of the required clients; see :func:`with_client_numbers` for names."""
+        return tuple(client for client in self.targets if isinstance(client, int))
 
     @field_validator("tpr")
     @classmethod
@@ -266,6 +273,30 @@ sampled_rounds = false                    # live recordings that measure some ro
 
 Above its ceilings, reports call a leak clear. The control "planted leak" runs only if a study sets
 `figures.planted_leak`."""
+
+
+def with_client_numbers(policy: Policy, names: Mapping[int, str]) -> Policy:
+    """Return the policy with numbers instead of names of clients.
+
+    Args:
+        policy: The policy.
+        names: Names of the record's clients by number.
+
+    Raises:
+        BadInput: The record has no client of that name.
+    """
+    membership = policy.membership
+    if membership is None or all(isinstance(client, int) for client in membership.targets):
+        return policy
+    numbers = {name: number for number, name in names.items()}
+    targets = []
+    for client in membership.targets:
+        if isinstance(client, str) and client not in numbers:
+            raise unknown_client(client, numbers, "membership.targets of the policy")
+        targets.append(numbers[client] if isinstance(client, str) else client)
+    # A client may be given by name and by number.
+    changes = {"targets": tuple(dict.fromkeys(targets))}
+    return policy.model_copy(update={"membership": membership.model_copy(update=changes)})
 
 
 def judges_all_seeds(seeds: SeedRule) -> bool:

@@ -28,23 +28,24 @@ class GuardPolicy(BaseModel):
     """Policy of a guard.
 
     Attributes:
-        limit: Largest AUC of any attack, above 0.5 (guessing) and below 1. An AUC below 0.5 counts
-            as its distance from 1, since members differ then too, and an adversary may reverse the
-            scores.
-        decide_by: What is compared with the limit. "upper" sends only if the upper confidence
-            limit of every attack is at most the limit, so that a small audit sends nothing.
-            "estimate" compares the AUC alone, which errs half of the time if the true AUC equals
-            the limit. "lower" withholds only if a lower confidence limit is above the limit, so
-            that a small audit sends nearly everything.
-        attacks: Names of the attacks. They score each sample by signals of the client itself.
-        confidence: Two-sided confidence of the limits, in (0, 1). With "lower", the error is
-            shared between the attacks (Bonferroni). With "upper" it is not, since every attack
-            must pass.
-        smallest_audit: Fewest members, and fewest held-out samples, at least 10.
-        most_uploads: Largest number of uploads that are measured in a run. The error is then that
-            of the whole run, since it is shared between them (Bonferroni), and later uploads are
-            withheld. An upload counts twice if the filter is applied. None: no limit, and the error
-            is that of one upload.
+        limit: Largest AUC of any attack; 0.5 is chance level. An AUC below 0.5 counts as 1 minus
+            the AUC, because an adversary can reverse the scores. A limit of 1 is refused because it
+            allows every upload. With ``decide_by = "lower"``, a limit is also too high if even an
+            attack that finds every member would not exceed it. With "upper", a limit is too low
+            if an attack at chance level would exceed it.
+        decide_by: Value that is compared with the limit. With "upper", an upload is sent only if
+            the upper confidence limit of every attack is at most the limit, so a small audit sends
+            nothing. "estimate" compares the AUC, so an upload whose true AUC equals the limit is
+            sent half of the time. With "lower", an upload is withheld only if a lower confidence
+            limit is above the limit, so a small audit sends almost everything.
+        attacks: Names of the attacks. Each must use only signals of this client.
+        confidence: Two-sided confidence level. With "lower", the error is divided among the attacks
+            (Bonferroni). With "upper", it is not, because every attack must pass.
+        smallest_audit: Smallest allowed number of members, and of held-out samples.
+        most_uploads: Largest number of uploads that are measured in a run. The error is divided
+            among these uploads (Bonferroni), so that the confidence holds for the run, and later
+            uploads are withheld. An upload counts twice if the filter is applied. By default, the
+            number is not limited, and the confidence holds for each upload.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -58,7 +59,7 @@ class GuardPolicy(BaseModel):
     ] = ATTACKS
     confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
     smallest_audit: Annotated[int, Field(ge=SMALLEST_GROUP, le=10**9, strict=True)] = 50
-    most_uploads: Annotated[int, Field(ge=1, le=10**6, strict=True)] | None = None
+    most_uploads: Annotated[int | None, Field(ge=1, le=10**6, strict=True)] = None
 
     @model_validator(mode="after")
     def _refuse_unused_error(self) -> "GuardPolicy":

@@ -26,22 +26,23 @@ Place = Annotated[str, Field(min_length=1, max_length=1000)]
 class SitePolicy(GuardPolicy):
     """Policy of a data holder, with its audit set, network and filter.
 
-    Paths are relative to the folder of the policy file. Code is named by a file, so that no
-    package of a job can take its place.
+    Paths are relative to the folder of the policy file. Code is given by the path of its file, so
+    that no package of a job can replace it.
 
     Attributes:
-        folder: Folder of all guards; each run gets a subfolder.
-        audit: File of the client's audited samples; see ``Split.save``.
-        model: Function that builds the network, as ``file.py:function``.
-        filter: Function of an update, as ``file.py:function``; empty for none.
+        folder: Folder of the records; each run gets a subfolder.
+        audit: File of the client's audited samples, written by ``Split.save``.
+        model: Function that returns the network, as ``file.py:function``.
+        filter: Function that is applied to updates above the limit, as ``file.py:function``. By
+            default, these updates are withheld.
         task: Name of the client's task.
-        not_uploaded: See :func:`fedaudit.record`.
-        workers: Threads for the gradient signals; a GPU takes one.
-        device: Where models are run, such as "cuda".
-        client: Name of the client in :func:`fedaudit.fair_split`, which reports then show.
+        not_uploaded: Patterns of parameters that stay at the client; see :func:`fedaudit.record`.
+        workers: Number of threads that compute gradients; 1 on a GPU.
+        device: Device on which models are run, such as "cuda".
+        client: Name of the client in :func:`fedaudit.fair_split`, which reports show.
         prepare: Whether a second process measures the received model while the client trains; see
-            :meth:`fedaudit.Guard.prepare`.
-        metrics: Whether numbers that a job calls metrics may leave, which no guard measures.
+            ``Guard.prepare``.
+        metrics: Whether metrics of a job may be sent. A guard does not measure them.
     """
 
     folder: Place

@@ -348,13 +348,18 @@ def client_name(client: int, text: str = "client") -> str:
     return client.name if isinstance(client, NamedClient) else f"{text} {int(client)}"
 
 
-def client_names(record: BaseModel) -> dict[int, NamedClient]:
-    """Return the clients of a record that have names, by number; names are shortened."""
+def full_client_names(record: BaseModel) -> dict[int, str]:
+    """Return the names of a record's clients by number; clients without a name are omitted."""
     names = setting(record, "recording", "names")
     if not isinstance(names, dict):
         names = {row.client: row.name for row in getattr(record, "clients", ()) if row.name}
     numbers = ((_as_number(str(key)), str(name)) for key, name in names.items())
-    full_names = {number: name for number, name in numbers if number is not None}
+    return {number: name for number, name in numbers if number is not None}
+
+
+def client_names(record: BaseModel) -> dict[int, NamedClient]:
+    """Return the clients of a record that have names, by number; names are shortened."""
+    full_names = full_client_names(record)
     printed = {number: shorten_middle(name, LONGEST_NAME) for number, name in full_names.items()}
     uses = Counter(printed.values())
     for number, name in printed.items():
