@@ -35,8 +35,9 @@ class SavedOptions:
             clients were sent.
         initial: File of the model before the first round.
         clients: Audited client for each client's name in files, such as site-1=0,site-2=1.
-        gaps: Whether to leave out a round if the model before it is not saved, or to measure the
-            change over missing rounds as one round (only for the view globals).
+        gaps: Treatment of a round if the model before it is not saved: "missing" leaves the round
+            out, "join" measures the change over missing rounds as one round (only for the view
+            globals).
         signals: CSV table of signals, or folder of such tables, one for each site, from which the
             recording is written; may be repeated.
         references: CSV table of reference models, for RMIA and LiRA with --signals.

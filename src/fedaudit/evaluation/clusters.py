@@ -411,11 +411,12 @@ def cluster_estimates(run: ClusterResult, utility: Sequence[Estimate]) -> list[E
     - Membership risk of the model of each group (``models_of_groups``), as measured and as
       estimated by the server. Means over a group's clients of the risks of their models, and of the
       error of the server's estimates.
-    - Number of clients whose model has a higher risk than they accept: by measured risks, by
-      significantly higher risks, by the server's estimates, and expected if every risk is 0.5.
+    - Number of clients whose model has a higher risk than they accept (violations). There are four
+      numbers: by measured risks, only significantly higher risks, by the server's estimates, and
+      expected if every risk is 0.5.
     - Fairness gaps between groups.
-    - Stability of clusters: adjusted Rand index between models and groups (1 for equal partitions,
-      0 for chance), clients that use the model of their group, and clients that changed models
+    - Adjusted Rand index between models and groups: 1 for equal partitions, 0 for chance.
+    - Number of clients that use the model of their group, and of clients that changed models
       between measured rounds. Runs are not compared with each other, because clients of different
       seeds have different data.
 

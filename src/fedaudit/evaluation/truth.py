@@ -303,8 +303,8 @@ def repeats(contrast: str, truth: UnitTruth) -> bool:
 def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
     """Return the audited clients whose fair draws are pooled in estimates over all clients.
 
-    The list is empty if all clients have the same distribution, if only some are defended, or if
-    the evaluation redraws non-members in every round, as published code does.
+    The list is empty if all clients have the same distribution, or if only some are defended. It is
+    also empty if the evaluation redraws non-members in every round, as published code does.
     """
     is_mixed = len({truth.target in setup.defenses for truth in audited}) > 1
     if is_mixed or has_equal_clients(setup) or setup.study.figures.evaluation == "redraw":

@@ -150,8 +150,8 @@ class Canaries(Extension):
         """Return lower bounds on the client-level epsilon, the claimed epsilon, and its control.
 
         There is a bound for each run, and a bound from the canaries of all runs together. The
-        latter replaces the largest bound of single runs: of five bounds at 95 %, the largest would
-        be wrong with a probability of up to 23 %.
+        largest bound of single runs is not used: of five bounds at 95 %, it would be wrong with a
+        probability of up to 23 %.
         """
         statistics = [_read(measured) for measured in runs]
         figures = []

@@ -34,8 +34,8 @@ def gaussian_mechanism_epsilon(
         BadInput: The accountant is not installed, or delta or rate is out of range.
 
     Source: Mironov 2017; for rates below 1, Mironov, Talwar and Zhang 2019.
-    Differs: If the accountant returns 0 for a rate below 1, because rounding made divergences
-        negative, the epsilon of rate 1 is returned, which is an upper bound.
+    Differs: For a rate below 1, the accountant may return 0, because rounding makes divergences
+        negative. The epsilon of rate 1, which is an upper bound, is then returned.
     """
     if not 0 < delta < 1:
         raise BadInput(f"delta is a probability in (0, 1), got {delta}")

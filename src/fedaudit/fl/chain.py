@@ -144,7 +144,7 @@ class Chain(Defense):
         """Return the smallest epsilon that a part guarantees in this chain, or None.
 
         Post-processing an upload does not weaken a guarantee. A guarantee for per-sample gradients
-        is valid only if no other part changes data, batches or loss: a mixed batch, for example,
+        is valid only if no other part changes data, batches or loss. For example, a mixed batch
         uses a sample twice. A guarantee for features that :meth:`prepare` changes is valid only if
         no earlier part could store the original features.
         """

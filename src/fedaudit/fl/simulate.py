@@ -113,9 +113,9 @@ def simulate(
         The rounds after the checkpoint. Training starts with the first iteration.
 
     Raises:
-        BadInput: No clients, an empty client, no rounds, a network that is not a classifier of the
-            clients' samples, a server that targets clients or rounds that do not exist, or a
-            checkpoint of another run or type of device.
+        BadInput: There are no clients or rounds, or a client has no samples. The network cannot
+            classify the clients' samples. The server targets clients or rounds that do not exist.
+            The checkpoint belongs to another run or type of device.
         Damaged: The checkpoint cannot be read, or has a state that this run cannot have.
         Unsupported: A defense does not accept the algorithm's uploads, or several workers would
             share a GPU.

@@ -205,8 +205,9 @@ def detect(study: GameStudy, records: GameRecords, *, progress: Progress) -> Det
     """Compute the detector ROC of each sign, on planted and honest models.
 
     Each run divides the records again and trains an honest federation. The first client inspects
-    the models that it receives: unchanged, and with a neuron that each kind of server plants for a
-    record of this client or of another client. Thresholds are chosen on other runs.
+    the models that it receives. It also inspects copies of these models in which each kind of
+    server has planted a neuron, for a record of this client or of another client. Thresholds are
+    chosen on other runs.
 
     Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
     """

@@ -1,7 +1,7 @@
 """Training steps of dense layers with manual backpropagation instead of autograd.
 
-Autograd's overhead is a large part of a step of a small dense network: the same matrix products in
-direct calls are about a third faster.
+Autograd's overhead is a large part of a step of a small dense network. Direct calls of the same
+matrix products are about a third faster.
 
 Autograd computes the derivative of the loss with respect to the outputs. Functions of this module
 propagate it back through the dense layers. In a convolutional network, autograd continues at the
@@ -39,9 +39,9 @@ def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
     order, to :func:`dense_gradients` and :func:`descend_dense`.
 
     Returns:
-        The layers in order, or None if manual steps are impossible: for another type of layer, a
-        layer that is used twice, has no bias or is partly frozen, and for modules with hooks, which
-        would not be called.
+        The layers in order, or None if manual steps are impossible. This is the case if a layer has
+        another type, is used twice, has no bias or is partly frozen. It is also the case for
+        modules with hooks, which manual steps would not call.
     """
     layers = list(iterate_layers(module))
     if any(has_hooks(part) for part in module.modules()):
@@ -106,8 +106,8 @@ def dense_clipped_sum(
 ) -> list[Tensor]:
     """Compute the sum of the samples' cross-entropy gradients, each clipped to norm ``clip``.
 
-    A sample's gradient at a layer is the outer product of its error and its input, so that its norm
-    is the product of their norms.
+    A sample's gradient at a layer is the outer product of its error and its input. The norm of the
+    gradient is therefore the product of their norms.
     """
     with torch.no_grad():
         backward = list(_errors(params, x, partial(cross_entropy_slope, y=y)))
@@ -194,9 +194,10 @@ def split(module: nn.Module) -> SplitNetwork | None:
     """Split a network that ends with ``Flatten`` and linear layers with ReLU between them.
 
     Returns:
-        Front and tail, or None if manual steps are impossible: for a tail with other layers, frozen
-        parameters or parameters that the front uses, for a front without trainable parameters, and
-        for modules with custom code or with hooks, which would not be called.
+        Front and tail, or None if manual steps are impossible. This is the case if the tail has
+        other layers, frozen parameters or parameters that the front uses, or if the front has no
+        trainable parameters. It is also the case for modules with hooks or custom code, which
+        manual steps would not call.
     """
     layers = list(iterate_layers(module))
     flattens = [index for index, layer in enumerate(layers) if is_plain_flatten(layer)]
@@ -309,7 +310,7 @@ class OutputGradient:
     gradient that is backpropagated from the outputs.
 
     Attributes:
-        direct: Derivative with respect to each parameter, apart from the outputs; set by a call.
+        direct: Derivative with respect to each parameter for fixed outputs, computed by a call;
             None for zero.
     """
 
