@@ -211,7 +211,7 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
         ({"records.features": "no.such:thing"}, "cannot import"),
         ({"records.clients": 10**6}, "training records, but the clients need"),
-        ({"records.servers": 20}, "42 records of the server .*there are .* and 20"),
+        ({"records.servers": 20}, "42 records of the server .*got .* and 20"),
         ({"game.targets": 41}, "40 games for 41 targets"),
         ({"game.games": 1, "game.targets": 1}, "games with and without it"),
         ({"neuron.output": "softmax"}, "one-logit"),

@@ -11,10 +11,10 @@ from fedaudit.signals.kernels import Layer, LayerKernel, conv
 from fedaudit.signals.kernels.plan import linear_kernel
 
 ROUTES: dict[str, Callable[[Layer, conv.Geometry], LayerKernel]] = {
-    "grouped": conv.grouped_kernel,
+    "grouped": conv._GroupedKernel,
     "forward": conv.forward_kernel,
-    "blocked": lambda layer, shape: conv.blocked_kernel(layer, shape, norms=True),
-    "blocked-by-pairs": lambda layer, shape: conv.blocked_kernel(layer, shape, norms=False),
+    "blocked": lambda layer, shape: conv._BlockedKernel(layer, shape, norms=True),
+    "blocked-by-pairs": lambda layer, shape: conv._BlockedKernel(layer, shape, norms=False),
 }
 
 

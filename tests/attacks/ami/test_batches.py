@@ -181,7 +181,7 @@ def test_batched_training_stops_once_rows_are_separated() -> None:
 )
 def test_batches_without_both_classes_raise(batches: int, targets: int, others: int) -> None:
     given = Batches(batches, lambda k: labelled([1.0], [2.0]), targets=targets, others=others)
-    with pytest.raises(BadInput, match="give both"):
+    with pytest.raises(BadInput, match="pass both"):
         train_neurons(given, TRAINING, standardise=Standardisation.of(POOLS.servers), rng=seeded(1))
 
 

@@ -57,5 +57,5 @@ def test_the_range_over_a_single_point_has_width_zero() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)])
 def test_invalid_boxes_raise(low: float, high: float) -> None:
-    with pytest.raises(BadInput, match="finite ends"):
+    with pytest.raises(BadInput, match="must be finite"):
         range_over_box(random_neurons(1), torch.tensor(low), torch.tensor(high))

@@ -171,8 +171,8 @@ def test_server_and_clients_may_use_different_randomisers() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"given": pools(clients=10)}, "there are 10 and 400"),
-        ({"given": pools(servers=229)}, "there are 300 and 229"),
+        ({"given": pools(clients=10)}, "got 10 and 400"),
+        ({"given": pools(servers=229)}, "got 300 and 229"),
     ],
 )
 def test_impossible_games_raise(how: dict[str, object], says: str) -> None:

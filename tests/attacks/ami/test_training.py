@@ -238,7 +238,7 @@ def test_training_on_one_class_raises() -> None:
     data = rows()
     standard = Standardisation.of(data.flatten(0, 1))
     for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):
-        with pytest.raises(BadInput, match="of its target and of others"):
+        with pytest.raises(BadInput, match="of its target and of other records"):
             train_neurons(Labelled(data, nothing), HOW, standardise=standard, rng=seeded(1))
     with pytest.raises(BadInput, match="identical records"):
         Standardisation.of(torch.ones(4, 3))

@@ -1,6 +1,6 @@
 """Settings of games of active membership inference (AMI) by planted neurons.
 
-They are separate from the games, so that reading a study does not import the games.
+The settings are separate from the games, so that reading a study does not import the games.
 """
 
 from dataclasses import dataclass, field
@@ -20,28 +20,28 @@ class NeuronTraining:
 
     Attributes:
         hidden: Number of units of the first layer that the neuron uses as inputs (the paper's r).
-        epochs: Passes over all rows, with one step for each batch.
-        lr: Learning rate of the first layer. With the optimizer "momentum", that of the second
-            layer is ``lr / hidden``.
+        epochs: Number of passes over all rows, with one step for each batch.
+        lr: Learning rate of the first layer. With the optimizer "momentum", the learning rate of
+            the second layer is ``lr / hidden``.
         momentum: Momentum of the optimizer "momentum".
         optimizer: "momentum", or "adam" as in the published code, which is about ten times slower.
         target_share: Total weight of the target's rows in the loss; all rows together have weight
             1.
-        output: "one-logit": one output with binary cross-entropy. "two-sigmoids", as in the
-            published code: two sigmoid outputs, which cross-entropy treats as logits. Only the
-            first of them is planted.
-        check: Interval in epochs of the test for early stopping: training ends if the neuron's
-            value is larger for all validation rows of its target than for any other validation row.
-            0 trains for all epochs.
-        batch_size: Rows per step; 0 for all. Batches have the same rows in all epochs, but a new
-            order in each epoch. Their numbers of target rows differ by at most one.
+        output: "one-logit" is one output with binary cross-entropy. "two-sigmoids", as in the
+            published code, is two sigmoid outputs, which cross-entropy treats as logits. Only the
+            first output is planted.
+        check: Interval in epochs of the test for early stopping; 0 for no test. Training ends if
+            the neuron's value is larger for all validation rows of its target than for any other
+            validation row.
+        batch_size: Number of rows per step; 0 for all. Batches have the same rows in all epochs,
+            but a new order in each epoch. Their numbers of target rows differ by at most one.
 
     Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
     Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs,
-        with all rows in each step. Here, momentum is the default, which can be computed exactly
-        from inner products of rows, and one logit, as in the paper's text. The published code stops
-        when all records of the games are on the correct side of zero. Here, other records are
-        checked, and any threshold between both groups is enough, as the bias is set afterwards.
+        with all rows in each step. Here, the default is one logit, as in the paper's text, and
+        momentum, which can be computed exactly from inner products of rows. The published code
+        stops when values of all records of the games have the correct sign. Here, other records are
+        checked, and any threshold between both groups is sufficient, as the bias is set afterwards.
     """
 
     hidden: int = 1000
@@ -65,8 +65,8 @@ class Rules:
             without a randomiser.
         background: Number of the server's records for training.
         background_copies: Number of randomised copies of each background record.
-        validation: Number of further records of the server, by which the neuron's threshold is set;
-            with 0, the threshold is that of training.
+        validation: Number of further records of the server, which determine the neuron's threshold;
+            0 for the threshold of training.
         validation_copies: Number of randomised copies of the target for validation.
         training: Training of the neuron.
 

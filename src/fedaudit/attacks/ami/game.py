@@ -1,5 +1,6 @@
-"""Security games: can the server infer whether its target was in a client's batch?"""
+"""Security games in which a server infers whether its target was in a client's batch."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,7 +74,7 @@ Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tens
 
 TARGETS_PER_CHUNK = 2
 """Number of targets whose games are played together. It is small, so that a run can be interrupted
-soon, and constant, as another number may cause other rounding."""
+soon. It is constant, because another number may cause other rounding."""
 
 _STANDARDISATION_RECORDS = 2000
 """Number of the server's records by which features are standardised."""
@@ -128,7 +129,7 @@ NONE = Randomisers(unchanged, unchanged)
 
 @dataclass(frozen=True)
 class Contest:
-    """Games of one server against one kind of client.
+    """Games between a server and a client.
 
     For each target, a neuron is trained and validated on the server's records. Batches are drawn
     from the clients' records with replacement, and a fair coin decides whether the target is in the
@@ -160,10 +161,9 @@ class Contest:
         clients, servers = self.pools
         if len(clients) <= batch or len(servers) < needed:
             raise BadInput(
-                f"games with batches of {batch} need more clients' records than that, and {needed} "
-                f"records of the server (game.background and game.validation); there are "
-                f"{len(clients)} and {len(servers)}; lower these or game.batch, or give more "
-                "records"
+                f"games with batches of {batch} need at least {batch + 1} records of clients, and "
+                f"{needed} records of the server (game.background and game.validation); got "
+                f"{len(clients)} and {len(servers)}; lower these settings or pass more records"
             )
 
     @cached_property
@@ -230,7 +230,7 @@ class Contest:
         return self.train_targets(targets).neurons
 
     def train_targets(self, targets: Sequence[int]) -> TrainedTargets:
-        """Return a trained and validated neuron for each target, and how its training went."""
+        """Return a trained and validated neuron for each target, and facts about its training."""
         # Neurons are trained one after another, each from its own seed. This is as fast as training
         # them together, since one neuron's data fit into the cache.
         trained = [self._train_target(number) for number in targets]
@@ -249,7 +249,7 @@ class Contest:
         neuron = trained.neurons
         if not all(bool(tensor.isfinite().all()) for tensor in neuron):
             raise BadInput(
-                "training a neuron took its weights beyond all numbers; lower neuron.lr "
+                "the weights of a trained neuron are not finite; lower neuron.lr "
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
@@ -289,10 +289,10 @@ class Contest:
         size = rules.training.batch_size
         if not 0 < size < rules.rows:
             return self._labelled_rows(number, rules.copies, servers[others], "noise of training")
-        count = -(-rules.rows // size)
-        # Copies of other records are shuffled, so that a batch may contain several copies of a
-        # record. Rows are assigned to the batches in rotation, first all copies of the target.
-        # Therefore, the numbers of target rows in two batches differ by at most one.
+        count = math.ceil(rules.rows / size)
+        # Copies of other records are shuffled, so a batch may contain several copies of a record.
+        # Rows are assigned to the batches in rotation, first all copies of the target. Therefore,
+        # the numbers of target rows in two batches differ by at most one.
         shuffled = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
         order = torch.arange(rules.rows)
 
@@ -331,7 +331,7 @@ class _Rows(NamedTuple):
 
 
 def _training_auc(neuron: Neurons, data: Labelled | Batches) -> Float[Tensor, "1"]:
-    """Compute the AUC of a neuron's values: target's rows compared with others; ties count half."""
+    """Compute the AUC of a neuron's values, of the target's rows compared with other rows."""
     batches = data.in_order() if isinstance(data, Batches) else [data]
     values_and_labels = [
         (neuron.consistent_values(rows)[0], is_target[0]) for rows, is_target in batches

@@ -1,9 +1,10 @@
-"""Planted neurons: a server adds neurons that fire only for its target to a client's model.
+"""Planted neurons: a server adds neurons to a client's model that fire only for its target.
 
-If the target was in the client's batch, the neuron's gradient is not zero. Under noise, in sums of
-uploads and over several rounds, the server computes a score instead (:class:`NeuronReading`).
+If the target was in the client's batch, the neuron's gradient is not zero. With noise, sums of
+uploads or several rounds, the server computes a score instead (:class:`NeuronReading`).
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,20 +16,21 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import Model, Params, Samples, norm, weighted_sum
 from fedaudit.observe.round import Gradient, Upload
 
-_TRACE = 1e-6
-"""Factor of the honest weights that replaces zeros in a planted row, as zeros are detectable."""
+_ZERO_REPLACEMENT = 1e-6
+"""Factor of the honest weights that replace zeros in a planted row, because zeros are detectable.
+"""
 
 
 class Distinct(NamedTuple):
     """Rows without duplicates.
 
-    On many processors, the rounding of a row of a matrix product depends on its position, so that
-    equal rows may get different values. If values are computed for distinct rows, equal rows get
-    equal values.
+    On many processors, the rounding of a row of a matrix product depends on its position, so equal
+    rows may get different values. If values are computed for distinct rows, equal rows get equal
+    values.
 
     Attributes:
         rows: The distinct rows; the original rows if there are no duplicates.
-        positions: Position of each original row among the distinct ones.
+        positions: Position of each original row among the distinct rows.
     """
 
     rows: Float[Tensor, "distinct features"]
@@ -199,7 +201,7 @@ def fired_in_batch(upload: Upload, row: PlantedRow) -> bool:
     """
     if not isinstance(upload, Gradient):
         raise Unsupported(
-            f"the verdict needs a plain gradient, as FedSGD's clients send it; in an "
+            "the verdict needs a gradient, as FedSGD's clients send it; in an "
             f"{type(upload).__name__} weight decay or momentum may have changed the row of a "
             "neuron that did not fire; use FedSGD"
         )
@@ -263,10 +265,10 @@ def scale_first_layer(neurons: Neurons, factor: float) -> Neurons:
 def plant_disguised(model: Model, neurons: Neurons) -> Planted:
     """Plant neurons whose rows have the norms of the replaced rows, without zeros.
 
-    Two changes do not affect for which records a neuron fires: scaling a unit of the first layer
-    while its weight in the second layer is divided by the same factor, and scaling the whole
-    neuron. Weights of the neuron from the model's other units are a millionth of their honest
-    values instead of zero.
+    Two changes do not affect for which records a neuron fires. One multiplies a unit of the first
+    layer by a factor and divides its weight in the second layer by the same factor. The other
+    multiplies all weights of the neuron by a factor. The neuron's weights from other units of the
+    model are a millionth of their honest values instead of zero.
 
     Arguments and errors are those of :func:`plant`.
 
@@ -285,9 +287,8 @@ def plant_disguised(model: Model, neurons: Neurons) -> Planted:
     weight = values[second][:rows]
     weight[:, :n_units] /= factor
     honest = model.params[second][:rows]
-    weight[weight == 0] = (
-        _TRACE * honest[weight == 0] * (weight.norm() / honest.norm()).nan_to_num()
-    )
+    ratio = (weight.norm() / honest.norm()).nan_to_num()
+    weight[weight == 0] = _ZERO_REPLACEMENT * honest[weight == 0] * ratio
     scale = _norm_ratios(model.params[second][:rows], values[second][:rows])
     values[second][:rows] *= scale[:, None]
     values[second_bias][:rows] *= scale
@@ -330,7 +331,7 @@ def plant_one_row(
         BadInput: There are no copies, or fewer than four other records.
 
     Source: AMI, Eq. (5).
-    Differs: The paper also trains r units of the first layer. Here, they are not changed, so that
+    Differs: The paper also trains r units of the first layer. Here, these units are not changed, so
         only one row could be detected.
     """
     if len(of_target) < 1 or len(of_others) < 4:
@@ -340,13 +341,14 @@ def plant_one_row(
         )
     first, second = first_two_layers(model.module())
     values = {name: value.clone() for name, value in model.params.items()}
-    weight, bias = (values[f"{first}.{part}"].double() for part in ("weight", "bias"))
+    weight, bias = values[f"{first}.weight"].double(), values[f"{first}.bias"].double()
     distinct = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
     activations = (distinct.rows @ weight.T + bias).relu()
     copies = len(of_target)
-    fitted = copies + -(-len(of_others) // 2)
-    splits = distinct.positions.tensor_split([copies, fitted])
-    target, others = (activations[positions] for positions in splits[:2])
+    # Records before this index are used to fit the row.
+    fitted = copies + math.ceil(len(of_others) / 2)
+    target = activations[distinct.positions[:copies]]
+    others = activations[distinct.positions[copies:fitted]]
     centred = others - others.mean(0)
     covariance = centred.T @ centred / len(others)
     ridge = _RIDGE * covariance.diagonal().mean().clamp_min(1e-12)
@@ -354,7 +356,7 @@ def plant_one_row(
     row = torch.linalg.solve(covariance, target.mean(0) - others.mean(0))
     # Units that fire for no record keep a small weight, as exact zeros would be detectable.
     honest = values[f"{second}.weight"][0].double()
-    row = torch.where(row == 0, _TRACE * honest * row.norm() / honest.norm(), row)
+    row = torch.where(row == 0, _ZERO_REPLACEMENT * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
     neuron_values = (activations @ row)[None, distinct.positions]
     shift = best_shift(neuron_values[:, :copies], neuron_values[:, fitted:], batch=batch)
@@ -372,10 +374,10 @@ def best_shift(
 ) -> Float[Tensor, " neurons"]:
     """Compute the shift of each neuron's values with which the server wins most games.
 
-    The neuron should fire for the target, and for no record of a batch without it. Therefore, the
-    shift maximises (TPR + (1 - FPR)^batch) / 2, with rates for single records. Games that are won
-    because another record fires do not count. Among equally good shifts, the middle of the widest
-    gap between values is taken.
+    The neuron should fire for the target, and for no record of a batch without the target.
+    Therefore, the shift maximises (TPR + (1 - FPR)^batch) / 2, with rates for single records. Games
+    that are won because the neuron fires for another record do not count. If several shifts are
+    equally good, the zero is in the middle of the widest gap between values.
 
     Args:
         of_target: Values of each neuron for copies of its target.
@@ -392,8 +394,8 @@ def best_shift(
     copies, records = of_target.shape[1], of_others.shape[1]
     if not (copies and records and batch > 0):
         raise BadInput(
-            f"a neuron's zero is placed by values of its target and of others, for batches of at "
-            f"least one record; got {copies} and {records}, and {batch}"
+            "a neuron's shift needs values of its target and of other records, and batches of at "
+            f"least one record; got {copies} and {records} values, and batches of {batch}"
         )
     values, order = torch.cat([of_target, of_others], dim=1).double().sort(dim=1)
     target_above = _count_above(order < copies)
@@ -447,12 +449,12 @@ def range_over_box(
     features = neurons.first.shape[2]
     low, high = (limit.double().expand(features) for limit in (low, high))
     if not bool(((low <= high) & low.isfinite() & high.isfinite()).all()):
-        raise BadInput("records lie in a box with finite ends, the lower below the upper")
-    middle, half_width = (low + high) / 2, (high - low) / 2
+        raise BadInput("the limits of records must be finite, with the lower below the upper limit")
+    center, half_width = (low + high) / 2, (high - low) / 2
     first, second = neurons.first.double(), neurons.second.double()
-    centre = first @ middle + neurons.first_bias.double()
-    radius = first.abs() @ half_width
-    smallest, largest = (centre - radius).relu(), (centre + radius).relu()
+    unit_center = first @ center + neurons.first_bias.double()
+    unit_radius = first.abs() @ half_width
+    smallest, largest = (unit_center - unit_radius).relu(), (unit_center + unit_radius).relu()
     positive, negative = second.relu(), (-second).relu()
     bias = neurons.second_bias.double()
     return ValueRange(
@@ -516,8 +518,8 @@ def _gradient(model: Model, record: Samples) -> Params:
 def average_uploads(uploads: Sequence[Gradient]) -> Params:
     """Average gradients of clients, weighted by their numbers of samples, as in secure aggregation.
 
-    In the view "sum" of :mod:`fedaudit.observe.views`, all clients must have received the same
-    model. Here, they may have received different ones.
+    Unlike in the view "sum" of :mod:`fedaudit.observe.views`, clients may have received different
+    models.
 
     Raises:
         BadInput: There are no uploads, or an upload has no number of samples.
@@ -525,8 +527,8 @@ def average_uploads(uploads: Sequence[Gradient]) -> Params:
     total = sum(upload.samples for upload in uploads)
     if not uploads or not all(upload.samples for upload in uploads):
         raise BadInput(
-            "clients' gradients are averaged by their numbers of samples: give at least one, each "
-            f"with its number; got {[upload.samples for upload in uploads]}"
+            "gradients are averaged by their numbers of samples; pass at least one gradient, each "
+            f"with a number of samples, got {[upload.samples for upload in uploads]}"
         )
     weights = [upload.samples / total for upload in uploads]
     return weighted_sum([upload.values for upload in uploads], weights)
@@ -535,7 +537,8 @@ def average_uploads(uploads: Sequence[Gradient]) -> Params:
 def silence_planted_neurons(planted: Planted) -> Model:
     """Return the planted model with silent planted neurons, so that their rows have no gradient.
 
-    If all other clients receive it, the planted rows of a sum are those of one client's upload.
+    If all other clients receive this model, the planted rows of a sum are those of one client's
+    upload.
 
     Source: Pasquini, Francati and Ateniese 2022 (model inconsistency).
     """

@@ -167,7 +167,7 @@ class Standardisation(NamedTuple):
         mean_deviation = deviation.square().mean().sqrt()
         if not mean_deviation > 0:
             raise BadInput(
-                f"a neuron cannot learn from {len(rows)} identical records; give records that "
+                f"a neuron cannot be trained on {len(rows)} identical records; pass records that "
                 "differ"
             )
         deviation = deviation.clamp(min=0.1 * mean_deviation)
@@ -218,7 +218,7 @@ class Batches:
 
         Args:
             count: Number of batches.
-            make: Function that creates a batch from its number; the same one at every call.
+            make: Function that creates a batch from its number, identically at every call.
             targets: Number of the target's rows in all batches.
             others: Number of other rows in all batches.
         """
@@ -283,15 +283,15 @@ def train_neurons(
     else:
         has_both_kinds = bool((data.is_target.any(1) & ~data.is_target.all(1)).all())
     if not has_both_kinds:
-        raise BadInput("a planted neuron learns from rows of its target and of others: give both")
+        raise BadInput("training a neuron needs rows of its target and of other records; pass both")
     if not settings.check:
         first = data.batch(0) if isinstance(data, Batches) else data
         none = Labelled(first.rows[:, :0], first.is_target[:, :0])
         return _train_together(data, settings, none, standardise=standardise, rng=rng)
     if validation is None or not (validation.is_target.any(1) & ~validation.is_target.all(1)).all():
         raise BadInput(
-            "early stopping of a planted neuron needs validation rows of its target and of "
-            "others; give both"
+            "early stopping of a planted neuron needs validation rows of its target and of other "
+            "records; pass both"
         )
     if isinstance(data, Batches):
         return _train_together(data, settings, validation, standardise=standardise, rng=rng)
@@ -369,16 +369,16 @@ def _batch_by_batch(
 ) -> Iterator["_Data"]:
     """Yield the data of an epoch's steps: every batch once, in a new order.
 
-    A row has its weight in a step on all rows, times the number of batches. The mean of the steps'
-    gradients is then the gradient on all rows, however target rows are distributed over batches.
+    The weight of a row is that in a step on all rows, multiplied by the number of batches. The mean
+    of the steps' gradients is then the gradient on all rows, for any distribution of target rows
+    over batches.
     """
-    of_target = settings.target_share / batches.targets * len(batches)
-    of_others = (1 - settings.target_share) / batches.others * len(batches)
+    target_weight = settings.target_share / batches.targets * len(batches)
+    other_weight = (1 - settings.target_share) / batches.others * len(batches)
     for number in torch.randperm(len(batches), generator=rng).tolist():
         rows, is_target = batches.batch(number)
-        data = _Data(
-            standardise(rows), is_target.to(rows), torch.where(is_target, of_target, of_others)
-        )
+        weights = torch.where(is_target, target_weight, other_weight)
+        data = _Data(standardise(rows), is_target.to(rows), weights)
         first.replace_rows(data.rows)
         yield data
 
@@ -399,7 +399,7 @@ class _Data(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """Initial weights; the second layer has one output, or the two of the published code."""
+    """Initial weights; the second layer has two outputs if they are "two-sigmoids"."""
 
     first: Float[Tensor, "neurons hidden features"]
     second: Float[Tensor, "neurons outputs hidden"]

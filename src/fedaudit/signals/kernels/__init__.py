@@ -6,12 +6,12 @@ update, and the squared norm. Per-sample gradients are only formed in blocks tha
 processor's cache.
 
 Linear layers on sequences and convolutions apply one weight at many positions. Sample i's gradient
-is ``sum_t grads[i, t] (x) inputs[i, t]``: a sum over positions t of outer products, with shape
-(outputs, inner). The inner size is the number of inputs on which one output depends at one
-position. With T positions and K clients, there are two methods. Forming the gradient costs T + K
-multiplications per sample and weight, and a pass through memory. Multiplying the inputs with the
-updates (forward products) costs K * T multiplications per sample and weight, at the full speed of a
-matrix product.
+is ``sum_t grads[i, t] (x) inputs[i, t]``, a sum of outer products over positions t. It has the
+shape (outputs, inner), where the inner size is the number of inputs on which one output depends at
+one position. With T positions and K clients, there are two methods. Forming the gradient costs
+T + K multiplications per sample and weight, and a pass through memory. Multiplying the inputs with
+the updates (forward products) costs K * T multiplications per sample and weight, at the full speed
+of a matrix product.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,10 +62,10 @@ class LayerKernel(Protocol):
 
 
 class FormedGradients(NamedTuple):
-    """Per-sample gradients of a layer on a chunk of samples, formed before the updates are known.
+    """Gradients of a layer for a chunk of samples, which were formed before the updates were known.
 
     Attributes:
-        pieces: Parts of the gradients, in the order in which the kernel multiplies them.
+        pieces: Blocks of the gradients, in the order in which the kernel multiplies them.
         sums: Gradients at the outputs, summed over positions.
         squared_norms: Squared norms, if they are not computed from the pieces.
     """
@@ -123,7 +123,7 @@ class Layer:
         return parameter.detach().new_zeros(0, *parameter.shape)
 
     def has_only(self, *names: str) -> bool:
-        """Return True if all audited parameters are among the given names."""
+        """Return whether all audited parameters are among these names."""
         return set(self.updates) <= set(names)
 
 
@@ -140,7 +140,7 @@ def products_of_gradients(
 def optional_bias(
     layer: Layer,
 ) -> Callable[[LayerProducts | None, Float[Tensor, "samples outputs"]], LayerProducts]:
-    """Return a function that adds the bias's contribution if the bias is audited."""
+    """Return a function that adds the contribution of the bias, if the bias is audited."""
     bias = layer.stacked("bias")
 
     def add(
@@ -158,8 +158,6 @@ def optional_bias(
 
 # For fewer multiplications, the set-up of oneDNN costs more than it saves.
 _MIN_SIZE_FOR_ONEDNN = 1 << 18
-
-
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -208,8 +206,8 @@ def forward_dots(
     max_bytes = by_kind(inputs.device, cpu=FORWARD_BYTES, gpu=BYTES_ON_GPU)
     step = max(1, max_bytes // max(1, rows * outputs * inputs.element_size()))
     for start in range(0, clients, step):
-        some = updates[start : start + step]
-        outputs_by_update = product(inputs, some.reshape(-1, inner)).view(rows, -1, outputs)
+        block = updates[start : start + step]
+        outputs_by_update = product(inputs, block.reshape(-1, inner)).view(rows, -1, outputs)
         # This is ten times faster than a batched matrix-vector product.
         dots[:, start : start + step] = outputs_by_update.mul_(grads[:, None]).sum(-1)
     return dots
@@ -221,8 +219,8 @@ def gram_norms(
 ) -> Float[Tensor, " samples"]:
     """Return squared norms of gradients from Gram matrices over positions.
 
-    The squared norm of a sum of outer products is the sum, over pairs of positions, of the inner
-    product of both inputs times the inner product of both output gradients.
+    The squared norm of a sum of outer products is a sum over pairs of positions. Each term is the
+    inner product of both inputs times the inner product of both output gradients.
 
     Args:
         input_gram: Inner products of the inputs of each pair of positions.
@@ -311,7 +309,7 @@ def gradient_blocks(
 ) -> Iterator[Float[Tensor, "rows entries"]]:
     """Yield the gradients of a few samples and inner entries at a time, always in the same memory.
 
-    The outer order is that of blocks, the inner order that of samples.
+    All samples of the first block come first, then all samples of the second block, and so on.
     """
     samples, outputs, _ = grads.shape
     # All blocks reuse the same memory, as allocating pages takes as long as filling them.

@@ -1,7 +1,8 @@
 """Capture of module inputs and output gradients in one forward and half a backward pass.
 
-Only gradients of activations are computed, not those of parameters. Modules without a kernel, and
-models whose modules cannot be captured, use ``torch.func`` or one backward pass per sample.
+Half a backward pass computes the gradients of activations, but not of parameters. Modules without a
+kernel, and models whose modules cannot be captured, use ``torch.func`` or one backward pass per
+sample.
 """
 
 import warnings
@@ -76,23 +77,27 @@ def disable_grad(module: nn.Module) -> None:
             value.requires_grad_(False)
 
 
-# Arguments and return value of a module, which may have any type.
-_Call: TypeAlias = object
+# Argument or return value of a module, which may have any type.
+_AnyValue: TypeAlias = object
 
 
 def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
     """Return the module that owns each audited parameter.
 
     Raises:
-        Uncapturable: A parameter has two owners (tied weights), or its owner has submodules, whose
-            parameters it may use in ways that cannot be captured.
+        Uncapturable: A parameter has two owners (tied weights). Or an owner has submodules, so it
+            may use their parameters in ways that cannot be captured.
     """
     params = dict(module.named_parameters())
     names = {id(params[name]): name for name in audited}
     by_path: dict[str, Owner] = {}
     owned: set[int] = set()
     for path, part in module.named_modules():
-        local_names = {x: names[id(p)] for x, p in part._parameters.items() if id(p) in names}
+        local_names = {
+            local: names[id(value)]
+            for local, value in part._parameters.items()
+            if id(value) in names
+        }
         for local in local_names:
             key = id(part._parameters[local])
             if key in owned:
@@ -136,7 +141,7 @@ def activations_of(
     """Return the input of each owner and the gradient at its output, from half a backward pass.
 
     Args:
-        seen: Calls that were recorded while the losses were computed.
+        calls: Calls that were recorded while the losses were computed.
         parts: All owners that should have been called.
         losses: One loss for each sample.
         rows: Expected number of rows of each input.
@@ -158,7 +163,7 @@ def activations_of(
     activations = {}
     for (path, call), gradient in zip(calls.items(), grads, strict=True):
         if len(call.inputs) != rows:
-            raise Uncapturable(f"{path!r} was given {len(call.inputs)} rows, not one a sample")
+            raise Uncapturable(f"{path!r} was called with {len(call.inputs)} rows, not {rows}")
         if call.inputs._version != call.version:
             raise Uncapturable(f"the input of {path!r} was overwritten after its use")
         activations[path] = Activation(call.inputs, gradient, call.outputs)
@@ -166,7 +171,7 @@ def activations_of(
 
 
 class Capture:
-    """Capture of the activations of all owners in one module. An object is used by one thread."""
+    """Capture of the activations of all owners in one module, for use by one thread."""
 
     def __init__(
         self,
@@ -202,7 +207,9 @@ class Capture:
         with capture_calls(self._parts) as calls, torch.enable_grad():
             losses = self.task.losses(self.task.outputs(self.module, copied), labels)
         if losses.shape != labels.shape[:1]:
-            raise Uncapturable(f"the loss has shape {tuple(losses.shape)}, not one a sample")
+            raise Uncapturable(
+                f"the loss has shape {tuple(losses.shape)}, not one entry per sample"
+            )
         return activations_of(calls, self._parts, losses, rows=len(features))
 
     def part(self, path: str) -> nn.Module:
@@ -212,20 +219,21 @@ class Capture:
 
 def _hook(path: str, calls: dict[str, CapturedCall]) -> Callable[..., Tensor | None]:
     def record(
-        module: nn.Module, args: tuple[_Call, ...], kwargs: dict[str, _Call], out: _Call
+        module: nn.Module, args: tuple[_AnyValue, ...], kwargs: dict[str, _AnyValue], out: _AnyValue
     ) -> Tensor | None:
-        kind = f"{type(module).__name__} {path!r}"
+        module_text = f"{type(module).__name__} {path!r}"
         if path in calls:
-            raise Uncapturable(f"{kind} was called twice")
+            raise Uncapturable(f"{module_text} was called twice")
         if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
-            raise Uncapturable(f"{kind} was not called with one tensor")
+            raise Uncapturable(f"{module_text} was not called with one tensor")
         if not isinstance(out, Tensor) or out.shape[:1] != args[0].shape[:1]:
-            raise Uncapturable(f"{kind} does not return one tensor with a row a sample")
-        # After an embedding of tokens, for example, the output has no gradient yet. A copy then
-        # replaces it as the start of the graph.
+            raise Uncapturable(f"{module_text} does not return one tensor with one row per sample")
+        # If the output does not require gradients, as after an embedding of tokens, a copy that
+        # requires them replaces it.
         replacement = None if out.requires_grad else out.detach().requires_grad_().clone()
         output = out if replacement is None else replacement
-        # The edge is stored now, as a following ReLU in place moves the tensor to another edge.
+        # The edge is stored now, because a following in-place ReLU moves the tensor to another
+        # edge.
         edge = get_gradient_edge(output)
         value = args[0]
         entry = get_gradient_edge(value) if value.requires_grad else None
@@ -248,8 +256,8 @@ def generic_kernel(
     Args:
         layer: Module and updates.
         copies: Number of consecutive rows that belong to one sample; their gradients are summed.
-        cut: Number of audited entries of each parameter of which only the first entries are
-            audited, by its name in the module.
+        cut: Number of leading entries that are used, by name in the module, for each parameter that
+            is used in part.
     """
     stacks = {name: layer.stacked(name) for name in layer.updates}
     updates = {name: value.flatten(1) for name, value in stacks.items() if value is not None}
@@ -261,15 +269,15 @@ def generic_kernel(
         inputs: Shaped[Tensor, "samples ..."],
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
-        a, b = (
-            _contiguous_clone(each).view(-1, copies, *each.shape[1:]) for each in (inputs, grads)
-        )
-        # The size of slices does not depend on the number of samples, so that results are bitwise
+        a = _contiguous_clone(inputs).view(-1, copies, *inputs.shape[1:])
+        b = _contiguous_clone(grads).view(-1, copies, *grads.shape[1:])
+        # The size of blocks does not depend on the number of samples, so that results are bitwise
         # reproducible.
-        pieces = [slice(start, start + block) for start in range(0, len(a), block)]
-        return LayerProducts.joined(
-            [_chunk_products(module, updates, a[piece], b[piece], cut or {}) for piece in pieces]
-        )
+        products = []
+        for start in range(0, len(a), block):
+            rows = slice(start, start + block)
+            products.append(_chunk_products(module, updates, a[rows], b[rows], cut or {}))
+        return LayerProducts.joined(products)
 
     return kernel
 
@@ -306,7 +314,7 @@ def _chunk_products(
 
 
 def _contiguous_clone(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """Return a contiguous copy, as torch 2.13 cannot differentiate other layouts within vmap."""
+    """Return a contiguous copy, because torch 2.13 cannot differentiate other layouts in vmap."""
     # contiguous() is not enough: it keeps the strides of maps with one pixel.
     return values.clone(memory_format=torch.contiguous_format)
 
@@ -365,13 +373,13 @@ def vmap_measure(
 def loop_measure(
     module: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
 ) -> Measure:
-    """Return the reference: a function that computes products by one backward pass per sample.
+    """Return a function that computes products by one backward pass per sample, as a reference.
 
     Args:
         module: Module with the base model's values.
         base: Model with the audited parameters.
         updates: Every client's update.
-        cut: Number of audited entries, for each parameter of which only the first are audited.
+        cut: Number of leading entries that are used, for each parameter that is used in part.
     """
     disable_grad(module)
     params: Params = {n: value for n, value in module.named_parameters() if n in base.params}
@@ -380,7 +388,8 @@ def loop_measure(
 
     def measure_sample(feature: Tensor, label: Tensor) -> LayerProducts:
         gradient = _gradient(module, params, base.architecture.task, feature, label)
-        gradient |= {name: first_entries(gradient[name], count) for name, count in cut.items()}
+        for name, count in cut.items():
+            gradient[name] = first_entries(gradient[name], count)
         dots = [inner_product(gradient, update) for update in updates]
         return LayerProducts(
             torch.tensor([dots], dtype=torch.float64).view(1, -1),
@@ -417,8 +426,8 @@ def _gradient(
         return {name: torch.zeros_like(value) for name, value in params.items()}
     gradients = torch.autograd.grad(total, list(params.values()), allow_unused=True)
     return {
-        name: torch.zeros_like(value) if part is None else part
-        for (name, value), part in zip(params.items(), gradients, strict=True)
+        name: torch.zeros_like(value) if gradient is None else gradient
+        for (name, value), gradient in zip(params.items(), gradients, strict=True)
     }
 
 

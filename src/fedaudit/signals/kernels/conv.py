@@ -29,7 +29,7 @@ from fedaudit.signals.kernels import (
 Maps: TypeAlias = Float[Tensor, "samples channels rows columns"]
 OutMaps: TypeAlias = Float[Tensor, "samples outputs out_rows out_columns"]
 
-# From this number of output positions on, a grouped convolution forms gradients fastest.
+# With at least this number of output positions, a grouped convolution forms gradients fastest.
 _GROUPED_FROM = 128
 # For windows of at most this size, as in a first layer, blocks are 1.2 to 1.9 times as fast as a
 # grouped convolution if only norms are computed.
@@ -71,19 +71,20 @@ class Geometry(NamedTuple):
         return [(y, x) for y in range(self.kernel[0]) for x in range(self.kernel[1])]
 
     def is_two_by_two(self) -> bool:
-        """Return True if inputs and outputs are two-by-two maps, at stride and dilation 1."""
+        """Return whether inputs and outputs are two-by-two maps, at stride and dilation 1."""
         is_dense = self.stride == self.dilation == (1, 1)
         is_small = self.inputs == self.outputs == (2, 2)
-        sides = zip(self.padding, self.kernel, strict=True)
-        return is_dense and is_small and all(0 < before < taps - 1 for before, taps in sides)
+        axes = zip(self.padding, self.kernel, strict=True)
+        return is_dense and is_small and all(0 < padding < taps - 1 for padding, taps in axes)
 
     def mean_positions_per_tap(self) -> float:
         """Return the mean number of output positions at which a tap is inside the input."""
-        rows = [last - first for first, last in (self.valid(0, y) for y in range(self.kernel[0]))]
-        columns = [
-            last - first for first, last in (self.valid(1, x) for x in range(self.kernel[1]))
-        ]
-        return sum(rows) * sum(columns) / (self.kernel[0] * self.kernel[1])
+
+        def positions(axis: int) -> int:
+            ranges = [self.valid(axis, tap) for tap in range(self.kernel[axis])]
+            return sum(last - first for first, last in ranges)
+
+        return positions(0) * positions(1) / (self.kernel[0] * self.kernel[1])
 
 
 def conv_kernel(layer: Layer) -> LayerKernel | None:
@@ -153,8 +154,8 @@ def _weight_kernel(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
     if positions >= _GROUPED_FROM:
         is_small = math.prod(layer.shape("weight")[1:]) <= _FEW_ENTRIES
         if is_small and not layer.updates["weight"]:
-            return blocked_kernel(layer, geometry, norms=True)
-        return grouped_kernel(layer, geometry)
+            return _BlockedKernel(layer, geometry, norms=True)
+        return _GroupedKernel(layer, geometry)
     pixels = geometry.inputs[0] * geometry.inputs[1]
     gram_entries = pixels**2 + len(geometry.taps()) * positions**2
     weights = conv.weight.numel()
@@ -164,16 +165,11 @@ def _weight_kernel(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
     if gram_entries < weights and forward_work <= _FORWARD_UP_TO:
         return forward_kernel(layer, geometry)
     norms_from_blocks = _COST_OF_GRAM_ENTRY * gram_entries >= weights
-    return blocked_kernel(layer, geometry, norms=norms_from_blocks)
+    return _BlockedKernel(layer, geometry, norms=norms_from_blocks)
 
 
-def grouped_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
-    """Return a kernel that forms gradients by one convolution with a group per sample."""
-    return _Grouped(layer, geometry)
-
-
-class _Grouped:
-    """Kernel of :func:`grouped_kernel`."""
+class _GroupedKernel:
+    """Kernel that forms gradients by one convolution with a group per sample."""
 
     def __init__(self, layer: Layer, geometry: Geometry) -> None:
         self._geometry, self._weight_shape = geometry, layer.shape("weight")
@@ -222,13 +218,8 @@ class _Grouped:
             yield gradient.view(groups, -1)
 
 
-def blocked_kernel(layer: Layer, geometry: Geometry, norms: bool) -> LayerKernel:
-    """Return a kernel that forms gradients in blocks, each from windows of one kernel row."""
-    return _Blocked(layer, geometry, norms)
-
-
-class _Blocked:
-    """Kernel of :func:`blocked_kernel`."""
+class _BlockedKernel:
+    """Kernel that forms gradients in blocks, each from windows of one kernel row."""
 
     def __init__(self, layer: Layer, geometry: Geometry, norms: bool) -> None:
         outputs, channels, *taps = layer.shape("weight")
@@ -305,7 +296,7 @@ class _Blocked:
 
 
 def forward_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
-    """Return a kernel that sums forward products over taps, where the tap is inside the input."""
+    """Return a kernel that sums forward products over taps, at positions inside the input."""
     taps, updates = geometry.taps(), _stacked_weight(layer)
     updates_by_tap = [updates[..., y, x].contiguous() for y, x in taps]
     clients = len(updates)
@@ -350,10 +341,8 @@ def two_by_two_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
     del weight, taps
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
-        a, b = (
-            torch.einsum("ncp,rp->rnc", maps.flatten(2), rows).contiguous()
-            for maps, rows in ((inputs, input_rows), (grads, output_rows))
-        )
+        a = torch.einsum("ncp,rp->rnc", inputs.flatten(2), input_rows).contiguous()
+        b = torch.einsum("ncp,rp->rnc", grads.flatten(2), output_rows).contiguous()
         dots = inputs.new_zeros(len(inputs), clients)
         for mixed_inputs, update, mixed_grads in zip(a, updates, b, strict=True):
             dots += forward_dots(mixed_inputs, update, mixed_grads)
@@ -365,7 +354,7 @@ def two_by_two_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
 def _on_both_axes(
     table: tuple[tuple[int, ...], ...], like: Tensor
 ) -> Float[Tensor, "products pixels"]:
-    """Return the coefficients for maps of pixels, from those for one axis."""
+    """Return the coefficients for two-dimensional maps from the coefficients for one axis."""
     one_axis = like.new_tensor(table)
     return torch.kron(one_axis, one_axis)
 
@@ -385,7 +374,7 @@ class _Overlap(NamedTuple):
 
 
 def _overlap(geometry: Geometry, y: int, x: int) -> _Overlap | None:
-    """Return the inputs that a tap uses, and the outputs; None if it is always in the padding."""
+    """Return the inputs that a tap uses, and their outputs; None if the tap only meets padding."""
     (top, bottom), (left, right) = geometry.valid(0, y), geometry.valid(1, x)
     if top == bottom or left == right:
         return None
@@ -446,11 +435,7 @@ def _row_windows(
     return windows.flatten(3)
 
 
-def _gram_norms(
-    inputs: Maps,
-    grads: OutMaps,
-    geometry: Geometry,
-) -> Float[Tensor, " samples"]:
+def _gram_norms(inputs: Maps, grads: OutMaps, geometry: Geometry) -> Float[Tensor, " samples"]:
     """Return squared norms from the inner products of each pair of windows.
 
     The inner product of two windows is the sum over taps of inner products of pixels.

@@ -226,7 +226,7 @@ KERNELS: dict[type[nn.Module], KernelMaker] = {
     nn.LayerNorm: layer_norm_kernel,
     nn.Embedding: embedding_kernel,
 }
-"""Fast kernel of each layer type. Subclasses have none, as they may compute something else."""
+"""Fast kernel of each layer type. Subclasses may compute something else, so they have none."""
 
 # Layer types with any number of positions. Several rows of a sample can be treated as positions.
 _ANY_POSITIONS = (nn.Linear, nn.LayerNorm, nn.Embedding)
@@ -244,11 +244,11 @@ _LARGE_MAP = 128
 
 
 class KernelPlan(NamedTuple):
-    """Kernels and sizes, which are chosen once per call and shared by the workers.
+    """Kernels and sizes, which are chosen once per call for all workers.
 
     Attributes:
         kernels: The kernel of each module that owns audited parameters, by its path.
-        chunk: Samples of a chunk.
+        chunk: Number of samples of a chunk.
         layout: Memory format of images in the model.
         generic: Types of modules that use the generic kernel.
     """
@@ -278,7 +278,7 @@ def plan_for(
         updates: Every client's update.
         features: Features of the trial run.
         labels: Labels of the trial run.
-        cut: Number of audited entries, for each parameter of which only the first are audited.
+        cut: Number of leading entries that are used, for each parameter that is used in part.
 
     Raises:
         Uncapturable: The model cannot be captured.
@@ -351,7 +351,7 @@ def kernel_for(
     updates: Sequence[Params],
     cut: Mapping[str, int] | None = None,
 ) -> tuple[LayerKernel, bool]:
-    """Return the kernel of one owner of parameters, and True if it is a fast kernel.
+    """Return the kernel of one owner of parameters, and whether it is a fast kernel.
 
     Args:
         part: The owner.
@@ -371,7 +371,7 @@ def kernel_for(
 
 
 def norms_over_copies(part: Owner, activation: Activation, copies: int) -> LayerKernel:
-    """Return a kernel that computes only norms, if each sample has ``copies`` consecutive rows."""
+    """Return a kernel that computes only norms, for samples with ``copies`` consecutive rows."""
     if type(part.module) not in _ANY_POSITIONS or not _has_no_hooks(part.module):
         layer = _layer(part, tuple(activation.inputs.shape[1:]), activation.outputs, [])
         return generic_kernel(layer, copies)
@@ -386,8 +386,11 @@ def norms_over_copies(part: Owner, activation: Activation, copies: int) -> Layer
         grads: Float[Tensor, "rows ..."],
     ) -> LayerProducts:
         # Copies become positions.
-        a, b = (tensor.view(-1, copies, *tensor.shape[1:]) for tensor in (inputs, grads))
-        return kernel(module, a, b)
+        return kernel(
+            module,
+            inputs.view(-1, copies, *inputs.shape[1:]),
+            grads.view(-1, copies, *grads.shape[1:]),
+        )
 
     return kernel_of_rows
 
@@ -442,7 +445,7 @@ def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[
 def _chunk_size(
     activations: Mapping[str, Activation], frozen: int, has_large_maps: bool, device: torch.device
 ) -> int:
-    """Return the power of two of samples whose activations roughly fill the cache, within limits.
+    """Return the power of two of samples whose activations roughly fill the cache.
 
     Args:
         activations: Activations of the trial run.
