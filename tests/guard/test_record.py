@@ -10,7 +10,8 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.policy import Policy
+from fedaudit.gate.policy import Policy, read_policy
+from fedaudit.guard.site import read_site_policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.decisions import Decision, guard_coverage
 from fedaudit.report.deciding.caveats import guard_decisions
@@ -22,6 +23,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
 from tests.guard.client import guard, honest, initial, memorising, noisy
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare" / "guarded"
 DECISIONS = (
     "The guard, whose limit is an AUC of 0.6 (upper confidence limit), sent 1 upload (round 1), "
     "sent 1 upload after the filter (round 3) and withheld 2 uploads (rounds 2 and 4; 1 could not "
@@ -126,3 +128,18 @@ def test_a_policy_names_clients_as_the_record_does(targets: list[str], error: st
         return
     by_number = judging([row.client])
     assert evaluate_policy(named, policy).checks == evaluate_policy(named, by_number).checks
+
+
+def test_the_example_policy_judges_the_record_of_a_guard() -> None:
+    _, record = attacked()
+    verdict_of_example = evaluate_policy(record, read_policy(EXAMPLE / "policy.toml"))
+    checks = {check.name: check.outcome for check in verdict_of_example.checks}
+    assert checks["AUC against unseen samples"] == "pass"
+    assert not [name for name in checks if name.startswith("control") and checks[name] != "pass"]
+    assert not [text for text in verdict_of_example.unjudged if "planted" in text]
+
+
+def test_the_example_of_a_site_is_valid() -> None:
+    policy = read_site_policy(EXAMPLE / "guard.toml")
+    assert (policy.limit, policy.client) == (0.65, "site-1")
+    policy.refuse_small(200, 200)
