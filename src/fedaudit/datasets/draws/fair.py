@@ -36,66 +36,6 @@ from fedaudit.datasets.partitions.schemes import (
 KINDS = ("mislabelled", "noise")
 
 
-def with_canaries(
-    assignment: Assignment,
-    dataset: Dataset,
-    *,
-    seed: int,
-    targets: Sequence[ClientId],
-    kind: str,
-) -> Assignment:
-    """Turn the audited samples into canaries, and decide by a fair coin which are trained on.
-
-    The canaries are divided equally among the targets. The coin of a canary decides whether its
-    target trains on it.
-
-    Args:
-        assignment: The samples of each client and the audit set. No client may train on an audited
-            sample yet.
-        dataset: Data set of the samples.
-        seed: Root seed of all random draws.
-        targets: Audited clients.
-        kind: "mislabelled" or "noise"; see :func:`canaries`.
-
-    Raises:
-        BadInput: The kind does not exist.
-        Unsupported: The task has no classes, or noise would replace tokens.
-    """
-    if kind not in KINDS:
-        raise BadInput(f"the kind of canaries is {kind!r}; give 'mislabelled' or 'noise'")
-    audit, rng = assignment.audit, seeded(seed, "canary records")
-    samples = audit.samples
-    has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
-    # Count classes from targets: within draw_by_code, labels are pairs of a code and a class.
-    classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
-    if classes < 2:
-        raise Unsupported(
-            "a canary is a sample with a wrong label, and this task has no classes; use audit.draw "
-            '= "fair"'
-        )
-    if kind == "noise":
-        if samples.has_whole_numbers or samples.inputs is not None:
-            raise Unsupported(
-                "noise cannot replace tokens or several named inputs; use canaries of the kind "
-                "'mislabelled'"
-            )
-        samples = samples.replace(features=_noise_like(samples, dataset, rng))
-    # The shift is never a multiple of the number of classes, so every label becomes wrong.
-    label_shift = torch.randint(1, classes, (len(samples),), generator=rng)
-    samples = samples.replace(targets=(samples.targets + label_shift) % classes)
-    coin_rng = seeded_numpy(seed, "canary coins")
-    fair_target = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
-    owner = np.where(coin_rng.random(len(samples)) < 0.5, fair_target, NO_CLIENT)
-    clients = dict(assignment.clients)
-    for client in targets:
-        canaries_of_client = samples.take(torch.from_numpy(owner == client))
-        client_samples = Samples.joined(assignment.clients[client], canaries_of_client)
-        order = seeded_numpy(seed, "order with canaries", client).permutation(len(client_samples))
-        clients[client] = client_samples.take(torch.from_numpy(order))
-    canary_audit = AuditSet(samples, owner, fair_target, audit.group)
-    return replace(assignment, clients=clients, audit=canary_audit)
-
-
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:
     """Return normal noise with the root mean square of the training features.
 
@@ -243,7 +183,8 @@ def canaries(
 
     A model can predict a wrong label only if it was trained on it. Bounds on epsilon from one run
     are therefore tighter than with ordinary samples. Member and non-member canaries differ only in
-    their coin. The target has as many other samples as in the partition.
+    their coin. The canaries are divided equally among the targets. A target has as many other
+    samples as in the partition.
 
     Args:
         dataset: Data set whose training part is drawn from; its test part is not used.
@@ -267,7 +208,10 @@ def canaries(
     """
     if count < 2:
         raise BadInput(f"the number of canaries is {count}; give at least 2 (audit.options.count)")
-    untrained = draw(
+    if kind not in KINDS:
+        raise BadInput(f"the kind of canaries is {kind!r}; give 'mislabelled' or 'noise'")
+    # At first, no client trains on an audited sample.
+    assignment = draw(
         dataset,
         clients=clients,
         partition=partition,
@@ -276,7 +220,37 @@ def canaries(
         seed=seed,
         targets=targets,
     )
-    return with_canaries(untrained, dataset, seed=seed, targets=targets, kind=kind)
+    rng = seeded(seed, "canary records")
+    samples = assignment.audit.samples
+    has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
+    # Count classes from targets: within draw_by_code, labels are pairs of a code and a class.
+    classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
+    if classes < 2:
+        raise Unsupported(
+            "a canary is a sample with a wrong label, and this task has no classes; use audit.draw "
+            '= "fair"'
+        )
+    if kind == "noise":
+        if samples.has_whole_numbers or samples.inputs is not None:
+            raise Unsupported(
+                "noise cannot replace tokens or several named inputs; use canaries of the kind "
+                "'mislabelled'"
+            )
+        samples = samples.replace(features=_noise_like(samples, dataset, rng))
+    # The shift is never a multiple of the number of classes, so every label becomes wrong.
+    label_shift = torch.randint(1, classes, (len(samples),), generator=rng)
+    samples = samples.replace(targets=(samples.targets + label_shift) % classes)
+    coin_rng = seeded_numpy(seed, "canary coins")
+    fair_target = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
+    owner = np.where(coin_rng.random(len(samples)) < 0.5, fair_target, NO_CLIENT)
+    samples_by_client = dict(assignment.clients)
+    for client in targets:
+        canaries_of_client = samples.take(torch.from_numpy(owner == client))
+        client_samples = Samples.joined(assignment.clients[client], canaries_of_client)
+        order = seeded_numpy(seed, "order with canaries", client).permutation(len(client_samples))
+        samples_by_client[client] = client_samples.take(torch.from_numpy(order))
+    canary_audit = AuditSet(samples, owner, fair_target, assignment.audit.group)
+    return replace(assignment, clients=samples_by_client, audit=canary_audit)
 
 
 PUBLISHED_DRAWS = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})

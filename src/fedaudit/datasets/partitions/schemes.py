@@ -27,10 +27,16 @@ _MAX_QUOTAS = 20_000_000
 
 @runtime_checkable
 class Partition(Protocol):
-    """Scheme that divides classes among clients."""
+    """Scheme that divides the samples of each class among clients."""
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Return samples per class for each client, together at most ``counts``."""
+        """Return the number of samples of each class (column) for each client (row).
+
+        Args:
+            counts: Number of available samples of each class, which is not exceeded.
+            clients: Number of clients.
+            rng: Random generator.
+        """
         ...
 
 
@@ -64,7 +70,7 @@ class PartitionScheme:
 
 @dataclass(frozen=True)
 class IID(PartitionScheme):
-    """Equal numbers of samples, drawn at random whatever their class.
+    """Equal numbers of samples for all clients, drawn at random regardless of class.
 
     Attributes:
         samples_per_client: Samples of each client; 0 assigns all samples.
@@ -89,15 +95,15 @@ class IID(PartitionScheme):
 
 @dataclass(frozen=True)
 class Dirichlet(PartitionScheme):
-    """Random unequal shares of each class; a smaller ``beta`` makes them more unequal.
+    """Random unequal fractions of each class; a smaller ``beta`` makes them more unequal.
 
-    Without ``samples_per_client`` the clients' shares of each class are one Dirichlet draw. Every
-    sample is assigned exactly once, and clients differ in size.
+    Without ``samples_per_client``, the fractions of a class that clients get are one Dirichlet
+    draw. Every sample is assigned exactly once, and clients differ in size.
 
-    With ``samples_per_client``, each client draws its label distribution and takes its samples from
-    the classes' pools. If a class runs out, clients at random get fewer samples of it, and random
-    remaining samples instead. Clients therefore keep their size, but their label distributions are
-    a little more similar than drawn.
+    With ``samples_per_client``, the label distribution of each client is a Dirichlet draw. If a
+    class has too few samples, random clients get remaining samples of other classes instead.
+    Clients therefore have equal size, but their label distributions are a little more similar than
+    drawn.
 
     Attributes:
         beta: Concentration, above 0 and finite; 0.1 to 100 is usual. Published: 0.1, 1 and 10
@@ -153,7 +159,7 @@ class Dirichlet(PartitionScheme):
 
 @dataclass(frozen=True)
 class Shards(PartitionScheme):
-    """Equal shards of the samples, sorted by class, of which each client gets a few.
+    """A few equal shards for each client, cut from the samples sorted by class.
 
     Attributes:
         per_client: Shards of each client, at least 1; 2 gives most clients two classes.
@@ -185,7 +191,7 @@ class Shards(PartitionScheme):
         shard_sizes = np.concatenate(
             [apportion(int(size), np.ones(self.per_client)) for size in sizes]
         )
-        # Cut the shards from the sorted samples in random order; nothing else is random.
+        # Only the order of the shards is random.
         order = rng.permutation(shards)
         sorted_labels = np.repeat(np.arange(len(counts)), counts)
         parts = np.split(sorted_labels, shard_sizes[order].cumsum()[:-1])
@@ -236,9 +242,9 @@ class WholeClasses(PartitionScheme):
 
 @dataclass(frozen=True)
 class Natural(PartitionScheme):
-    """The clients that the data name, each with its samples, such as hospitals with their patients.
+    """The clients that the data name, such as hospitals, each with its samples.
 
-    The fair draw gives some audited samples of a client to other clients, and holds others out.
+    The fair draw moves some audited samples of a client to other clients, and holds some out.
 
     Attributes:
         samples_per_client: Samples of each client, drawn from the client's data; 0 assigns all.
@@ -254,10 +260,7 @@ class Natural(PartitionScheme):
     samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Return the number of samples of each class for each client.
-
-        ``counts`` has the classes of all clients: first all classes of client 0, and so on.
-        """
+        """Return quotas; ``counts`` lists all classes of client 0, then those of client 1, etc."""
         if clients * len(counts) > _MAX_QUOTAS:
             raise BadInput(
                 f"{clients} clients with {len(counts) // clients} classes each are too many to "
@@ -272,7 +275,7 @@ class Natural(PartitionScheme):
                 f"{setting('partition.samples_per_client')}, or leave the client out of the data"
             )
         quotas: Quotas = np.zeros((clients, clients, by_client.shape[1]), dtype=np.int64)
-        # A client only has its own classes, the diagonal of clients times clients.
+        # A client gets samples of its own classes only, which are on the diagonal.
         diagonal = np.arange(clients)
         quotas[diagonal, diagonal] = _sampled_quotas(by_client, self.samples_per_client, rng)
         return quotas.reshape(clients, -1)
@@ -316,8 +319,8 @@ class SIAClass0Size(PartitionScheme):
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
-    kind.catalogue_name: kind
-    for kind in (IID, Dirichlet, Shards, WholeClasses, Natural, SIAClass0Size)
+    scheme.catalogue_name: scheme
+    for scheme in (IID, Dirichlet, Shards, WholeClasses, Natural, SIAClass0Size)
 }
 
 
@@ -326,11 +329,13 @@ def assign_samples(
 ) -> list[Int[ndarray, " _"]]:
     """Return the positions of each client's samples, in random order; no two clients share one."""
     pools = shuffled_classes(labels, quotas.shape[1], rng)
-    # Of each pool, the first positions go to client 0, the next to client 1, and so on.
-    pieces = [
-        np.split(pool, quota.cumsum())[:-1] for pool, quota in zip(pools, quotas.T, strict=True)
+    by_class = [
+        # The last piece contains the samples of the class that no client gets.
+        np.split(pool, quota.cumsum())[:-1]
+        for pool, quota in zip(pools, quotas.T, strict=True)
     ]
-    return [rng.permutation(np.concatenate(client)) for client in zip(*pieces, strict=True)]
+    by_client = zip(*by_class, strict=True)
+    return [rng.permutation(np.concatenate(positions)) for positions in by_client]
 
 
 def shuffled_classes(
@@ -344,7 +349,7 @@ def shuffled_classes(
 def apportion(total: int, shares: Num[ndarray, " classes"]) -> Counts:
     """Divide a whole number in proportion to shares; the largest remainders are rounded up.
 
-    Shares that are all zero divide it evenly.
+    If all shares are zero, it is divided evenly.
     """
     weights = shares.astype(np.float64)
     weights = weights if weights.sum() > 0 else np.ones(len(weights))
