@@ -2,13 +2,14 @@
 
 The source is parsed, not run. The definition of an object is the top-level statement that binds its
 name, together with everything that this statement uses: helpers, constants, base classes,
-decorators and imports, including those of other custom modules. A change elsewhere in the module
-does not change the digest.
+decorators and imports, including objects of other custom modules. Other parts of a module do not
+change the digest.
 
-Names show everything that an object uses only if all these modules are *plain*. In a plain module,
-every top-level statement only binds names (definitions, imports, assignments of values without
-side effects), and no code looks up objects by reflection, such as by ``globals()``. If one of the
-modules is not plain, the digest covers the complete files of all of them.
+This works only if names show everything that an object uses. It is therefore limited to
+*declarative* modules, in which every top-level statement only binds names (definitions, imports,
+assignments of values without side effects). Their code must not look up objects by reflection, such
+as by ``globals()``. If any of the modules is not declarative, the digest covers the complete files
+of all modules.
 """
 
 import ast
@@ -16,7 +17,7 @@ import hashlib
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -43,7 +44,7 @@ _SPECIAL_NAMES = re.compile(
 """Special names that give no access to other objects and are not called at class creation."""
 
 _SPECIAL_CONSTANTS = {"__all__", "__author__", "__match_args__", "__slots__", "__version__"}
-"""Special names that a plain module may assign."""
+"""Special names that a declarative module may assign."""
 
 _DECORATORS = {
     *("abc.abstractmethod", "builtins.classmethod", "builtins.property", "builtins.staticmethod"),
@@ -52,7 +53,7 @@ _DECORATORS = {
     *("functools.wraps", "torch.inference_mode", "torch.no_grad", "typing.final"),
     *("typing.override", "typing.runtime_checkable"),
 }
-"""Decorators that a plain module may use, since they run no custom code."""
+"""Decorators that a declarative module may use, since they run no custom code."""
 
 _CALLS = {
     *(f"builtins.{name}" for name in ("dict", "float", "frozenset", "int", "list", "range")),
@@ -62,15 +63,16 @@ _CALLS = {
     *("re.compile", "torch.device", "torch.tensor", "types.MappingProxyType", "typing.NewType"),
     *("typing.ParamSpec", "typing.TypeVar"),
 }
-"""Callables without side effects that do not call their arguments. Classes of fedaudit are also
-allowed."""
+"""Callables that a declarative module may call at the top level, in addition to fedaudit's classes.
+
+They have no side effects and do not call their arguments."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
-class _Name:
-    """Reference to an object of a module; an empty ``name`` refers to the whole module."""
+class _Reference:
+    """Reference to an object by name; an empty ``name`` refers to the whole module."""
 
     module: str
     name: str
@@ -88,7 +90,7 @@ class _Statement:
 
     text: str
     binds: frozenset[str]
-    uses: frozenset[_Name]
+    uses: frozenset[_Reference]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,18 +111,21 @@ class _Source:
     package: str
 
     @cached_property
-    def imports(self) -> frozenset[_Name]:
+    def imports(self) -> frozenset[_Reference]:
         return frozenset(name for node in self.body or () for name in _imports(node, self.package))
 
     @cached_property
     def mentions(self) -> frozenset[str]:
-        """Return strings that could be names of modules, for a module that uses reflection."""
+        """Return string constants of a reflective module that could be names of modules."""
         if not _is_reflective(self.body or ()):
             return frozenset()
         nodes = (child for node in self.body or () for child in ast.walk(node))
-        values = (node.value for node in nodes if isinstance(node, ast.Constant))
-        texts = (value for value in values if isinstance(value, str))
-        return frozenset(text for text in texts if all(n.isidentifier() for n in text.split(".")))
+        constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+        return frozenset(
+            value
+            for value in constants
+            if isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
+        )
 
     @cached_property
     def statements(self) -> list[_Statement]:
@@ -132,33 +137,38 @@ class _Source:
 
     @cached_property
     def origins(self) -> dict[str, str]:
-        """Return the dotted name of the object that each name is bound to; empty if uncertain."""
+        """Return the dotted name of the object to which each name is bound; empty if uncertain."""
         origins: dict[str, str] = {}
         for node in self.body or ():
-            if isinstance(node, ast.Import):
-                pairs = [
-                    (a.asname or _top(a.name), a.name if a.asname else _top(a.name))
-                    for a in node.names
-                ]
-            elif isinstance(node, ast.ImportFrom):
-                module = _absolute(node, self.package)
-                pairs = [(a.asname or a.name, f"{module}.{a.name}") for a in node.names]
-            else:
-                pairs = [
-                    (name, "" if name in origins else f"{self.name}.{name}")
-                    for name in _bound_by(node)
-                ]
-                pairs += [(name, "") for name in _bound_in_classes(node)]
-            for name, origin in pairs:
+            for name, origin in list(self._bindings(node, origins)):
+                # A name that is bound to several objects is uncertain.
                 origins[name] = origin if origins.get(name, origin) == origin else ""
         return origins
+
+    def _bindings(self, node: ast.stmt, bound: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield each name that a statement binds, with the dotted name of the object."""
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = _top(alias.name)
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom):
+            module = _absolute(node, self.package)
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{module}.{alias.name}"
+        else:
+            for name in _bound_by(node):
+                yield name, "" if name in bound else f"{self.name}.{name}"
+            for name in _bound_in_classes(node):
+                yield name, ""
 
     def origin(self, node: ast.expr) -> str:
         """Return the dotted name of the object that an expression refers to; empty if uncertain."""
         if isinstance(node, ast.Name):
             return self.origins.get(node.id, f"builtins.{node.id}")
-        parent = self.origin(node.value) if isinstance(node, ast.Attribute) else ""
-        return f"{parent}.{node.attr}" if isinstance(node, ast.Attribute) and parent else ""
+        if not isinstance(node, ast.Attribute):
+            return ""
+        parent = self.origin(node.value)
+        return f"{parent}.{node.attr}" if parent else ""
 
 
 def definition_digest(module: str, attribute: str) -> str:
@@ -166,21 +176,22 @@ def definition_digest(module: str, attribute: str) -> str:
 
     Returns:
         A digest that does not depend on comments, layout, and unused objects of the module. If a
-        module is not plain, it is a digest of the modules' files. For a known package such as
-        torch, it is a digest of the object's name. For any other module without a file, it is the
-        digest of an empty text.
+        module is not declarative, the digest covers the modules' files. For an object of a known
+        package such as torch, it is the digest of the object's name. For any other module without a
+        file, it is the digest of an empty text.
     """
     if _is_of_known_package(module):
         # Records state the versions of packages. Digesting all of torch would take a minute.
         return hashlib.sha256(f"{module}:{attribute}".encode()).hexdigest()
     sources = _reachable_sources(module)
     name = attribute.partition(".")[0]
-    check = _Plainness(sources)
-    is_bound = module in sources and any(name in s.binds for s in sources[module].statements)
-    if is_bound and all(check.is_plain(source) for source in sources.values()):
-        statements = _closure(sources, _Name(module, name))
+    check = _DeclarativeCheck(sources)
+    statements = sources[module].statements if module in sources else []
+    is_bound = any(name in statement.binds for statement in statements)
+    if is_bound and all(check.is_declarative(source) for source in sources.values()):
+        used_statements = _closure(sources, _Reference(module, name))
         texts = {
-            source.name: "\n".join(s.text for s in source.statements if s in statements)
+            source.name: "\n".join(s.text for s in source.statements if s in used_statements)
             for source in sources.values()
         }
         texts = {name: text for name, text in texts.items() if text}
@@ -199,10 +210,10 @@ def _is_of_known_package(module: str) -> bool:
     return any(file.is_relative_to(folder) for folder in (fedaudit_folder, *_installed_folders()))
 
 
-def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
+def _closure(sources: Mapping[str, _Source], first: _Reference) -> set[_Statement]:
     """Return the statements that bind a name, and all statements on which they depend."""
     statements: set[_Statement] = set()
-    seen: set[_Name] = set()
+    seen: set[_Reference] = set()
     pending = [first]
     while pending:
         target = pending.pop()
@@ -212,7 +223,7 @@ def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
         if not target.name:
             # A package gives access to each of its submodules that was imported anywhere.
             submodules = [name for name in sources if name.startswith(f"{target.module}.")]
-            pending += [_Name(name, "") for name in submodules]
+            pending += [_Reference(name, "") for name in submodules]
         for statement in sources[target.module].statements:
             # Imports from __future__ change how the whole module is compiled.
             is_future = any(used.module == "__future__" for used in statement.uses)
@@ -225,10 +236,10 @@ def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
 def _reachable_sources(module: str) -> dict[str, _Source]:
     """Return all custom modules by name that may run when a module is imported or used."""
     module_file = _loaded_file(module)
-    depth = module.count(".") + (module_file is not None and module_file.stem == "__init__")
-    roots = (
-        [str(folder) for folder in module_file.parents[depth : depth + 1]] if module_file else []
-    )
+    roots: list[str] = []
+    if module_file is not None:
+        depth = module.count(".") + (module_file.stem == "__init__")
+        roots = [str(folder) for folder in module_file.parents[depth : depth + 1]]
     sources: dict[str, _Source] = {}
     seen: set[str] = set()
     pending = [module]
@@ -254,13 +265,14 @@ def _loaded_file(module: str) -> Path | None:
 
 def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
     """Return the file of a custom module; None for installed modules of other packages."""
-    # A custom module may have the name of a known package.
-    spec = _spec(module, [*roots, *(() if _top(module) in KNOWN_PACKAGES else sys.path)])
+    # A custom module may have the name of a known package. It is then searched only in its folder.
+    folders = roots if _top(module) in KNOWN_PACKAGES else [*roots, *sys.path]
+    spec = _spec(module, folders)
     if spec is None or not spec.has_location or not spec.origin:
         return None
     file = Path(spec.origin).resolve()
-    installed = any(file.is_relative_to(folder) for folder in _installed_folders())
-    return file if not installed or _top(module) == package else None
+    is_installed = any(file.is_relative_to(folder) for folder in _installed_folders())
+    return file if not is_installed or _top(module) == package else None
 
 
 def _spec(module: str, folders: Sequence[str]) -> ModuleSpec | None:
@@ -313,15 +325,15 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
         return ""
 
 
-def _imports(node: ast.AST, package: str) -> Iterator[_Name]:
+def _imports(node: ast.AST, package: str) -> Iterator[_Reference]:
     for child in ast.walk(node):
         if isinstance(child, ast.Import):
             for alias in child.names:
                 # "import a.b" also imports the package "a".
                 parts = alias.name.split(".")
-                yield from (_Name(".".join(parts[: n + 1]), "") for n in range(len(parts)))
+                yield from (_Reference(".".join(parts[: n + 1]), "") for n in range(len(parts)))
         elif isinstance(child, ast.ImportFrom):
-            yield from (_Name(_absolute(child, package), alias.name) for alias in child.names)
+            yield from (_Reference(_absolute(child, package), alias.name) for alias in child.names)
 
 
 def _split(node: ast.stmt, source: _Source) -> Iterator[_Statement]:
@@ -336,17 +348,17 @@ def _split(node: ast.stmt, source: _Source) -> Iterator[_Statement]:
     for part, bound in parts:
         names = {child.id for child in ast.walk(part) if isinstance(child, ast.Name)}
         names.update(_names_in_text_annotations(part))
-        uses = {_Name(source.name, name) for name in names}
+        uses = {_Reference(source.name, name) for name in names}
         uses.update(_with_submodules(_imports(part, source.package)))
         yield _Statement(_text(part), frozenset(bound), frozenset(uses))
 
 
-def _with_submodules(imports: Iterator[_Name]) -> Iterator[_Name]:
+def _with_submodules(imports: Iterator[_Reference]) -> Iterator[_Reference]:
     """Yield imports; for ``from a import b``, also yield ``a.b``, since ``b`` may be a module."""
     for name in imports:
         yield name
         if name.name:
-            yield _Name(f"{name.module}.{name.name}", "")
+            yield _Reference(f"{name.module}.{name.name}", "")
 
 
 def _text(node: object) -> str:
@@ -387,7 +399,7 @@ def _names_in_text_annotations(node: ast.stmt) -> Iterator[str]:
 def _is_reflective(body: Sequence[ast.stmt]) -> bool:
     """Return True if a module may access objects other than by their names."""
     nodes = [child for node in body for child in ast.walk(node)]
-    plain_getattr = [
+    constant_getattr = [
         child.func
         for child in nodes
         if isinstance(child, ast.Call)
@@ -403,7 +415,7 @@ def _is_reflective(body: Sequence[ast.stmt]) -> bool:
             words += value.split(".") if isinstance(value, str) else []
         if isinstance(child, ast.Attribute) and child.attr in ("eval", "dir"):
             continue  # A method such as model.eval(). The builtins eval and dir are names.
-        if "getattr" in words and child not in plain_getattr:
+        if "getattr" in words and child not in constant_getattr:
             return True
         special = [word for word in words if re.fullmatch(r"__\w+__", word)]
         if not all(map(_SPECIAL_NAMES.fullmatch, special)) or any(
@@ -414,8 +426,8 @@ def _is_reflective(body: Sequence[ast.stmt]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Plainness:
-    """Check of whether modules are plain, as defined in the docstring of this module.
+class _DeclarativeCheck:
+    """Check of whether modules are declarative, as defined in the docstring of this module.
 
     Each private method returns True if a node of a module's syntax tree passes the check.
 
@@ -425,16 +437,16 @@ class _Plainness:
 
     sources: Mapping[str, _Source]
 
-    def is_plain(self, source: _Source) -> bool:
-        """Return True if the module is plain."""
+    def is_declarative(self, source: _Source) -> bool:
+        """Return True if the module is declarative."""
         if source.body is None or _is_reflective(source.body):
             return False
         try:
-            return all(self._is_plain_statement(node, source) for node in source.body)
+            return all(self._is_declarative_statement(node, source) for node in source.body)
         except RecursionError:
             return False
 
-    def _is_plain_statement(self, node: ast.stmt, source: _Source) -> bool:
+    def _is_declarative_statement(self, node: ast.stmt, source: _Source) -> bool:
         match node:
             case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 return True
@@ -444,11 +456,11 @@ class _Plainness:
                 never_runs = source.origin(node.test) == "typing.TYPE_CHECKING" and not node.orelse
                 return never_runs and self._is_known("typing")
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                return self._has_plain_decorators(node, source) and self._has_plain_signature(
+                return self._has_pure_decorators(node, source) and self._has_pure_signature(
                     node, source
                 )
             case ast.ClassDef():
-                return self._is_plain_class(node, source)
+                return self._is_declarative_class(node, source)
             case ast.Assign() | ast.AnnAssign():
                 names = node.targets if isinstance(node, ast.Assign) else [node.target]
                 bound = set(_bound_by(node))
@@ -456,11 +468,11 @@ class _Plainness:
                 return (
                     all(_are_names(target) for target in names)
                     and all(n in _SPECIAL_CONSTANTS for n in bound if n.startswith("__"))
-                    and all(self._is_plain_value(value, source) for value in values)
+                    and all(self._is_pure_value(value, source) for value in values)
                 )
         return False
 
-    def _is_plain_class(self, node: ast.ClassDef, source: _Source) -> bool:
+    def _is_declarative_class(self, node: ast.ClassDef, source: _Source) -> bool:
         bases = [source.origin(_unsubscripted(child)) for child in node.bases]
         has_functions = any(isinstance(child, _Function) for child in node.body)
         # The metaclass of enumerations calls methods of a class while it creates the class.
@@ -471,12 +483,12 @@ class _Plainness:
             not node.keywords
             and not runs_methods
             and all(self._is_known(base) or self._class_of(base) for base in bases)
-            and all(self._is_plain_value(base, source) for base in node.bases)
-            and self._has_plain_decorators(node, source)
+            and all(self._is_pure_value(base, source) for base in node.bases)
+            and self._has_pure_decorators(node, source)
             and not any(
                 isinstance(child, ast.Import | ast.ImportFrom | ast.If) for child in node.body
             )
-            and all(self._is_plain_statement(child, source) for child in node.body)
+            and all(self._is_declarative_statement(child, source) for child in node.body)
         )
 
     def _ancestors(self, bases: Sequence[str]) -> Iterator[str]:
@@ -488,7 +500,7 @@ class _Plainness:
                 grandparents = [source.origin(_unsubscripted(base)) for base in node.bases]
                 yield from self._ancestors(grandparents)
 
-    def _has_plain_decorators(self, node: _Function | ast.ClassDef, source: _Source) -> bool:
+    def _has_pure_decorators(self, node: _Function | ast.ClassDef, source: _Source) -> bool:
         called = [
             decorator.func if isinstance(decorator, ast.Call) else decorator
             for decorator in node.decorator_list
@@ -505,10 +517,10 @@ class _Plainness:
         return (
             not may_be_class_property
             and all(origin in _DECORATORS and self._is_known(origin) for origin in origins)
-            and all(self._is_plain_value(argument, source) for argument in arguments)
+            and all(self._is_pure_value(argument, source) for argument in arguments)
         )
 
-    def _has_plain_signature(self, node: _Function | ast.Lambda, source: _Source) -> bool:
+    def _has_pure_signature(self, node: _Function | ast.Lambda, source: _Source) -> bool:
         args = node.args
         variadic = [argument for argument in (args.vararg, args.kwarg) if argument]
         arguments = [*args.posonlyargs, *args.args, *args.kwonlyargs, *variadic]
@@ -518,28 +530,28 @@ class _Plainness:
             *(argument.annotation for argument in arguments),
         ]
         return all(
-            self._is_plain_value(argument, source)
+            self._is_pure_value(argument, source)
             for argument in (*values, getattr(node, "returns", None))
         )
 
-    def _is_plain_value(self, node: ast.expr | None, source: _Source) -> bool:
+    def _is_pure_value(self, node: ast.expr | None, source: _Source) -> bool:
         """Return True if evaluating an expression runs no custom code and has no side effects."""
         match node:
             case None | ast.Constant() | ast.Name():
                 return True
             case ast.Lambda():
-                return self._has_plain_signature(node, source)
+                return self._has_pure_signature(node, source)
             case ast.Attribute():
-                return self._is_plain_value(node.value, source)
+                return self._is_pure_value(node.value, source)
             case ast.Subscript():
                 origin = source.origin(node.value)
-                return self._is_external(origin) and self._is_plain_value(node.slice, source)
+                return self._is_external(origin) and self._is_pure_value(node.slice, source)
             case ast.Call():
                 arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
                 has_names = all(keyword.arg for keyword in node.keywords)
                 may_be_called = has_names and self._may_call(source.origin(node.func))
                 return may_be_called and all(
-                    self._is_plain_value(child, source) for child in arguments
+                    self._is_pure_value(child, source) for child in arguments
                 )
             case (
                 ast.Tuple() | ast.List() | ast.Set() | ast.Dict() | ast.Starred() | ast.Slice()
@@ -549,7 +561,7 @@ class _Plainness:
                 children = [
                     child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
                 ]
-                return all(self._is_plain_value(child, source) for child in children)
+                return all(self._is_pure_value(child, source) for child in children)
         return False
 
     def _may_call(self, origin: str) -> bool:
@@ -600,6 +612,7 @@ class _Plainness:
 
 
 def _are_names(target: ast.expr) -> bool:
+    """Return True if an assignment has only names as its targets, and no attribute or item."""
     if isinstance(target, ast.Tuple | ast.List):
         return all(_are_names(element) for element in target.elts)
     return isinstance(target, ast.Name)

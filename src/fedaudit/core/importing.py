@@ -1,9 +1,9 @@
 """Look-up of parts by name: in a catalogue, an installed package, or as ``module:object``.
 
-A file from another person may name any module on this machine, and importing a module runs its
-code. Names are therefore resolved only by :func:`look_up` and :func:`imported`, in the context
-:func:`code_named_in`, which states whether the file is trusted. Packages register parts as entry
-points (:data:`GROUPS`). Objects that are passed in Python need no import (:func:`with_registered`).
+Importing a module runs its code, and a file from another person may name any module. Only
+:func:`look_up` and :func:`imported` import parts, and only if the context :func:`code_named_in`
+states that the file is trusted. Packages register parts as entry points (:data:`GROUPS`). Objects
+that the caller passes in Python need no import (:func:`with_registered`).
 """
 
 import hashlib
@@ -60,14 +60,15 @@ GROUPS: Mapping[str, str] = {
 KNOWN_PACKAGES = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {
     "__main__"
 }
-"""Packages that are identified by a version. The source code of any other module is hashed."""
+"""Packages that a record identifies by their version. It identifies other modules by a digest of
+their source code."""
 
 _PREFIX = "fedaudit."
 
 
 @dataclass(frozen=True)
 class RegisteredObject:
-    """An object that the caller passed to the API; settings refer to it by a generated name.
+    """Object that the caller passed in Python; settings refer to it by a generated name.
 
     Attributes:
         value: The object, or a function that returns it.
@@ -82,11 +83,10 @@ class RegisteredObject:
 
 @dataclass(frozen=True)
 class _ImportTrust:
-    """Whether code that a study file, folder or script names may be imported, and from where.
+    """Whether code that a file names may be imported, and from where.
 
     Attributes:
-        distrusted: Path of the file, for the message, if its code must not be run; None if the
-            file is trusted.
+        distrusted: Path of the file if it is not trusted, for the message; None if it is trusted.
         folder: Folder in which modules are searched after the installed modules.
         registered: Objects that need no import, by name.
     """
@@ -104,10 +104,10 @@ _import_trust: ContextVar[_ImportTrust] = ContextVar("import_trust", default=_TR
 def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) -> Iterator[None]:
     """Allow or forbid, within the context, the import of code that a file or folder names.
 
-    The innermost of nested contexts applies; objects of :func:`with_registered` stay registered.
-    Outside any context, as in library use, all code is trusted. The command line opens a context
-    that forbids all imports of custom code. Only commands that run a study file, or that are called
-    with ``--trust``, open a context that allows them.
+    The innermost of nested contexts applies. Outside any context, as in Python, all code is
+    trusted. The command line opens a context that forbids imports of custom code. Commands that run
+    a study file, or are called with ``--trust``, open a context that allows these imports. Objects
+    of :func:`with_registered` stay registered in all contexts.
 
     Args:
         source: Path of the file or folder that names the code, for the message.
@@ -159,8 +159,8 @@ def is_custom(name: str, formats: Collection[str] = ()) -> bool:
         name: Name in a study.
         formats: Prefixes before a colon that are not modules, such as "npz" of a data set.
     """
-    first, colon, _ = name.partition(":")
-    return (bool(colon) and first not in formats) or "#" in name
+    prefix, colon, _ = name.partition(":")
+    return (bool(colon) and prefix not in formats) or "#" in name
 
 
 def look_up(
@@ -198,7 +198,7 @@ def look_up(
 
 
 def catalogue_spelling(kind: str, name: str, catalogue: Iterable[str]) -> str:
-    """Return a name as the catalogue or an installed package spells it.
+    """Return a name in the spelling of the catalogue or of an installed package.
 
     Case is ignored, and hyphens equal underscores. Unknown and ambiguous names are returned
     unchanged.
@@ -213,9 +213,9 @@ def catalogue_spelling(kind: str, name: str, catalogue: Iterable[str]) -> str:
 def known_name(
     kind: str, name: str, catalogue: Collection[str], *, allows_custom: bool = True
 ) -> str:
-    """Return a name as the catalogue or an installed package spells it, or a custom name.
+    """Return a name in its catalogue spelling, or raise if no part has the name.
 
-    Custom code is not imported.
+    Custom names are returned unchanged, and the custom code is not imported.
 
     Args:
         kind: Kind of part ("defense").
@@ -229,16 +229,16 @@ def known_name(
     name = catalogue_spelling(kind, name, catalogue)
     if is_custom(name) or name in catalogue or name in installed(kind):
         return name
-    raise (unknown_part if allows_custom else unknown_name)(kind, name, catalogue)
+    if allows_custom:
+        raise unknown_part(kind, name, catalogue)
+    raise unknown_name(kind, name, catalogue)
 
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
     """Return the error for a name that neither the catalogue nor an installed package has."""
-    refusal = unknown_name(kind, name, [*catalogue, *installed(kind)])
-    group_warnings = unknown_group_warnings()
-    return BadInput(
-        "; ".join([f"{refusal}; a custom {kind} is named as {CUSTOM_NAME}", *group_warnings[:1]])
-    )
+    message = str(unknown_name(kind, name, [*catalogue, *installed(kind)]))
+    parts = [message, f"a custom {kind} is named as {CUSTOM_NAME}", *unknown_group_warnings()[:1]]
+    return BadInput("; ".join(parts))
 
 
 @cache
@@ -293,10 +293,10 @@ def unknown_group_warnings() -> list[str]:
     messages = {}
     for entry_point in _entry_points():
         if entry_point.group not in GROUPS.values():
-            near = get_close_matches(entry_point.group, GROUPS.values(), n=1, cutoff=0)
+            nearest_group, *_ = get_close_matches(entry_point.group, GROUPS.values(), 1, cutoff=0)
             messages[entry_point.group] = (
                 f"{package_of(entry_point)} has entry points in the unknown group "
-                f"{entry_point.group!r}; did it mean {near[0]!r}?"
+                f"{entry_point.group!r}; did it mean {nearest_group!r}?"
             )
     return list(messages.values())
 
@@ -335,15 +335,21 @@ def call_part(
         raise
     except (Exception, SystemExit) as error:
         shapes = [tuple(argument.shape) for argument in arguments if hasattr(argument, "shape")]
+        samples = f" on samples of shape {shapes[0]}" if shapes else ""
         raise BadInput(
-            f"the {kind} {name!r} failed{f' on samples of shape {shapes[0]}' if shapes else ''} "
-            f"({type(error).__name__}: {error}, {location_of(error)}); call it in a script to "
-            "debug it"
+            f"the {kind} {name!r} failed{samples} ({type(error).__name__}: {error}, "
+            f"{location_of(error)}); call it in a script to debug it"
         ) from error
 
 
 def refuse_missing(what: str, extra: str, *packages: str) -> None:
-    """Raise if packages are not installed."""
+    """Raise if packages are not installed.
+
+    Args:
+        what: What needs the packages, for the message.
+        extra: Extra of fedaudit that installs the packages.
+        packages: Names of the packages.
+    """
     for package in packages:
         if find_spec(package) is None:
             raise BadInput(
@@ -426,6 +432,7 @@ def module_digest(module: str) -> str:
 
 
 def _resolve(name: str, kind: str) -> object:
+    """Return a registered object, or import the object that a name refers to."""
     trust = _import_trust.get()
     if name in trust.registered:
         return trust.registered[name].value
@@ -464,9 +471,9 @@ def _resolve(name: str, kind: str) -> object:
 def is_not_importable(name: str) -> bool:
     """Return whether a name refers to an object that cannot be imported.
 
-    Such names start with "__main__:" for objects of the main script. Generated names of instances
-    contain "#" before a digest. Names of functions and classes that are defined inside functions
-    contain "<locals>" or "<lambda>".
+    The names of objects of the main script start with "__main__:". Generated names of instances
+    contain "#" before a digest. The names of functions and classes that are defined inside
+    functions contain "<locals>" or "<lambda>".
     """
     return name.startswith("__main__:") or "#" in name or "<" in name
 
