@@ -112,7 +112,7 @@ def dealt_once(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedaudit.study.build._deal_data", dealt_once)
+    monkeypatch.setattr("fedaudit.study.build._assign_data", dealt_once)
     for place in ("study.build", "plan.algorithm"):
         monkeypatch.setattr(f"fedaudit.{place}.load", _blank)
     for kind in SHIFTS:

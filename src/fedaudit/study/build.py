@@ -69,11 +69,11 @@ def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
         FedauditError: There are too few samples, or the parts cannot be used with the data.
     """
     dataset = dataset_of(parts.study.data, parts.task, seed, data_dir)
-    return _setup(parts, seed, dataset, _deal_data(parts, dataset, seed), data_dir)
+    return _setup(parts, seed, dataset, _assign_data(parts, dataset, seed), data_dir)
 
 
 def resolve(study: Study) -> Parts:
-    """Construct every part that a study names, without any data.
+    """Construct every part that a study names, before data are loaded.
 
     All missing settings are reported together, before any other error.
 
@@ -83,14 +83,14 @@ def resolve(study: Study) -> Parts:
     """
     study = with_code(study)
     refuse_missing_options(parts_with_options(study))
-    attacks_of_study = {name: attack_named(name) for name in study.attacks}
-    unconfigured = attacks_of_study or attack_set(study.attack_set)
-    extensions = tuple(extensions_of(study, unconfigured))
+    named_attacks = {name: attack_named(name) for name in study.attacks}
+    default_attacks = named_attacks or attack_set(study.attack_set)
+    extensions = tuple(extensions_of(study, default_attacks))
     view, task, defenses = _view_of(study, extensions), task_of(study.task), defenses_of(study)
-    attacks = _configure_attacks(study, unconfigured, extensions, defenses)
-    possible, _ = _select_attacks(study, attacks, task, view)
+    attacks = _configure_attacks(study, default_attacks, extensions, defenses)
+    possible_attacks, _ = _select_attacks(study, attacks, task, view)
     return Parts(
-        study=_with_source_samples(study, possible.values()),
+        study=_with_source_samples(study, possible_attacks.values()),
         task=task,
         view=view,
         attacks=attacks,
@@ -121,10 +121,10 @@ def _setup(
     algorithm = _checked_algorithm(parts, data, seed, data_dir)
     view = _restrict_view_to_uploads(parts.view, algorithm)
     if data.dataset.train.has_whole_numbers:
-        # The embedding must have a row for the largest token, which may be in either part.
-        for net, part in product(algorithm.nets, (data.dataset.train, data.dataset.test)):
-            if len(part):
-                modules.refuse_unusable_model(net.initial(0), part)
+        # The embedding must have a row for the largest token of training and test samples.
+        for net, samples in product(algorithm.nets, (data.dataset.train, data.dataset.test)):
+            if len(samples):
+                modules.refuse_unusable_model(net.initial(0), samples)
     attacks, refused = _select_attacks(study, parts.attacks, parts.task, view)
     _refuse_unmeasured_signals(attacks, algorithm)
     parts.server.refuse_misfit(data.assignment.clients.keys(), study.training.rounds)
@@ -132,12 +132,13 @@ def _setup(
     refuse_empty_split(data.assignment.clients, holdout)
     assignment = exclude_held_out(data.assignment, holdout)
     if study.audit.sources:
-        trainable = training_samples(data.assignment.clients, holdout)
-        # The original samples are used, since a defense may change the samples that clients train.
-        trained = {
-            c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in assignment.clients.items()
+        prepared = training_samples(data.assignment.clients, holdout)
+        # Source inference uses the original samples, since a defense may change prepared samples.
+        originals = {
+            client: samples.take(torch.isin(samples.ids, prepared[client].ids))
+            for client, samples in assignment.clients.items()
         }
-        assignment = assignment.with_source_samples(trained, study.audit.sources, seed=seed)
+        assignment = assignment.with_source_samples(originals, study.audit.sources, seed=seed)
     run = Setup(
         study=study,
         seed=seed,
@@ -191,9 +192,13 @@ def refuse_misfits(
         studies: Studies with different names.
         data_dir: Folder of data sets.
         check: Function that is called with every run, and raises if the run is not possible.
+
+    Raises:
+        FedauditError: One error that lists the errors of all studies.
     """
     errors = dict[str, FedauditError]()
-    # Grouped by data, since points of a grid usually share their data, and reading it is slowest.
+    # Points of a grid usually share their data, which take longest to read. Studies are therefore
+    # grouped by data.
     by_data = dict[tuple[str, int], list[Parts]]()
     for study in studies:
         try:
@@ -205,7 +210,7 @@ def refuse_misfits(
         for seed in study.seeds:
             by_data.setdefault((repr((study.data, study.task)), seed), []).append(parts)
     for (_, seed), group in by_data.items():
-        dataset, deal_settings, data = None, "", None
+        dataset, data_settings, data = None, "", None
         for parts in group:
             study = parts.study
             if study.name in errors:
@@ -214,8 +219,8 @@ def refuse_misfits(
                 if dataset is None:
                     dataset = dataset_of(study.data, parts.task, seed, data_dir)
                 settings = repr((study.partition, study.audit, study.shift))
-                if data is None or settings != deal_settings:
-                    deal_settings, data = settings, _deal_data(parts, dataset, seed)
+                if data is None or settings != data_settings:
+                    data_settings, data = settings, _assign_data(parts, dataset, seed)
                 pretrained = study.pretraining and pretrained_file(study.pretrained_name)
                 with refusing_exits():
                     # A network that is not yet pretrained cannot be tried.
@@ -230,18 +235,18 @@ def refuse_misfits(
 
 
 def _merge_errors(errors: Mapping[str, FedauditError]) -> FedauditError:
-    """Return one error for several studies, which states each reason once."""
-    by_reason = dict[str, list[str]]()
+    """Return one error for several studies, which states each message once."""
+    studies_by_message = dict[str, list[str]]()
     for name, error in errors.items():
-        by_reason.setdefault(str(error), []).append(name)
-    lines = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+        studies_by_message.setdefault(str(error), []).append(name)
+    lines = [f"{', '.join(names)}: {message}" for message, names in studies_by_message.items()]
     first = next(iter(errors.values()))
     merged = type(first)("\n".join(lines))
     merged.__cause__ = first
     return merged
 
 
-def _deal_data(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
+def _assign_data(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
     """Divide the data among clients, and apply the shift of the study."""
     assignment = draw_assignment(parts.study, parts.partition, dataset, seed)
     return shifted_groups(parts.study, dataset, assignment, seed)
@@ -251,11 +256,12 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
     """Raise if a signal of an attack reads layers that a network does not have."""
     for (name, attack), net in product(attacks.items(), algorithm.nets):
         for signal in attack.signals:
-            if isinstance(signal, LayerSignal):
-                try:
-                    signal.refuse_misfit(net.initial(0))
-                except FedauditError as error:
-                    raise type(error)(f"the attack {name!r}: {error}") from error
+            if not isinstance(signal, LayerSignal):
+                continue
+            try:
+                signal.refuse_misfit(net.initial(0))
+            except FedauditError as error:
+                raise type(error)(f"the attack {name!r}: {error}") from error
 
 
 def _checked_algorithm(
@@ -278,11 +284,13 @@ def _checked_algorithm(
 
 
 def _drop_uninformed_attacks(run: Setup, parts: Parts) -> Setup:
-    """Drop attacks of the default set that need side information which no defense provides."""
-    audit = run.study.audit
-    if run.study.attacks or any(
-        assigns_classes(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
-    ):
+    """Drop attacks of the default set that need side information which no defense provides.
+
+    The side information is the assignment of classes to clients.
+    """
+    audited = (*run.study.audit.targets, *run.study.audit.merge)
+    has_side_information = any(assigns_classes(run.defenses.get(client)) for client in audited)
+    if run.study.attacks or has_side_information:
         return run
     uninformed = {name for name, attack in parts.attacks.items() if attack.needs_side_information}
     return replace(
@@ -326,7 +334,7 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
 
 
 def _restrict_view_to_uploads(view: View, algorithm: Algorithm) -> View:
-    """Remove values from a view that clients of an algorithm do not send."""
+    """Return a view without information that clients of an algorithm do not send."""
     if algorithm.upload_kind is Logits:
         return output_view(view)
     return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
@@ -338,7 +346,7 @@ def _configure_attacks(
     extensions: Iterable[type[Extension]],
     defenses: Mapping[ClientId, Defense],
 ) -> Mapping[str, Attack]:
-    """Set options of attacks: those in the study's table, and those derived from other settings."""
+    """Set options of attacks, from the study's table and from other settings."""
     configured = dict(attacks)
     for name, options in study.attacks.items():
         attack = attacks[name]
@@ -358,7 +366,7 @@ def _select_attacks(
     possible, refused = {}, {}
     for name, attack in attacks.items():
         try:
-            _refuse_impossible(name, attack, study, task, view)
+            _raise_if_attack_impossible(name, attack, study, task, view)
             possible[name] = attack
         except NotVisible as error:
             if study.attacks:
@@ -385,7 +393,9 @@ def _noise_options(
     return {"tail": fractions[0]} if fractions else {}
 
 
-def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view: View) -> None:
+def _raise_if_attack_impossible(
+    name: str, attack: Attack, study: Study, task: Task, view: View
+) -> None:
     view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
     if attack.reads & ~task.readings:
         raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))

@@ -43,7 +43,7 @@ from fedaudit.study.front.matching import (
     AuditedSamples,
     audited_samples,
     audited_table,
-    rows_asked,
+    rows_in_question,
     same_units,
     unit_of,
     unit_of_row,
@@ -89,8 +89,8 @@ class Question:
 
     def __post_init__(self) -> None:
         """Raise unless exactly one unit is named and all probabilities are in range."""
-        named = [self.row, self.line, self.sample, self.person]
-        if sum(value is not None for value in named) != 1:
+        references = [self.row, self.line, self.sample, self.person]
+        if sum(value is not None for value in references) != 1:
             raise BadInput(
                 f"a question is about one sample or person; give one of {option('row')}, "
                 f"{option('line')}, {option('sample')} and {option('person')}"
@@ -137,7 +137,7 @@ def answer_to(
     first = scores.by_seed[first_seed]
     contrast = choose_contrast(first)
     prior = _ASSUMED_PRIOR if question.prior is None else question.prior
-    runs, reasons = [], list[str]()
+    runs, unanswered = [], list[str]()
     for seed, unit in units.items():
         run_scores = scores.by_seed[seed]
         withdrawn = _withdrawn_attacks(record, scores.target, seed, contrast)
@@ -145,7 +145,7 @@ def answer_to(
         attacks = [name for name in run_scores.by_attack if name not in withdrawn]
         reason = reason_against_comparison(run_scores, row, contrast)
         if reason or not attacks:
-            reasons.append(f"seed {seed}: {reason or '; '.join(withdrawn.values())}")
+            unanswered.append(f"seed {seed}: {reason or '; '.join(withdrawn.values())}")
             continue
         runs.append(
             answer_in_run(
@@ -161,10 +161,10 @@ def answer_to(
         )
     if not runs:
         raise BadInput(
-            f"the answer is withdrawn ({'; '.join(reasons)[:500]}); see the report's controls, "
+            f"the answer is withdrawn ({'; '.join(unanswered)[:500]}); see the report's controls, "
             "correct the audit and run it again"
         )
-    caveats += [f"Not answered: {reason}" for reason in reasons]
+    caveats += [f"Not answered: {reason}" for reason in unanswered]
     caveats += _caveats(record, scores.target, contrast)
     sources, source_caveats = posteriors(folder, record, units)
     names = client_names(record)
@@ -240,7 +240,7 @@ def audited_client(
 
 
 class _LocatedUnits(NamedTuple):
-    """Unit of a question in each run that audited it, by seed, and caveats of the search."""
+    """Unit of a question in each run that audited it, by seed, and caveats for the answer."""
 
     units: Mapping[int, int]
     caveats: list[str]
@@ -249,7 +249,7 @@ class _LocatedUnits(NamedTuple):
 def _locate(
     folder: Path, record: Record, scores: _TargetScores, question: Question, data_dir: Path | None
 ) -> _LocatedUnits:
-    """Find the unit of a question in all runs, and read the data set only if necessary."""
+    """Find the unit of a question in all runs. The data set is read only if necessary."""
     first, unit = scores.first_seed, _unit_of_number(record, scores, question)
     if unit is not None and len(scores.by_seed) == 1:
         return _LocatedUnits({first: unit}, [])
@@ -265,7 +265,7 @@ def _locate(
     units = _units_in_table(record, question, audited, data_dir)
     if units is None:
         if question.sample is not None:
-            first, unit = _unit_of_sample(_read(question.sample, audited[first]), audited)
+            first, unit = _unit_of_sample(_read_if_path(question.sample, audited[first]), audited)
         assert unit is not None
         units = same_units(unit, {first: audited[first], **audited})
     other_seeds = [str(seed) for seed in scores.by_seed if seed not in units]
@@ -286,7 +286,7 @@ def _units_in_table(
     """
     cells = None
     if question.sample is not None:
-        cells = _read(question.sample, next(iter(audited.values()))).cells
+        cells = _read_if_path(question.sample, next(iter(audited.values()))).cells
     if question.line is None and cells is None:
         return None
     try:
@@ -299,16 +299,16 @@ def _units_in_table(
     has_features = question.line is None and not {*(cells or ())} & {*stored.table.columns}
     if has_features:
         return None
-    is_asked = rows_asked(stored, question.line, cells)
+    in_question = rows_in_question(stored, question.line, cells)
     units = {
         seed: unit
         for seed, samples in audited.items()
-        if (unit := unit_of_row(stored, is_asked, samples, seed)) is not None
+        if (unit := unit_of_row(stored, in_question, samples, seed)) is not None
     }
     if not units:
         count = len(next(iter(audited.values())).ids)
         raise BadInput(
-            f"{stored.table.first(is_asked)} of {stored.table.name!r} was not among the {count} "
+            f"{stored.table.first(in_question)} of {stored.table.name!r} was not among the {count} "
             "audited samples, so nothing is known about it; audit more samples (audit.samples), "
             "train and attack again"
         )
@@ -362,7 +362,7 @@ def _read_audited(
     return AuditedSamples([samples.features], samples.labels, ids, "", ids)
 
 
-def _read(sample: Path | SingleSample, audited: AuditedSamples) -> SingleSample:
+def _read_if_path(sample: Path | SingleSample, audited: AuditedSamples) -> SingleSample:
     return read_sample(sample, audited.shape) if isinstance(sample, Path) else sample
 
 
@@ -402,5 +402,5 @@ def _caveats(record: Record, target: ClientId, contrast: Contrast) -> Iterator[s
     if caveat := people_caveat(record):
         yield caveat
     failed = [c for c in record.controls if c.passed is False and c.control in HIDES_LEAKS]
-    for control in failed[:1]:
-        yield f"The control {control_name(control)} failed: attacks may miss members"
+    if failed:
+        yield f"The control {control_name(failed[0])} failed: attacks may miss members"

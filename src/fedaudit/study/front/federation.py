@@ -97,7 +97,7 @@ MetricLike: TypeAlias = str | Metric | Callable[[np.ndarray, np.ndarray], float]
 """Catalogue name, metric, or function of scores and membership."""
 
 ModelLike: TypeAlias = str | ConfiguredModel | NamedPart | nn.Module | Callable[..., nn.Module]
-"""Catalogue name, model of :mod:`fedaudit.models`, module, or what returns a module."""
+"""Catalogue name, model of :mod:`fedaudit.models`, module, or class or function of a module."""
 
 TaskLike: TypeAlias = str | Task | NamedPart | Callable[[Tensor, Tensor], Tensor]
 """Catalogue name, task of :mod:`fedaudit.tasks`, or loss of outputs and targets."""
@@ -123,10 +123,10 @@ class Federation:
             function that returns a data set.
         clients: Number of clients, among which samples are divided at random, or an object of
             :mod:`fedaudit.partitions`.
-        model: Name such as "mlp", an object of :mod:`fedaudit.models`, a class or function that
-            returns a ``torch.nn.Module`` (it is called with ``shape`` and ``classes`` if it has
-            such parameters), ``fedaudit.named`` with settings, or a module, whose weights are the
-            initial weights of every run.
+        model: Name such as "mlp", an object of :mod:`fedaudit.models`, or a class or function that
+            returns a ``torch.nn.Module``; ``fedaudit.named`` adds settings. It is called with
+            ``shape`` and ``classes`` if it has such parameters. A module can also be passed; its
+            weights are then the initial weights of every run.
         task: Task of the model: a name such as "regression", an object of :mod:`fedaudit.tasks`,
             or a loss, which is a function of outputs and targets that returns one number per
             sample.
@@ -139,9 +139,8 @@ class Federation:
             ``fedaudit.Training``.
         shift: Groups of clients whose features differ: ``fedaudit.Shift``; none by default.
         risk: Measurement of membership risk, for algorithms that use it: ``fedaudit.Risk``.
-        models: List of models that replaces ``model`` if clients have different networks. The
-            models are assigned to the clients in rotation. Only for algorithms that average no
-            parameters, such as FedMD.
+        models: Models that replace ``model`` if clients have different networks. They are assigned
+            to the clients in rotation. The algorithm must not average parameters, as FedMD.
         classes: Classes to keep, which are renumbered in this order; all if empty.
         first_class: Number of the first class. Lower numbers are reserved for classes of a public
             data set.
@@ -220,10 +219,10 @@ _FirstClass = Annotated[int, Range(ge=0, le=10**6)]
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """Less common settings of :func:`audit`. The defaults have no effect.
+    """Less common settings of :func:`audit`, all optional.
 
     Attributes:
-        shadow: Training examples of attacks that are trained: ``fedaudit.Shadow``.
+        shadow: Training examples of attacks that learn: ``fedaudit.Shadow``.
         references: Reference models that the adversary trains: ``fedaudit.References``.
         canaries: Canary clients, which measure how well one client's update is hidden:
             ``fedaudit.Canaries``.
@@ -385,26 +384,31 @@ def _target_numbers(
 ) -> list[object]:
     """Return the numbers of clients, of which some may be named as in the data."""
     values = [targets] if isinstance(targets, str) else whole_numbers("targets", targets)
-    named = [v for v in values if isinstance(v, str) and not v.removeprefix("client ").isdecimal()]
+    by_name = [
+        value
+        for value in values
+        if isinstance(value, str) and not value.removeprefix("client ").isdecimal()
+    ]
     names: dict[int, str] = {}
-    if named:
+    if by_name:
         folder = None if data_dir is None else Path(data_dir)
         names = dict(enumerate(client_names_of(data.name, folder, data.options)))
-    if named and not names:
-        raise BadInput(
-            f"targets names the client {named[0]!r}, but the data set {data.name!r} names no "
-            "clients; give its number"
-        )
+        if not names:
+            raise BadInput(
+                f"targets names the client {by_name[0]!r}, but the data set {data.name!r} names no "
+                "clients; give its number"
+            )
     return [number_of_client(v, names) if isinstance(v, str) else v for v in values]
 
 
 def _merged_targets(audit: Audit | None, targets: list[object]) -> list[object]:
     """Return the targets; raise if the audit settings name other targets."""
     if audit is not None and "targets" in audit.model_fields_set:
-        others = list(audit.targets)
-        if others != targets:
+        audit_targets = list(audit.targets)
+        if audit_targets != targets:
             raise BadInput(
-                f"targets is {targets} and {setting('audit.targets')} is {others}; leave one out"
+                f"targets is {targets} and {setting('audit.targets')} is {audit_targets}; leave "
+                "one out"
             )
     return targets
 
@@ -436,12 +440,13 @@ def section_settings(**sections: object) -> dict[str, dict[str, object]]:
         if section is None:
             continue
         if not isinstance(section, kind):
-            given_kind = section if isinstance(section, type) else type(section)
-            given = (
-                given_kind.python_name() if issubclass(given_kind, Section) else type_of(section)
-            )
-            given = f"{given} without ()" if given_kind is section else given
-            raise BadInput(f"{name} must be {kind.python_name()}(...), got {given}")
+            is_class = isinstance(section, type)
+            section_class = section if isinstance(section, type) else type(section)
+            actual = type_of(section)
+            if issubclass(section_class, Section):
+                actual = section_class.python_name()
+            without_call = " without ()" if is_class else ""
+            raise BadInput(f"{name} must be {kind.python_name()}(...), got {actual}{without_call}")
         tables[name] = section.model_dump(exclude_unset=True)
     return tables
 

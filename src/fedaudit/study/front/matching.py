@@ -1,4 +1,4 @@
-"""Search for audited samples by their content: for a given sample, and in other runs."""
+"""Search for audited samples by their content: of a sample in question, and in other runs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,8 +34,8 @@ class AuditedSamples(NamedTuple):
     """All samples of the audited units of one run.
 
     Attributes:
-        forms: Features in each known form: first in the form of the model's input, then without
-            scaling if the data set can be read without it.
+        forms: Features as the model's input, and without scaling if the data set can be read
+            without scaling.
         labels: Class of each sample.
         units: Unit of each sample: its id, or the number of its person.
         scaling: Description of the scaling of the data set.
@@ -127,10 +127,10 @@ def audited_table(record: Record, data_dir: Path | None) -> StoredTable:
     return stored_table(data.name, data_dir=data_dir, options=data.options)
 
 
-def rows_asked(
+def rows_in_question(
     stored: StoredTable, line: int | None, cells: Mapping[str, object] | None
 ) -> Bool[ndarray, " rows"]:
-    """Return a mask of the table's rows that are in a line of its file, or have the given values.
+    """Return a mask of the table's rows in a line of its file, or with the values in ``cells``.
 
     Raises:
         BadInput: There is no such row, or the table is not a file with lines.
@@ -138,13 +138,13 @@ def rows_asked(
     table = stored.table
     if line is None:
         assert cells is not None
-        in_question = rows_with(stored, cells)
-        if not in_question.any():
+        has_values = rows_with(stored, cells)
+        if not has_values.any():
             raise BadInput(
                 f"no row of {table.name!r} has these values; give them as in the table, and an "
                 "empty value for a missing one"
             )
-        return in_question
+        return has_values
     if table.lines is None:
         raise BadInput(
             f"{table.name!r} has no lines of text; give {option('sample')} with the values of the "
@@ -163,7 +163,7 @@ def rows_asked(
 def unit_of_row(
     stored: StoredTable, in_question: Bool[ndarray, " rows"], audited: AuditedSamples, seed: int
 ) -> int | None:
-    """Return the audited unit, in a run, of the table's rows in a mask; None if none was audited.
+    """Return the unit of the rows in question in a run; None if the run did not audit it.
 
     Raises:
         BadInput: Several audited units have such a row.
@@ -183,7 +183,7 @@ def _dataset(study: Study, seed: int, data_dir: Path | None) -> Dataset:
 
 
 def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
-    """Return the unit of the audited sample with the same content.
+    """Return the unit of the audited sample with the same features.
 
     Raises:
         BadInput: There is no such sample, several units have the same content, or the audited
@@ -223,7 +223,7 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
 def _forms_of(
     features: Shaped[ndarray, "..."], shape: tuple[int, ...]
 ) -> list[Shaped[Tensor, "..."]]:
-    """Return the forms in which a data set could store the features, if they have this shape."""
+    """Return the features in each form of this shape in which a data set could store them."""
     forms = [features, features[0]] if features.ndim and len(features) == 1 else [features]
     candidates = [scale_columns(form[None], form[None], standardise=False).train for form in forms]
     for form in forms:
@@ -240,7 +240,7 @@ def _equal_rows(
     # A candidate that the data type cannot represent, such as 0.5 for integers, equals no row.
     if not torch.equal(row.double(), candidate[None].double()):
         return np.zeros(len(features), dtype=bool)
-    # Equal rows get the same number.
+    # number_rows gives equal rows the same number.
     numbers, (number,) = number_rows(_without_targets(features), _without_targets(row))
     equal: Bool[ndarray, " samples"] = numbers == number
     return equal
@@ -260,7 +260,7 @@ def same_units(unit: int, runs: Mapping[int, AuditedSamples]) -> dict[int, int]:
         unit: The unit in the first run.
         runs: Audited samples of each run, by seed; the first run comes first.
     """
-    # The last form is used, since scaling depends on the training part, which differs by run.
+    # Unscaled features are used, since the scaling depends on the run's training samples.
     samples = [_without_targets(audited.forms[-1]) for audited in runs.values()]
     if len({part.features.shape[1:] for part in samples}) > 1:
         return {next(iter(runs)): unit}

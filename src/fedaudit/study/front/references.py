@@ -65,15 +65,16 @@ def as_list(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
-class _Kind(NamedTuple):
-    """Kind of part, such as models.
+class _PartKind(NamedTuple):
+    """What is allowed as a part of one kind, such as a model.
 
     Attributes:
         allowed: Description of allowed parts, for messages.
         catalogue: Classes, functions and objects by catalogue name.
         base: Class of allowed objects; ``()`` if only names, classes and functions are allowed.
-        make: Function of an object and its digest that returns what its name refers to; None if
-            the name refers to the object itself.
+        make: Function of an object and its digest that returns the value for which the name of the
+            object stands; None if the name stands for the object itself. Parts with state need
+            copies, so that runs do not share state.
     """
 
     allowed: str
@@ -83,53 +84,55 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "model": _Kind(
+    "model": _PartKind(
         "a torch.nn.Module, a class or function that returns one, or a catalogue name",
         MODELS,
         nn.Module,
     ),
-    "task": _Kind(
+    "task": _PartKind(
         "a catalogue name, an object of fedaudit.tasks, or a function of outputs and targets that "
         "returns one loss per sample",
         TASKS,
         Task,
         None,
     ),
-    "algorithm": _Kind(
+    "algorithm": _PartKind(
         "an object of fedaudit.algorithms, a function from a task to an algorithm, or a catalogue "
         "name",
         ALGORITHMS,
     ),
-    "data set": _Kind(
+    "data set": _PartKind(
         "samples, an object of fedaudit.datasets, a function that returns a Dataset, or a name",
         SOURCES,
     ),
-    "partition": _Kind("an object or class with a method quotas", PARTITIONS, Partition),
-    "defense": _Kind(
+    "partition": _PartKind("an object or class with a method quotas", PARTITIONS, Partition),
+    "defense": _PartKind(
         "an object of fedaudit.defenses, a subclass of fedaudit.fl.hooks.Defense, or a catalogue "
         "name",
         DEFENSES,
         Defense,
     ),
-    "server": _Kind("a subclass of fedaudit.fl.algorithms.base.Server, or a name", SERVERS, Server),
-    "extractor": _Kind("a catalogue name, or a function from samples to features", EXTRACTORS),
-    "metric": _Kind(
+    "server": _PartKind(
+        "a subclass of fedaudit.fl.algorithms.base.Server, or a name", SERVERS, Server
+    ),
+    "extractor": _PartKind("a catalogue name, or a function from samples to features", EXTRACTORS),
+    "metric": _PartKind(
         "a catalogue name, a function of scores and membership, or a fedaudit.metrics.Metric",
         METRICS,
         Metric,
         None,
     ),
-    "view": _Kind("a catalogue name or a fedaudit.views.View", VIEWS, View, None),
+    "view": _PartKind("a catalogue name or a fedaudit.views.View", VIEWS, View, None),
 }
 
 
-def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
-    """Return the name, class, function or object of a part, and its options.
+def _split_options(kind: str, value: object) -> tuple[object, dict[str, object]]:
+    """Return the name, class, function or object of a part without its options, and the options.
 
     Raises:
         BadInput: The value is not a part of this kind.
     """
-    # Checked first, since digesting the source of such a class would take long.
+    # Checked first, since computing the digest of such a class's source would take long.
     if isinstance(value, type) and issubclass(value, FederatedAlgorithm | PartitionScheme):
         raise BadInput(f"{value.__name__} is a class; construct it: {value.__name__}()")
     if isinstance(value, ConfiguredModel | FederatedAlgorithm | DataSource | PartitionScheme):
@@ -151,8 +154,8 @@ def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
 
 
 def check_part(kind: str, value: object) -> None:
-    """Raise if a value cannot be a part of a kind, without importing or copying anything."""
-    what, _ = _unwrap(kind, value)
+    """Raise if a value cannot be a part of a kind. Nothing is imported or copied."""
+    what, _ = _split_options(kind, value)
     if isinstance(what, str):
         known_name(kind, what, _KINDS[kind].catalogue)
 
@@ -162,7 +165,7 @@ def check_data(value: object) -> None:
     is_pair = isinstance(value, tuple) and len(value) == 2
     in_memory = Samples | InMemory | dataframe | Dataset
     if not (is_pair or isinstance(value, in_memory | DataSource)):
-        _unwrap("data set", value)
+        _split_options("data set", value)
 
 
 def check_defense(value: object) -> None:
@@ -174,12 +177,14 @@ def check_defense(value: object) -> None:
     """
     check_part("defense", value)
     _members(value)
-    kind = value.what if isinstance(value, NamedPart) else value
-    options = value.options if isinstance(value, NamedPart) else {}
-    if isinstance(kind, type) and (missing := missing_options(kind, options)):
+    part = value if isinstance(value, NamedPart) else NamedPart(value)
+    if not isinstance(part.what, type):
+        return
+    missing, name = missing_options(part.what, part.options), part.what.__name__
+    if missing:
         raise BadInput(
-            f"{kind.__name__} is a class that needs {', '.join(missing)}; construct it: "
-            f"{kind.__name__}({'=..., '.join(missing)}=...)"
+            f"{name} is a class that needs {', '.join(missing)}; construct it: "
+            f"{name}({'=..., '.join(missing)}=...)"
         )
 
 
@@ -190,7 +195,7 @@ def reference(kind: str, value: object) -> PartReference:
         BadInput: The value is not a part of this kind, or a setting is not plain.
     """
     part_kind = _KINDS[kind]
-    what, options = _unwrap(kind, value)
+    what, options = _split_options(kind, value)
     name = what if isinstance(what, str) else _catalogue_name(part_kind.catalogue, what)
     if name is not None:
         return PartReference(name, plain_options(kind, name, options))
@@ -198,8 +203,8 @@ def reference(kind: str, value: object) -> PartReference:
         return part_reference(what, options, kind=kind)
     if isinstance(what, Task) and what.name in TASKS:
         return PartReference(what.name, dict(what.settings))
-    # The members of a defense are a setting of its group. The weights of a network are not plain
-    # settings, so that its reference is a snapshot.
+    # The members of a defense are a setting of its group. The settings of a network do not include
+    # its weights, so that its reference contains a digest.
     set_elsewhere = ("coalition", "members") if kind == "defense" else ()
     settings = None if kind == "model" else plain_settings(what, exclude=set_elsewhere)
     if settings is None:

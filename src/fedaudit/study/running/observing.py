@@ -38,7 +38,7 @@ from fedaudit.study.running.pictures import store_pictures
 
 
 def missing_signals(run: Setup) -> list[str]:
-    """Return the names of signals that could be measured only if the run were trained again.
+    """Return the names of signals for which the run would have to be trained again.
 
     Before the first round is measured, no signal is missing.
     """
@@ -55,27 +55,30 @@ def missing_signals(run: Setup) -> list[str]:
 
 def refuse_unmeasured(runs: Iterable[Setup]) -> None:
     """Raise if runs would have to be trained again for the signals of their attacks."""
-    missing = {run.folder: names for run in runs if (names := missing_signals(run))}
-    if not missing:
+    missing_in = {run.folder: missing_signals(run) for run in runs}
+    folders = [folder for folder, names in missing_in.items() if names]
+    if not folders:
         return
-    names = list(dict.fromkeys(name for signals in missing.values() for name in signals))
-    folders = ", ".join(map(str, missing))
+    signals = dict.fromkeys(name for folder in folders for name in missing_in[folder])
     raise BadInput(
-        f"the signals {', '.join(names)} were not measured in {folders} and no updates were stored "
-        f"there, so {'these runs' if len(missing) > 1 else 'this run'} would have to be "
-        f"trained again; give another folder with {option('out')}, or delete these folders "
-        '(audit.keep = "full" stores updates, on which more attacks can be run)'
+        f"the signals {', '.join(signals)} were not measured in {', '.join(map(str, folders))} and "
+        f"no updates were stored there, so {'these runs' if len(folders) > 1 else 'this run'} "
+        f"would have to be trained again; give another folder with {option('out')}, or delete "
+        'these folders (audit.keep = "full" stores updates, on which more attacks can be run)'
     )
 
 
 def with_all_signals(
     run: Setup, stored: Sequence[Stored], resources: Resources, notes: Callable[[str], None]
 ) -> list[Stored]:
-    """Return measured rounds with all signals of a run; measure missing signals on stored updates.
+    """Return measured rounds with all signals that the attacks of a run need.
+
+    Missing signals are measured on stored updates. Other signals are dropped: studies that share
+    the run may need them.
 
     Args:
         run: The run.
-        stored: Its measured rounds. Signals that only other studies need are dropped.
+        stored: Its measured rounds.
         resources: Device and progress.
         notes: Called with a note for the record, if signals were measured on stored updates.
 
@@ -98,12 +101,12 @@ def with_all_signals(
             f"The last digits of {', '.join(signal.name for signal in missing)} of seed "
             f"{run.seed}: they were measured on kept updates, which are rounded to 16 bits."
         )
-    complete = []
+    rounds_with_signals = []
     for old, new in zip(stored, added, strict=True):
         signals = {**old.measured.signals, **new}
         needed = {name: signals[name] for name in signals if name in names}
-        complete.append(Stored(replace(old.measured, signals=needed), old.notes))
-    return complete
+        rounds_with_signals.append(Stored(replace(old.measured, signals=needed), old.notes))
+    return rounds_with_signals
 
 
 def measure_kept_updates(
@@ -251,7 +254,10 @@ def stored_rounds(run: Setup) -> list[Stored]:
 
 @contextmanager
 def _measuring(run: Setup, resources: Resources) -> Iterator[MeasureRound]:
-    """Yield the function that measures audited samples in a round, maybe in other processes."""
+    """Yield the function that measures audited samples in a round.
+
+    With a measuring engine, the function runs in the engine's processes.
+    """
     samples = run.assignment.measured
     # All rounds in a folder must have the same signals. If attacks with other signals were added
     # since the first round, these are measured later on stored updates.
