@@ -59,12 +59,12 @@ class HoldOutRule(NamedTuple):
 
 
 def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
-    """Return the assignment, with audited samples that a client holds out of training as unseen.
+    """Return the assignment, with held-out audited samples as unseen samples.
 
-    The fair draw must not contain samples whose membership the rule decides. If the rule decides
-    about each sample independently of the others, the samples that any client would hold out are
-    removed from the fair draw, and the membership of the others is as fair as before. Otherwise,
-    all samples are removed. Clients keep their data, and thus their weights in the average.
+    The fair draw must not contain samples whose membership the hold-out rule decides. If the rule
+    decides about each sample independently, only the samples that any client would hold out are
+    removed from the fair draw. Otherwise, all samples are removed from it. Clients keep their data,
+    so that their weights in the average do not change.
     """
     all_hold_out = isinstance(rule.algorithm, HoldsOut)
     clients = [
@@ -77,19 +77,18 @@ def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
     audit, ids = assignment.audit, assignment.audit.samples.ids.numpy()
     data = {client: assignment.clients[client] for client in clients}
     trained = _ids(training_samples(data, rule))
-    held_out = {c: (audit.owner == c) & ~np.isin(ids, trained[c]) for c in clients}
+    held_out = {
+        client: (audit.owner == client) & ~np.isin(ids, trained[client]) for client in clients
+    }
     is_held_out = np.logical_or.reduce(list(held_out.values()))
     if not is_held_out.any():
         return assignment
     # The samples that each client would hold out if it had all audited samples.
-    held_out_of_all = {
-        client: ~np.isin(ids, trained_ids)
-        for client, trained_ids in _ids(
-            training_samples(dict.fromkeys(clients, audit.samples), rule)
-        ).items()
-    }
+    trained_of_all = _ids(training_samples(dict.fromkeys(clients, audit.samples), rule))
+    held_out_of_all = {client: ~np.isin(ids, trained_of_all[client]) for client in clients}
     decides_independently = all(
-        (held_out_of_all[c] & (audit.owner == c) == held_out[c]).all() for c in clients
+        (held_out_of_all[client] & (audit.owner == client) == held_out[client]).all()
+        for client in clients
     )
     if decides_independently:
         is_unfair = np.logical_or.reduce(list(held_out_of_all.values()))
@@ -104,7 +103,7 @@ def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
 
 
 class TrainingData(NamedTuple):
-    """The samples on which clients train, and copies of the defenses after preparation."""
+    """Samples on which clients train, and copies of the defenses that prepared the samples."""
 
     samples: dict[ClientId, Samples]
     defenses: dict[ClientId, Defense]

@@ -238,18 +238,18 @@ class GameStudy(Section):
         return self
 
 
-Plan = Study | GameStudy
-"""Settings of a study of either kind."""
+AnyStudy = Study | GameStudy
+"""Settings of a study of federations or of a study of games."""
 
 
 def kind_of(values: Mapping[str, object]) -> type[GameStudy] | type[Study]:
-    """Return the kind of study that has these tables; Study if both kinds have them."""
+    """Return the class of study that has these tables; Study if both classes have them."""
     games_only = values.keys() & (GameStudy.model_fields.keys() - Study.model_fields.keys())
     training_only = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())
     # "seed" together with settings of training is a misspelt "seeds".
     return GameStudy if games_only - {"seed"} or (games_only and not training_only) else Study
 
 
-def plan_from(values: dict[str, object], *, source: str) -> Plan:
-    """Return a checked study of either kind; see :func:`settings_from`."""
+def any_study_from(values: dict[str, object], *, source: str) -> AnyStudy:
+    """Return a checked study of federations or games; see :func:`settings_from`."""
     return settings_from(values, kind_of(values), source=source)

@@ -15,13 +15,13 @@ from fedaudit.core.importing import (
     source_digests,
 )
 from fedaudit.datasets.catalog import READERS, custom_source
-from fedaudit.plan.games import GameStudy, Plan
+from fedaudit.plan.games import AnyStudy, GameStudy
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.older import ADVERSARY_FEDERATIONS, FIRST_SET
 from fedaudit.results.text import plain_json
 
-PlanKind = TypeVar("PlanKind", bound=Plan)
+StudyKind = TypeVar("StudyKind", bound=AnyStudy)
 
 _AFTER_TRAINING = {"attack", "metric"}
 """Kinds of custom parts that do not affect training."""
@@ -56,23 +56,23 @@ A setting with this value does not enter the keys, so that results on disk keep 
 """
 
 
-def settings_of(study: Plan) -> dict[str, object]:
+def settings_of(study: AnyStudy) -> dict[str, object]:
     """Return all settings that affect a result, as plain values."""
     return _settings(study, DESCRIPTIVE)
 
 
-def config_of(study: Plan) -> dict[str, object]:
+def config_of(study: AnyStudy) -> dict[str, object]:
     """Return all settings in the form in which a record stores them, without control characters."""
     values = study.model_dump(mode="json", exclude=_unused_sections(study))
     return {name: plain_json(value) for name, value in values.items()}
 
 
-def _unused_sections(study: Plan) -> set[str]:
+def _unused_sections(study: AnyStudy) -> set[str]:
     has_detector = not isinstance(study, GameStudy) or study.detector.runs
     return {*(() if study.code else ("code",)), *(() if has_detector else ("detector",))}
 
 
-def study_key(study: Plan) -> str:
+def study_key(study: AnyStudy) -> str:
     """Return the key of a study: a hash of all settings that affect a result."""
     return _digest([settings_of(study)])
 
@@ -98,7 +98,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     return _digest([settings, seed, *device])
 
 
-def named_custom_parts(study: Plan) -> list[tuple[str, str]]:
+def named_custom_parts(study: AnyStudy) -> list[tuple[str, str]]:
     """Return kind and name of all parts that are custom or from other installed packages."""
     return [
         (kind, name)
@@ -107,7 +107,7 @@ def named_custom_parts(study: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _parts(study: Plan) -> list[tuple[str, str]]:
+def _parts(study: AnyStudy) -> list[tuple[str, str]]:
     if isinstance(study, GameStudy):
         return [
             ("data set", study.data.name),
@@ -134,7 +134,7 @@ def _parts(study: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def with_code(study: PlanKind) -> PlanKind:
+def with_code(study: StudyKind) -> StudyKind:
     """Return the study with a digest of the source code of each custom part.
 
     Raises:
@@ -164,10 +164,10 @@ def with_code(study: PlanKind) -> PlanKind:
             f"SHA-256 {current[:16]}... instead of {digest[:16]}...; restore the file, or remove "
             "its entry from [code] and run the study again"
         )
-    return cast(PlanKind, study.model_copy(update={"code": code}))
+    return cast(StudyKind, study.model_copy(update={"code": code}))
 
 
-def _settings(study: Plan, excluded: Collection[str]) -> dict[str, object]:
+def _settings(study: AnyStudy, excluded: Collection[str]) -> dict[str, object]:
     unused = {"attack_set"} if isinstance(study, Study) and study.attacks else set()
     settings = study.model_dump(mode="json", exclude={*excluded, *unused, *_unused_sections(study)})
     for dotted, default in _ADDED_SETTINGS.items():

@@ -1,4 +1,4 @@
-"""Reading of settings from a TOML file or from plain values, with errors for the file's author."""
+"""Reading of settings from a TOML file or a dictionary, with errors for the author of the file."""
 
 import re
 import tomllib
@@ -179,9 +179,9 @@ def refusal_of(
     error: ValidationError, kind: type[BaseModel], source: str, overrides: Collection[str] = ()
 ) -> BadInput:
     """Convert an error of pydantic to one sentence for the author of the settings."""
-    # Missing settings come last, since the reason may be a misspelt name.
-    faults = sorted(error.errors(), key=lambda fault: fault["type"] == "missing")
-    first = faults[0]
+    # Missing settings come last, since the name of another setting may be misspelt.
+    errors = sorted(error.errors(), key=lambda detail: detail["type"] == "missing")
+    first = errors[0]
     dotted = ".".join(str(part) for part in first["loc"])
     override = next((name for name in overrides if _is_within(name, dotted)), "")
     if first["type"] == "extra_forbidden":
@@ -189,15 +189,15 @@ def refusal_of(
         what = "setting" if override else f"setting in {source}"
         return unknown_name(what, ".".join([*path, key]), _setting_names(path, kind))
     # A list with wrong entries is also reported as too short by pydantic, which is not counted.
-    others = [fault for fault in faults[1:] if fault["loc"] != first["loc"][:-1]]
+    others = [detail for detail in errors[1:] if detail["loc"] != first["loc"][:-1]]
     count = f" (and {len(others)} more)" if others else ""
     message = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     message = message.replace("Input should be", "it should be", 1)
-    name = option(override)
-    if not name.startswith("--"):
-        # Overrides in Python are a mapping, whose keys are the dotted names.
-        name = override
-    where = name if override and dotted else f"{setting(dotted)} in {source}" if dotted else source
+    # In Python, overrides are a dictionary from dotted names to values.
+    override_name = option(override) if option("").startswith("--") else override
+    where = source
+    if dotted:
+        where = override_name if override else f"{setting(dotted)} in {source}"
     # Messages of validators of a whole table already state the value.
     states_value = first["type"] in ("missing", "value_error") and isinstance(
         first["input"], Mapping | BaseModel

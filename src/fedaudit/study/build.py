@@ -35,7 +35,7 @@ from fedaudit.plan.assignment import (
     shifted_groups,
     training_samples,
 )
-from fedaudit.plan.identity import PlanKind, with_code
+from fedaudit.plan.identity import StudyKind, with_code
 from fedaudit.plan.named import (
     algorithm_maker,
     assigns_classes,
@@ -104,14 +104,14 @@ def resolve(study: Study) -> Parts:
     )
 
 
-def with_derived_settings(study: PlanKind) -> PlanKind:
+def with_derived_settings(study: StudyKind) -> StudyKind:
     """Return a study or games with the settings that are derived from others.
 
     Raises:
         FedauditError: As :func:`resolve` and :func:`fedaudit.plan.identity.with_code`.
     """
     derived = resolve(study).study if isinstance(study, Study) else with_code(study)
-    return cast(PlanKind, derived)
+    return cast(StudyKind, derived)
 
 
 def _setup(

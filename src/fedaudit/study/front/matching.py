@@ -19,7 +19,7 @@ from fedaudit.datasets.catalog import stored_table
 from fedaudit.datasets.dataset import Dataset, number_rows
 from fedaudit.datasets.formats.single import SingleSample
 from fedaudit.datasets.tables.table import StoredTable, rows_by_id, rows_with
-from fedaudit.plan.games import plan_from
+from fedaudit.plan.games import any_study_from
 from fedaudit.plan.named import task_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import resolve_older_settings
@@ -101,7 +101,7 @@ def audited_samples(
 
 
 def _study_of(record: Record) -> Study:
-    study = plan_from(resolve_older_settings(record.config), source=RECORD_FILE)
+    study = any_study_from(resolve_older_settings(record.config), source=RECORD_FILE)
     if not isinstance(study, Study):
         raise BadInput("security games audit no samples; give the result of an audit")
     return study

@@ -1,8 +1,8 @@
 """Folder of a study: protection of other results, and additions to a study that already ran.
 
-Seeds, attacks and some settings of figures can be added to a study without running all of it again.
-``study.json`` in the folder lists these *additions*, since attacks that are chosen after a look at
-the results are not covered by the correction of the tests.
+Seeds, attacks and some settings of figures can be added to a study without repeating its runs.
+``study.json`` lists these *additions*, because the correction of the tests does not cover attacks
+that were chosen after a look at the results.
 """
 
 import json
@@ -21,7 +21,7 @@ from fedaudit.core.files import (
     refuse_absent,
     write_object,
 )
-from fedaudit.plan.games import GameStudy, Plan, plan_from
+from fedaudit.plan.games import AnyStudy, GameStudy, any_study_from
 from fedaudit.plan.identity import DESCRIPTIVE, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import ADDITIONS_KEY, resolve_older_settings
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from fedaudit.results.record import Record
 
 POST_HOC_MARKER = "post-hoc choice of"
-"""Text by which the note on additions is recognised in a record."""
+"""Text in a record's note on additions, by which the note is recognised."""
 _OLDER_MARKER = "chosen after a look at the figures"
-"""Text by which the note is recognised in records of older versions."""
+"""Text in the note on additions of older versions."""
 
 _MAX_NAME = 500
 """Maximum number of characters of an added name."""
@@ -46,7 +46,7 @@ _LISTS = ("metrics", "fprs")
 _SWITCHES = ("planted_leak", "blind_classifier")
 """Settings of figures that can be turned on."""
 _TABLES = ("references", "unlearning")
-"""Tables that can be added: they train additional federations and do not change the runs."""
+"""Tables that can be added, since they train additional federations and do not change the runs."""
 
 
 class Additions(NamedTuple):
@@ -83,7 +83,8 @@ def find_additions(before: Study, after: Study) -> Additions | None:
             rates, list more exposed members, turn controls on, and have a table of references or of
             unlearning. All other settings must be the same.
     """
-    (fixed_before, old), (fixed_after, new) = _split(before), _split(after)
+    fixed_before, old = _split(before)
+    fixed_after, new = _split(after)
     if fixed_before != fixed_after or any(not old[name] <= new[name] for name in old):
         return None
     changed = [name for name in new if new[name] - old[name]]
@@ -95,13 +96,13 @@ def find_additions(before: Study, after: Study) -> Additions | None:
 
 
 _NOT_SETTINGS = ("seeds", "attacks", "code")
-"""Names that :class:`Additions` does not list as settings. The code is that of the attacks."""
+"""Names that are not in ``Additions.settings``. The code is the code of attacks."""
 
 
 def _split(study: Study) -> tuple[dict[str, object], dict[str, frozenset[str]]]:
-    """Return the fixed settings, and the settings that accept additions as sets of texts.
+    """Return the fixed settings, and each setting that accepts additions as a set of texts.
 
-    A setting then has additions if its old set is a proper subset of the new one.
+    A setting has additions if the set of the earlier study is a proper subset of the new set.
     """
     fixed = {
         name: value
@@ -189,7 +190,7 @@ REATTACK_MAY_CHANGE = frozenset({"attacks", "attack_set", "code"})
 """Settings that may differ between a recording and further attacks on it."""
 
 RECORDING = "the folder of a study that was run, or of a live recording"
-"""Description of a recording, for messages."""
+"""What a recording is, for messages."""
 
 
 def recorded_study(folder: Path) -> Study:
@@ -209,14 +210,14 @@ def recorded_study(folder: Path) -> Study:
 
 
 class _StudyFile(NamedTuple):
-    """Contents of a study's file.
+    """Study and additions in a study's file.
 
     Attributes:
         study: The study.
         additions: Additions after the first record; None if the study has no record yet.
     """
 
-    study: Plan
+    study: AnyStudy
     additions: Additions | None
 
 
@@ -230,19 +231,21 @@ def read_study_file(folder: Path) -> _StudyFile:
     refuse_absent(folder, RECORDING)
     path = folder / STUDY_FILE
     if not path.is_file():
-        fault = f"its {STUDY_FILE} is not a regular file"
-        fault = fault if path.exists() else f"it has no {STUDY_FILE}"
-        raise BadInput(f"{folder} is not a recording: {fault}; check the path")
+        if path.exists():
+            problem = f"its {STUDY_FILE} is not a regular file"
+        else:
+            problem = f"it has no {STUDY_FILE}"
+        raise BadInput(f"{folder} is not a recording: {problem}; check the path")
     values = read_object(path)
     additions = parse_additions(values.pop(ADDITIONS_KEY, None), str(path))
-    return _StudyFile(plan_from(resolve_older_settings(values), source=str(path)), additions)
+    return _StudyFile(any_study_from(resolve_older_settings(values), source=str(path)), additions)
 
 
 def with_recorded_source_count(study: Study, out: Path) -> Study:
-    """Return the study with the number of source-inference samples with which it was started.
+    """Return the study with the number of source-inference samples in its folder.
 
-    A study that does not set this number must resume with the same number. The default may have
-    changed, since another version started the study or since its attacks have changed.
+    A study that does not set this number must resume with the same number. The default may differ
+    if another version of fedaudit started the study, or if attacks were added to it.
 
     Raises:
         Damaged: The study in the folder cannot be read.
@@ -256,7 +259,7 @@ def with_recorded_source_count(study: Study, out: Path) -> Study:
     return study.model_copy(update={"audit": audit})
 
 
-def store_study(out: Path, study: Plan) -> Additions | None:
+def store_study(out: Path, study: AnyStudy) -> Additions | None:
     """Write the study to its folder, which may contain the same study without some additions.
 
     Returns:
@@ -272,7 +275,7 @@ def store_study(out: Path, study: Plan) -> Additions | None:
         return _write_study_file(out, study, has_record=(out / RECORD_FILE).exists())
 
 
-def mark_recorded(out: Path, study: Plan) -> None:
+def mark_recorded(out: Path, study: AnyStudy) -> None:
     """Mark in the study's file that the study now has a record.
 
     This raises an error if another process has added to the study since :func:`store_study`. This
@@ -285,7 +288,7 @@ def mark_recorded(out: Path, study: Plan) -> None:
     _write_study_file(out, study, has_record=True)
 
 
-def _write_study_file(out: Path, study: Plan, *, has_record: bool) -> Additions | None:
+def _write_study_file(out: Path, study: AnyStudy, *, has_record: bool) -> Additions | None:
     added = additions_or_raise(out, study)
     record = replaceable_record_or_raise(out, study)
     total = None
@@ -304,7 +307,7 @@ def _write_study_file(out: Path, study: Plan, *, has_record: bool) -> Additions 
     return total
 
 
-def _additions_since(record: "Record", out: Path, study: Plan) -> Additions | None:
+def _additions_since(record: "Record", out: Path, study: AnyStudy) -> Additions | None:
     """Return the additions to the study of a record, if its study file is missing."""
     markers = (POST_HOC_MARKER, _OLDER_MARKER)
     if any(marker in sentence for sentence in record.untested for marker in markers):
@@ -312,13 +315,13 @@ def _additions_since(record: "Record", out: Path, study: Plan) -> Additions | No
             f"{out} has the record of a study with additions, but no {STUDY_FILE} that lists the "
             f"additions; restore that file, or choose another folder with {option('out')}"
         )
-    recorded = plan_from(resolve_older_settings(record.config), source=str(out / RECORD_FILE))
+    recorded = any_study_from(resolve_older_settings(record.config), source=str(out / RECORD_FILE))
     if isinstance(recorded, Study) and isinstance(study, Study):
         return find_additions(recorded, study)
     return None
 
 
-def additions_or_raise(out: Path, study: Plan) -> Additions | None:
+def additions_or_raise(out: Path, study: AnyStudy) -> Additions | None:
     """Return the additions of a study to the study in a folder; None if they are the same.
 
     Raises:
@@ -378,7 +381,7 @@ def _network_class(settings: Mapping[str, object]) -> str:
 
 
 def replaceable_record_or_raise(
-    folder: Path, current: Plan | Mapping[str, object], *, ignored: Collection[str] = ()
+    folder: Path, current: AnyStudy | Mapping[str, object], *, ignored: Collection[str] = ()
 ) -> "Record | None":
     """Return the record in a folder if it may be replaced; None if there is no record.
 
@@ -409,7 +412,7 @@ def replaceable_record_or_raise(
         recorded = (
             config
             if record.watched
-            else plan_from(resolve_older_settings(config), source=str(path))
+            else any_study_from(resolve_older_settings(config), source=str(path))
         )
     except FedauditError as error:
         raise BadInput(
@@ -452,7 +455,7 @@ def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
 
 
 def _after_json_roundtrip(
-    settings: Plan | Mapping[str, object], ignored: Collection[str]
+    settings: AnyStudy | Mapping[str, object], ignored: Collection[str]
 ) -> object:
     """Return settings in the form in which they are read from a record's file."""
     values = settings if isinstance(settings, Mapping) else settings_of(settings)

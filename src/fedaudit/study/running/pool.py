@@ -75,9 +75,9 @@ _IDENTITY = TypeAdapter(Identity)
 def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
     """Return a run with its folder, in the study's folder or in a pool.
 
-    A finished run is reused if it has all signals of this run, or if it stored its updates, on
-    which missing signals can be measured. An unfinished run is resumed only if its identity is
-    exactly the same.
+    A finished run in the pool is reused if it has all signals of this run. It is also reused if it
+    stored its updates, on which missing signals can be measured. An unfinished run is resumed only
+    if its identity is exactly the same.
 
     Args:
         run: The run.
@@ -90,10 +90,12 @@ def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
         return replace(run, folder=in_study)
     identity = Identity(run.key(kind), _data_digest(run), dict(map(_signal_key, run.signals)))
     exact = replace(run, folder=pool / identity.name)
-    others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
-    candidates = [exact, *(replace(run, folder=folder) for folder in others)]
-    keeps_updates = run.study.audit.keep == "full" and not run.is_additional
-    for is_usable in (Identity.covers, Identity.is_same_run)[: 2 if keeps_updates else 1]:
+    folders = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
+    candidates = [exact, *(replace(run, folder=folder) for folder in folders)]
+    conditions = [Identity.covers]
+    if run.study.audit.keep == "full" and not run.is_additional:
+        conditions.append(Identity.is_same_run)
+    for is_usable in conditions:
         for candidate in candidates:
             pooled = _identity_in(candidate.folder)
             if pooled is None or not is_usable(pooled, identity) or not is_measured(candidate):

@@ -40,11 +40,11 @@ from fedaudit.study.running.record import evaluate_and_write
 from fedaudit.study.running.run import SHADOW
 
 _MAX_RMS, _MAX_DIFFERENCE = 0.02, 0.1
-"""Allowed differences between two measurements, in standard deviations over the samples.
+"""Largest allowed differences between two measurements of a signal: root mean square and maximum.
 
-They are stated for the root mean square over the samples, and for a single sample. Updates are
-stored with 16 bits, which changes signals of a small network by 1e-4 on average and by at most
-5e-4. A change that affects an AUC is larger.
+The unit is the standard deviation over the samples. Updates are stored with 16 bits, which changes
+signals of a small network by 1e-4 on average and by at most 5e-4. Larger changes could affect an
+AUC.
 """
 
 
@@ -103,7 +103,7 @@ def _differing_signals(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
     for name, values in new.signals.items():
         difference = (old.signals[name] - values).double()
         std = values.double().std(1, correction=0)
-        # The second term allows for rounding errors if a signal has equal values for all samples.
+        # The second term allows for rounding errors if all samples have the same value.
         scale = std + 1e-5 * values.double().abs().amax(1)
         rms, largest = difference.square().mean(1).sqrt(), difference.abs().amax(1)
         differs = (rms > _MAX_RMS * scale) | (largest > _MAX_DIFFERENCE * scale)
@@ -178,19 +178,24 @@ def reattack(
             run = _drop_unmeasured_attacks(run, rounds, is_required=bool(names))
             run = _fit_attacks(run, recording, resources, log, is_required=bool(names))
             measured.append(MeasuredRun(run, rounds))
-        # An attack that is refused in one run is dropped in all runs. Otherwise, a mean over some
-        # runs could be misread as a mean over all runs.
-        refused = {name: reason for run, _ in measured for name, reason in run.refused.items()}
-        measured = [
-            MeasuredRun(
-                run.without_attacks({n: refused[n] for n in refused if n in run.attacks}), rounds
-            )
-            for run, rounds in measured
-        ]
+        measured = _drop_refused_in_all(measured)
         before_writing = partial(_refuse_overwriting, out, parts.study)
         return evaluate_and_write(
             measured, out, resources, clock, log, notes=notes, before_writing=before_writing
         )
+
+
+def _drop_refused_in_all(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """Drop attacks in all runs that are refused in one run.
+
+    Otherwise, a mean over some runs could be misread as a mean over all runs.
+    """
+    refused = {name: reason for run, _ in measured for name, reason in run.refused.items()}
+    remaining = []
+    for run, rounds in measured:
+        dropped = {name: reason for name, reason in refused.items() if name in run.attacks}
+        remaining.append(MeasuredRun(run.without_attacks(dropped), rounds))
+    return remaining
 
 
 def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
@@ -225,16 +230,16 @@ def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
     Raises:
         BadInput: A setting is not a setting of figures.
     """
-    others = [name for name in settings if not name.startswith("figures.")]
-    if others and others[0].partition(".")[0] == "attacks":
+    not_figures = [name for name in settings if not name.startswith("figures.")]
+    if not_figures and not_figures[0].partition(".")[0] == "attacks":
         raise BadInput(
             "settings of attacks cannot be changed on a recording; give only the names of attacks: "
             + _for_caller("fedaudit attack FOLDER fedmia-2 sia", 'names=["fedmia-2", "sia"]')
         )
-    if others:
+    if not_figures:
         raise BadInput(
-            f"{others[0]!r} cannot be changed on a recording, because it affects training; only "
-            "settings of figures can be changed, such as "
+            f"{not_figures[0]!r} cannot be changed on a recording, because it affects training; "
+            "only settings of figures can be changed, such as "
             + _for_caller("--figures.evaluation=redraw", 'figures={"figures.evaluation": "redraw"}')
         )
     return {name.removeprefix("figures."): value for name, value in settings.items()}
@@ -256,7 +261,7 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
 
 
 def refuse_other_data(run: Setup) -> None:
-    """Raise if the stored audited samples differ from those by the settings and the data set."""
+    """Raise if the stored audited samples are not drawn from this data set with these settings."""
     stored, _ = read_tensors(run.folder / "audit.safetensors")
     expected = run.assignment.tensors()
     is_same = stored.keys() == expected.keys() and all(
