@@ -27,7 +27,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from benchmarks.training import medians
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Params, Samples, chunks
 from fedaudit.engines.local import one_thread
@@ -122,7 +122,7 @@ def usual(start: Model, data: Sequence[Samples]) -> list[Params]:
 def bare_steps(start: Model, data: Sequence[Samples]) -> list[Params]:
     trained = []
     for samples in shuffled(data):
-        module = loaded(start, "bare steps").train()
+        module = load_module(start, "bare steps").train()
         steps = manual_steps(module)
         assert steps is not None
         for part in chunks(len(samples), HOW.batch_size):

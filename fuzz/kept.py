@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import read_object
-from fedaudit.core.pretrained import pretrained
+from fedaudit.core.pretrained import load_pretrained
 from fedaudit.core.values import Params, Samples, plus
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.fl.simulate import RunState, resume_checkpoint, save_checkpoint
@@ -197,7 +197,7 @@ def left_seeds() -> list[bytes]:
 
 def weights(content: bytes) -> None:
     """Values that a network was trained to beforehand."""
-    pretrained(str(file("pretrained.safetensors", content)))
+    load_pretrained(str(file("pretrained.safetensors", content)))
 
 
 def weights_seeds() -> list[bytes]:

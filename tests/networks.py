@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedaudit.core.denoising import signal_fraction
-from fedaudit.core.pretrained import pretrained
+from fedaudit.core.pretrained import load_pretrained
 
 CLASSES = 5
 
@@ -56,7 +56,7 @@ class Denoiser(nn.Module):
         self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
         nn.init.zeros_(self.concepts.weight)
         if weights:
-            self.scale.data.copy_(pretrained(weights)["scale"])
+            self.scale.data.copy_(load_pretrained(weights)["scale"])
 
     def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
         left = signal_fraction().to(noisy)[steps].sqrt()[..., None]

@@ -20,7 +20,7 @@ from fedaudit.algorithms import ALGORITHMS
 from fedaudit.attacks import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import CATALOGUE_NAMES, folded_name, unknown_name
-from fedaudit.core.importing import installed, package_of, unknown_group_warnings
+from fedaudit.core.importing import installed_entry_points, package_of, unknown_group_warnings
 from fedaudit.core.task_catalogue import TASKS
 from fedaudit.core.values import Sees
 from fedaudit.datasets.catalog import FORMATS, GENERATED, SOURCES
@@ -381,7 +381,7 @@ def _installed_entries(kind: str) -> list[CatalogueEntry]:
         CatalogueEntry(
             singular, name, _Doc(first=f"From {package_of(entry_point)}: {entry_point.value}.")
         )
-        for name, entry_point in installed(singular).items()
+        for name, entry_point in installed_entry_points(singular).items()
     ]
 
 

@@ -380,7 +380,7 @@ def test_a_view_hides_data_without_changing_the_run(name: str, view: str) -> Non
 
 OF_OUTPUTS: tuple[Signal, ...] = (Loss(), Confidence())
 OF_UPDATES = (GradientCosine(), GradientNorm(), GradientDifference())
-PROBE = Samples.joined(DATA[0], samples(6, 9, PUBLIC_CLASSES, CLASSES - PUBLIC_CLASSES))
+PROBE = Samples.concatenate(DATA[0], samples(6, 9, PUBLIC_CLASSES, CLASSES - PUBLIC_CLASSES))
 
 
 @pytest.mark.parametrize("view", VIEWS)

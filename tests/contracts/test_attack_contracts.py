@@ -51,10 +51,10 @@ def samples(count: int, purpose: str, first_id: int = 0) -> Samples:
 # Labels that are independent of the features can only be memorised.
 HELD = samples(CANARIES, "held")
 UNSEEN = samples(CANARIES, "unseen", CANARIES)
-AUDITED = Samples.joined(HELD, UNSEEN)
+AUDITED = Samples.concatenate(HELD, UNSEEN)
 SHADOW_HELD = samples(CANARIES, "shadow held", 20_000)
 SHADOW_UNSEEN = samples(CANARIES, "shadow unseen", 21_000)
-SHADOW = Samples.joined(SHADOW_HELD, SHADOW_UNSEEN)
+SHADOW = Samples.concatenate(SHADOW_HELD, SHADOW_UNSEEN)
 NOBODYS = samples(400, "nobody's", 5000)
 
 
@@ -63,7 +63,7 @@ def federation(held: Samples, seed: int) -> tuple[Round, ...]:
     clients = {
         c: samples(CANARIES, f"client {c} of {seed}", 1000 * (c + 1)) for c in range(CLIENTS)
     }
-    clients[TARGET] = Samples.joined(*[held] * 5)
+    clients[TARGET] = Samples.concatenate(*[held] * 5)
     algorithm = FedAvg(
         Architecture("net", partial(net), task=EVERY_READING),
         LocalTraining(epochs=2, batch_size=16, lr=0.1),

@@ -314,7 +314,7 @@ def test_clients_with_equal_defenses_draw_independently(name: str) -> None:
 
 @every_active
 def test_the_adversary_measures_defended_uploads(name: str) -> None:
-    audited = Samples.joined(*DATA.values())
+    audited = Samples.concatenate(*DATA.values())
     for round in active_run(name):
         losses = Loss()(VisibleRound(round, audited))
         for client, upload in round.uploads.items():

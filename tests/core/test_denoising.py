@@ -146,7 +146,7 @@ def test_integer_images_are_noised_and_concepts_are_integers() -> None:
     bytes_ = Samples(torch.arange(12).reshape(4, 3), [0, 1, 0, 1])
     taken = prepare_samples(bytes_, denoising())
     assert taken.inputs is not None
-    named = taken.inputs.unpacked(taken.features)
+    named = taken.inputs.unpack(taken.features)
     assert named["sample"].is_floating_point()
     assert named["concept"].tolist() == [0, 1, 0, 1]
     with pytest.raises(BadInput, match=r"must be concepts \(whole numbers from 0.*from 0.5 to 1"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, device_named, samples_on
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported
-from fedaudit.core.modules import loaded, outputs_of
+from fedaudit.core.modules import load_module, outputs_of
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -241,7 +241,7 @@ def test_outputs_are_returned_on_the_device_of_the_features(gpu: torch.device, n
     assert on_cpu(there)
     torch.testing.assert_close(there, outputs_of(start, data.features))
     assert outputs_of(start, data.features.to(gpu), gpu).device == gpu
-    assert loaded(start, "evaluation", gpu) is not loaded(start, "evaluation")
+    assert load_module(start, "evaluation", gpu) is not load_module(start, "evaluation")
 
 
 def tokens() -> Samples:

@@ -7,7 +7,7 @@ import pytest
 
 from fedaudit import reattack, run_study
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import code_named_in, imported
+from fedaudit.core.importing import code_named_in, import_callable
 from fedaudit.pack.packing import write_pack
 from tests.programs import exit_code
 from tests.study.studies import quick_study
@@ -66,12 +66,12 @@ def test_attack_and_verify_run_code_of_a_folder_only_with_trust(
 def test_a_command_that_only_reads_imports_nothing_that_a_file_names() -> None:
     with code_named_in("a.json", trusted=False):
         with pytest.raises(BadInput, match=r"a.json names the model 'math:sqrt'"):
-            imported("math:sqrt", "model")
+            import_callable("math:sqrt", "model")
         with code_named_in("mine.toml", trusted=True):
-            assert imported("math:sqrt", "model")(4.0) == 2.0
+            assert import_callable("math:sqrt", "model")(4.0) == 2.0
         with pytest.raises(BadInput, match="--trust"):
-            imported("math:sqrt", "model")
-    assert imported("math:sqrt", "model")(4.0) == 2.0
+            import_callable("math:sqrt", "model")
+    assert import_callable("math:sqrt", "model")(4.0) == 2.0
 
 
 @pytest.mark.parametrize("fault", ["raise RuntimeError('no licence')", "import sys; sys.exit(0)"])

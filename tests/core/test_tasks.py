@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
-from fedaudit.core.inputs import packed
+from fedaudit.core.inputs import pack_inputs
 from fedaudit.core.modules import refuse_unusable_model
 from fedaudit.core.objects import part_reference
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
@@ -151,9 +151,9 @@ def test_packed_inputs_are_unpacked_unchanged() -> None:
         "attention_mask": torch.ones(5, 7, dtype=torch.bool),
         "boxes": torch.rand(5, 2, 4),
     }
-    inputs, features = packed(given)
+    inputs, features = pack_inputs(given)
     assert features.shape == (5, 7 + 7 + 8)
-    for name, value in inputs.unpacked(features).items():
+    for name, value in inputs.unpack(features).items():
         assert torch.equal(value, given[name].long() if name != "boxes" else given[name])
 
 
@@ -168,7 +168,7 @@ def test_packed_inputs_are_unpacked_unchanged() -> None:
 )
 def test_inputs_that_cannot_be_packed_are_refused(given: dict[str, Tensor], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        packed(given)
+        pack_inputs(given)
 
 
 def test_operations_on_samples_keep_targets_labels_and_inputs() -> None:
@@ -179,7 +179,7 @@ def test_operations_on_samples_keep_targets_labels_and_inputs() -> None:
     numbers = Samples({"a": torch.zeros(4, 2), "b": torch.ones(4, 1)}, torch.rand(4))
     assert numbers.labels.tolist() == [0, 0, 0, 0]
     assert len(numbers.parts) == 4
-    both = Samples.joined(numbers.take(torch.tensor([3, 1])), numbers.take(slice(0, 1)))
+    both = Samples.concatenate(numbers.take(torch.tensor([3, 1])), numbers.take(slice(0, 1)))
     assert both.inputs == numbers.inputs
     assert torch.equal(both.targets, numbers.targets[[3, 1, 0]])
 
@@ -245,7 +245,7 @@ def test_masked_tokens_are_excluded_from_the_loss() -> None:
     taken = prepare_samples(given, task)
     assert taken.targets.tolist() == [[1, 2, 9], [4, 5, 6]]
     assert taken.inputs is not None
-    assert torch.equal(taken.inputs.unpacked(taken.features)["input_ids"], tokens)
+    assert torch.equal(taken.inputs.unpack(taken.features)["input_ids"], tokens)
     with pytest.raises(BadInput, match="1 of 2 sequences have no token to predict"):
         prepare_samples(
             Samples(

@@ -122,7 +122,7 @@ def test_brightness_scales_each_image_by_one_factor() -> None:
     black = data.features.amin(dim=(0, 2, 3))[:, None, None]
     span = data.features.amax(dim=(0, 2, 3))[:, None, None] - black
     dark = Samples(black + 0.5 * (data.features - black), data.labels, data.ids)
-    reference = Samples.joined(dark, data)
+    reference = Samples.concatenate(dark, data)
     factors = ((shown(replace(OFF, brightness=0.25), reference).x - black) / span)[:200] / (
         (dark.features - black) / span
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.seeds import seeded
 from fedaudit.core.task_catalogue import of_loss
 from fedaudit.core.tasks import cross_entropy
@@ -91,7 +91,7 @@ class Penalised(Defense):
         self.module: nn.Module | None = None
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
-        self.module = loaded(context.received, "training")  # The module that is trained.
+        self.module = load_module(context.received, "training")  # The module that is trained.
         return data
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.values import Architecture
 from fedaudit.fl.training import parallel as module
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
@@ -56,7 +56,7 @@ def test_training_does_not_use_the_global_generator(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "_cores", lambda: 4)
     model = mlp(0.0).initial(1)
     before = torch.get_rng_state()
-    run_in_parallel(lambda number: loaded(model, f"use {number}"), range(40))
+    run_in_parallel(lambda number: load_module(model, f"use {number}"), range(40))
     assert torch.equal(torch.get_rng_state(), before)
 
 

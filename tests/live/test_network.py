@@ -190,6 +190,6 @@ def test_frozen_layers_and_their_statistics_stay_in_the_control() -> None:
     module(FEATURES)
     module[:2].requires_grad_(False)  # type: ignore[index]
     audit = audit_of(FEATURES, torch.arange(80) % 3)
-    built = network_of(module, audit, fedaudit.tasks.classification()).architecture.built(1)
+    built = network_of(module, audit, fedaudit.tasks.classification()).architecture.build_module(1)
     there, before = built.state_dict(), module.state_dict()
     assert [n for n in there if not torch.equal(there[n], before[n])] == ["2.weight", "2.bias"]

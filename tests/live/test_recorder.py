@@ -713,7 +713,7 @@ def test_a_long_measurement_prints_progress(
 def test_block_size_does_not_change_signals() -> None:
     (seen,) = seen_from(list(trained())[:1], VIEWS["uploads"])
     signals = list({s.name: s for n in FEW for s in (ATTACKS | SOURCE_ATTACKS)[n].signals}.values())
-    wide = Samples.joined(AUDIT.samples, AUDIT.samples, AUDIT.samples)
+    wide = Samples.concatenate(AUDIT.samples, AUDIT.samples, AUDIT.samples)
     whole = measure_round(seen, signals, wide)
     ticks: list[tuple[int, int]] = []
     blocks = measure_by_block(seen, signals, wide, progress=lambda *at: ticks.append(at))

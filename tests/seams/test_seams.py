@@ -41,7 +41,7 @@ def shifted(model: Model) -> Model:
 
 # Unequal sizes, and more than one batch a client.
 DATA = {client: samples(8 + client, 100 * client, f"client {client}") for client in range(CLIENTS)}
-PROBE = Samples.joined(DATA[0], samples(6, 1000, "unseen"))
+PROBE = Samples.concatenate(DATA[0], samples(6, 1000, "unseen"))
 TINY = Architecture("tiny", partial(net))
 HOW = LocalTraining(epochs=1, batch_size=4, lr=0.3, momentum=0.5)
 CASES: dict[str, tuple[Algorithm, Server, float]] = {

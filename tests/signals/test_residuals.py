@@ -208,7 +208,7 @@ def test_non_finite_updates_raise() -> None:
 
 
 def test_frozen_layers_cannot_be_chosen_for_residuals() -> None:
-    module = WIDE.built()
+    module = WIDE.build_module()
     module.get_submodule("1").requires_grad_(False)
     ProjectionResidual(layer="3").refuse_misfit(Model.of(WIDE, module))
     with pytest.raises(BadInput, match="no trained linear layer named '1'"):

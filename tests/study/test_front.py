@@ -623,9 +623,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_path: Path) -> None:
-    from fedaudit.core.importing import installed, package_of, unknown_group_warnings
+    from fedaudit.core.importing import installed_entry_points, package_of, unknown_group_warnings
 
-    (entry,) = installed("attack").values()
+    (entry,) = installed_entry_points("attack").values()
     assert package_of(entry) == "theirs 1.2"
     assert unknown_group_warnings() == [
         "theirs 1.2 has entry points in the unknown group 'fedaudit.defence'; did it mean "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedaudit as fa
 from fedaudit.core.denoising import signal_fraction
-from fedaudit.core.inputs import packed
+from fedaudit.core.inputs import pack_inputs
 from fedaudit.core.values import Architecture, Model
 from fedaudit.pack.packing import write_pack
 from fedaudit.study.running.pictures import generate
@@ -37,7 +37,7 @@ class Knowing(nn.Module):
 
 
 def test_a_perfect_denoiser_generates_its_image() -> None:
-    inputs, _ = packed({"sample": PIXELS, "concept": torch.zeros(COUNT, dtype=torch.int64)})
+    inputs, _ = pack_inputs({"sample": PIXELS, "concept": torch.zeros(COUNT, dtype=torch.int64)})
     task = fa.tasks.denoising()
     architecture = Architecture(
         "knowing", partial(Knowing, SHAPE, CONCEPTS), task=replace(task, inputs=inputs)

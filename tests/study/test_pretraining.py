@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.pretrained import pretrained, pretrained_file
+from fedaudit.core.pretrained import load_pretrained, pretrained_file
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import resolve, with_derived_settings
 from fedaudit.study.running import pretraining
@@ -68,7 +68,7 @@ def test_studies_share_one_pretraining_of_a_network(folder: Path, tmp_path: Path
         study(), tmp_path / "one", progress=lambda phase, done, total: phases.append(phase)
     )
     assert "pretraining" in phases
-    values = pretrained(with_derived_settings(study()).pretrained_name)
+    values = load_pretrained(with_derived_settings(study()).pretrained_name)
     assert values["scale"] != 1, "what clients do not train was trained"
     phases.clear()
     other = study(training={"rounds": 2, "lr": 0.3}, task={"name": "denoising"})
@@ -100,10 +100,10 @@ def test_a_stopped_pretraining_resumes_with_the_same_result(
     seen.clear()
     pretrain(resolve(study()), progress=lambda phase, done, total: seen.append(done))
     assert seen[0] == 8
-    halfway = pretrained(with_derived_settings(study()).pretrained_name)
+    halfway = load_pretrained(with_derived_settings(study()).pretrained_name)
     pretrained_file(with_derived_settings(study()).pretrained_name).unlink()
     pretrain(resolve(study()))
-    for name, value in pretrained(with_derived_settings(study()).pretrained_name).items():
+    for name, value in load_pretrained(with_derived_settings(study()).pretrained_name).items():
         assert torch.equal(value, halfway[name])
 
 
@@ -144,11 +144,11 @@ def test_a_model_that_takes_no_weights_is_refused_before_training(tmp_path: Path
 
 def test_missing_and_damaged_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="do not exist; 'fedaudit run' trains those"):
-        pretrained("nothing")
+        load_pretrained("nothing")
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"\x08" + bytes(30))
     with pytest.raises(Damaged, match="cannot be read"):
-        pretrained(str(broken))
+        load_pretrained(str(broken))
 
 
 def test_a_pretraining_file_of_other_settings_is_refused() -> None:

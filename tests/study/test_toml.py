@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
 from fedaudit.plan.file import read_studies
-from fedaudit.plan.values import parsed_toml, read_toml
+from fedaudit.plan.values import parse_toml, read_toml
 from tests.study.studies import quick_study
 
 DOTS = ".".join(["a"] * 200_000)
@@ -66,7 +66,7 @@ def test_long_runs_of_dots_or_brackets_are_refused_within_a_second(
     ids=lambda text: f"{text[:12]!r}",
 )
 def test_dots_that_separate_no_parts_of_a_key_are_read(text: str) -> None:
-    assert parsed_toml(text, "it") == tomllib.loads(text)
+    assert parse_toml(text, "it") == tomllib.loads(text)
 
 
 PIECES = st.lists(
@@ -90,12 +90,12 @@ def test_toml_files_are_accepted_except_for_long_keys(before: str, deep: bool) -
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:  # the key is there, or cannot stand there
         return
-    assert parsed_toml(before, "it") == values
+    assert parse_toml(before, "it") == values
     if deep:
         with pytest.raises(BadInput, match="more than 32 levels of tables"):
-            parsed_toml(text, "it")
+            parse_toml(text, "it")
     else:
-        assert parsed_toml(text, "it") == tomllib.loads(text)
+        assert parse_toml(text, "it") == tomllib.loads(text)
 
 
 @pytest.mark.parametrize("digits", ["0x" + "f" * 3700, "0x" + "f" * 17, "-" + "9" * 20])
@@ -134,7 +134,7 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert read_studies(path)[0].seeds == (1, 2)
     path.write_bytes(b'\xef\xbb\xbf# a policy\nname = "loose"\n')
     assert read_policy(path).name == "loose"
-    assert parsed_toml("\ufeffa = 1", "it") == {"a": 1}
+    assert parse_toml("\ufeffa = 1", "it") == {"a": 1}
 
 
 def test_the_study_in_the_folder_of_a_run_is_read_as_a_study(tmp_path: Path) -> None:

@@ -397,10 +397,10 @@ def _refuse_bytes(option: str, text: str) -> None:
 def _value(option: str, text: str) -> object:
     from tomllib import TOMLDecodeError
 
-    from fedaudit.plan.values import parsed_toml
+    from fedaudit.plan.values import parse_toml
 
     try:
-        return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
+        return parse_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:
         # A value that is not TOML is a string, but TOML that is too deep or too large is an error.
         if isinstance(error.__cause__, TOMLDecodeError):

@@ -57,7 +57,7 @@ class Denoising(Task):
         Raises:
             BadInput: The model's outputs and the noise differ in shape.
         """
-        inputs = {"sample": x} if self.inputs is None else self.inputs.unpacked(x)
+        inputs = {"sample": x} if self.inputs is None else self.inputs.unpack(x)
         clean = inputs.pop(next(iter(inputs)))
         clean = clean if clean.is_floating_point() else clean.float()
         steps, noise = self._draw(module, clean)

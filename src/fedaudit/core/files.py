@@ -193,7 +193,7 @@ def refuse_absent(path: Path, expected: str) -> None:
         raise BadInput(f"{path} does not exist; give {expected}")
 
 
-def resolved(path: Path) -> Path:
+def resolve_links(path: Path) -> Path:
     """Return a path with all links followed.
 
     Raises:
@@ -217,7 +217,7 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
         OSError: The path does not exist, points outside that folder, or is a pipe, a device or a
             folder.
     """
-    if within is not None and not resolved(path).is_relative_to(resolved(within)):
+    if within is not None and not resolve_links(path).is_relative_to(resolve_links(within)):
         raise OSError(errno.ELOOP, f"a link that points outside {within}", str(path))
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -333,7 +333,7 @@ def _parse_gib(setting: str) -> float:
     return gib
 
 
-def parsed_json(
+def parse_json(
     text: str,
     *,
     parse_int: Callable[[str], int] | None = None,
@@ -402,7 +402,7 @@ def read_object(path: Path) -> dict[str, object]:
         Damaged: The file is too large, cannot be read, or does not contain a JSON object.
     """
     try:
-        values = parsed_json(read_text(path, max_bytes=MAX_SETTINGS_BYTES))
+        values = parse_json(read_text(path, max_bytes=MAX_SETTINGS_BYTES))
     except TooLarge as error:
         raise Damaged(f"{error}; fedaudit did not write it") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -443,7 +443,7 @@ def refuse_unreadable(
         refuse_many_values(text)
         # An object with too many keys has a colon for each. Other texts need no slow parsing.
         if text.count(":") > MAX_KEYS:
-            parsed_json(text)
+            parse_json(text)
     except ValueError as error:
         raise BadInput(f"{path} could not be read back ({error}); {remedy}") from error
 
@@ -566,7 +566,7 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Lock:
     Raises:
         BadInput: Another process has locked the folder, or it is not writable.
     """
-    path = resolved(folder)
+    path = resolve_links(folder)
     lock = _locks.get(path)
     if lock is None:
         lock = Lock(path)

@@ -1,9 +1,9 @@
 """Look-up of parts by name: in a catalogue, an installed package, or as ``module:object``.
 
 Importing a module runs its code, and a file from another person may name any module. Only
-:func:`look_up` and :func:`imported` import parts, and only if the context :func:`code_named_in`
-states that the file is trusted. Packages register parts as entry points (:data:`GROUPS`). Objects
-that the caller passes in Python need no import (:func:`with_registered`).
+:func:`look_up` and :func:`import_callable` import parts, and only if the context
+:func:`code_named_in` states that the file is trusted. Packages register parts as entry points
+(:data:`GROUPS`). Objects that the caller passes in Python need no import (:func:`with_registered`).
 """
 
 import hashlib
@@ -203,7 +203,7 @@ def catalogue_spelling(kind: str, name: str, catalogue: Iterable[str]) -> str:
     Case is ignored, and hyphens equal underscores. Unknown and ambiguous names are returned
     unchanged.
     """
-    names = {*catalogue, *installed(kind)}
+    names = {*catalogue, *installed_entry_points(kind)}
     if name in names or is_custom(name):
         return name
     spellings = [candidate for candidate in names if folded_name(candidate) == folded_name(name)]
@@ -227,7 +227,7 @@ def known_name(
         BadInput: No such part exists.
     """
     name = catalogue_spelling(kind, name, catalogue)
-    if is_custom(name) or name in catalogue or name in installed(kind):
+    if is_custom(name) or name in catalogue or name in installed_entry_points(kind):
         return name
     if allows_custom:
         raise unknown_part(kind, name, catalogue)
@@ -236,7 +236,7 @@ def known_name(
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
     """Return the error for a name that neither the catalogue nor an installed package has."""
-    message = str(unknown_name(kind, name, [*catalogue, *installed(kind)]))
+    message = str(unknown_name(kind, name, [*catalogue, *installed_entry_points(kind)]))
     parts = [message, f"a custom {kind} is named as {CUSTOM_NAME}", *unknown_group_warnings()[:1]]
     return BadInput("; ".join(parts))
 
@@ -256,7 +256,7 @@ def _entry_points() -> "tuple[EntryPoint, ...]":
     return tuple(point for point in points if point.group.startswith(_PREFIX))
 
 
-def installed(kind: str) -> "dict[str, EntryPoint]":
+def installed_entry_points(kind: str) -> "dict[str, EntryPoint]":
     """Return the entry points of a kind of part by name, without importing them.
 
     Args:
@@ -301,7 +301,7 @@ def unknown_group_warnings() -> list[str]:
     return list(messages.values())
 
 
-def imported(path: str, kind: str) -> Callable[..., object]:
+def import_callable(path: str, kind: str) -> Callable[..., object]:
     """Import a class or function by its path.
 
     Raises:
@@ -323,7 +323,7 @@ def call_part(
         FedauditError: The part raised this error.
         BadInput: The part does not accept these settings, or raised any other error.
     """
-    if not is_custom(name) and name not in installed(kind):
+    if not is_custom(name) and name not in installed_entry_points(kind):
         return make(*arguments, **settings)
     try:
         signature(make).bind(*arguments, **settings)
@@ -421,7 +421,7 @@ def code_key(kind: str, name: str) -> str:
 
 def _import_path(name: str, kind: str) -> str:
     """Return ``module:object``, which an installed package may register under a short name."""
-    entry_point = None if is_custom(name) else installed(kind).get(name)
+    entry_point = None if is_custom(name) else installed_entry_points(kind).get(name)
     return entry_point.value if entry_point else name
 
 

@@ -44,7 +44,7 @@ class Inputs:
         """Shape of the first input of one sample."""
         return self.fields[0].shape
 
-    def unpacked(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:
+    def unpack(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:
         """Split features into the keyword arguments of ``forward``."""
         sizes = [math.prod(field.shape) for field in self.fields]
         inputs = {}
@@ -54,7 +54,7 @@ class Inputs:
         return inputs
 
 
-def packed(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples _"]]:
+def pack_inputs(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples _"]]:
     """Concatenate the inputs of a model along their columns, and return their layout as well.
 
     Args:

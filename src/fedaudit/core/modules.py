@@ -45,7 +45,7 @@ class _Cached(NamedTuple):
     filled: set[str]
 
 
-def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
+def load_module(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
     """Return a cached module of the model's architecture, filled with the model's parameters.
 
     The module is valid until the next call with the same architecture, ``use`` and device in this
@@ -65,7 +65,7 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
         or not _same_build(cached.build, build)
         or cached.filled - model.buffers.keys()
     ):
-        built = model.architecture.built().to(device)
+        built = model.architecture.build_module().to(device)
         # The memory layout is chosen for CPUs.
         module = in_fastest_layout(built) if device.type == "cpu" else built
         cached = modules[key] = _Cached(build, module, set())
@@ -100,7 +100,7 @@ def outputs_of(model: Model, features: Tensor, device: torch.device = CPU) -> Te
     """
     size = by_kind(device, cpu=CHUNK, gpu=_CHUNK_ON_GPU)
     with computing_on(device), torch.no_grad():
-        module = loaded(model, "evaluation", device).eval()
+        module = load_module(model, "evaluation", device).eval()
         # The inputs are copied, since a model may overwrite them, and the samples are used again.
         inputs = in_model_dtype(features, model)
         rows = [inputs[part].to(device, copy=True) for part in chunks(len(features), size)]
@@ -115,7 +115,7 @@ def frozen_digest(architectures: Iterable[Architecture]) -> str:
     """
     digest, has_frozen = hashlib.blake2b(digest_size=16), False
     for architecture in dict.fromkeys(architectures):
-        module = architecture.built()
+        module = architecture.build_module()
         frozen = {n: value for n, value in module.named_parameters() if not value.requires_grad}
         # Buffers of frozen layers, such as running means, were trained with them.
         tensors = {**frozen, **dict(module.named_buffers())} if frozen else {}
@@ -196,7 +196,7 @@ def _probe_positions(samples: Samples) -> Tensor:
     An embedding may lack a row for these tokens, which would stop a run in the middle of training.
     """
     features, inputs = samples.features, samples.inputs
-    values = list(inputs.unpacked(features).values()) if inputs else [features]
+    values = list(inputs.unpack(features).values()) if inputs else [features]
     rows = [value.reshape(len(value), -1) for value in values if not value.is_floating_point()]
     extremes = [
         int(position)

@@ -104,7 +104,7 @@ def pretrained_file(name: str) -> Path:
     return folder / f"{name}.safetensors"
 
 
-def pretrained(name: str) -> dict[str, Tensor]:
+def load_pretrained(name: str) -> dict[str, Tensor]:
     """Read pretrained weights by parameter name.
 
     Raises:

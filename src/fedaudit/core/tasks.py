@@ -184,7 +184,7 @@ class Task:
         self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]
     ) -> object:
         """Call a module on samples, and return its unconverted return value."""
-        return module(x) if self.inputs is None else module(**self.inputs.unpacked(x))
+        return module(x) if self.inputs is None else module(**self.inputs.unpack(x))
 
     @property
     def reads_plainly(self) -> bool:

@@ -20,7 +20,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.arguments import names_checked
 from fedaudit.core.errors import BadInput
-from fedaudit.core.inputs import Inputs, packed
+from fedaudit.core.inputs import Inputs, pack_inputs
 from fedaudit.core.naming import Setting as Setting
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
@@ -150,7 +150,9 @@ class Samples:
                 number.
         """
         if isinstance(features, Mapping):
-            inputs, x = packed({str(name): as_tensor(value) for name, value in features.items()})
+            inputs, x = pack_inputs(
+                {str(name): as_tensor(value) for name, value in features.items()}
+            )
         else:
             x = as_tensor(features)
         y = as_tensor(targets)
@@ -210,7 +212,7 @@ class Samples:
         return self.each(lambda part: part[index])
 
     @staticmethod
-    def joined(*parts: "Samples") -> "Samples":
+    def concatenate(*parts: "Samples") -> "Samples":
         """Concatenate samples."""
         targets = torch.cat([part.targets for part in parts])
         labels_are_targets = all(part.labels is part.targets for part in parts)
@@ -290,7 +292,7 @@ class Architecture:
         """Loss of each sample, of (outputs, targets); clients minimise its mean."""
         return self.task.losses
 
-    def built(self, seed: int = 0) -> nn.Module:
+    def build_module(self, seed: int = 0) -> nn.Module:
         """Return a new module, without changing the global random state.
 
         Frozen parameters belong to the architecture: every model has those of seed 0.
@@ -304,7 +306,7 @@ class Architecture:
 
     def initial(self, seed: int) -> "Model":
         """Return a newly initialised model."""
-        return Model.of(self, self.built(seed))
+        return Model.of(self, self.build_module(seed))
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,7 @@ class Model:
 
     def module(self) -> nn.Module:
         """Return a new module with the model's parameters, in evaluation mode."""
-        return self.load_into(self.architecture.built()).eval()
+        return self.load_into(self.architecture.build_module()).eval()
 
 
 def positions_of(values: Int[ndarray, " samples"]) -> dict[int, Int[ndarray, " _"]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.core.arguments import parameters, refuse_invalid
 from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
-from fedaudit.core.importing import call_part, installed, is_custom, look_up
+from fedaudit.core.importing import call_part, installed_entry_points, is_custom, look_up
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import DataSetting
 from fedaudit.core.tasks import CLASSIFICATION, Task
@@ -106,7 +106,7 @@ def _source(
         generated = GENERATED[name]
         _check_options(name, generated, options)
         return generated(**options)
-    if is_custom(name, READERS) or (not colon and name in installed("data set")):
+    if is_custom(name, READERS) or (not colon and name in installed_entry_points("data set")):
         return None
     if prefix in HUBS and colon:
         hub = HUBS[prefix]

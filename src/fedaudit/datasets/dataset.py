@@ -89,7 +89,7 @@ class Dataset:
         else:
             train, test = self.train.take(ids[~is_test]), self.test.take(ids[is_test] - first_test)
             order = torch.cat([(~is_test).nonzero(), is_test.nonzero()]).flatten().argsort()
-            samples = Samples.joined(train, test).take(order)
+            samples = Samples.concatenate(train, test).take(order)
         features = samples.features
         return samples.replace(
             features=features.float() if features.is_floating_point() else features, ids=ids
@@ -222,7 +222,7 @@ def prepare_samples(samples: Samples, task: Task) -> Samples:
         samples = Samples(converted, samples.targets, samples.ids, samples.labels)
     features, raw_targets = samples.features, samples.targets
     if samples.inputs is not None:
-        inputs = samples.inputs.unpacked(features)
+        inputs = samples.inputs.unpack(features)
         features = next(iter(inputs.values()))
         if Reading.TOKENS in task.readings:
             features = without_masked(task, inputs, features)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.importing import imported
+from fedaudit.core.importing import import_callable
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Params, flat
 from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
@@ -102,4 +102,4 @@ def imported_filter(*, path: str) -> Filter:
     Raises:
         BadInput: The path cannot be imported, or is not callable.
     """
-    return Filter(imported(path, "filter"))
+    return Filter(import_callable(path, "filter"))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.values import Model, Samples
 
 _USE = "signs"
@@ -97,7 +97,7 @@ def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "sampl
     hooks = [layer.register_forward_hook(capture) for _, layer in _hidden(model)]
     try:
         with torch.no_grad():
-            loaded(model, _USE)(samples.features)
+            load_module(model, _USE)(samples.features)
     finally:
         for hook in hooks:
             hook.remove()
@@ -143,7 +143,7 @@ def layers_before(now: Model, before: Model | None) -> tuple[DenseLayer, ...]:
 
 
 def _hidden(model: Model) -> list[tuple[str, nn.Linear]]:
-    module = loaded(model, _USE).eval()
+    module = load_module(model, _USE).eval()
     dense = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     if len(dense) < 2:
         raise Unsupported(

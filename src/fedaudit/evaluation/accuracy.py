@@ -331,7 +331,7 @@ def random_samples(datasets: Sequence[Samples], count: int, rng: torch.Generator
     chosen = torch.zeros(sum(sizes), dtype=torch.bool)
     chosen[torch.randperm(len(chosen), generator=rng)[:count]] = True
     masks = torch.split(chosen, sizes)
-    return Samples.joined(
+    return Samples.concatenate(
         *(samples.take(mask) for samples, mask in zip(datasets, masks, strict=True))
     )
 

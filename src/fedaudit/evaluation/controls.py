@@ -539,7 +539,7 @@ def _measure_twin(
     members = canaries.take(torch.from_numpy(is_member))
     others = [data.take(slice(0, len(members))) for data in setup.assignment.clients.values()][1:]
     repeated = others[reference % len(others)] if reference else members
-    target_data = Samples.joined(*[repeated] * _CANARY_COPIES)
+    target_data = Samples.concatenate(*[repeated] * _CANARY_COPIES)
     clients = dict(enumerate([target_data, *others[:_OTHER_CLIENTS]]))
     training = _twin_training([len(data) for data in clients.values()])
     rounds = simulate(

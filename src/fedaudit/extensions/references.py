@@ -209,7 +209,7 @@ def _with_tuning_samples(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
             data = reference.assignment.clients[client]
             positions = rng.permutation(len(data))[:_N_TUNING_SAMPLES]
             drawn.append(data.take(torch.from_numpy(positions)))
-    samples = Samples.joined(*drawn)
+    samples = Samples.concatenate(*drawn)
     first_positions = np.unique(samples.ids.numpy(), return_index=True)[1]
     samples = samples.take(torch.from_numpy(np.sort(first_positions)))
     return tuple(_extend_audit_set(reference, samples) for reference in references)
@@ -223,7 +223,7 @@ def _extend_audit_set(reference: Setup, samples: Samples) -> Setup:
         owner[np.isin(samples.ids.numpy(), trained_on.ids.numpy())] = client
     audit = reference.assignment.audit
     extended = AuditSet(
-        Samples.joined(audit.samples, samples),
+        Samples.concatenate(audit.samples, samples),
         np.concatenate([audit.owner, owner]),
         np.concatenate([audit.fair_target, _no_clients(len(samples))]),
     )
@@ -266,7 +266,7 @@ def _insert_audited_samples(
         if len(inserted):
             kept_samples = data.take(torch.from_numpy(remaining))
             inserted_samples = samples.take(torch.from_numpy(inserted))
-            clients[client] = Samples.joined(kept_samples, inserted_samples).take(order)
+            clients[client] = Samples.concatenate(kept_samples, inserted_samples).take(order)
         else:
             clients[client] = data
     return clients, owner

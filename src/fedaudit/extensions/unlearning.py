@@ -19,7 +19,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting, table
 from fedaudit.core.metric_names import AUC, Origin
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
     NO_CLIENT,
@@ -342,7 +342,7 @@ def _ascend(
     radius: float,
 ) -> Model:
     """Return the model after gradient ascent on the loss, projected onto a ball at every step."""
-    module = loaded(model, "ascent").train()
+    module = load_module(model, "ascent").train()
     params = {name: value for name, value in module.named_parameters() if value.requires_grad}
     task = model.architecture.task
     for _ in range(training.epochs):

@@ -115,7 +115,7 @@ def _play_by_signs(
         played_chunks += run_in_parallel(contest.play_some, chunks)
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
-    played, batch = Played.joined(played_chunks), study.game.batch
+    played, batch = Played.concatenate(played_chunks), study.game.batch
     success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
     max_success = most_success(mechanism.actual_epsilon, mechanism.delta)
     fires_for_target = proportion(int(played.by_target.sum()), int(played.was_in.sum()))

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from fedaudit.core.errors import unknown_client
-from fedaudit.plan.values import parsed_toml, read_toml, settings_from
+from fedaudit.plan.values import parse_toml, read_toml, settings_from
 from fedaudit.results.guessing import LEAST_LEARNED
 
 Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
@@ -318,7 +318,7 @@ def read_policy(path: Path) -> Policy:
 
 def policy_from(text: str, *, source: str = "the policy") -> Policy:
     """Read the policy in a TOML text; see :func:`read_policy`."""
-    return settings_from(parsed_toml(text, source), Policy, source=source)
+    return settings_from(parse_toml(text, source), Policy, source=source)
 
 
 def _parse_rate(text: str) -> float:

@@ -125,7 +125,7 @@ def audit_samples(
         _check_training(parts, held_out, training)
     owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
     owner = np.concatenate([*owners, np.full(len(held_out), NO_CLIENT)])
-    samples = Samples.joined(*parts.values(), held_out)
+    samples = Samples.concatenate(*parts.values(), held_out)
     fair_target = np.full(len(owner), NO_CLIENT)
     rows = _without_copies(samples, owner, fair_target, refuse=copies == "refuse")
     return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], fair_target[rows], seed)
@@ -271,7 +271,7 @@ def fair_split(
         if not sum(map(len, samples)):
             raise BadInput(f"{what}, so that no sample is left; give clients samples that differ")
         warnings.warn(f"{what}; they are excluded from the audit", stacklevel=2)
-    together = Samples.joined(*samples)
+    together = Samples.concatenate(*samples)
     train = {client: train[client] for client in samples_of}
     return Split(
         train, _shuffled(together, np.concatenate(owners), np.concatenate(fair_targets), seed)
@@ -346,7 +346,7 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
                 f"samples of {first.name} have the shape {shapes[0]} and those of {part.name} "
                 f"{shapes[1]}; give all of them in the shape of the model's input"
             )
-    together = Samples.joined(*(part.samples for part in ordered))
+    together = Samples.concatenate(*(part.samples for part in ordered))
     owner = np.concatenate([part.owner for part in ordered])
     fair_target = np.concatenate([part.fair_target for part in ordered])
     rows = _without_copies(together, owner, fair_target)
@@ -468,7 +468,7 @@ def features_by_name(samples: Samples) -> dict[str, Tensor]:
     """Return the tensors in which features are stored: one, or one per named input."""
     if samples.inputs is None:
         return {_FEATURES: samples.features}
-    return {f"{_INPUT}{n}": v for n, v in samples.inputs.unpacked(samples.features).items()}
+    return {f"{_INPUT}{n}": v for n, v in samples.inputs.unpack(samples.features).items()}
 
 
 def features_stored(tensors: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:

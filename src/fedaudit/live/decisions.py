@@ -11,7 +11,7 @@ from fedaudit.core.files import (
     MAX_LOG_BYTES,
     MAX_LOG_LINES,
     append_line,
-    parsed_json,
+    parse_json,
     read_text,
     write_whole,
 )
@@ -190,7 +190,7 @@ def read_decisions(folder: Path) -> list[Decision]:
     if len(lines) > MAX_LOG_LINES:
         raise Damaged(f"{folder / DECISIONS_FILE} has over {MAX_LOG_LINES:,} lines; restore it")
     try:
-        return [Decision.model_validate(parsed_json(line)) for line in lines]
+        return [Decision.model_validate(parse_json(line)) for line in lines]
     except (ValueError, RecursionError) as error:
         raise Damaged(
             f"{folder / DECISIONS_FILE} is not a log of decisions; restore it from a copy"

@@ -15,7 +15,7 @@ from fedaudit.core.files import (
     RECORD_FILE,
     RECORDING_FILE,
     create_subfolder,
-    parsed_json,
+    parse_json,
     unlinked_path,
 )
 from fedaudit.core.pretrained import MAX_TENSORS
@@ -190,7 +190,7 @@ def waiting_round_entries(folder: Path) -> dict[int, RoundEntry]:
     entries = dict[int, RoundEntry]()
     for index, path in waiting_rounds(folder):
         try:
-            entries[index] = RoundEntry.model_validate(parsed_json(read_notes(path)["entry"]))
+            entries[index] = RoundEntry.model_validate(parse_json(read_notes(path)["entry"]))
         # Measuring the round raises the same error, so it is ignored here.
         except (Damaged, KeyError, ValueError, RecursionError):
             entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
@@ -242,7 +242,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
     """Read a round that :func:`store_waiting` stored; the file is untrusted."""
     tensors, notes = read_tensors(path)
     try:
-        entry = RoundEntry.model_validate(parsed_json(notes["entry"]))
+        entry = RoundEntry.model_validate(parse_json(notes["entry"]))
         bases, after, locals_ = (
             models_in(tensors, part, architecture) for part in ("base", "after", "local")
         )
@@ -250,7 +250,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
         for model in (*bases.values(), *after.values(), *locals_.values()):
             refuse_misfit(model, initial)
         exposed: dict[ClientId, Exposed] = {}
-        clients = _CLIENTS.validate_python(parsed_json(notes["clients"]))
+        clients = _CLIENTS.validate_python(parse_json(notes["clients"]))
         for client, number, scale, has_local, has_update in clients:
             models = Exposed(
                 None if number < 0 else bases[str(number)],
@@ -264,11 +264,11 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
             exposed=exposed,
             sent={},
             uploads={},
-            weights=dict(_WEIGHTS.validate_python(parsed_json(notes["weights"]))),
+            weights=dict(_WEIGHTS.validate_python(parse_json(notes["weights"]))),
             asked=entry.asked,
             answered=entry.answered,
             after=after,
-            stands_for=dict(_GROUPS.validate_python(parsed_json(notes["stands_for"]))),
+            stands_for=dict(_GROUPS.validate_python(parse_json(notes["stands_for"]))),
         ), entry
     except (KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise Damaged(f"{path} is not a waiting round ({str(error)[:300]}); delete it") from error

@@ -18,7 +18,7 @@ from fedaudit.core.files import (
     RECORDING_FILE,
     TooLarge,
     append_line,
-    parsed_json,
+    parse_json,
     read_object,
     read_text,
     refuse_absent,
@@ -304,7 +304,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         )
     lines = text.split("\n")[:-1]
     try:
-        entries = [RoundEntry.model_validate(parsed_json(line)) for line in lines]
+        entries = [RoundEntry.model_validate(parse_json(line)) for line in lines]
         return list({entry.round: entry for entry in entries}.values())
     except (ValueError, RecursionError) as error:
         raise Damaged(

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import BadInput
-from fedaudit.core.modules import in_model_dtype, loaded
+from fedaudit.core.modules import in_model_dtype, load_module
 from fedaudit.core.seeds import seed_globally, seeded
 from fedaudit.core.values import NO_CLIENT, ClientId, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -206,7 +206,7 @@ def _estimate_statistics(
     paths = {name.rpartition(".")[0] for name in missing}
     task = model.architecture.task
     with computing_on(device), torch.no_grad():
-        module = loaded(model, "running statistics", device).eval()
+        module = load_module(model, "running statistics", device).eval()
         for path, layer in _normalisation_layers(module).items():
             if path in paths:
                 layer.reset_running_stats()

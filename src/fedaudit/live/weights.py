@@ -85,7 +85,7 @@ class ModelLayout:
     ) -> None:
         self.model, self.unsent = model, unsent
         self._order = tuple(module.state_dict())
-        parameters = model.architecture.built().named_parameters()
+        parameters = model.architecture.build_module().named_parameters()
         self._frozen = {n: value.detach() for n, value in parameters if not value.requires_grad}
         self._peft_names = sent_names(module)
         self._tied = _tied_names(module)
@@ -165,7 +165,7 @@ class ModelLayout:
     @cached_property
     def _random_names(self) -> frozenset[str]:
         """Frozen parameters and constant buffers that are drawn at random at each build."""
-        first, second = (self.model.architecture.built(seed) for seed in (0, 1))
+        first, second = (self.model.architecture.build_module(seed) for seed in (0, 1))
         second_values = dict(second.named_parameters()) | dict(second.named_buffers())
         constant = {*self._frozen, *self.model.buffers} - self.unsent.statistics
         return frozenset(

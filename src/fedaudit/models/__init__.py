@@ -16,7 +16,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.importing import call_part, imported, installed, is_custom, unknown_part
+from fedaudit.core.importing import (
+    call_part,
+    import_callable,
+    installed_entry_points,
+    is_custom,
+    unknown_part,
+)
 from fedaudit.core.lazy import Catalogue, lazy_names
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
@@ -74,7 +80,7 @@ def architecture(
         >>> fa.models.architecture("mlp", shape=(2,), classes=3, hidden="16").name
         'mlp'
     """
-    if name not in MODELS and (is_custom(name) or name in installed("model")):
+    if name not in MODELS and (is_custom(name) or name in installed_entry_points("model")):
         return architecture_from_path(name, task, shape=shape, classes=classes, **settings)
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
@@ -147,16 +153,16 @@ def architecture_from_path(
         >>> linear = fa.models.architecture_from_path(
         ...     "torch.nn:Linear", shape=(4,), classes=2, in_features=4, out_features=2
         ... )
-        >>> linear.built()
+        >>> linear.build_module()
         Linear(in_features=4, out_features=2, bias=True)
     """
     _check_shape_and_classes(shape, classes, task)
-    if not is_custom(path) and path not in installed("model"):
+    if not is_custom(path) and path not in installed_entry_points("model"):
         raise BadInput(
             f"a custom model is named 'package.module:callable', got {path!r}; "
             f"use architecture() for models of the catalogue ({', '.join(MODELS)})"
         )
-    function = cast(Callable[..., nn.Module], imported(path, "model"))
+    function = cast(Callable[..., nn.Module], import_callable(path, "model"))
     arguments: dict[str, object] = {"shape": shape, "classes": classes}
     parameters = inspect.signature(function).parameters.values()
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):

@@ -10,7 +10,7 @@ from torch.nn import functional
 from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import refuse_missing
-from fedaudit.core.pretrained import pretrained
+from fedaudit.core.pretrained import load_pretrained
 from fedaudit.models.base import ConfiguredModel, format_shape
 
 CONCEPTS = "concepts.weight"
@@ -19,7 +19,7 @@ CONCEPTS = "concepts.weight"
 _PATCH = 2
 """Height and width of pixel blocks that are folded into channels, for a four times faster U-Net."""
 _GROUPS = 16
-_read_weights = lru_cache(maxsize=2)(pretrained)
+_read_weights = lru_cache(maxsize=2)(load_pretrained)
 
 
 class DiffusionNetwork(nn.Module):

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import PRIVATE_MODE, parsed_json, unlinked_path
+from fedaudit.core.files import PRIVATE_MODE, parse_json, unlinked_path
 from fedaudit.core.pretrained import check_header, is_allowed_shape
 from fedaudit.core.values import ClientId, Params
 
@@ -275,7 +275,7 @@ def _order(names: list[str], note: str | None) -> list[str]:
     """Return the names in the order of writing, or sorted for a file without a note about it."""
     if note is None:
         return sorted(names)
-    order = parsed_json(note)
+    order = parse_json(note)
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
         raise ValueError("its list of tensors does not match its tensors")
     return [str(name) for name in order]

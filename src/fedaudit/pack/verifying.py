@@ -23,13 +23,13 @@ from fedaudit.core.files import (
     MAX_SETTINGS_BYTES,
     RECORD_FILE,
     open_regular,
-    parsed_json,
+    parse_json,
     read_bytes,
     read_text,
     refuse_absent,
     refuse_many_values,
 )
-from fedaudit.core.importing import installed, is_custom
+from fedaudit.core.importing import installed_entry_points, is_custom
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
@@ -107,7 +107,7 @@ def suspicious_names(record: Record, policy: Policy) -> Findings:
     for row in record.estimates:
         names |= {row.metric, row.contrast, row.view, row.algorithm, row.against, row.topic}
     not_ascii = sorted(name for name in names if not (name.isascii() and name.isprintable()))
-    catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed("attack")}
+    catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed_entry_points("attack")}
     unknown = sorted(name for name in attacks - catalogue - set(not_ascii) if not is_custom(name))
     custom = sorted(name for name in attacks - set(not_ascii) if is_custom(name))
     unchecked = []
@@ -585,7 +585,7 @@ def _manifest_faults(record: Record, verdict: Verdict, manifest: Manifest) -> It
 
 def _verdict(path: Path) -> Verdict | None:
     try:
-        return Verdict.model_validate(parsed_json(read_text(path, max_bytes=MAX_RESULT_BYTES)))
+        return Verdict.model_validate(parse_json(read_text(path, max_bytes=MAX_RESULT_BYTES)))
     except (OSError, ValueError, RecursionError):
         return None
 

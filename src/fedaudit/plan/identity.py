@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import (
     code_key,
-    installed,
+    installed_entry_points,
     is_custom,
     is_not_importable,
     module_digest,
@@ -103,7 +103,8 @@ def named_custom_parts(study: AnyStudy) -> list[tuple[str, str]]:
     return [
         (kind, name)
         for kind, name in _parts(study)
-        if is_custom(name, READERS if kind == "data set" else ()) or name in installed(kind)
+        if is_custom(name, READERS if kind == "data set" else ())
+        or name in installed_entry_points(kind)
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, nearest, option, setting, unknown_name
-from fedaudit.core.files import MAX_INTEGER, MAX_USER_FILE_BYTES, TooLarge, parsed_json, read_text
+from fedaudit.core.files import MAX_INTEGER, MAX_USER_FILE_BYTES, TooLarge, parse_json, read_text
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
@@ -72,17 +72,17 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
     source = f"{what} {path}"
     if path.suffix == ".json" and text.lstrip(_BYTE_ORDER_MARK + " \t\r\n").startswith("{"):
         return _checked(resolve_older_settings(_parsed_object(text, source)), source)
-    return parsed_toml(text, source)
+    return parse_toml(text, source)
 
 
 def _parsed_object(text: str, source: str) -> dict[str, object]:
     try:
-        return cast(dict[str, object], parsed_json(text.removeprefix(_BYTE_ORDER_MARK)))
+        return cast(dict[str, object], parse_json(text.removeprefix(_BYTE_ORDER_MARK)))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{source} is not valid JSON: {error}") from error
 
 
-def parsed_toml(text: str, source: str) -> dict[str, object]:
+def parse_toml(text: str, source: str) -> dict[str, object]:
     """Return the tables of a TOML text.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, parsed_json, read_text, refuse_absent
+from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, parse_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import LARGEST
@@ -214,7 +214,7 @@ def _text(path: Path, max_bytes: int) -> str:
 def _parsed(text: str, path: Path) -> object:
     try:
         has_large = _MAYBE_LARGE.search(text)
-        document = parsed_json(
+        document = parse_json(
             text,
             parse_int=_parse_integer if has_large else int,
             parse_float=_parse_float if has_large else float,

@@ -506,7 +506,9 @@ def _measure_chunks(method: _Method, inputs: _Inputs) -> LayerProducts:
             idle.qsize(), initializer=partial(torch.set_num_threads, 1)
         ) as pool:
             products = list(pool.map(run, slices))
-    return LayerProducts(*(tensor.double().to(CPU) for tensor in LayerProducts.joined(products)))
+    return LayerProducts(
+        *(tensor.double().to(CPU) for tensor in LayerProducts.concatenate(products))
+    )
 
 
 def _match_autograd(

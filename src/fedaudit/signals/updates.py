@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedaudit.core.arguments import PositiveFraction, ProperFraction, dataclass
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
-from fedaudit.core.modules import CHUNK, in_model_dtype, loaded
+from fedaudit.core.modules import CHUNK, in_model_dtype, load_module
 from fedaudit.core.values import Model, Sees, chunks
 from fedaudit.signals.base import UpdateProducts, VisibleRound
 from fedaudit.signals.received import Received
@@ -313,7 +313,7 @@ class _ResidualProjection:
 
 
 def _linear_layers(model: Model, device: torch.device) -> Iterator[_LinearLayer]:
-    for path, module in loaded(model, "evaluation", device).named_modules():
+    for path, module in load_module(model, "evaluation", device).named_modules():
         weight = model.params.get(_weight_of(path))
         if isinstance(module, nn.Linear) and weight is not None:
             yield _LinearLayer(path, *weight.shape)
@@ -332,7 +332,7 @@ def _layer_inputs(
         call_inputs.append(args[0].detach().clone())
 
     with computing_on(device), torch.no_grad():
-        module = loaded(model, "evaluation", device).eval()
+        module = load_module(model, "evaluation", device).eval()
         handle = module.get_submodule(layer.path).register_forward_pre_hook(record)
         try:
             for rows in chunks(len(features), CHUNK):

@@ -42,7 +42,7 @@ def played(
     games: int = 200,
     randomiser: Randomiser | None = None,
 ) -> Played:
-    return Played.joined(contest(given, rules, randomiser).play(targets=targets, games=games))
+    return Played.concatenate(contest(given, rules, randomiser).play(targets=targets, games=games))
 
 
 def test_without_a_randomiser_all_games_are_won() -> None:

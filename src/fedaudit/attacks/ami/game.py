@@ -65,7 +65,7 @@ class Played(NamedTuple):
         return self.by_target | (self.by_others > 0)
 
     @staticmethod
-    def joined(parts: Iterable["Played"]) -> "Played":
+    def concatenate(parts: Iterable["Played"]) -> "Played":
         return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
@@ -235,7 +235,7 @@ class Contest:
         # them together, since one neuron's data fit into the cache.
         trained = [self._train_target(number) for number in targets]
         neurons, *others = zip(*trained, strict=True)
-        return TrainedTargets(Neurons.joined(neurons), *map(torch.cat, others))
+        return TrainedTargets(Neurons.concatenate(neurons), *map(torch.cat, others))
 
     def _train_target(self, number: int) -> TrainedTargets:
         training, validation = self._rows(number)

@@ -91,7 +91,7 @@ class Neurons(NamedTuple):
         return Neurons(*(tensor[index : index + 1] for tensor in self))
 
     @staticmethod
-    def joined(parts: Iterable["Neurons"]) -> "Neurons":
+    def concatenate(parts: Iterable["Neurons"]) -> "Neurons":
         return Neurons(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 

@@ -301,7 +301,7 @@ def train_neurons(
         for i in range(len(data.rows))
     ]
     neurons, epochs, separated = zip(*trained, strict=True)
-    return Trained(Neurons.joined(neurons), torch.cat(epochs), torch.cat(separated))
+    return Trained(Neurons.concatenate(neurons), torch.cat(epochs), torch.cat(separated))
 
 
 def _train_together(

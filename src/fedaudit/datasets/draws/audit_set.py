@@ -145,7 +145,7 @@ class Assignment:
         """All samples whose signals are measured: audited samples, then source samples."""
         if self.source_samples is None or not len(self.source_samples.unaudited):
             return self.audit.samples
-        return Samples.joined(self.audit.samples, self.source_samples.unaudited)
+        return Samples.concatenate(self.audit.samples, self.source_samples.unaudited)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all fields of the measured samples except the features, for storage."""
@@ -170,7 +170,7 @@ class Assignment:
         for client, samples in sorted(data.items()):
             order = seeded_numpy(seed, "own samples", client).permutation(len(samples))
             parts.append(samples.take(torch.from_numpy(order[:per_client])))
-        chosen = Samples.joined(*parts)
+        chosen = Samples.concatenate(*parts)
         # A sample may have several owners, so that it is identified by its id and owner.
         audited = zip(self.audit.samples.ids.tolist(), self.audit.owner.tolist(), strict=True)
         audited_position = {pair: index for index, pair in enumerate(audited)}

@@ -246,7 +246,7 @@ def canaries(
     samples_by_client = dict(assignment.clients)
     for client in targets:
         canaries_of_client = samples.take(torch.from_numpy(owner == client))
-        client_samples = Samples.joined(assignment.clients[client], canaries_of_client)
+        client_samples = Samples.concatenate(assignment.clients[client], canaries_of_client)
         order = seeded_numpy(seed, "order with canaries", client).permutation(len(client_samples))
         samples_by_client[client] = client_samples.take(torch.from_numpy(order))
     canary_audit = AuditSet(samples, owner, fair_target, assignment.audit.group)

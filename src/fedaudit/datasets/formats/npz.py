@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedaudit.core.arguments import Count, ProperFraction, dataclass
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
-from fedaudit.core.files import open_regular, parsed_json, refuse_oversized
+from fedaudit.core.files import open_regular, parse_json, refuse_oversized
 from fedaudit.core.pretrained import read_minilm_file
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
@@ -424,7 +424,7 @@ def _coded_table(
 
 def _parse_vocabulary(vocabulary_json: bytes) -> dict[str, list[str]]:
     try:
-        parsed = parsed_json(vocabulary_json.decode())
+        parsed = parse_json(vocabulary_json.decode())
     except (ValueError, RecursionError) as error:
         raise BadInput(
             f"the vocabulary is not JSON ({error}); store an object of column name to values"

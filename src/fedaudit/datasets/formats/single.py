@@ -16,7 +16,7 @@ from fedaudit.core.files import (
     MAX_USER_FILE_BYTES,
     TooLarge,
     open_regular,
-    parsed_json,
+    parse_json,
     read_text,
     refuse_absent,
     regular_size,
@@ -157,7 +157,7 @@ def _are_numbers(row: list[str]) -> bool:
 
 
 def _from_json(path: Path, text: str) -> SingleSample:
-    document = parsed_json(text)
+    document = parse_json(text)
     label = None
     if isinstance(document, dict):
         if not any(name in document for name in _FEATURE_NAMES) and document:

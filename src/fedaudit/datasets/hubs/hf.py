@@ -17,7 +17,7 @@ from numpy import ndarray
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, unknown_name
-from fedaudit.core.files import open_regular, refuse_oversized, resolved
+from fedaudit.core.files import open_regular, refuse_oversized, resolve_links
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
@@ -429,7 +429,9 @@ def _encoded(row: object, index: int, part: str, folders: Sequence[Path]) -> Enc
     roots: list[Path] = []
     # A malformed path is in no folder.
     with suppress(ValueError, OSError):
-        roots = [root for root in folders if resolved(file).is_relative_to(resolved(root))]
+        roots = [
+            root for root in folders if resolve_links(file).is_relative_to(resolve_links(root))
+        ]
     if not path or not roots:
         raise Damaged(
             f"{name} has no bytes, and no path within the data set ({str(path)[:200]}); fetch the "

@@ -12,7 +12,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, Positive
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported, setting
-from fedaudit.core.modules import loaded, outputs_of
+from fedaudit.core.modules import load_module, outputs_of
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
     Architecture,
@@ -109,7 +109,7 @@ def _train_student(
     settings: Distillation,
     orders: list[Int[Tensor, " samples"]],
 ) -> Model:
-    module = loaded(start, "student", features.device).train()
+    module = load_module(start, "student", features.device).train()
     optimizer = Adam(lr=settings.lr)
     params = _trainable_params(module)
     for order in orders:

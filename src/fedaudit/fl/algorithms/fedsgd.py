@@ -9,7 +9,7 @@ from torch import nn
 from fedaudit.core import arguments
 from fedaudit.core.devices import CPU, by_kind, computing_on, params_on, samples_on
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.values import (
     Batch,
     ClientId,
@@ -53,7 +53,7 @@ def full_gradient(
     Source: SIA, Algorithm 1 (ClientUpdate); McMahan et al. 2017, section 2 (FedSGD).
     """
     with computing_on(context.device), seeded_dropout(context):
-        module = loaded(model, "training", context.device).train()
+        module = load_module(model, "training", context.device).train()
         selected = defense.select(samples_on(data, context.device), context)
         objective = objective_of(module, defense, context)
         gradients = [

@@ -15,7 +15,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay, Positive
 from fedaudit.core.devices import CPU, computing_on, fork_generators, model_on, samples_on
 from fedaudit.core.errors import BadInput, custom_code, setting
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
 from fedaudit.fl.hooks import Defense, Objective, TrainingContext
@@ -282,7 +282,7 @@ def _run_epochs(
     defense: Defense,
     context: TrainingContext,
 ) -> Model:
-    module = loaded(model, "training", context.device).train()
+    module = load_module(model, "training", context.device).train()
     selected = defense.select(samples_on(data, context.device), context)
     # The step is created after the hook `select`, because a defense may decide there whether its
     # loss acts in this round.
@@ -333,7 +333,7 @@ def try_step(
         Exception: Any exception of the network, the loss or the defense on this batch.
     """
     with computing_on(context.device), seeded_dropout(context):
-        module = loaded(model, "training", context.device).train()
+        module = load_module(model, "training", context.device).train()
         optimizer = settings.create_optimizer(context.round, context.rounds)
         _training_step(module, optimizer, defense, context)(defense.batch(batch, context))
 

@@ -42,7 +42,7 @@ class LayerProducts(NamedTuple):
         return LayerProducts(self.dots + other.dots, self.squared_norms + other.squared_norms)
 
     @staticmethod
-    def joined(chunks: Sequence["LayerProducts"]) -> "LayerProducts":
+    def concatenate(chunks: Sequence["LayerProducts"]) -> "LayerProducts":
         """Join the products of several chunks of samples."""
         return LayerProducts(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
 

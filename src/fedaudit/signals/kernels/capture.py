@@ -277,7 +277,7 @@ def generic_kernel(
         for start in range(0, len(a), block):
             rows = slice(start, start + block)
             products.append(_chunk_products(module, updates, a[rows], b[rows], cut or {}))
-        return LayerProducts.joined(products)
+        return LayerProducts.concatenate(products)
 
     return kernel
 
@@ -397,7 +397,7 @@ def loop_measure(
         )
 
     def measure(features: Tensor, labels: Tensor) -> LayerProducts:
-        return LayerProducts.joined(list(map(measure_sample, features, labels)))
+        return LayerProducts.concatenate(list(map(measure_sample, features, labels)))
 
     return measure
 

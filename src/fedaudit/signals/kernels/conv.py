@@ -193,7 +193,7 @@ class _GroupedKernel:
         return self._products(formed.pieces)
 
     def _products(self, pieces: Iterable[Tensor]) -> LayerProducts:
-        return LayerProducts.joined(
+        return LayerProducts.concatenate(
             [products_of_gradients(gradient, self._updates) for gradient in pieces]
         )
 

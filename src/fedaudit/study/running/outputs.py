@@ -9,7 +9,7 @@ from fedaudit.core.files import (
     RECORD_FILE,
     open_regular,
     refuse_other_suffix,
-    resolved,
+    resolve_links,
 )
 
 _RESERVED = (RECORD_FILE, "study.json", "runs.json", "run.json")
@@ -41,8 +41,10 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
             f"{path} exists and is not a comparison, so it is not replaced; give another file "
             f"with {option('out')}, or delete it"
         ) from error
-    compared = {resolved(record) for record in records}
-    lost = [source for source in sources if resolved(path.parent / source.path) not in compared]
+    compared = {resolve_links(record) for record in records}
+    lost = [
+        source for source in sources if resolve_links(path.parent / source.path) not in compared
+    ]
     if lost:
         raise BadInput(
             f"{path} is a comparison with other records (such as {lost[0].name[:80]!r}), which "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core.denoising import NOISE_STEPS, Denoising, signal_fraction
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.modules import loaded
+from fedaudit.core.modules import load_module
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Model, Sees
 from fedaudit.observe.round import Round
@@ -86,7 +86,7 @@ def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
         return
     samples = run.dataset.samples(torch.tensor(member_ids))
     assert samples.inputs is not None
-    member_images = samples.inputs.unpacked(samples.features)["sample"]
+    member_images = samples.inputs.unpack(samples.features)["sample"]
     low, high = _pixel_range(run)
     rows = [_row(images, low, high) for images in (member_images, pictures[concepts])]
     gap = np.full((_GAP, *rows[0].shape[1:]), 255, dtype=np.uint8)
@@ -141,7 +141,7 @@ def generate(
     """
     task = model.architecture.task
     assert task.inputs is not None
-    module = loaded(model, "evaluation").eval()
+    module = load_module(model, "evaluation").eval()
     steps = torch.linspace(NOISE_STEPS - 1, 0, _STEPS).long()
     # After the last step, an image has no noise.
     fractions = torch.cat([signal_fraction()[steps], torch.ones(1)]).float()
@@ -167,7 +167,7 @@ def _pixel_range(run: Setup) -> tuple[float, float]:
     """Return the smallest and largest value of a pixel."""
     inputs = run.dataset.train.inputs
     assert inputs is not None
-    pixels = inputs.unpacked(run.dataset.train.features)["sample"]
+    pixels = inputs.unpack(run.dataset.train.features)["sample"]
     return float(pixels.min()), float(pixels.max())
 
 

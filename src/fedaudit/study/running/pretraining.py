@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, fork_generators
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import Lock, parsed_json
+from fedaudit.core.files import Lock, parse_json
 from fedaudit.core.modules import refuse_unusable_model
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet
@@ -100,7 +100,7 @@ def _refuse_other_pretraining(file: Path, study: Study) -> None:
     """Raise if a file is not the result of this study's pretraining."""
     notes = read_tensors(file)[1]
     try:
-        settings = parsed_json(notes.get(_SETTINGS, "null"))
+        settings = parse_json(notes.get(_SETTINGS, "null"))
     except (ValueError, RecursionError):
         settings = None
     if settings != json.loads(json.dumps(study.pretrained_settings)):
@@ -143,7 +143,7 @@ def _train(
     progress: Progress,
 ) -> Params:
     """Train a network and return all of its parameters."""
-    module = net.built(section.seed).to(device).train().requires_grad_(True)
+    module = net.build_module(section.seed).to(device).train().requires_grad_(True)
     optimizer = torch.optim.Adam(module.parameters(), lr=section.lr)
     batch_size = min(section.batch_size, len(samples))
     steps_per_epoch = len(samples) // batch_size

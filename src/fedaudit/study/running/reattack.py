@@ -11,7 +11,7 @@ from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
 from fedaudit.core.files import delete_partial_files, unlinked_path
-from fedaudit.core.importing import code_named_in, imported, is_custom, refusing_exits
+from fedaudit.core.importing import code_named_in, import_callable, is_custom, refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -210,7 +210,7 @@ def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -
     with code_named_in(_for_caller("the command line", "the call"), trusted=False):
         for name in custom:
             if name not in named_in_study:
-                imported(name, "attack")
+                import_callable(name, "attack")
 
 
 def _refuse_overwriting(out: Path, study: Study) -> str:
