@@ -31,7 +31,7 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
             "no setting of the defense 'relaxloss' named 'target_los'; did you mean 'target_loss'.*"
             "needs target_loss",
         ),
-        ({"algorithm": {"name": "fedsgd"}}, "epochs is 1"),
+        ({"algorithm": {"name": "fedsgd"}}, "needs epochs 1"),
         ({"algorithm": {"name": "legacy-fedsgd"}}, "one local epoch in mini-batches"),
         ({"data": {"name": "digits", "classes": [3]}}, "give at least two classes"),
         ({"attacks": {"projres": {"layer": "9"}}}, "attack 'projres': there is no trained linear"),
