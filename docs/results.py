@@ -19,6 +19,7 @@ from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.results.runs import has_older_level
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -320,7 +321,7 @@ def _sources(study: Study) -> str:
     older = (
         " The records are of an earlier version and use the success with owners permuted within "
         "classes, which may be too high."
-    ) * any(source.older_level for source in levels_made)
+    ) * any(has_older_level(source.excess) for source in levels_made)
     meanings = (
         ("**bold**", "more than label distributions explain, by test and interval"),
         (

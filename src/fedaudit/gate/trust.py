@@ -19,7 +19,15 @@ from fedaudit.report.deciding.caveats import (
 from fedaudit.report.evidence import Setting, labels_among, main_figures, setting_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.sources import below_guessing, source_attacks
-from fedaudit.report.wording import client_name, defense_name, join_and, percent, plural, versus
+from fedaudit.report.wording import (
+    client_name,
+    defense_name,
+    join_and,
+    percent,
+    plural,
+    versus,
+    without_capital,
+)
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import control_name
 from fedaudit.results.record import ControlResult, Record
@@ -171,7 +179,7 @@ def _coverage_faults(
     faults = []
     if not coverage.is_whole:
         gaps = coverage_gaps(record)
-        faults = [gaps[:1].lower() + gaps[1:]]
+        faults = [without_capital(gaps)]
         faults += [
             f"round {span.first}{f' to {span.last}' if span.last > span.first else ''}: "
             f"{shortened(span.reason, _MAX_REASON)}"

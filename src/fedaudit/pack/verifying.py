@@ -47,6 +47,7 @@ from fedaudit.pack.packing import FILES, POLICY_FILE, VERDICT_FILE, compute_file
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
 from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.grid import shortened
+from fedaudit.report.wording import without_capital
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 
@@ -126,7 +127,7 @@ def coverage_notes(record: Record) -> Iterator[str]:
     """
     gaps = coverage_gaps(record)
     if gaps:
-        yield f"what was {gaps[:1].lower()}{gaps[1:]}; the record has no figures for it"
+        yield f"what was {without_capital(gaps)}; the record has no figures for it"
     elif record.watched and record.coverage is None:
         yield "which rounds and uploads were measured: the record does not state its coverage"
 

@@ -106,7 +106,6 @@ def _defenses_used(record: Record) -> list[str]:
 
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
-    """Return the applicable changes after which a ladder federation leaked less than this one."""
     training = {kind: wording.setting(record, "training", kind) for kind in _KINDS}
     excluded = {kind for kind in _KINDS if training[kind] == _SMALLEST.get(kind, "")}
     excluded |= set(_DEFENSES if _defenses_used(record) else ())

@@ -120,7 +120,6 @@ def _not_tested(why: str) -> Answer:
 
 
 def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
-    """Return the answer "not tested", or "inconclusive" if there were too few samples."""
     blank = [f for f in record.findings if f.metric == metric and f.value is None]
     blank = [figure for figure in blank if "inconclusive" in figure.note]
     refused = refusals([figure for figure in blank if figure.seed is None] or blank)
@@ -379,7 +378,7 @@ def residual(record: Record) -> Answer:
         why = "It demonstrates a flawed evaluation."
         return Answer("stated", "Nothing follows from this record", why)
     bounds = [bound.sentence for bound in shown_bounds(record)]
-    texts = residual_risks(record) + [f"{text[:1].lower()}{text[1:]}" for text in bounds]
+    texts = residual_risks(record) + list(map(wording.without_capital, bounds))
     text = wording.capital("; ".join(texts)) or NO_LIMIT
     return Answer("stated", text, fixed("answers.residual"))
 

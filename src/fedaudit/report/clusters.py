@@ -123,9 +123,7 @@ def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Return what follows from the models' risk, and what does not."""
     size = evidence.max_size([s for study in studies if (s := risk_size(riskiest(study)))])
-    return fixed(
-        f"clusters.{'leak' if size else 'no_leak'}", leak=evidence.leak_phrase(size or "weak")
-    )
+    return fixed("clusters.leak", leak=evidence.LEAKS[size]) if size else fixed("clusters.no_leak")
 
 
 def cluster_table(record: Record) -> Grid:

@@ -119,11 +119,6 @@ def worst_status(statuses: Sequence[Status]) -> Status:
     return min(statuses, key=get_args(Status).index)
 
 
-def leak_phrase(size: Size) -> str:
-    """Return a size in running text: "a weak leak"."""
-    return f"a {LEAKS[size]}"
-
-
 def max_size(sizes: list[Size]) -> Size | None:
     """Return the largest of several sizes; None for an empty list."""
     return max(sizes, key=_ORDER.index, default=None)
@@ -164,7 +159,7 @@ def size_phrase(figure: Estimate) -> str:
     between, size = size_range(figure), size_of(figure)
     if between is not None:
         return f"a leak of a size between {between[0]} and {between[1]}"
-    return leak_phrase(size) if size else ""
+    return f"a {LEAKS[size]}" if size else ""
 
 
 def _size_value(figure: Estimate) -> float:

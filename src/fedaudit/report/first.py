@@ -13,7 +13,7 @@ from fedaudit.report.deciding.membership import are_several, highest_auc, limits
 from fedaudit.report.evidence import grouped
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.grid import Tile, shortened, tile
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds
 from fedaudit.report.text.points import game_tiles
@@ -33,7 +33,7 @@ from fedaudit.results.guessing import (
     without_doubts,
 )
 from fedaudit.results.record import Record
-from fedaudit.results.runs import GuardCoverage
+from fedaudit.results.runs import GuardCoverage, has_older_level
 from fedaudit.results.unlearning import UNLEARNING
 
 LOW = 6  # largest number of rows of a picture such that the next steps fit below it
@@ -185,7 +185,8 @@ def _main_numbers(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
     worst = conclusion.topics[0][1]
     # Leaks on other topics that are smaller than the verdict's appear only in the full report.
     topics = [topic for topic, s in conclusion.topics if s == worst or s not in LEAKS]
-    of_topics = [tile for topic in topics for tile in tiles[topic][: 2 if len(topics) == 1 else 1]]
+    n_tiles = 2 if len(topics) == 1 else 1
+    of_topics = [number for topic in topics for number in tiles[topic][:n_tiles]]
     # These numbers are the main result of studies of canary clients or of unlearning.
     special = [*tiles["epsilon"], *tiles["deletion"]]
     return (*of_topics[: max(2 - len(special), 0)], *special, *tiles["utility"])[:3]
@@ -207,24 +208,21 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
     }
 
 
-def _tile(label: str, value: str, *parts: str, tone: str = "") -> Tile:
-    return Tile(label, value, wording.join(*parts), tone)
-
-
 def _tiles_by_side(record: Record) -> list[Tile]:
     sides = caveats.figures_by_side(record)
     if len(sides) == 1:
-        return _membership_tiles(*sides.values())
+        (figures,) = sides.values()
+        return _membership_tiles(figures, record.unit)
     return [
-        tile._replace(label=f"{wording.capital(name)}: {tile.label[:1].lower()}{tile.label[1:]}")
+        number._replace(label=f"{wording.capital(name)}: {wording.without_capital(number.label)}")
         for name, figures in sides.items()
-        for tile in _membership_tiles(figures)[:1]
+        for number in _membership_tiles(figures, record.unit)[:1]
     ]
 
 
 def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
     lead, ceiling = bounds.measured[0], bounds.lead.ceiling
-    return _tile(
+    return tile(
         f"{wording.capital(bounds.unit)}, epsilon at least",
         wording.number(bounds.lead.number, -1),
         lead.assumes,
@@ -236,21 +234,20 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
     )
 
 
-def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
-    """Return tiles of the AUC and TPR that show the largest leak, or else of upper limits."""
+def _membership_tiles(figures: list[Estimate], unit: str) -> list[Tile]:
     trusted = without_doubts(figures)
     figures = trusted or figures
     leading = list(evidence.leading_figures(figures))
     metrics = {figure.metric for figure in leading}
     if AUC not in metrics and (highest := highest_auc(figures)):
         leading.append(highest)
-    tiles = [_membership_tile(figure, figures) for figure in leading]
+    tiles = [_membership_tile(figure, figures, unit) for figure in leading]
     if metrics <= {AUC} and (limits := upper_bounds(trusted, RATES)):
-        tiles.append(Tile("TPR at low FPR", "not above guessing", f"upper limits: {limits}"))
+        tiles.append(tile("TPR at low FPR", "not above guessing", f"upper limits: {limits}"))
     return tiles
 
 
-def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
+def _membership_tile(best: Estimate, figures: list[Estimate], unit: str) -> Tile:
     is_above, name = bool(above_chance(best)), wording.metric_name(best.metric)
     size, tone = evidence.size_phrase(best), evidence.marker_of(best).tone
     if best.doubt:
@@ -260,13 +257,13 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
         size = "above guessing; more non-members are needed to say by how much"
     elif not size:
         size, tone = ("above guessing", "raised") if is_above else (_not_above(best), "")
-    return _tile(
+    return tile(
         f"Strongest attack, {name}" if is_above else f"Highest {name}",
         wording.value_text(best),
         size,
-        wording.interval_text(best) or "no interval",
-        shortened(best.attack, 60),
-        wording.versus(best.contrast),
+        wording.limits_in_words(wording.interval_text(best)),
+        f"attack: {shortened(best.attack, 60)}",
+        f"non-members: {wording.contrast_meaning(best.contrast, unit)}",
         evidence.labels_among(figures)[evidence.setting_of(best)],
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
         _larger_limits(best, figures),
@@ -299,29 +296,29 @@ def _source_tiles(record: Record) -> list[Tile]:
     guessing = f"guessing ({wording.percent(best.chance)})"
     result = f"above {guessing}" if best.above_guessing else _not_above(best.success, guessing)
     level = f"label distributions alone {wording.percent(best.label_level)}"
-    level += ", which may be too high (earlier version)" * bool(best.older_level)
+    level += ", which may be too high (earlier version)" * has_older_level(best.excess)
     size, tone = _size_and_tone(sources.excess_size(best), "not above them")
-    success = _tile(
+    success = tile(
         "Attack success rate",
         wording.percent(best.success.number),
         NOT_RELIED_ON if best.success.doubt else result,
-        wording.interval_text(best.success) or "no interval",
-        shortened(sources.source_labels(attacks)[attacks.index(best)], 60),
+        wording.limits_in_words(wording.interval_text(best.success)),
+        f"attack: {shortened(sources.source_labels(attacks)[attacks.index(best)], 60)}",
         tone="raised" * best.above_guessing,
     )
     points = f"{wording.format_points(best.excess.number)} points"
     limits = wording.limits_in_words(wording.interval_text(best.excess))
-    return [success, _tile("Beyond label distributions", points, size, level, limits, tone=tone)]
+    return [success, tile("Beyond label distributions", points, size, level, limits, tone=tone)]
 
 
 def _size_and_tone(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
-    return (evidence.leak_phrase(size), evidence.tone_of(size)) if size else (otherwise, "")
+    return (f"a {evidence.LEAKS[size]}", evidence.tone_of(size)) if size else (otherwise, "")
 
 
 def _cluster_tiles(record: Record) -> list[Tile]:
     studies, rows = clusters.clusterings(record), list[tuple[str, Estimate, str, str, str]]()
     if caveats.are_cluster_risks_doubted(record):
-        return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
+        return [tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
     for study in studies:
         label = clusters.label_of(study, studies)
         if (worst := clusters.riskiest(study)) is not None:
@@ -333,7 +330,7 @@ def _cluster_tiles(record: Record) -> list[Tile]:
             total += f" · {wording.value_text(floor)} by chance" if floor else ""
             rows.append(("Violations", violations, total, label, tone))
     return [
-        _tile(name, wording.value_text(mean), text, _range(mean), label, tone=tone)
+        tile(name, wording.value_text(mean), text, _range(mean), label, tone=tone)
         for name, mean, text, label, tone in rows
     ]
 
@@ -352,10 +349,13 @@ def _utility_tiles(record: Record) -> list[Tile]:
     results = [f for f in tested if wording.defense_name(f.defense) == none] or tested
     if not results:
         return []
-    first, defense = results[0], shortened(wording.defense_name(results[0].defense), 32)
-    # A recording does not reveal if clients use a defense.
-    is_known = not record.watched or first.defense not in ("", NO_DEFENSE)
+    first = results[0]
+    defense = shortened(wording.defense_name(first.defense), 32)
+    if first.defense not in ("", NO_DEFENSE):
+        defense = f"defense: {defense}"
+    elif record.watched:
+        defense = ""  # a recording does not reveal whether clients use a defense
     name = wording.capital(first.metric.replace("_", " "))
     value = wording.format_value(fmean(figure.number for figure in results), first.metric)
-    runs = f"mean of {len(results)} runs" if len(results) > 1 else wording.interval_text(first)
-    return [_tile(name, value, runs, defense * is_known)]
+    runs = f"mean of {len(results)} runs" if len(results) > 1 else _range(first)
+    return [tile(name, value, runs, defense)]

@@ -171,7 +171,6 @@ def grid_of(
 
 
 def _column_key(header: Header) -> tuple[str, str]:
-    """Return a pair: the common heading (empty without one) and the column's heading."""
     return ("", header) if isinstance(header, str) else header
 
 
@@ -185,10 +184,20 @@ class Tile(NamedTuple):
 
     label: str
     value: str
-    detail: str
+    details: tuple[str, ...]
     tone: str = ""
+
+    @property
+    def detail(self) -> str:
+        """All details on one line."""
+        return " · ".join(self.details)
 
     @property
     def line(self) -> str:
         """The tile as one line of text."""
         return f"{self.label}: {self.value} ({self.detail})"
+
+
+def tile(label: str, value: str, *details: str, tone: str = "") -> Tile:
+    """Return a tile without the empty details."""
+    return Tile(label, value, tuple(filter(None, details)), tone)

@@ -187,7 +187,6 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
 def _membership_cell(
     figures: Sequence[Estimate], looks: Mapping[str, Style], labels: Mapping[evidence.Setting, str]
 ) -> TrackCell:
-    """Return the marks of an attack's figures by defense; the undefended figure is the text."""
     if not figures:
         return TrackCell()
     marks = []
@@ -260,7 +259,6 @@ def _clusters(record: Record) -> Picture:
 
 
 def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) -> Row | None:
-    """Return the risk of a group's model, and the risks that clients accept; None without risk."""
     risk, estimated = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
@@ -282,7 +280,6 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
 
 
 def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
-    """Return a mark for the risk that each client of a group accepts, styled by violation."""
     run = study.runs[0]
     group = run.group_names.index(name)
     model = models_of_groups(run)[group]

@@ -136,7 +136,6 @@ def _duration(seconds: float | None) -> str:
 
 
 def _value(text: str) -> object:
-    """Return the value that a text is the literal of, or else the text itself."""
     if text in ("inf", "-inf", "nan"):
         return float(text)
     try:

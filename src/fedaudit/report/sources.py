@@ -40,11 +40,6 @@ class SourceAttack(NamedTuple):
         return self.excess.level or 0.0
 
     @property
-    def older_level(self) -> str:
-        """Remark if an earlier version computed the label level, or ""."""
-        return OLDER_LEVEL if has_older_level(self.excess) else ""
-
-    @property
     def above_guessing(self) -> bool:
         """True if the success rate is above guessing, by test and interval."""
         return bool(above_chance(self.success))
@@ -131,7 +126,6 @@ def source_marker(attack: SourceAttack) -> evidence.Marker:
     return evidence.Marker("▲ ", evidence.tone_of(size), size)
 
 
-_PLAIN = evidence.Marker()
 SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headlines"))
 
 
@@ -194,7 +188,12 @@ def source_table(record: Record) -> Grid:
     """Return a table of all source attacks: success, and excess over guessing and baselines."""
     attacks = source_attacks(record)
     figures = [
-        (label, heading, figure, source_marker(attack) if figure is attack.success else _PLAIN)
+        (
+            label,
+            heading,
+            figure,
+            source_marker(attack) if figure is attack.success else evidence.Marker(),
+        )
         for attack, label in zip(attacks, source_labels(attacks), strict=True)
         for heading, figure in (
             ("Attack success rate", attack.success),
@@ -211,7 +210,7 @@ def source_table(record: Record) -> Grid:
         fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
         wording.interval_remark(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
-        *evidence.distinct(attack.older_level for attack in attacks),
+        OLDER_LEVEL * any(has_older_level(attack.excess) for attack in attacks),
         fixed("sources.signs"),
         fixed(f"sources.test{'s' * (len(attacks) > 1)}", level=level, rows=len(attacks)),
     ]

@@ -6,7 +6,7 @@ equal those of the report.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from fedaudit.report.deciding.caveats import (
 from fedaudit.report.evidence import SIZES, attacks_tried, distinct, outcomes_of
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, clean, shortened
+from fedaudit.report.grid import Cell, Tile, clean, shortened
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproducing
 from fedaudit.report.sources import kind_of
@@ -36,7 +36,7 @@ from fedaudit.report.text.verdict import audited_samples, verdict
 from fedaudit.report.unlearning import WITHHELD
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
-from fedaudit.results.text import without_commands
+from fedaudit.results.text import escape_markdown, without_commands
 
 SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
 MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown files
@@ -58,13 +58,17 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a summary; both formats print the fields in this order."""
+    """Section of a summary; both formats print the fields in this order.
+
+    ``terms`` explains the terms that no earlier section uses.
+    """
 
     title: str
     badge: str = ""
     tone: str = ""
     lead: str = ""
     paragraphs: tuple[str, ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     table: Table | None = None
     items: tuple[str, ...] = ()
@@ -81,7 +85,6 @@ class Summary(NamedTuple):
     sections: tuple[Section, ...]
     signed: str
     valid_until: str
-    glossary: tuple[tuple[str, str], ...]
 
 
 def summary_html(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
@@ -112,17 +115,7 @@ def summary_markdown(record: Record, policy: Section | None = None, valid_until:
     return without_commands(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
 
-_BACKSLASHED = re.compile(r"([\\`*_\[\]|~])")
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "$": "&#36;"}
-_LINKS = re.compile(r"://|(?i:\bwww)\.")
 _OPENS_BLOCK = re.compile(r"^(\s*)([-+=]|\d+[.)])")
-
-
-def escape_markdown(text: str) -> str:
-    """Escape a text for Markdown, so that it prints verbatim on one line, without links."""
-    safe = "".join(_ENTITIES.get(char, char) for char in clean(text))
-    safe = _BACKSLASHED.sub(r"\\\1", safe)
-    return _LINKS.sub(lambda match: match[0].replace(":", "&#58;").replace(".", "&#46;"), safe)
 
 
 def _in_markdown(value: object) -> object:
@@ -148,7 +141,7 @@ def _code(text: str) -> Markup:
 def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
     """Return the contents of a summary; see :func:`summary_html` for the arguments."""
     until = _valid_until(record, valid_until)
-    record = wording.printable(record)
+    record = wording.printable(record, wording.attack_title)
     if record.kind == "games":
         played = game_verdict(record)
         first, question, kind = played.first, played.played, "Security games"
@@ -163,18 +156,26 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
         Section("What was asked", paragraphs=(question,), remarks=described),
-        Section("Of which model", facts=tuple(_facts(record).items())),
+        Section("Which model", remarks=(_FIXED["settings"],), facts=tuple(_facts(record).items())),
         _answer(record, first, meaning, warnings),
         policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
         _controls(record, first),
         _untested(record, undecided),
         _verifying(record, is_judged=policy is not None),
     )
-    terms = wording.glossary_entries(str(sections))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
-    return Summary(name, kind, digest, sections, signed, until, terms)
+    return Summary(name, kind, digest, tuple(_with_terms(sections)), signed, until)
+
+
+def _with_terms(sections: Sequence[Section]) -> Iterator[Section]:
+    """Yield the sections, each with the glossary entries of terms that it uses first."""
+    explained = set[tuple[str, str]]()
+    for section in sections:
+        entries = wording.glossary_entries(str(section))
+        yield replace(section, terms=tuple(entry for entry in entries if entry not in explained))
+        explained.update(entries)
 
 
 def _valid_until(record: Record, text: str) -> str:
@@ -201,7 +202,6 @@ def _date(text: str) -> date | None:
 
 
 _ZERO_IS_UNSET = ("first_class", "samples_per_client")  # settings that are unset if they are 0
-_TABLES = ("data", "partition", "model", "algorithm", "training", "defense")
 
 
 def _facts(record: Record) -> dict[str, str]:
@@ -222,7 +222,8 @@ def _facts(record: Record) -> dict[str, str]:
             facts["Model"] = shortened(str(model or ""), _LONG) or "not stated in the result"
             facts |= _FIXED["recorded"]
         else:
-            facts |= {wording.capital(name): settings_line(config.get(name)) for name in _TABLES}
+            labels = _FIXED["labels"].items()
+            facts |= {label: settings_line(config.get(table)) for table, label in labels}
     sights = [wording.sight_name(part) for part in record.view.sees[:12]]
     facts["The adversary sees"] = wording.join_and(sights)
     if record.kind != "games":
@@ -260,8 +261,10 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
-        texts.append(_FIXED["risks"].format(risks="; ".join(risks)))
-    rows = tuple(tile[:3] for tile in numbers)
+        texts.append(_FIXED["risks"].format(risks=" ".join(map(_sentence, risks))))
+    rows = tuple(
+        (number.label, number.value, " ".join(map(_sentence, number.details))) for number in numbers
+    )
     sizes = _FIXED["sizes"].format(
         auc=", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
         rate=", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
@@ -278,6 +281,10 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
     )
 
 
+def _sentence(text: str) -> str:
+    return wording.sentence(wording.capital(text))
+
+
 def _numbers(record: Record, first: FirstScreen) -> list[Tile]:
     topics = {} if record.kind == "games" else tiles_of(record)
     tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
@@ -289,15 +296,21 @@ def _controls(record: Record, first: FirstScreen) -> Section:
     title, lead = "Checks of the audit itself (controls)", wording.sentence(first.controls)
     if record.kind == "games":
         return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
-    if absent := _controls_not_run(record):
+    ran = {control.control for control in outcomes_of(record.controls).ran}
+    if absent := [name for name in CHECKS if name not in ran]:
         lead = wording.sentence(f"{first.controls}; not run: {wording.join_and(absent)}")
-    grid, table = controls_table(record), None
-    if grid.rows:
-        rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
-        table = Table(tuple(column.text for column in grid.columns), rows[:MAX_LISTED])
+    rows = tuple(_control_row(row) for row in controls_table(record).rows[:MAX_LISTED])
+    table = Table(tuple(_FIXED["controls_columns"]), rows) if rows else None
     signs = {"✓": ("passed", "good"), "?": ("incomplete", "doubt")}
     badge, tone = signs.get(first.sign, ("failed", "alarm"))
     return Section(title, badge, tone, lead, table=table)
+
+
+def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
+    control, result, passed, *_, expected = row
+    purpose = _FIXED["controls"].get(control.text) or wording.sentence(expected.text)
+    failures = f" Not as expected: {shortened(expected.detail, 200)}." if expected.detail else ""
+    return control.text, result.text, passed.text, purpose + failures
 
 
 def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
@@ -311,7 +324,8 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
         attacks = wording.plural(attacks_tried(record), "attack")
         runs = wording.plural(len(record.seeds), "training run")
         scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
-    listed = [wording.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
+    texts = [_SETTING.sub("", item) for item in distinct(items) if item]
+    listed = [wording.sentence(shortened(text, _LONG)) for text in texts]
     excess = len(listed) - MAX_LISTED
     excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
@@ -320,6 +334,10 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
         items=(*listed[:MAX_LISTED], *excess_note),
         remarks=(scale, *(f"Undecided: {shortened(item, 2 * _LONG)}" for item in undecided[:4])),
     )
+
+
+_SETTING = re.compile(r" \([a-z_]+\.[a-z_]+ = \w+\)")
+"""Setting of a study behind a sentence, which says nothing to the readers of a summary."""
 
 
 def _unmeasured(record: Record) -> Iterator[str]:
@@ -332,14 +350,6 @@ def _unmeasured(record: Record) -> Iterator[str]:
     yield coverage_gaps(record)
     if coverage and coverage.never_measured:
         yield f"Clients without a measured round: {client_list(coverage.never_measured)}"
-    absent = _controls_not_run(record)
-    if absent and record.kind != "games":
-        yield f"Controls that were not run: {wording.join_and(absent)}"
-
-
-def _controls_not_run(record: Record) -> list[str]:
-    ran = {control.control for control in outcomes_of(record.controls).ran}
-    return [name for name in CHECKS if name not in ran]
 
 
 def _verifying(record: Record, *, is_judged: bool) -> Section:

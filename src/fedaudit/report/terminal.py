@@ -143,7 +143,6 @@ def _row(label: str, texts: Sequence[str], label_width: int, track_width: int) -
 
 
 def _fitting(label: str, width: int) -> str:
-    """Return a row's label; if "client · attack" is too long, shorten the client's name."""
     client, dot, attack = label.rpartition(" · ")
     if len(label) <= width or not dot:
         return shortened(label, width)

@@ -10,7 +10,7 @@ from fedaudit.report import wording
 from fedaudit.report.deciding.caveats import units_of
 from fedaudit.report.evidence import outcomes_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Content, Tile, name_cell
+from fedaudit.report.grid import Cell, Content, Tile, name_cell, tile
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results import unlearning
@@ -117,8 +117,10 @@ def unlearning_tile(record: Record) -> list[Tile]:
     row, both_models = deletion.strongest, deletion.both_models
     points = dict(zip(_POINTS, (row.before, row.after, row.retrained), strict=True))
     aucs = ", ".join(f"{name} {_with_range(figure)}" for name, figure in points.items())
-    detail = f"{row.after.attack}, AUC {aucs}; "
-    detail += f"adversary with both models {_with_range(both_models)}, {both_models.attack}"
+    details = [
+        f"{row.after.attack}, AUC {aucs}",
+        f"adversary with both models {_with_range(both_models)}, {both_models.attack}",
+    ]
     utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
     accuracies = {figure.point: figure.value for figure in utilities}
     if texts := [
@@ -126,11 +128,12 @@ def unlearning_tile(record: Record) -> list[Tile]:
         for name in points
         if name in accuracies
     ]:
-        detail += f"; test accuracy {', '.join(texts)}"
+        details.append(f"test accuracy {', '.join(texts)}")
     if deletion.verdict == WITHHELD:
-        detail = NOT_RELIED_ON
+        details = [NOT_RELIED_ON]
     tone = "" if deletion.verdict in (*unlearning.WITHOUT_EVIDENCE, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", verdict_text(deletion.verdict), detail, tone)]
+    verdict = verdict_text(deletion.verdict)
+    return [tile(f"Unlearning by {_method(record)}", verdict, *details, tone=tone)]
 
 
 def _with_range(figure: Estimate) -> str:

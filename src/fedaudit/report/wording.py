@@ -244,6 +244,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def without_capital(text: str) -> str:
+    """Return a text with a small first letter."""
+    return text[:1].lower() + text[1:]
+
+
 def without_verdict(headline: str, status: str) -> str:
     """Return a headline without the verdict at its start, since a badge next to it has the verdict.
 
@@ -265,6 +270,11 @@ def attack_name(attack: str) -> str:
     """Return an attack's name with its catalogue name: "Loss over rounds (loss-series)"."""
     code, *remark = attack.split(", ", 1)  # a comparison appends "mirrored"
     return ", ".join([f"{_ATTACKS[code]} ({code})", *remark]) if code in _ATTACKS else attack
+
+
+def attack_title(attack: str) -> str:
+    """Return an attack's name without its catalogue name, for readers who run no audits."""
+    return attack_name(attack).replace(f" ({attack})", "")
 
 
 def attack_code(name: str) -> str:
@@ -339,7 +349,6 @@ class NamedClient(int):
         return client
 
     def __str__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -415,7 +424,7 @@ def cleaned(
     clients: Mapping[int, NamedClient] | None = None,
     *,
     watched: bool | None = None,
-    name_attacks: bool = False,
+    name_attack: Callable[[str], str] = str,
 ) -> Model:
     """Return a record or comparison without control or direction characters in any text.
 
@@ -429,17 +438,17 @@ def cleaned(
         clean_text: Function that makes a text safe to print.
         clients: Clients that have names. By default, they are read from the record.
         watched: Whether defenses are unknown. By default, it is read from the record.
-        name_attacks: Whether attacks are named as by :func:`attack_name`.
+        name_attack: Function that returns the printed name of an attack.
     """
     clients = client_names(model) if clients is None else clients
     watched = bool(getattr(model, "watched", False)) if watched is None else watched
-    safe = _Cleaner(clean_text, clients, watched, name_attacks).model(model)
+    safe = _Cleaner(clean_text, clients, watched, name_attack).model(model)
     return mark_doubts(safe) if isinstance(safe, Record) else safe
 
 
-def printable(record: Record) -> Record:
-    """Return a record whose texts are safe to print on a page or a terminal."""
-    return cleaned(record, without_digests([record]), name_attacks=True)
+def printable(record: Record, name_attack: Callable[[str], str] = attack_name) -> Record:
+    """Return a record whose texts are safe to print, and whose attacks have names for readers."""
+    return cleaned(record, without_digests([record]), name_attack=name_attack)
 
 
 def printable_comparison(
@@ -455,8 +464,8 @@ def printable_comparison(
         for number, client in (names[0] if names else {}).items()
         if all(str(client) == str(others.get(number)) for others in names)
     }
-    safe = cleaned(comparison, clean_text, same, watched=watched, name_attacks=True)
-    return safe, [cleaned(record, clean_text, name_attacks=True) for record in records]
+    safe = cleaned(comparison, clean_text, same, watched=watched, name_attack=attack_name)
+    return safe, [cleaned(record, clean_text, name_attack=attack_name) for record in records]
 
 
 @dataclass(frozen=True)
@@ -464,7 +473,7 @@ class _Cleaner:
     clean_text: TextCleaner
     clients: Mapping[int, NamedClient]
     watched: bool
-    name_attacks: bool = False
+    name_attack: Callable[[str], str] = str
 
     def model(self, model: Model) -> Model:
         update: dict[str, object] = {}
@@ -489,10 +498,10 @@ class _Cleaner:
         safe = self._value(value)
         if name == "note" and isinstance(safe, str):
             return without_identifiers(safe)
-        if self.name_attacks and name == "attack" and isinstance(safe, str):
-            return attack_name(safe)
-        if self.name_attacks and name == "attacks" and isinstance(safe, list):
-            return [attack_name(part) if isinstance(part, str) else part for part in safe]
+        if name == "attack" and isinstance(safe, str):
+            return self.name_attack(safe)
+        if name == "attacks" and isinstance(safe, list):
+            return [self.name_attack(part) if isinstance(part, str) else part for part in safe]
         return safe
 
     def _value(self, value: object) -> object:

@@ -55,6 +55,18 @@ def one_line(text: str) -> str:
     return plain(_LINE_BREAKS.sub(" ", text))
 
 
+_BACKSLASHED = re.compile(r"([\\`*_\[\]|~])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "$": "&#36;"}
+_LINKS = re.compile(r"://|(?i:\bwww)\.")
+
+
+def escape_markdown(text: str) -> str:
+    """Escape a text for Markdown, so that it prints verbatim on one line, without links."""
+    safe = "".join(_ENTITIES.get(char, char) for char in one_line(text))
+    safe = _BACKSLASHED.sub(r"\\\1", safe)
+    return _LINKS.sub(lambda match: match[0].replace(":", "&#58;").replace(".", "&#46;"), safe)
+
+
 def indented(text: str) -> str:
     """Return the text as plain lines, of which all but the first are indented.
 

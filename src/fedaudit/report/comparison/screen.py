@@ -23,7 +23,7 @@ from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import FirstScreen
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.grid import Tile, shortened, tile
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front
@@ -131,23 +131,22 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
     limits = wording.limits_of_change(change.low, change.high, TEST_ACCURACY) if change else ""
+    interval = f", 95% interval {limits}" * bool(limits)
     return (
-        Tile(
+        tile(
             "Membership advantage (2 AUC − 1)",
             wording.percent(max(row.undefended + row.leakage, 0.0)),
-            f"{wording.percent(row.undefended)} without the defense; strongest attack "
-            f"{wording.versus(row.contrast)}; guessing has 0%"
-            + f"; not corrected for picking one of {count} rows"
-            * (count > 1),
-            "good" if row.lowers else "",
+            f"{wording.percent(row.undefended)} without the defense",
+            f"strongest attack {wording.versus(row.contrast)}",
+            "guessing has 0%",
+            f"not corrected for picking one of {count} rows" * (count > 1),
+            tone="good" if row.lowers else "",
         ),
-        Tile(
+        tile(
             "Test accuracy",
             wording.percent(1 - row.undefended_error - row.error),
-            f"{wording.percent(1 - row.undefended_error)} without the defense, same clients; "
-            f"change {wording.format_points(-row.error)} points"
-            + f", 95% interval {limits}"
-            * bool(limits),
+            f"{wording.percent(1 - row.undefended_error)} without the defense, same clients",
+            f"change {wording.format_points(-row.error)} points{interval}",
         ),
     )
 
@@ -242,7 +241,6 @@ def _panel(
 
 
 def _reach(values: Iterable[tuple[float, Interval | None]]) -> list[float]:
-    """Return the values and limits that an axis must include."""
     ends = [
         end
         for value, limits in values

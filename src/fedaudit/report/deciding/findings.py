@@ -9,7 +9,7 @@ from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.sources import SOURCE_HEADLINES, source_attacks, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
-from fedaudit.report.wording import without_verdict
+from fedaudit.report.wording import without_capital, without_verdict
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
@@ -55,7 +55,6 @@ def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Fin
 
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
-    """Return the verdict on membership; in a partly defended run, that of the worse group."""
     sides = list(caveats.figures_by_side(record).values())
     statuses = [member_status(record, figures) for figures in sides]
     status = evidence.worst_status(statuses)
@@ -92,7 +91,7 @@ def headlines(every: tuple[Finding, ...]) -> list[str]:
         if finding.topic == "clusters":
             if finding is front and finding.status in LEAKAGE:
                 lead = f"{LEAKAGE[finding.status]} from the riskiest model"
-                text = f"{lead}: {text[:1].lower()}{text[1:]}"
+                text = f"{lead}: {without_capital(text)}"
         elif finding.status in LEAKAGE and finding.status != front.status:
             smaller, larger = fixed_texts("smaller_leak"), fixed_texts("larger_leak")
             text = f"{smaller[finding.topic]} {larger[front.topic]}"

@@ -137,7 +137,6 @@ def build_forest(
 def _keys(
     looks: Mapping[str, charts.Style], used: set[charts.Style]
 ) -> tuple[charts.LegendEntry, ...]:
-    """Return the legend of used styles; empty for a single style without doubtful figures."""
     keys = {name: look for name, look in looks.items() if look in used}
     in_doubt = {
         f"{name}, {evidence.DOUBTED.sign}{evidence.DOUBTED.word}": hollow(look)

@@ -81,7 +81,6 @@ def _setting_of_all(figure: Estimate) -> Setting:
 def _figures_table(
     caption: str, figures: list[Estimate], labels: Mapping[Setting, str] | None = None
 ) -> Grid:
-    """Return a table with a row for each client and attack, and columns by contrast and metric."""
     notes = Footnotes()
     several = len({figure.target for figure in figures if figure.attack}) > 1
     metrics = distinct((*HEADLINE_METRICS, *(figure.metric for figure in figures)))
@@ -159,7 +158,6 @@ def _counts(figure: Estimate) -> str:
 
 
 def _sizes(figures: Iterable[Estimate]) -> str:
-    """Return the numbers of members and non-members; for means, the sums over all seeds."""
     counted = [figure for figure in figures if figure.n_members]
     if not counted:
         return ""
@@ -295,7 +293,6 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
 
 
 def _height(curve: Curve) -> float:
-    """Return the mean TPR at 1 % and at 0.1 % FPR."""
     points = list(zip(curve.fpr, curve.tpr, strict=False))
     return fmean(
         max((tpr for fpr, tpr in points if fpr <= rate), default=0.0) for rate in (0.01, 0.001)

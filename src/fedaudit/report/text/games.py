@@ -128,7 +128,6 @@ def _played(items: Sequence[points.ShownPoint]) -> str:
 
 
 def _contradiction(item: points.ShownPoint) -> str:
-    """Explain which epsilon or bound a point's success contradicts."""
     point, kind = item.point, "claim"
     if point.rounds is not None:
         kind = "noise"

@@ -28,7 +28,7 @@ def member_headline(record: Record, status: Status, *, alone: bool) -> str:
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
         other = member_status(record, sides[names[1]])
-        text = f"{wording.capital(names[0])}: {text[:1].lower()}{text[1:]}"
+        text = f"{wording.capital(names[0])}: {wording.without_capital(text)}"
         text += f". {wording.capital(names[1])}: {other}"
     figures = main_figures(record)
     unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))

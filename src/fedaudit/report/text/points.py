@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedaudit.report.evidence import grouped, size_of_share, tone_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.grid import Tile, shortened, tile
 from fedaudit.report.wording import join, number, plural, rate_texts
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
@@ -164,7 +164,6 @@ def strongest_protection(protected: Sequence[ShownPoint]) -> ShownPoint | None:
 
 
 def _x_value(item: ShownPoint) -> float:
-    """Return the value by which points of a family are sorted: epsilon or number of rounds."""
     if item.point.rounds is not None:
         return float(item.point.rounds.averaged)
     claimed = item.point.claimed_epsilon
@@ -242,18 +241,18 @@ def game_tiles(record: Record) -> list[Tile]:
     if wrong := sum(item.point.refuted for item in claiming):
         share = f"{wrong:,} of {len(claiming):,}"
         detail = "points at which the server’s success refutes the claimed epsilon"
-        tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
+        tiles.append(tile("Claimed epsilon contradicted", share, detail, tone="alarm"))
     if ratios := [(value, p) for p in claiming if (value := epsilon_ratio(p.point)) is not None]:
         above, item = max(ratios, key=lambda pair: pair[0])
         detail = f"{item.name}: the actual ε is {format_epsilon(item.point.actual_epsilon or 0.0)}"
         tone = "alarm" * far_above(item.point)
         ratio = f"{format_ratio(above)} times"
-        tiles.append(Tile("Actual epsilon, relative to the claimed one", ratio, detail, tone))
+        tiles.append(tile("Actual epsilon, relative to the claimed one", ratio, detail, tone=tone))
     return tiles
 
 
 def _success_tile(label: str, item: ShownPoint) -> Tile:
     size = size_of_share(2 * item.point.success.low - 1)
     success, limits = rate_texts(item.point.success)
-    detail = f"{item.name}; 95% interval {limits}; guessing 50%"
-    return Tile(label, success, detail, tone_of(size) if size else "")
+    details = (item.name, f"95% interval {limits}", "guessing 50%")
+    return tile(label, success, *details, tone=tone_of(size) if size else "")

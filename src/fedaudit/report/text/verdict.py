@@ -122,7 +122,7 @@ def audited(record: Record) -> str:
         f"audited.{'guarded' if is_guarded(record) else kind}",
         clients=clients,
         sizes=f" with {wording.format_range(sizes)} samples each" if sizes else "",
-        seeds=wording.plural(len(record.seeds), "seed"),
+        runs=wording.plural(len(record.seeds), "training run"),
         defenses=_defenses(record),
         questions=" ".join(questions(record)),
         attacks=wording.plural(evidence.attacks_tried(record), "attack was", "attacks were"),
