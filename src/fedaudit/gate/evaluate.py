@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.gate.ceilings import (
+from fedaudit.gate.ceilings import ceiling_checks
+from fedaudit.gate.judged import (
     NEVER_MEASURED,
-    ceiling_checks,
     clients_without_bound,
     empirical_epsilon,
     is_too_small_for,
