@@ -1,4 +1,4 @@
-"""The interface of engines, and pickling for other processes."""
+"""Interface of engines, and pickling for other processes."""
 
 import copyreg
 import io
@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 
 class SharedByKey(dict[Key, Value]):
-    """Shared values of which each item needs only a few, so an engine may send them one by one."""
+    """Shared values that an engine may send one by one, since each item needs only a few."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Processes that train clients and measure samples.
+    """Interface to processes that train clients and measure samples.
 
     Results depend on neither the engine nor its number of workers.
     """
@@ -42,7 +42,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class CountedEngine(Engine, Protocol):
-    """An engine with a known number of workers."""
+    """Engine with a known number of workers."""
 
     @property
     def count(self) -> int:
@@ -50,7 +50,7 @@ class CountedEngine(Engine, Protocol):
         ...
 
 
-Recipe: TypeAlias = tuple[Callable[..., Tensor], tuple[object, ...]]
+_Reduced: TypeAlias = tuple[Callable[..., Tensor], tuple[object, ...]]
 """A function and its arguments, from which pickle restores a tensor."""
 
 _ARRAY_TYPES = {torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool}
@@ -58,7 +58,7 @@ _ARRAY_TYPES = {torch.float32, torch.float64, torch.int32, torch.int64, torch.ui
 
 def is_plain(tensor: Tensor) -> bool:
     """Return True if a NumPy array can represent the tensor without loss."""
-    # It has no autograd state and no bfloat16, and pickling does not preserve its strides.
+    # An array has no autograd state and no bfloat16, and pickling does not preserve its strides.
     return (
         tensor.dtype in _ARRAY_TYPES
         and tensor.device.type == "cpu"
@@ -79,15 +79,15 @@ def pickled(value: object) -> bytes:
     return file.getvalue()
 
 
-def _reduce_tensor(tensor: Tensor) -> Recipe:
+def _reduce_tensor(tensor: Tensor) -> _Reduced:
     """Pickle a tensor as an array if that is without loss, and otherwise as torch does."""
     if is_plain(tensor):
         return torch.from_numpy, (tensor.numpy(),)
-    reduce: Callable[[int], Recipe] = tensor.__reduce_ex__
+    reduce: Callable[[int], _Reduced] = tensor.__reduce_ex__
     return reduce(pickle.HIGHEST_PROTOCOL)
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler of tensors as arrays, which is 5 to 10 times as fast as torch's format."""
+    """Pickler of tensors as arrays, which is 5 to 10 times as fast as torch's format."""
 
     dispatch_table = copyreg.dispatch_table | {Tensor: _reduce_tensor}

@@ -50,7 +50,7 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Sequential:
-    """An engine that processes one item after another in this process."""
+    """Engine that processes one item after another in this process."""
 
     @contextmanager
     def session(
@@ -82,7 +82,7 @@ def deferring_signals() -> Iterator[None]:
 @contextmanager
 def _defer(number: signal.Signals) -> Iterator[None]:
     """Defer this program's reaction to a signal until the context ends."""
-    # Blocking is not enough: another thread may receive the signal, and the main thread handles it.
+    # Blocking the signal is not enough: if another thread receives it, the main thread handles it.
     handler = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
@@ -113,7 +113,7 @@ def _blocking_signals() -> Iterator[None]:
 
 
 class WorkResult(NamedTuple):
-    """What the work for an item returned, or the error that it raised."""
+    """Value that the work for an item returned, or the error that it raised."""
 
     value: object = None
     error: Exception | None = None
@@ -196,7 +196,7 @@ def _pickle_error(error: Exception) -> bytes:
 
 @dataclass(frozen=True)
 class Workers:
-    """An engine of several processes with one thread each.
+    """Engine of several processes with one thread each.
 
     Pickled values go only to the worker processes of this program, never to disk or network. No
     worker outlives its session or this process. Only one thread at a time may use a session.

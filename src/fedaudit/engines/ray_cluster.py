@@ -1,4 +1,4 @@
-"""The engine for Ray clusters, of this machine or of several.
+"""Engine for Ray clusters, on one machine or several.
 
 Ray is imported when a session opens, since this takes a second and Ray is optional.
 """
@@ -24,7 +24,7 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class RayCluster:
-    """An engine of Ray tasks, each on one core with one torch thread.
+    """Engine of Ray tasks, each on one core with one torch thread.
 
     The main process owns all data and models in Ray's object store, and workers have no state. If a
     worker or machine is lost, its tasks are repeated elsewhere, with the same results.

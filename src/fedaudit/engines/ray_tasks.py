@@ -37,10 +37,10 @@ Arrays: TypeAlias = tuple[np.ndarray, ...]
 
 
 class Parcel(NamedTuple):
-    """A value as it is sent.
+    """Value as it is sent.
 
     Attributes:
-        skeleton: The pickled value, with numbers instead of its tensors and shards.
+        skeleton: The pickled value, with numbers in place of its tensors and shards.
         arrays: Its tensors; an integer is an index into :attr:`Parcels.common`.
         shards: For each :class:`SharedByKey`, references to the parcels of its values, by key.
     """
@@ -51,7 +51,7 @@ class Parcel(NamedTuple):
 
 
 class Parcels(NamedTuple):
-    """Several values as they are sent.
+    """Several values as they are sent together.
 
     Attributes:
         parcels: The parcel of each value.
@@ -63,7 +63,7 @@ class Parcels(NamedTuple):
 
 
 class _Skeleton(NamedTuple):
-    """A pickled value, and the tensors and shards that it refers to by number."""
+    """Pickled value, and the tensors and shards that it refers to by number."""
 
     content: bytes
     tensors: list[Tensor]
@@ -78,17 +78,17 @@ def pack(value: object, put: Callable[[object], ObjectRef]) -> Parcel:
 def pack_all(values: Sequence[object], put: Callable[[object], ObjectRef]) -> Parcels:
     """Pack several values; a tensor that several of them contain is packed once."""
     skeletons = [_pickle_skeleton(value) for value in values]
-    counts = Counter(id(tensor) for skeleton in skeletons for tensor in skeleton.tensors)
-    common = {id(t): t for skeleton in skeletons for t in skeleton.tensors if counts[id(t)] > 1}
+    tensors = [tensor for skeleton in skeletons for tensor in skeleton.tensors]
+    counts = Counter(map(id, tensors))
+    common = {id(tensor): tensor for tensor in tensors if counts[id(tensor)] > 1}
     index_by_id = {key: index for index, key in enumerate(common)}
-    parcels = [
-        Parcel(
-            skeleton.content,
-            tuple(index_by_id.get(id(tensor), tensor.numpy()) for tensor in skeleton.tensors),
-            tuple({k: put(pack(v, put)) for k, v in shard.items()} for shard in skeleton.shards),
-        )
-        for skeleton in skeletons
-    ]
+    parcels = list[Parcel]()
+    for skeleton in skeletons:
+        arrays = [index_by_id.get(id(tensor), tensor.numpy()) for tensor in skeleton.tensors]
+        shards = [
+            {key: put(pack(part, put)) for key, part in shard.items()} for shard in skeleton.shards
+        ]
+        parcels.append(Parcel(skeleton.content, tuple(arrays), tuple(shards)))
     return Parcels(parcels, tuple(tensor.numpy() for tensor in common.values()))
 
 
@@ -105,7 +105,7 @@ def unpack(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that inserts the tensors and shards of a skeleton."""
+    """Unpickler that inserts the tensors and shards of a skeleton."""
 
     def __init__(self, skeleton: bytes, parts: Mapping[str, Sequence[object]]) -> None:
         super().__init__(io.BytesIO(skeleton))
@@ -143,6 +143,7 @@ def _pickle_skeleton(value: object) -> _Skeleton:
     tensors, shards, numbers = list[Tensor](), list[SharedByKey[object, object]](), dict[int, int]()
 
     def reference(part: object) -> tuple[str, int] | None:
+        """Return the kind and number of a tensor or shard; None to pickle the object itself."""
         if type(part) is Tensor and is_plain(part):
             if id(part) not in numbers:
                 numbers[id(part)] = len(tensors)
@@ -179,13 +180,15 @@ class _Versions(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """The result of a task, with the level and text of each log message."""
+    """Result of a task, with the level and text of each log message."""
 
     value: Parcel
     log: list[tuple[int, str]]
 
 
 class _Running(NamedTuple):
+    """Task in progress, and the number of its item."""
+
     item: int
     ref: ObjectRef
 
@@ -197,15 +200,18 @@ def connect(cluster: RayCluster) -> None:
     """Connect this program to the cluster, unless it is already connected to Ray."""
     if ray.is_initialized():
         return
-    quiet: dict[str, object] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    log_options: dict[str, object] = {"log_to_driver": False, "logging_level": logging.ERROR}
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if cluster.address == LOCAL_ADDRESS:
             ray.init(
-                address=LOCAL_ADDRESS, num_cpus=cluster.count, include_dashboard=False, **quiet
+                address=LOCAL_ADDRESS,
+                num_cpus=cluster.count,
+                include_dashboard=False,
+                **log_options,
             )
         else:
-            ray.init(address=cluster.address, **quiet)
+            ray.init(address=cluster.address, **log_options)
     except (OSError, ValueError, ImportError, RuntimeError, RayError) as error:
         raise BadInput(
             f"no connection to Ray at {cluster.address!r}: {str(error).split('. ')[0]}; give the "
@@ -214,7 +220,7 @@ def connect(cluster: RayCluster) -> None:
             "and for every 'ray start', with one token in ~/.ray/auth_token of all machines"
         ) from error
     finally:
-        # Ray replaced the program's handler of SIGTERM.
+        # Ray replaces the program's handler of SIGTERM, so restore it.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
 
@@ -291,7 +297,7 @@ def _run_tasks(start: Callable[[int], ObjectRef], count: int, max_running: int) 
                     queue.appendleft(item)
             yield results.pop(number)
     finally:
-        # Tasks still run if an error occurred or the caller stopped early.
+        # After an error, or if the caller stops early, some tasks still run.
         for task in running.values():
             ray.cancel(task.ref, force=True)
 

@@ -25,8 +25,8 @@ SUFFIXES = (".pt", ".pth", ".safetensors", ".npz", "")
 
 StoredWeights = Mapping[str, Tensor] | Mapping[str, ndarray] | list[ndarray] | list[Tensor]
 
-_SAVE = "save the model's state_dict"
-"""What to do with a file that is refused."""
+_ADVICE = "save the model's state_dict"
+"""Advice in messages about files that are refused."""
 
 _MODEL_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "weights", "net")
 """Keys under which programs store a model next to its optimizer and settings."""
@@ -47,14 +47,14 @@ _NUMPY_CONSTRUCTOR = re.compile(
 """Constructors of NumPy values that programs store next to the weights, such as an accuracy."""
 
 _TUPLE_CODES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
-_MOST_TUPLES, _TUPLES_PER_ENTRY = 10_000, 20
-_MOST_CLASSES = 1000
+_MAX_TUPLES, _TUPLES_PER_ENTRY = 10_000, 20
+_MAX_CLASSES = 1000
 _MEMORY_PER_BYTE = 64
 """Largest number of bytes in memory for each byte of a pickle."""
 
 
 class _Placeholder:
-    """Placeholder for an object of any class but a tensor; the class is not imported."""
+    """Placeholder for an object in a pickle that is no tensor; its class is not imported."""
 
     path = ""
 
@@ -116,7 +116,7 @@ def path_in_folder(path: Path) -> str:
 
 
 def _in_order(arrays: Mapping[str, ndarray]) -> Mapping[str, ndarray] | list[ndarray]:
-    """Return arrays that ``numpy.savez`` numbered as a list, and others by name."""
+    """Return arrays as a list if ``numpy.savez`` numbered all of them, otherwise by name."""
     numbered = [f"arr_{number}" for number in range(len(arrays))]
     return [arrays[name] for name in numbered] if {*numbered} == arrays.keys() else arrays
 
@@ -153,28 +153,29 @@ def _unpickled(path: Path, file: BufferedReader) -> object:
         raise
     except _CodeError as error:
         raise _runs_code(path, str(error)) from None
-    # The unpickler and the readers of archives can raise anything with a damaged file.
+    # The unpickler and the readers of archives can raise any error for a damaged file.
     except Exception as error:
-        if isinstance(error.__cause__ or error.__context__, _CodeError):
-            raise _runs_code(path, str(error.__cause__ or error.__context__)) from None
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, _CodeError):
+            raise _runs_code(path, str(cause)) from None
         reason = " ".join(str(error).split())
         if isinstance(error, pickle.UnpicklingError) and "blocked" in reason:
             raise _runs_code(path, "a function of the operating system") from None
         raise Damaged(
             f"{path} cannot be read as a checkpoint of torch ({reason[:200]}); remove it from the "
-            f"folder, or {_SAVE} with torch.save"
+            f"folder, or {_ADVICE} with torch.save"
         ) from error
 
 
 def _runs_code(path: Path, function: str) -> BadInput:
     return BadInput(
         f"{path} calls {function[:200]} when it is unpickled, which a checkpoint of weights does "
-        f"not; do not load it, and {_SAVE} instead"
+        f"not; do not load it, and {_ADVICE} instead"
     )
 
 
 def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
-    """Return the names of classes and functions that a checkpoint uses for other than tensors.
+    """Return the names of classes and functions in a checkpoint that tensors do not need.
 
     Raises:
         BadInput: The file uses too many such names, functions of torch that plain tensors do not
@@ -183,13 +184,15 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
     """
     size = os.fstat(file.fileno()).st_size
     if not zipfile.is_zipfile(file):
-        raise Damaged(f"{path} is not a checkpoint of torch 1.6 or newer; {_SAVE} with torch.save")
+        raise Damaged(
+            f"{path} is not a checkpoint of torch 1.6 or newer; {_ADVICE} with torch.save"
+        )
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         names = [entry.filename for entry in entries]
         pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
         if any(name.endswith("/constants.pkl") for name in names):
-            raise BadInput(f"{path} is a TorchScript program; {_SAVE} instead")
+            raise BadInput(f"{path} is a TorchScript program; {_ADVICE} instead")
         is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
         if not is_stored or len(pickles) != 1 or len({*names}) < len(names):
             raise Damaged(f"{path} is not an archive that torch.save writes; save it again")
@@ -203,15 +206,15 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
         refuse_oversized(path_in_folder(path), needed, on_disk=size)
         used = set(_imported_names(path, archive.read(entry), len(entries)))
     file.seek(0)
-    # All names that torch itself does not allow are replaced; the others must be those of tensors.
+    # Names that torch does not allow are replaced. The remaining names must be those of tensors.
     unsafe = {*torch.serialization.get_unsafe_globals_in_checkpoint(file)}
     if unexpected := sorted(name for name in used - unsafe if not _TENSOR_NAME.fullmatch(name)):
         raise BadInput(
             f"{path} uses {unexpected[0][:200]}, which no checkpoint of plain tensors does; "
-            f"{_SAVE} instead"
+            f"{_ADVICE} instead"
         )
-    if len(unsafe) > _MOST_CLASSES:
-        raise BadInput(f"{path} names {len(unsafe):,} classes; {_SAVE} instead")
+    if len(unsafe) > _MAX_CLASSES:
+        raise BadInput(f"{path} names {len(unsafe):,} classes; {_ADVICE} instead")
     return unsafe
 
 
@@ -219,10 +222,10 @@ def _imported_names(path: Path, text: bytes, n_entries: int) -> Iterator[str]:
     """Yield the names that a pickle imports, without running it."""
     n_tuples = 0
     for code, argument, _ in pickletools.genops(text):
-        # Hashing deeply nested tuples overflows the stack of the process.
+        # Limit the tuples, since hashing deeply nested tuples overflows the stack of the process.
         n_tuples += code.name in _TUPLE_CODES
-        if n_tuples > _MOST_TUPLES + _TUPLES_PER_ENTRY * n_entries:
-            raise BadInput(f"{path} has over {n_tuples - 1:,} tuples; {_SAVE}")
+        if n_tuples > _MAX_TUPLES + _TUPLES_PER_ENTRY * n_entries:
+            raise BadInput(f"{path} has over {n_tuples - 1:,} tuples; {_ADVICE}")
         if code.name == "GLOBAL":
             module, _, name = str(argument).partition(" ")
             yield f"{module.replace('__builtin__', 'builtins')}.{name}"
@@ -241,7 +244,7 @@ def _weights_in(stored: object, path: Path) -> Mapping[str, Tensor] | list[Tenso
     if len(keys) > 1 or not tensors or not all(isinstance(name, str) for name in tensors):
         content = ", ".join(str(key)[:40] for key in list(entries)[:5]) or type_of(model)
         raise BadInput(
-            f"{path} holds {content}, and not the weights of one model; {_SAVE}, or a dictionary "
+            f"{path} holds {content}, and not the weights of one model; {_ADVICE}, or a dictionary "
             "that has it under the key 'model'"
         )
     return tensors
@@ -254,14 +257,14 @@ def _may_be_model(stored: object, key: str) -> bool:
 def _weights_of_module(module: _Placeholder, path: Path) -> dict[str, Tensor]:
     """Return parameters and buffers of a pickled module, named as in its state dict."""
     tensors = dict[str, Tensor]()
-    # An explicit stack instead of recursion, since a file may nest modules without end.
+    # Use an explicit stack instead of recursion, since a file may contain very deep nesting.
     stack, visited = [("", module)], {id(module)}
     while stack:
         prefix, part = stack.pop()
         state = getattr(part, "state", None)
         if not isinstance(state, Mapping) or not isinstance(state.get("_parameters"), Mapping):
             content = f"{prefix}{part.path}" if prefix else f"a {part.path}"
-            raise BadInput(f"{path} holds {content[:200]}, which is no module of torch; {_SAVE}")
+            raise BadInput(f"{path} holds {content[:200]}, which is no module of torch; {_ADVICE}")
         hidden = state.get("_non_persistent_buffers_set")
         hidden = hidden if isinstance(hidden, set) else set()
         for values in (state["_parameters"], state.get("_buffers")):
@@ -274,5 +277,5 @@ def _weights_of_module(module: _Placeholder, path: Path) -> dict[str, Tensor]:
                 visited.add(id(value))
                 stack.append((f"{prefix}{name}.", value))
     if not tensors:
-        raise BadInput(f"{path} holds a module without parameters; {_SAVE}")
+        raise BadInput(f"{path} holds a module without parameters; {_ADVICE}")
     return tensors

@@ -14,11 +14,11 @@ from fedaudit.observe.tensors import MAX_ROUND
 FINAL = -1
 """Round number of clients' models that have no round in their name."""
 
-_MOST_FILES = 1_000_000
+_MAX_FILES = 1_000_000
 _MAX_LISTED = 5
 
 
-class Layout(NamedTuple):
+class CheckpointLayout(NamedTuple):
     """File names that a program gives to checkpoints.
 
     Attributes:
@@ -34,16 +34,16 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = (
-    Layout("fedaudit", "round-{round}/global", "round-{round}/client-{client}"),
-    Layout("Flower", "round-{round}-weights"),
-    Layout("Flower", "model_{round}"),
-    Layout("Flower", "model_round_{round}"),
-    Layout("Flower", "model_at_round_{round}"),
-    Layout("Flower", "global_model_round_{round}"),
-    Layout("Flower", "model_state_acc_*_round_{round}"),
-    Layout("Flower", "final_model"),
-    Layout("NVFlare", "FL_global_model.pt"),
-    Layout("PFLlib", "*_server.pt"),
+    CheckpointLayout("fedaudit", "round-{round}/global", "round-{round}/client-{client}"),
+    CheckpointLayout("Flower", "round-{round}-weights"),
+    CheckpointLayout("Flower", "model_{round}"),
+    CheckpointLayout("Flower", "model_round_{round}"),
+    CheckpointLayout("Flower", "model_at_round_{round}"),
+    CheckpointLayout("Flower", "global_model_round_{round}"),
+    CheckpointLayout("Flower", "model_state_acc_*_round_{round}"),
+    CheckpointLayout("Flower", "final_model"),
+    CheckpointLayout("NVFlare", "FL_global_model.pt"),
+    CheckpointLayout("PFLlib", "*_server.pt"),
 )
 """Recognised layouts. In all of them, file n is the global model after round n."""
 
@@ -79,7 +79,7 @@ def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFi
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the folder with the checkpoints")
     if global_files or client_files:
-        return _matching_files(folder, Layout("", global_files, client_files))
+        return _matching_files(folder, CheckpointLayout("", global_files, client_files))
     matches = [_matching_files(folder, layout) for layout in LAYOUTS]
     matches = [files for files in matches if files.globals or files.clients or files.final]
     # A final model is ignored if another layout has models of rounds.
@@ -87,32 +87,32 @@ def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFi
     if len(matches) == 1:
         return matches[0]
     names = sorted(path.name for path in islice(folder.iterdir(), 1000))[:_MAX_LISTED]
-    what = "no file of a recognised layout" if not matches else "files of several layouts"
+    problem = "no file of a recognised layout" if not matches else "files of several layouts"
     raise BadInput(
-        f"{folder} has {what} ({', '.join(names) or 'it is empty'}); give patterns such as "
+        f"{folder} has {problem} ({', '.join(names) or 'it is empty'}); give patterns such as "
         f"{assignment('global-files', repr('round-{round}/global.pt'))} and "
         f"{assignment('client-files', repr('round-{round}/client-{client}.pt'))}"
     )
 
 
-def _matching_files(folder: Path, layout: Layout) -> CheckpointFiles:
+def _matching_files(folder: Path, layout: CheckpointLayout) -> CheckpointFiles:
     rounds, clients = dict[int, Path](), dict[int, dict[str, Path]]()
     final: Path | None = None
     for path, fields in _paths_and_fields(folder, layout.globals, {"round"}):
         if "round" not in fields:
-            final = _unless_second(path, final, "the final model")
+            final = _require_first(path, final, "the final model")
         else:
             number = _round_of(fields["round"], path)
-            rounds[number] = _unless_second(path, rounds.get(number), f"round {number}")
+            rounds[number] = _require_first(path, rounds.get(number), f"round {number}")
     for path, fields in _paths_and_fields(folder, layout.clients, {"round", "client"}):
         if "client" not in fields:
             raise BadInput(
                 f"client_files is {layout.clients!r}; mark the name of the client by {{client}}"
             )
         number = _round_of(fields["round"], path) if "round" in fields else FINAL
-        of_round, name = clients.setdefault(number, {}), fields["client"]
+        paths, name = clients.setdefault(number, {}), fields["client"]
         model = f"client {name} in round {number}"
-        of_round[name] = _unless_second(path, of_round.get(name), model)
+        paths[name] = _require_first(path, paths.get(name), model)
     if not layout.program and not (rounds or clients or final):
         patterns = " or ".join(map(repr, filter(None, (layout.globals, layout.clients))))
         raise BadInput(f"no file in {folder} matches {patterns}; check the pattern")
@@ -121,8 +121,8 @@ def _matching_files(folder: Path, layout: Layout) -> CheckpointFiles:
     )
 
 
-def _unless_second(path: Path, first: Path | None, model: str) -> Path:
-    """Return the path; raise if another file matched as the same model before."""
+def _require_first(path: Path, first: Path | None, model: str) -> Path:
+    """Return the path; raise if there is a first file of the same model."""
     if first is not None:
         raise BadInput(
             f"{first.name} and {path.name} are both of {model}; remove one of them, or give "
@@ -153,22 +153,23 @@ def _paths_and_fields(
     for depth, name in enumerate(names):
         is_last = depth == len(names) - 1
         expression = re.compile(_expression(pattern, name, allowed, is_last=is_last))
-        matches = [
-            (path, {**fields, **match.groupdict()})
-            for parent, fields in matches
-            for path in _entries(parent)
-            if (match := expression.fullmatch(path.name))
-            # A field must have the same value in all folders and the file name.
-            if all(fields.get(field, value) == value for field, value in match.groupdict().items())
-            if is_last or path.is_dir()
-        ]
-    yield from ((path, fields) for path, fields in matches if not path.is_dir())
+        parents, matches = matches, []
+        for parent, fields in parents:
+            for path in _entries(parent):
+                match = expression.fullmatch(path.name)
+                if match is None or path.is_dir() == is_last:
+                    continue
+                values = match.groupdict()
+                # A field must have the same value in all folders and the file name.
+                if all(fields.get(field, value) == value for field, value in values.items()):
+                    matches.append((path, fields | values))
+    yield from matches
 
 
 def _entries(folder: Path) -> list[Path]:
-    entries = list(islice(folder.iterdir(), _MOST_FILES + 1))
-    if len(entries) > _MOST_FILES:
-        raise BadInput(f"{folder} has over {_MOST_FILES:,} files; give a folder of checkpoints")
+    entries = list(islice(folder.iterdir(), _MAX_FILES + 1))
+    if len(entries) > _MAX_FILES:
+        raise BadInput(f"{folder} has over {_MAX_FILES:,} files; give a folder of checkpoints")
     return sorted(entries)
 
 
@@ -184,7 +185,7 @@ def _expression(pattern: str, name: str, allowed: Collection[str], *, is_last: b
         pieces.append(re.escape(name[end : match.start()]))
         end, field = match.end(), match[1]
         if field is not None and field not in allowed:
-            known = " and ".join(f"{{{other}}}" for other in sorted(allowed, reverse=True))
+            known = " and ".join(f"{{{name}}}" for name in sorted(allowed, reverse=True))
             raise BadInput(f"the pattern {pattern!r} has the field {{{field}}}; known are {known}")
         if field is None:
             pieces.append(".*?")

@@ -43,19 +43,19 @@ class MeanCheck:
         """True if all global models so far are means of the clients' models."""
         return self._n_equal > 0 and not self._n_different
 
-    def refuse_other_time(self, saved: Saved) -> None:
-        """Raise if global models were saved at the other time of a round than ``saved`` states.
+    def check_saved(self, saved: Saved) -> None:
+        """Raise if global models were saved at another time of a round than ``saved`` states.
 
-        In that case the mean of the clients' models of the first round equals the global model
-        that is taken for another round.
+        In that case the mean of the clients' models of the first round is the global model of
+        the round before or after.
         """
         index = min(index for index, files in self.models.clients.items() if files)
         after = self.models.after
-        other = self.models.sent.get(index) if saved == "sent" else after.get(index + 1)
-        if other is None or index not in after:
+        neighbour = self.models.sent.get(index) if saved == "sent" else after.get(index + 1)
+        if neighbour is None or index not in after:
             return
         uploads = self.models.uploads(index)
-        if self._is_mean(uploads, other) and not self._is_mean(uploads, after[index]):
+        if self._is_mean(uploads, neighbour) and not self._is_mean(uploads, after[index]):
             choice = "after" if saved == "sent" else "sent"
             raise BadInput(
                 f"the mean of the clients' models of round {index} is not the global model that "
@@ -119,9 +119,9 @@ def copies_note(uploads: Mapping[str, StoredWeights], sent: Weights, after: Weig
     for name, upload in uploads.items():
         vector = _vector(upload)
         digest = hashlib.sha256(vector.numpy().tobytes()).digest()
-        other = name_of_digest.setdefault(digest, name)
-        if other != name and not torch.equal(vector, start):
-            return f"the models of clients {other} and {name} are equal, so one may be a copy"
+        first = name_of_digest.setdefault(digest, name)
+        if first != name and not torch.equal(vector, start):
+            return f"the models of clients {first} and {name} are equal, so one may be a copy"
     return ""
 
 

@@ -37,7 +37,7 @@ from fedaudit.observe.views import view_named
 from fedaudit.results.text import plain
 
 _NEEDS_SENT_MODELS = Sees.GLOBAL_MODEL | Sees.UPDATE
-"""Needs of attacks on gradients at the sent model, or on the update."""
+"""Observations that are unknown if the models that clients were sent are not saved."""
 
 _MAX_LISTED = 5
 
@@ -152,7 +152,7 @@ def from_checkpoints(
     numbers = {name: number_of(client) for name, client in client_of_name.items()}
     check = MeanCheck(models, by_number(sizes or {}), numbers)
     if view in UPLOAD_VIEWS:
-        check.refuse_other_time(saved)
+        check.check_saved(saved)
     _refuse_other_network(models, model, samples, resolved_task, not_uploaded)
     recorder = record(
         out,
@@ -191,14 +191,14 @@ def _refuse_other_network(
     task: Task,
     not_uploaded: Collection[str],
 ) -> None:
-    """Raise if a global model is not one of the network, before a recording is started."""
+    """Raise if a global model does not fit the network, before a recording is started."""
     samples = replace(samples, samples=prepare_samples(samples.samples, task))
-    shape = network_of(network, samples, task, not_uploaded).layout
+    layout = network_of(network, samples, task, not_uploaded).layout
     for source in [*models.sent.values(), *models.after.values()][:1]:
         subject = "initial"
         if isinstance(source, Path):
             subject = f"the model in {path_in_folder(source)}"
-        shape.model_of(models.weights(source), subject=subject)
+        layout.model_of(models.weights(source), subject=subject)
 
 
 def _clients_by_name(

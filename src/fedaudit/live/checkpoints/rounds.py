@@ -1,4 +1,4 @@
-"""Saved models before and after each round, and which rounds can be measured."""
+"""Assignment of saved models to rounds, and the rounds that can be measured."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,9 +67,7 @@ def models_of(
     if first not in (0, 1):
         raise BadInput(f"first is {first!r}; give 0 or 1, the number of the first round in names")
     global_files = {index + 1 - first: path for index, path in files.globals.items()}
-    clients = {
-        index + 1 - first: of_round for index, of_round in files.clients.items() if index != FINAL
-    }
+    clients = {index + 1 - first: paths for index, paths in files.clients.items() if index != FINAL}
     if 0 in clients:
         raise BadInput(
             f"round 0 has clients' models; pass {assignment('first', '0')} if rounds are counted "
@@ -130,7 +128,7 @@ class PlannedRound(NamedTuple):
 
 
 def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[PlannedRound]:
-    """Return the rounds to record; raise if none of them can be measured."""
+    """Return the rounds to record; raise if no round can be measured."""
     view_named(view)
     if view in UPLOAD_VIEWS and not models.clients:
         raise BadInput(
@@ -165,7 +163,7 @@ def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Planned
         elif sent is None and not (lacks_sent_models and index in models.after):
             missing = "the global model that clients were sent is not saved"
         planned.append(PlannedRound(index, None if missing else sent, missing))
-    if all(step.missing for step in planned):
+    if all(planned_round.missing for planned_round in planned):
         raise BadInput(
             f"no round can be measured: {planned[-1].missing}; pass {option('initial')} for the "
             f"model before the first round, {assignment('gaps', repr('join'))} to measure the "

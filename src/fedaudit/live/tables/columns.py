@@ -26,11 +26,11 @@ _WHOLE_NUMBER_COLUMNS = ("round", "label", "member", "trained")
 _MISSING = ("", "-1", "nan", "None", "<NA>")
 """Texts that stand for a missing name, such as the owner of a held-out sample."""
 
-_LARGEST_NUMBER = 10**7
+_MAX_NUMBER = 10**7
 """Largest round number, and largest class index."""
 
-_MOST_ROWS = 20_000_000
-_MOST_COLUMNS = 10_000
+_MAX_ROWS = 20_000_000
+_MAX_COLUMNS = 10_000
 
 
 class Columns(dict[str, ndarray]):
@@ -84,8 +84,8 @@ def columns_of(
             f"{table_name} has {lengths[different[0]]} values in {different[0]!r} and {length} in "
             f"{required[0]!r}; give columns of one length"
         )
-    if not 0 < columns.n_rows <= _MOST_ROWS:
-        raise BadInput(f"{table_name} has {columns.n_rows:,} rows; give 1 to {_MOST_ROWS:,}")
+    if not 0 < columns.n_rows <= _MAX_ROWS:
+        raise BadInput(f"{table_name} has {columns.n_rows:,} rows; give 1 to {_MAX_ROWS:,}")
     return columns
 
 
@@ -130,7 +130,7 @@ def _split_classes(name: str, values: object, table_name: str) -> Iterable[tuple
         yield name, values
         return
     matrix, prefix = np.asarray(values), CLASS_COLUMNS[name]
-    if matrix.ndim != 2 or not 2 <= matrix.shape[1] <= _MOST_COLUMNS:
+    if matrix.ndim != 2 or not 2 <= matrix.shape[1] <= _MAX_COLUMNS:
         raise BadInput(
             f"{name} of {table_name} has the shape {matrix.shape}; give one row per sample and one "
             f"column per class, or columns {prefix}_0, {prefix}_1, ..."
@@ -169,10 +169,10 @@ def _checked(name: str, values: object, table_name: str, allowed: Sequence[str])
             f"{name} of {table_name} is not a finite number in row {row}; leave out the whole "
             "round of that client, or measure it again"
         )
-    is_whole = (numbers == np.floor(numbers)) & (np.abs(numbers) <= _LARGEST_NUMBER)
+    is_whole = (numbers == np.floor(numbers)) & (np.abs(numbers) <= _MAX_NUMBER)
     if name in _WHOLE_NUMBER_COLUMNS and not bool(is_whole.all()):
         raise BadInput(
-            f"{name} of {table_name} has fractions or numbers above {_LARGEST_NUMBER:,}; give "
+            f"{name} of {table_name} has fractions or numbers above {_MAX_NUMBER:,}; give "
             "whole numbers"
         )
     return numbers
@@ -198,7 +198,7 @@ def _read_csv(path: Path, table_name: str) -> dict[str, object]:
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         header = [name.strip() for name in next(reader, [])]
-        if len({*header}) < len(header) or len(header) > _MOST_COLUMNS:
+        if len({*header}) < len(header) or len(header) > _MAX_COLUMNS:
             raise BadInput(f"{table_name}, {path}, names a column twice, or has too many")
         if len(header) == 1:
             raise BadInput(

@@ -18,10 +18,10 @@ from fedaudit.live.tables.columns import Columns, name_of
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.tensors import MAX_ROUND
 
-_LARGEST_ID = 2**62
+_MAX_ID = 2**62
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """Rounds, clients and samples of a table, and the round, client and sample of each row.
 
     Attributes:
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
         return not bool(self.has.all())
 
 
-def layout_of(columns: Columns, kind: str = "client") -> Layout:
+def layout_of(columns: Columns, kind: str = "client") -> TableLayout:
     """Return the layout of a table.
 
     Args:
@@ -91,7 +91,7 @@ def layout_of(columns: Columns, kind: str = "client") -> Layout:
         raise _missing_row(rounds[round], f"{kind} {clients[client]}", samples[is_absent.argmax()])
     order = seeded_numpy(0, "signal table").permutation(n_samples)
     names = clients.tolist(), samples.tolist()
-    return Layout(rounds, *names, round_of, client_of, sample_of, has, order)
+    return TableLayout(rounds, *names, round_of, client_of, sample_of, has, order)
 
 
 def _missing_row(round: int, client: str, sample: str) -> BadInput:
@@ -102,7 +102,11 @@ def _missing_row(round: int, client: str, sample: str) -> BadInput:
 
 
 def audit_of(
-    columns: Columns, layout: Layout, members: ByClient[Collection[object]] | None, *, fair: bool
+    columns: Columns,
+    layout: TableLayout,
+    members: ByClient[Collection[object]] | None,
+    *,
+    fair: bool,
 ) -> tuple[AuditSet, dict[str, ClientId]]:
     """Return the audit set, and the number of each client by name."""
     owners = _owners(columns, layout, members)
@@ -115,7 +119,7 @@ def audit_of(
         if labels.min() < 0:
             raise BadInput(f"label has the value {labels.min()}; give classes from 0")
     drawn_for = _drawn_for(columns, layout, numbers)
-    panel = np.full(len(owner), NO_CLIENT)
+    fair_target = np.full(len(owner), NO_CLIENT)
     if fair:
         if drawn_for is None:
             raise BadInput("fair=True needs the column drawn_for, the client whose coin was tossed")
@@ -123,9 +127,9 @@ def audit_of(
             raise BadInput(
                 "fair=True, but a sample is owned by another client than that in drawn_for"
             )
-        panel = drawn_for
+        fair_target = drawn_for
     ids = np.arange(len(owner))
-    if all(name.isdecimal() and int(name) <= _LARGEST_ID for name in layout.samples):
+    if all(name.isdecimal() and int(name) <= _MAX_ID for name in layout.samples):
         ids = np.array([int(name) for name in layout.samples], dtype=np.int64)
         if len(np.unique(ids)) < len(ids):
             raise BadInput("two names of samples are one number, such as 7 and 07; rename one")
@@ -133,14 +137,14 @@ def audit_of(
     sample_labels, sample_ids = torch.from_numpy(labels[order]), torch.from_numpy(ids[order])
     no_features = torch.zeros(len(order), 0)
     samples = Samples(no_features, sample_labels, sample_ids, sample_labels)
-    audit = AuditSet(samples, owner[order], panel[order])
+    audit = AuditSet(samples, owner[order], fair_target[order])
     if layout.is_separate and drawn_for is not None:
         audit = replace(audit, drawn_for=drawn_for[order])
     return audit, numbers
 
 
 def _drawn_for(
-    columns: Columns, layout: Layout, numbers: Mapping[str, ClientId]
+    columns: Columns, layout: TableLayout, numbers: Mapping[str, ClientId]
 ) -> Int[ndarray, " samples"] | None:
     """Return the client whose coin decided on each sample; None if it is unknown."""
     if "drawn_for" in columns:
@@ -156,7 +160,7 @@ def _drawn_for(
 
 
 def _owners(
-    columns: Columns, layout: Layout, members: ByClient[Collection[object]] | None
+    columns: Columns, layout: TableLayout, members: ByClient[Collection[object]] | None
 ) -> list[str]:
     """Return the name of each sample's owner, empty for held-out samples."""
     sources = [name for name in ("owner", "member") if name in columns]
@@ -180,7 +184,7 @@ def _owners(
 
 
 def _memberships(
-    columns: Columns, layout: Layout, members: ByClient[Collection[object]] | None
+    columns: Columns, layout: TableLayout, members: ByClient[Collection[object]] | None
 ) -> Iterator[tuple[str, int]]:
     """Yield each pair of a client and the index of a sample that the client trains on."""
     if members is None:
@@ -197,7 +201,7 @@ def _memberships(
 
 
 def membership_in(
-    columns: Columns, layout: Layout, name: str, meaning: str
+    columns: Columns, layout: TableLayout, name: str, meaning: str
 ) -> Bool[ndarray, "clients samples"]:
     """Return a column of 0 and 1 as a mask, which is False for pairs without a row.
 
@@ -215,7 +219,7 @@ def membership_in(
     return mask
 
 
-def _value_of_each_sample(column: ndarray, layout: Layout, name: str) -> ndarray:
+def _value_of_each_sample(column: ndarray, layout: TableLayout, name: str) -> ndarray:
     """Return the value of each sample; raise if the rows of a sample have different values."""
     values = np.empty(len(layout.samples), dtype=column.dtype)
     values[layout.sample_of] = column
@@ -227,7 +231,7 @@ def _value_of_each_sample(column: ndarray, layout: Layout, name: str) -> ndarray
 
 
 def measured_rounds_of(
-    layout: Layout, signals: Mapping[str, ndarray], numbers: Mapping[str, ClientId]
+    layout: TableLayout, signals: Mapping[str, ndarray], numbers: Mapping[str, ClientId]
 ) -> Iterator[MeasuredRound]:
     """Yield the measured rounds; values of samples that a client lacks are 0 and never read."""
     ascending = sorted(

@@ -185,7 +185,7 @@ def from_signals(
     if audit.drawn_for is not None:
         tensors[DRAWN_FOR] = torch.from_numpy(audit.drawn_for)
     write_tensors(tensors, folder / AUDIT_FILE, private=True)
-    # Written last, so that a folder without this file is an import that was stopped.
+    # Write this file last: a folder without it is an import that was stopped.
     write_recording(recording, folder)
     log(
         f"{recording.name}: {len(layout.rounds)} rounds, {len(layout.clients)} clients and "

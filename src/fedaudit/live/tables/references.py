@@ -6,13 +6,15 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.live.references import References
 from fedaudit.live.tables.columns import Columns, SignalTable, columns_of
-from fedaudit.live.tables.layout import Layout, layout_of, measured_rounds_of, membership_in
+from fedaudit.live.tables.layout import TableLayout, layout_of, measured_rounds_of, membership_in
 from fedaudit.live.tables.signals import signals_of
 
 _OPTIONAL = ("round", "label", "trained", "loss", "confidence")
 
 
-def references_of(table: SignalTable, client_columns: Columns, client_layout: Layout) -> References:
+def references_of(
+    table: SignalTable, client_columns: Columns, client_layout: TableLayout
+) -> References:
     """Return the reference models of a table.
 
     Args:

@@ -29,15 +29,20 @@ from fedaudit.signals.outputs import (
 )
 from fedaudit.signals.updates import GradientCosine, GradientNorm, ProjectionResidual
 
-_LARGEST = 1e100
-_LARGEST_NORM = 1e50
+_MAX_VALUE = 1e100
+_MAX_NORM = 1e50
 """Largest gradient norm, whose square is a finite number."""
 
 
 class SignalColumn(NamedTuple):
-    """Name of the signal in a column, conversions to and from the signal, and the range.
+    """Column of a table that contains a signal, in the usual form of the quantity.
 
-    Signals are larger for members.
+    Attributes:
+        signal: Name of the signal.
+        convert: Converts the column to the signal, which is larger for members.
+        restore: Converts the signal to the column.
+        low: Smallest value in the column.
+        high: Largest value in the column.
     """
 
     signal: str
@@ -48,7 +53,7 @@ class SignalColumn(NamedTuple):
 
 
 SIGNAL_COLUMNS: Mapping[str, SignalColumn] = {
-    "loss": SignalColumn(Loss().name, np.negative, np.negative, -_LARGEST, _LARGEST),
+    "loss": SignalColumn(Loss().name, np.negative, np.negative, -_MAX_VALUE, _MAX_VALUE),
     "confidence": SignalColumn(Confidence().name, np.positive, np.positive, 0.0, 1.0),
     "cosine": SignalColumn(GradientCosine().name, np.positive, np.positive, -1.0, 1.0),
     "gradient_norm": SignalColumn(
@@ -56,12 +61,14 @@ SIGNAL_COLUMNS: Mapping[str, SignalColumn] = {
         lambda v: -(v**2),
         lambda v: np.sqrt(np.maximum(-v, 0)),
         0.0,
-        _LARGEST_NORM,
+        _MAX_NORM,
     ),
     "projection_residual": SignalColumn(
         ProjectionResidual().name, np.negative, np.negative, 0.0, 1.0
     ),
-    "global_loss": SignalColumn(Loss("global").name, np.negative, np.negative, -_LARGEST, _LARGEST),
+    "global_loss": SignalColumn(
+        Loss("global").name, np.negative, np.negative, -_MAX_VALUE, _MAX_VALUE
+    ),
     "global_confidence": SignalColumn(
         Confidence("global").name, np.positive, np.positive, 0.0, 1.0
     ),
@@ -168,7 +175,7 @@ def _output_signals(columns: Mapping[str, ndarray], names: Sequence[str]) -> dic
 
 
 def _finite(values: Tensor, name: str) -> ndarray:
-    if not bool((values.abs() <= _LARGEST).all()):
+    if not bool((values.abs() <= _MAX_VALUE).all()):
         raise BadInput(f"the signal {name!r} is not finite; give smaller logits")
     return values.double().numpy()
 
