@@ -37,22 +37,27 @@ def as_npz(weights: Mapping[str, Tensor], path: Path) -> None:
 
 def save_all(folder: Path, save: Save, *, clients: bool = True, initial: bool = True) -> None:
     """Save the federation's models in the general layout."""
-    for one in rounds():
-        place = folder / f"round-{one.number}"
+    for live_round in rounds():
+        place = folder / f"round-{live_round.number}"
         place.mkdir(parents=True)
-        if initial and one.number == 1:
+        if initial and live_round.number == 1:
             (folder / "round-0").mkdir()
-            save(one.sent, folder / "round-0" / "global")
-        save(one.after, place / "global")
-        for client, weights in one.uploads.items() if clients else ():
+            save(live_round.sent, folder / "round-0" / "global")
+        save(live_round.after, place / "global")
+        for client, weights in live_round.uploads.items() if clients else ():
             save(weights, place / f"client-{client}")
 
 
 def record_live(folder: Path, **settings: object) -> None:
     """Record the same federation in the loop."""
     with recorder(folder, keep="signals", **settings) as live:
-        for one in rounds():
-            live.round(one.number, sent=one.sent, uploads=one.uploads, after=one.after)
+        for live_round in rounds():
+            live.round(
+                live_round.number,
+                sent=live_round.sent,
+                uploads=live_round.uploads,
+                after=live_round.after,
+            )
 
 
 def recorded(folder: Path, out: Path, **settings: object) -> Path:

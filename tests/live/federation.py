@@ -46,9 +46,10 @@ def data() -> Data:
     x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
     parts = {c: (x[c:600:3], y[c:600:3]) for c in range(3)}
     split = fair_split(parts, audited=60)
-    kept = {c: torch.from_numpy(split.train[c]) for c in parts}
+    trained_rows = {c: torch.from_numpy(split.train[c]) for c in parts}
     clients = {
-        c: Samples(px[kept[c]], py[kept[c]], kept[c] + 1000 * c) for c, (px, py) in parts.items()
+        c: Samples(px[trained_rows[c]], py[trained_rows[c]], trained_rows[c] + 1000 * c)
+        for c, (px, py) in parts.items()
     }
     return Data(clients, split)
 
@@ -64,9 +65,9 @@ def network() -> nn.Module:
 
 
 def module(params: Mapping[str, Tensor]) -> nn.Module:
-    made = network()
-    made.load_state_dict(dict(params))
-    return made
+    net = network()
+    net.load_state_dict(dict(params))
+    return net
 
 
 class Live(NamedTuple):
@@ -79,11 +80,13 @@ class Live(NamedTuple):
 
 
 def rounds() -> Iterator[Live]:
-    for one in trained():
-        first = one.exposed[0].base
+    for trained_round in trained():
+        first = trained_round.exposed[0].base
         assert first is not None
-        uploads = {c: e.local.params for c, e in one.exposed.items() if e.local is not None}
-        yield Live(one.index, first.params, uploads, one.after["global"].params)
+        uploads = {
+            c: e.local.params for c, e in trained_round.exposed.items() if e.local is not None
+        }
+        yield Live(trained_round.index, first.params, uploads, trained_round.after["global"].params)
 
 
 FEW = ("blackbox-loss", "avg-cosine", "fedmia-1")
@@ -98,9 +101,9 @@ def recorder(folder: Path, **settings: object) -> Recorder:
 def measured(folder: Path) -> dict[tuple[int, str], Tensor]:
     """Measurements of a recording, by round and signal."""
     return {
-        (one.measured.index, name): values
-        for one in read_measured(folder)
-        for name, values in one.measured.signals.items()
+        (stored.measured.index, name): values
+        for stored in read_measured(folder)
+        for name, values in stored.measured.signals.items()
     }
 
 

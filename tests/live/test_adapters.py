@@ -47,8 +47,8 @@ def adapted(saved: str = "head") -> nn.Module:
     how = peft.LoraConfig(r=2, target_modules=["inner"], modules_to_save=[saved])
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        found: nn.Module = peft.get_peft_model(Net(), how)
-    return found
+        net: nn.Module = peft.get_peft_model(Net(), how)
+    return net
 
 
 def audit() -> AuditSet:
@@ -61,11 +61,11 @@ def shape_of(net: nn.Module) -> ModelLayout:
     return network_of(net, audit(), CLASSIFICATION).layout
 
 
-def moved(net: nn.Module, by: float) -> nn.Module:
+def moved(net: nn.Module, shift: float) -> nn.Module:
     with torch.no_grad():
         for param in net.parameters():
             if param.requires_grad:
-                param.add_(by)
+                param.add_(shift)
     return net
 
 
@@ -74,20 +74,22 @@ def test_peft_parameters_are_matched_to_the_network(network: type[nn.Module]) ->
     shape, trained = shape_of(network()), moved(network(), 0.5)
     part = trained.model if isinstance(trained, Wrapped) else trained
     sent = peft.get_peft_model_state_dict(part)
-    own = {name: p for name, p in trained.named_parameters() if p.requires_grad}
-    assert not sent.keys() & own.keys()
+    trained_params = {name: p for name, p in trained.named_parameters() if p.requires_grad}
+    assert not sent.keys() & trained_params.keys()
     for weights in (
         sent,
         {f"model.{name}": value for name, value in sent.items()}
         if part is not trained
         else {f"module.{name}": value for name, value in sent.items()},
         list(sent.values()),
-        own,
+        trained_params,
         trained,
     ):
-        found = shape.model_of(weights, subject="it").params
-        assert {n: v.tolist() for n, v in found.items()} == {n: v.tolist() for n, v in own.items()}
-        assert shape.trainable_names(weights, subject="it") == tuple(own)
+        params = shape.model_of(weights, subject="it").params
+        assert {n: v.tolist() for n, v in params.items()} == {
+            n: v.tolist() for n, v in trained_params.items()
+        }
+        assert shape.trainable_names(weights, subject="it") == tuple(trained_params)
 
 
 def test_peft_lists_raise_and_named_parameters_are_read() -> None:
@@ -95,15 +97,15 @@ def test_peft_lists_raise_and_named_parameters_are_read() -> None:
     shape, sent = shape_of(net), peft.get_peft_model_state_dict(net)
     with pytest.raises(BadInput, match="in another order than that of its parameters; send them"):
         shape.model_of(list(sent.values()), subject="it")
-    found = shape.model_of(sent, subject="it").params
-    assert all(torch.equal(found[n], p) for n, p in net.named_parameters() if p.requires_grad)
+    params = shape.model_of(sent, subject="it").params
+    assert all(torch.equal(params[n], p) for n, p in net.named_parameters() if p.requires_grad)
 
 
 def test_one_parameter_under_two_names_is_refused() -> None:
     net = adapted()
-    both = peft.get_peft_model_state_dict(net) | net.state_dict()
+    state = peft.get_peft_model_state_dict(net) | net.state_dict()
     with pytest.raises(BadInput, match="under two names; send the adapters alone"):
-        shape_of(net).model_of(both, subject="it")
+        shape_of(net).model_of(state, subject="it")
 
 
 def test_names_that_two_trained_adapters_share_are_refused() -> None:

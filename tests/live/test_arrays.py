@@ -35,9 +35,9 @@ HERE = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     ],
 )
 def test_arrays_are_read_in_any_memory_layout(array: np.ndarray | Tensor) -> None:
-    found = as_cpu_tensor(array, "it")
-    assert found.double().tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert not found.requires_grad
+    tensor = as_cpu_tensor(array, "it")
+    assert tensor.double().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert not tensor.requires_grad
 
 
 def test_read_only_arrays_and_scalars_are_read() -> None:
@@ -85,10 +85,10 @@ def test_models_of_every_torch_dtype_are_read_or_refused(kind: torch.dtype) -> N
     except (RuntimeError, TypeError):
         pytest.skip("torch itself makes none")
     try:
-        found = shape.model_of(state, subject="it")
+        model = shape.model_of(state, subject="it")
     except BadInput:
         return
-    assert found.params["1.weight"].dtype == torch.float32
+    assert model.params["1.weight"].dtype == torch.float32
 
 
 @settings(deadline=None, max_examples=200)
@@ -99,10 +99,10 @@ def test_arrays_of_every_dtype_and_shape_are_read_or_refused(data: st.DataObject
     kind, axes = data.draw(kinds), data.draw(npst.array_shapes(min_dims=0, min_side=0))
     array = np.zeros(axes, kind)
     try:
-        found = as_cpu_tensor(array, "it")
+        tensor = as_cpu_tensor(array, "it")
     except BadInput:
         return
-    assert tuple(found.shape) == axes
+    assert tuple(tensor.shape) == axes
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00(((("])

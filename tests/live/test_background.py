@@ -29,26 +29,31 @@ Measure = Callable[..., dict[int, str]]
 
 
 def watch(recorder: Recorder, *, view: str = "uploads", kind: str = "models") -> None:
-    for one in rounds():
+    for live_round in rounds():
         if view == "globals":
-            recorder.round(one.number, sent=one.sent, after=one.after)
+            recorder.round(live_round.number, sent=live_round.sent, after=live_round.after)
             continue
         changes = {
-            c: {n: value - one.sent[n] for n, value in local.items()}
-            for c, local in one.uploads.items()
+            c: {n: value - live_round.sent[n] for n, value in local.items()}
+            for c, local in live_round.uploads.items()
         }
-        uploads = one.uploads if kind == "models" else changes
-        recorder.round(one.number, sent=one.sent, uploads=uploads, weights={0: 1.0, 1: 2.0, 2: 5.0})
+        uploads = live_round.uploads if kind == "models" else changes
+        recorder.round(
+            live_round.number,
+            sent=live_round.sent,
+            uploads=uploads,
+            weights={0: 1.0, 1: 2.0, 2: 5.0},
+        )
 
 
 def slowly(recorder: Recorder) -> None:
-    for one in rounds():
-        recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+    for live_round in rounds():
+        recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
         time.sleep(0.5)
 
 
-def same(one: Path, other: Path) -> bool:
-    ours, theirs = measured(one), measured(other)
+def equal_signals(folder: Path, other: Path) -> bool:
+    ours, theirs = measured(folder), measured(other)
     return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
@@ -71,63 +76,71 @@ def test_measuring_time_does_not_change_signals(
     attacks = ["loss-series"] if view == "globals" else ["loss-series", "avg-cosine"]
     for name in ("now", when):
         settings = {"view": view, "uploads": kind, "keep": keep, "attacks": attacks}
-        with recorder(tmp_path / name, measure=name, **settings) as one:
-            watch(one, view=view, kind=kind)
-    assert same(tmp_path / "now", tmp_path / when)
+        with recorder(tmp_path / name, measure=name, **settings) as recording:
+            watch(recording, view=view, kind=kind)
+    assert equal_signals(tmp_path / "now", tmp_path / when)
     assert len(measured(tmp_path / when)) >= ROUNDS
     assert read_round_log(tmp_path / when) == read_round_log(tmp_path / "now")
     for file in (tmp_path / "now").glob("rounds/*/*"):
-        kept, again = (
+        reference, tensors = (
             read_tensors(tmp_path / name / file.relative_to(tmp_path / "now"))
             for name in ("now", when)
         )
-        assert kept[1] == again[1]
-        assert all(torch.equal(kept[0][n], again[0][n]) for n in {**kept[0], **again[0]})
+        assert reference[1] == tensors[1]
+        assert all(
+            torch.equal(reference[0][n], tensors[0][n]) for n in {**reference[0], **tensors[0]}
+        )
     assert not (tmp_path / when / "waiting").exists()
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals"])
 def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
-    one = trained()[0]
-    given = Round(
-        index=one.index,
-        exposed=one.exposed,
+    trained_round = trained()[0]
+    bare_round = Round(
+        index=trained_round.index,
+        exposed=trained_round.exposed,
         sent={},
         uploads={},
-        weights=one.weights,
-        asked=one.asked,
-        answered=one.answered,
-        after=one.after,
+        weights=trained_round.weights,
+        asked=trained_round.asked,
+        answered=trained_round.answered,
+        after=trained_round.after,
     )
-    (seen,) = seen_from([given], view_named(view))
+    (seen,) = seen_from([bare_round], view_named(view))
     with recorder(tmp_path / "any") as recording:
         watch(recording)
     entry = read_round_log(tmp_path / "any")[0]
     assert store_waiting(tmp_path, seen, entry)
     ((index, path),) = waiting_rounds(tmp_path)
-    found, said = read_waiting(path, NET)
-    assert (index, said) == (1, entry)
-    assert (found.weights, found.stands_for) == (dict(seen.weights), dict(seen.stands_for))
-    assert found.exposed.keys() == seen.exposed.keys()
-    for client, had in seen.exposed.items():
-        has = found.exposed[client]
-        for left, right in ((had.base, has.base), (had.local, has.local)):
-            assert (left is None) == (right is None)
-            if left is not None and right is not None:
-                assert list(left.params) == list(right.params)
-                assert all(torch.equal(left.params[n], right.params[n]) for n in left.params)
-        assert (had.update is None) == (has.update is None)
-        if had.update is not None and has.update is not None:
-            assert all(torch.equal(had.update[n], has.update[n]) for n in had.update)
+    restored, restored_entry = read_waiting(path, NET)
+    assert (index, restored_entry) == (1, entry)
+    assert (restored.weights, restored.stands_for) == (dict(seen.weights), dict(seen.stands_for))
+    assert restored.exposed.keys() == seen.exposed.keys()
+    for client, queued in seen.exposed.items():
+        read_back = restored.exposed[client]
+        for queued_model, restored_model in (
+            (queued.base, read_back.base),
+            (queued.local, read_back.local),
+        ):
+            assert (queued_model is None) == (restored_model is None)
+            if queued_model is not None and restored_model is not None:
+                assert list(queued_model.params) == list(restored_model.params)
+                assert all(
+                    torch.equal(queued_model.params[n], restored_model.params[n])
+                    for n in queued_model.params
+                )
+        assert (queued.update is None) == (read_back.update is None)
+        if queued.update is not None and read_back.update is not None:
+            assert all(torch.equal(queued.update[n], read_back.update[n]) for n in queued.update)
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Measuring takes longer, in every copy of this program that is made from here on."""
-    own: Measure = RoundMeasurer._measure_and_write
+    original: Measure = RoundMeasurer._measure_and_write
 
-    def slower(self: RoundMeasurer, *given: object) -> dict[int, str]:
+    def slower(self: RoundMeasurer, *measuring: object) -> dict[int, str]:
         time.sleep(seconds)
-        return own(self, *given)
+        return original(self, *measuring)
 
     monkeypatch.setattr(RoundMeasurer, "_measure_and_write", slower)
 
@@ -137,42 +150,42 @@ def test_training_waits_only_if_the_queue_is_full(
 ) -> None:
     slow(monkeypatch, 0.3)
     monkeypatch.setattr("fedaudit.live.measuring.MAX_WAITING_ROUNDS", 2)
-    said: list[str] = []
-    with recorder(tmp_path, measure="background", log=said.append) as one:
+    lines: list[str] = []
+    with recorder(tmp_path, measure="background", log=lines.append) as recording:
         for each in rounds():
-            one.round(each.number, sent=each.sent, uploads=each.uploads)
+            recording.round(each.number, sent=each.sent, uploads=each.uploads)
             assert len(waiting_rounds(tmp_path)) <= 2
     assert len(read_round_log(tmp_path)) == ROUNDS
-    (told,) = [text for text in said if " waits " in text]
-    assert told.startswith("round 3 waits until one of 2 other rounds is measured"), "too early"
+    (line,) = [text for text in lines if " waits " in text]
+    assert line.startswith("round 3 waits until one of 2 other rounds is measured"), "too early"
 
 
 def test_a_round_file_that_cannot_be_deleted_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forking, "_MIN_PATIENCE", 1.0)
-    own = Path.unlink
+    unlink = Path.unlink
 
     def kept(self: Path, missing_ok: bool = False) -> None:
         if self.parent.name == "waiting" and self.suffix == ".safetensors":
             raise OSError("read-only file system")
-        own(self, missing_ok=missing_ok)
+        unlink(self, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", kept)
-    one = recorder(tmp_path, measure="background", strict=False)
-    watch(one)
+    recording = recorder(tmp_path, measure="background", strict=False)
+    watch(recording)
     with pytest.warns(RuntimeWarning, match="read-only file system"):
-        one.close()
+        recording.close()
     assert (tmp_path / "rounds.jsonl").read_text().count('"round":1,') <= 3
     assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_the_measuring_process_is_not_a_child(tmp_path: Path) -> None:
-    with recorder(tmp_path, measure="background") as one:
-        watch(one)
-        assert one._measurer._background is not None
+    with recorder(tmp_path, measure="background") as recording:
+        watch(recording)
+        assert recording._measurer._background is not None
         with pytest.raises(ChildProcessError):
-            os.waitpid(one._measurer._background._process.pid, os.WNOHANG)
+            os.waitpid(recording._measurer._background._process.pid, os.WNOHANG)
 
 
 def test_if_fork_fails_rounds_are_measured_at_the_end(
@@ -182,51 +195,51 @@ def test_if_fork_fails_rounds_are_measured_at_the_end(
         raise BlockingIOError("Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", full)
-    said: list[str] = []
-    with recorder(tmp_path, measure="background", log=said.append) as one:
-        watch(one)
+    lines: list[str] = []
+    with recorder(tmp_path, measure="background", log=lines.append) as recording:
+        watch(recording)
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
-    assert any("could not be kept running" in text for text in said)
+    assert any("could not be kept running" in text for text in lines)
 
 
 @pytest.mark.slow
 def test_an_error_of_one_round_does_not_affect_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own: Measure = RoundMeasurer._measure_and_write
+    original: Measure = RoundMeasurer._measure_and_write
 
     def once(self: RoundMeasurer, seen: Round, entry: RoundEntry) -> dict[int, str]:
         if entry.round == 1:
             raise BadInput("there is no more paper")
-        return own(self, seen, entry)
+        return original(self, seen, entry)
 
     monkeypatch.setattr(RoundMeasurer, "_measure_and_write", once)
-    one = recorder(tmp_path, measure="background", strict=False)
+    recording = recorder(tmp_path, measure="background", strict=False)
     with pytest.warns(RuntimeWarning, match="round 1 is not recorded"):
-        slowly(one)
+        slowly(recording)
     with pytest.warns(RuntimeWarning, match="1 of 4 rounds are not recorded"):
-        one.close()
+        recording.close()
     log = {entry.round: entry for entry in read_round_log(tmp_path)}
     assert "paper" in log[1].note
     assert all(entry.measured for index, entry in log.items() if index > 1)
 
 
 def test_a_closed_recording_accepts_no_rounds(tmp_path: Path) -> None:
-    one = recorder(tmp_path, measure="after", strict=False)
-    one.close()
+    recording = recorder(tmp_path, measure="after", strict=False)
+    recording.close()
     first = next(rounds())
     with pytest.warns(RuntimeWarning, match="the recording is closed; open it again"):
-        one.round(1, sent=first.sent, uploads=first.uploads)
+        recording.round(1, sent=first.sent, uploads=first.uploads)
     assert not waiting_rounds(tmp_path)
 
 
 def test_a_measuring_process_holds_only_its_own_lock(tmp_path: Path) -> None:
     with recorder(tmp_path / "other", measure="after") as other:
-        one = recorder(tmp_path / "one", measure="background")
-        watch(one)
+        recording = recorder(tmp_path / "one", measure="background")
+        watch(recording)
         other.close()
         recorder(tmp_path / "other").close()
-        one.close()
+        recording.close()
 
 
 @pytest.mark.slow
@@ -234,18 +247,18 @@ def test_a_measuring_process_holds_only_its_own_lock(tmp_path: Path) -> None:
 def test_a_killed_measuring_process_loses_no_rounds(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with recorder(tmp_path / "now") as one:
-        watch(one)
+    with recorder(tmp_path / "now") as recording:
+        watch(recording)
     slow(monkeypatch, 0.05)
-    said: list[str] = []
-    with recorder(tmp_path / "killed", measure="background", log=said.append) as one:
-        assert one._measurer._background is not None
-        process = one._measurer._background._process
+    lines: list[str] = []
+    with recorder(tmp_path / "killed", measure="background", log=lines.append) as recording:
+        assert recording._measurer._background is not None
+        process = recording._measurer._background._process
         for index, each in enumerate(rounds()):
-            one.round(each.number, sent=each.sent, uploads=each.uploads)
+            recording.round(each.number, sent=each.sent, uploads=each.uploads)
             if index < times and process.pid:
                 os.kill(process.pid, signal.SIGKILL)
-    assert same(tmp_path / "now", tmp_path / "killed")
+    assert equal_signals(tmp_path / "now", tmp_path / "killed")
     assert [entry.round for entry in read_round_log(tmp_path / "killed")] == [1, 2, 3, 4]
 
 
@@ -253,16 +266,16 @@ def test_a_hanging_measuring_process_does_not_block_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forking, "_MIN_PATIENCE", 0.2)
-    own, trainer = RoundMeasurer._measure_and_write, os.getpid()
+    original, trainer = RoundMeasurer._measure_and_write, os.getpid()
 
-    def hanging(self: RoundMeasurer, *given: object) -> dict[int, str]:
+    def hanging(self: RoundMeasurer, *measuring: object) -> dict[int, str]:
         if os.getpid() != trainer:
             time.sleep(600)
-        return own(self, *given)  # type: ignore[arg-type]
+        return original(self, *measuring)  # type: ignore[arg-type]
 
     monkeypatch.setattr(RoundMeasurer, "_measure_and_write", hanging)
-    with recorder(tmp_path, measure="background") as one:
-        watch(one)
+    with recorder(tmp_path, measure="background") as recording:
+        watch(recording)
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
 
 
@@ -284,8 +297,8 @@ for one in rounds():
 @pytest.mark.parametrize("when", ["background", "after"])
 @pytest.mark.slow
 def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path) -> None:
-    with recorder(tmp_path / "now") as one:
-        watch(one)
+    with recorder(tmp_path / "now") as recording:
+        watch(recording)
     folder = tmp_path / "killed"
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root), *sys.path])
@@ -296,29 +309,29 @@ def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path
         capture_output=True,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    said: list[str] = []
+    lines: list[str] = []
     if when == "background":
         # The process continues alone, and a restarted recorder waits for it.
-        one = recorder(folder, measure=when, log=said.append)
+        recording = recorder(folder, measure=when, log=lines.append)
         assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
-        assert said[0].startswith("waiting for the previous run, which measures ")
+        assert lines[0].startswith("waiting for the previous run, which measures ")
     else:
         assert [index for index, _ in waiting_rounds(folder)] == [1, 2, 3]
         with pytest.raises(BadInput, match="no measured round yet, and 3 waiting"):
             attack_recording(folder, (), folder / "attacked")
-        one = recorder(folder, measure=when)
-    with one:
-        watch(one)
-    assert same(tmp_path / "now", folder)
+        recording = recorder(folder, measure=when)
+    with recording:
+        watch(recording)
+    assert equal_signals(tmp_path / "now", folder)
 
 
 def test_an_interrupted_loop_reports_unmeasured_rounds(tmp_path: Path) -> None:
-    said: list[str] = []
-    one = recorder(tmp_path, measure="after", log=said.append)
-    watch(one)
-    one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    lines: list[str] = []
+    recording = recorder(tmp_path, measure="after", log=lines.append)
+    watch(recording)
+    recording.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert len(waiting_rounds(tmp_path)) == ROUNDS
-    assert said[-1].startswith("4 rounds are still to be measured: open the recording again")
+    assert lines[-1].startswith("4 rounds are still to be measured: open the recording again")
     recorder(tmp_path).close()
     assert not waiting_rounds(tmp_path)
     assert len(read_round_log(tmp_path)) == ROUNDS
@@ -328,7 +341,7 @@ def test_an_interrupted_loop_reports_unmeasured_rounds(tmp_path: Path) -> None:
 def test_a_round_that_cannot_be_measured_is_reported(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: RoundMeasurer, *given: object) -> dict[int, str]:
+    def broken(self: RoundMeasurer, *measuring: object) -> dict[int, str]:
         raise BadInput("there is no more paper")
 
     monkeypatch.setattr(RoundMeasurer, "_measure_and_write", broken)
@@ -348,14 +361,14 @@ def test_a_round_that_cannot_be_measured_is_reported(
 
 
 def test_a_damaged_queued_round_does_not_affect_others(tmp_path: Path) -> None:
-    one = recorder(tmp_path, measure="after", strict=False)
-    watch(one)
+    recording = recorder(tmp_path, measure="after", strict=False)
+    watch(recording)
     waiting_rounds(tmp_path)[1][1].write_bytes(b"\x08" + bytes(40))
     with (
         pytest.warns(RuntimeWarning, match="round 2 is not recorded"),
         pytest.warns(RuntimeWarning, match="1 of 4 rounds are not recorded"),
     ):
-        one.close()
+        recording.close()
     assert [entry.round for entry in read_round_log(tmp_path)] == [1, 3, 4]
     assert not waiting_rounds(tmp_path)
 
@@ -377,8 +390,8 @@ def test_background_measurement_without_fork_raises_with_advice(
 
 
 def test_the_printed_cost_depends_on_the_measuring_time(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     for when in ("background", "after"):
-        recorder(tmp_path / when, measure=when, log=said.append).close()
-    assert "in a background process, for which at most 4 rounds wait" in said[0]
-    assert "when the recording is closed, until when each round waits" in said[1]
+        recorder(tmp_path / when, measure=when, log=lines.append).close()
+    assert "in a background process, for which at most 4 rounds wait" in lines[0]
+    assert "when the recording is closed, until when each round waits" in lines[1]

@@ -69,34 +69,34 @@ def test_canaries_change_only_trained_parameters_by_their_norm() -> None:
     model = network()
     canaries = fedaudit.CanaryClients(model, count=20, length=0.25, seed=3)
     number = int(canaries.sends.argmax())
-    given = canaries.upload(number, model)
-    assert isinstance(given, dict)
+    upload = canaries.upload(number, model)
+    assert isinstance(upload, dict)
     trained = dict(model.named_parameters())
     state = model.state_dict()
-    assert given.keys() == state.keys()
-    moved = torch.cat([(given[name] - state[name]).flatten() for name in trained])
+    assert upload.keys() == state.keys()
+    moved = torch.cat([(upload[name] - state[name]).flatten() for name in trained])
     assert float(moved.detach().norm()) == pytest.approx(0.25, rel=1e-4)
-    assert all(torch.equal(given[n], state[n]) for n in state if n not in trained)
+    assert all(torch.equal(upload[n], state[n]) for n in state if n not in trained)
 
 
 def test_canaries_return_lists_of_arrays_for_lists_of_arrays() -> None:
     model = network()
     canaries = fedaudit.CanaryClients(model, count=40, length=0.25, seed=5)
     number = int(canaries.sends.argmax())
-    named = canaries.upload(number, model)
-    assert isinstance(named, dict)
-    whole = [value.numpy() for value in model.state_dict().values()]
+    by_name = canaries.upload(number, model)
+    assert isinstance(by_name, dict)
+    state_arrays = [value.numpy() for value in model.state_dict().values()]
     trained = [value.detach().numpy() for value in model.parameters()]
     for arrays, names in (
-        (whole, list(named)),
+        (state_arrays, list(by_name)),
         (trained, [name for name, _ in model.named_parameters()]),
     ):
-        given = canaries.upload(number, arrays)
-        assert isinstance(given, list)
-        for one, name in zip(given, names, strict=True):
-            np.testing.assert_array_equal(one, named[name].numpy())
+        upload = canaries.upload(number, arrays)
+        assert isinstance(upload, list)
+        for array, name in zip(upload, names, strict=True):
+            np.testing.assert_array_equal(array, by_name[name].numpy())
     from_arrays = canaries.bounds(trained, canaries.upload(number, trained))
-    assert from_arrays == canaries.bounds(model, named)
+    assert from_arrays == canaries.bounds(model, by_name)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 300.0])
@@ -105,10 +105,10 @@ def test_canaries_with_zero_updates_return_almost_the_model(weight: float) -> No
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] = weight
     canaries = fedaudit.CanaryClients(model, count=20, length=0.1, seed=1)
-    given = canaries.upload(int((~canaries.sends).argmax()), model)
-    assert isinstance(given, dict)
+    upload = canaries.upload(int((~canaries.sends).argmax()), model)
+    assert isinstance(upload, dict)
     state = model.state_dict()
-    moved = torch.cat([(given[name] - state[name]).flatten() for name in state])
+    moved = torch.cat([(upload[name] - state[name]).flatten() for name in state])
     # Not nothing, even once it is squared: there are servers that divide by an update's length.
     assert 0 < float(moved.square().sum()) < 1e-8
     assert int((moved != 0).sum()) == 1
@@ -117,13 +117,13 @@ def test_canaries_with_zero_updates_return_almost_the_model(weight: float) -> No
 def test_canary_uploads_have_the_dtypes_of_the_model() -> None:
     model = network().half()
     canaries = fedaudit.CanaryClients(model, count=20, length=1.0, seed=1)
-    given = canaries.upload(int((~canaries.sends).argmax()), model)
+    upload = canaries.upload(int((~canaries.sends).argmax()), model)
     moved = canaries.upload(int(canaries.sends.argmax()), model)
-    assert isinstance(given, dict)
+    assert isinstance(upload, dict)
     assert isinstance(moved, dict)
     state = model.state_dict()
-    assert all(torch.allclose(given[name], state[name], atol=1e-3) for name in state)
-    assert all(given[name].dtype == state[name].dtype for name in state)
+    assert all(torch.allclose(upload[name], state[name], atol=1e-3) for name in state)
+    assert all(upload[name].dtype == state[name].dtype for name in state)
     assert all(moved[name].dtype == state[name].dtype for name in state)
 
 
@@ -131,8 +131,8 @@ def test_canaries_without_seed_are_random_and_reproducible() -> None:
     model = network()
     first, second = (fedaudit.CanaryClients(model, count=40, length=1.0) for _ in range(2))
     assert first.seed != second.seed
-    again = fedaudit.CanaryClients(model, count=40, length=1.0, seed=first.seed)
-    assert (again.sends == first.sends).all()
+    repeated = fedaudit.CanaryClients(model, count=40, length=1.0, seed=first.seed)
+    assert (repeated.sends == first.sends).all()
 
 
 def test_unknown_canaries_and_other_networks_raise() -> None:

@@ -47,18 +47,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("nested", ["alone", "beside", "inside", "in a module"])
-@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("kind", HOSTILE)
 def test_a_pickle_that_calls_functions_is_refused_and_runs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, nested: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, nested: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     weights: OrderedDict[str, object] = OrderedDict(weight=torch.ones(2, 2))
     module = nn.Linear(2, 2)
-    module.extra = HOSTILE[what]  # type: ignore[assignment]
+    module.extra = HOSTILE[kind]  # type: ignore[assignment]
     stored = {
-        "alone": HOSTILE[what],
-        "beside": {"model": weights, "epoch": HOSTILE[what]},
-        "inside": weights | {"other": [(HOSTILE[what],)]},
+        "alone": HOSTILE[kind],
+        "beside": {"model": weights, "epoch": HOSTILE[kind]},
+        "inside": weights | {"other": [(HOSTILE[kind],)]},
         "in a module": module,
     }
     torch.save(stored[nested], "model.pt")
@@ -200,11 +200,11 @@ def test_archives_that_torch_does_not_write_are_refused(tmp_path: Path, change: 
 
 def test_every_truncation_and_many_bit_flips_give_weights_or_a_refusal(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2), tmp_path / "net.pt")
-    whole = (tmp_path / "net.pt").read_bytes()
+    file_bytes = (tmp_path / "net.pt").read_bytes()
     rng = np.random.default_rng(1)
-    damaged = [whole[:size] for size in range(0, len(whole), 97)]
-    for position in rng.integers(0, len(whole), 150).tolist():
-        flipped = bytearray(whole)
+    damaged = [file_bytes[:size] for size in range(0, len(file_bytes), 97)]
+    for position in rng.integers(0, len(file_bytes), 150).tolist():
+        flipped = bytearray(file_bytes)
         flipped[position] ^= 1 << int(rng.integers(8))
         damaged.append(bytes(flipped))
     refused = 0
@@ -214,7 +214,7 @@ def test_every_truncation_and_many_bit_flips_give_weights_or_a_refusal(tmp_path:
             assert isinstance(read_checkpoint(tmp_path / "net.pt"), dict)
         except FedauditError:
             refused += 1
-    assert refused > len(whole) // 97
+    assert refused > len(file_bytes) // 97
 
 
 def test_an_old_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def test_global_models_saved_before_their_round_are_recorded(tmp_path: Path) -> 
     record_live(tmp_path / "live", view="globals", attacks=("avg-cosine",))
     folder = tmp_path / "saved"
     folder.mkdir()
-    for one in rounds():
-        as_torch(one.sent, folder / f"net-{one.number:02d}")
-        last = one.after
+    for live_round in rounds():
+        as_torch(live_round.sent, folder / f"net-{live_round.number:02d}")
+        last = live_round.after
     as_torch(last, folder / f"net-{LAST + 1:02d}")
     path = recorded(
         folder,
@@ -89,22 +89,25 @@ def test_global_models_saved_before_their_round_are_recorded(tmp_path: Path) -> 
 
 def flower_numbered(folder: Path) -> None:
     """A strategy's aggregate_fit of Flower's documentation, with NumPy arrays."""
-    for one in rounds():
-        ndarrays = [value.numpy() for value in one.after.values()]
-        np.savez(folder / f"round-{one.number}-weights.npz", *ndarrays)
+    for live_round in rounds():
+        ndarrays = [value.numpy() for value in live_round.after.values()]
+        np.savez(folder / f"round-{live_round.number}-weights.npz", *ndarrays)
 
 
 def flower_torch(folder: Path) -> None:
     """The evaluate_fn of Flower's guide on checkpoints."""
-    for one in rounds():
-        torch.save(OrderedDict(one.after), folder / f"model_{one.number}.pt")
-    torch.save(OrderedDict(one.after), folder / "final_model.pt")
+    for live_round in rounds():
+        torch.save(OrderedDict(live_round.after), folder / f"model_{live_round.number}.pt")
+    torch.save(OrderedDict(live_round.after), folder / "final_model.pt")
 
 
 def flower_best(folder: Path) -> None:
     """Flower's advanced example, which saves better models only."""
-    for one in list(rounds())[-2:]:
-        torch.save(one.after, folder / f"model_state_acc_0.{one.number}_round_{one.number}.pth")
+    for live_round in list(rounds())[-2:]:
+        torch.save(
+            live_round.after,
+            folder / f"model_state_acc_0.{live_round.number}_round_{live_round.number}.pth",
+        )
 
 
 def nvflare(folder: Path) -> None:
@@ -252,13 +255,16 @@ def test_a_client_that_returns_the_sent_model_is_not_reported_as_a_copy(tmp_path
 def test_sizes_are_the_weights_of_the_mean(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     save_all(folder, as_torch)
-    for one in rounds():
+    for live_round in rounds():
         weighted = {
-            name: sum(size * one.uploads[client][name] for client, size in enumerate((1, 2, 5))) / 8
-            for name in one.after
+            name: sum(
+                size * live_round.uploads[client][name] for client, size in enumerate((1, 2, 5))
+            )
+            / 8
+            for name in live_round.after
         }
-        torch.save(weighted, folder / f"round-{one.number}" / "global.pt")
-        (folder / f"round-{one.number}" / "client-2.pt").touch()
+        torch.save(weighted, folder / f"round-{live_round.number}" / "global.pt")
+        (folder / f"round-{live_round.number}" / "client-2.pt").touch()
     sizes = {0: 10, 1: 20, 2: 50}
     path = recorded(folder, tmp_path / "after", attacks=("avg-cosine",), sizes=sizes, view="sum")
     assert all(entry.measured for entry in read_round_log(path))
@@ -326,27 +332,54 @@ def test_the_command_records_checkpoints_and_attacks_them(
     save_all(tmp_path / "saved", as_torch)
     data().split.save("part")
     Path("my_network.py").write_text("from tests.live.federation import network\n")
-    named = ("--checkpoints", "saved", "--network", "my_network:network", "--samples", "part")
-    assert exit_code("attack", "runs", "blackbox-loss", *named, "--figures.permutations=20") == 0
+    checkpoint_options = (
+        "--checkpoints",
+        "saved",
+        "--network",
+        "my_network:network",
+        "--samples",
+        "part",
+    )
+    assert (
+        exit_code(
+            "attack", "runs", "blackbox-loss", *checkpoint_options, "--figures.permutations=20"
+        )
+        == 0
+    )
     assert "record: runs/attacked/record.json" in capsys.readouterr().out
     record_live(tmp_path / "live", attacks=("blackbox-loss",))
     live, after = measured(tmp_path / "live"), measured(tmp_path / "runs")
     assert all(torch.equal(live[key], after[key]) for key in live)
     for options, message in (
-        (named[:2], "--checkpoints needs the network"),
-        (named[2:4], "--network applies to --checkpoints FOLDER"),
+        (checkpoint_options[:2], "--checkpoints needs the network"),
+        (checkpoint_options[2:4], "--network applies to --checkpoints FOLDER"),
         (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
         (("--sizes", "a=1"), "--sizes applies to --checkpoints FOLDER or --signals FILE"),
-        ((*named, "--fair"), "--fair applies to --signals, and not to --checkpoints"),
+        ((*checkpoint_options, "--fair"), "--fair applies to --signals, and not to --checkpoints"),
         (("--signals", "a.csv", "--gaps", "join"), "--gaps applies to --checkpoints, and not"),
-        ((*named, "--clients", "a"), "--clients has 'a'; give each client once as NAME=VALUE"),
-        ((*named, "--clients", "a=1,a=2"), "--clients has 'a=2'; give each client once"),
-        ((*named, "--clients", "x=0"), "--clients names 'x', and there is no file of such"),
-        ((*named, "--sizes", "0=many"), "--sizes gives 'many' samples to client '0'"),
-        ((*named, "--sizes", "0=9"), "--sizes has no number of samples of client '1'"),
-        ((*named, "--gaps", "join"), "--gaps 'join' is for the view 'globals'"),
-        ((*named[:3], "train", *named[4:]), "no model named .train.; a custom model is named"),
-        ((*named[:3], "json:loads", *named[4:]), "builds no network|returns no network|model is"),
+        (
+            (*checkpoint_options, "--clients", "a"),
+            "--clients has 'a'; give each client once as NAME=VALUE",
+        ),
+        (
+            (*checkpoint_options, "--clients", "a=1,a=2"),
+            "--clients has 'a=2'; give each client once",
+        ),
+        (
+            (*checkpoint_options, "--clients", "x=0"),
+            "--clients names 'x', and there is no file of such",
+        ),
+        ((*checkpoint_options, "--sizes", "0=many"), "--sizes gives 'many' samples to client '0'"),
+        ((*checkpoint_options, "--sizes", "0=9"), "--sizes has no number of samples of client '1'"),
+        ((*checkpoint_options, "--gaps", "join"), "--gaps 'join' is for the view 'globals'"),
+        (
+            (*checkpoint_options[:3], "train", *checkpoint_options[4:]),
+            "no model named .train.; a custom model is named",
+        ),
+        (
+            (*checkpoint_options[:3], "json:loads", *checkpoint_options[4:]),
+            "builds no network|returns no network|model is",
+        ),
     ):
         assert exit_code("attack", "other", *options) == 2
         assert re.search(message, " ".join(capsys.readouterr().err.split()))
@@ -357,11 +390,11 @@ def test_the_command_maps_names_rounds_and_sizes_as_the_function_does(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trained = list(rounds())
-    for one in trained:
-        place = tmp_path / "saved" / f"round-{one.number - 1}"
+    for live_round in trained:
+        place = tmp_path / "saved" / f"round-{live_round.number - 1}"
         place.mkdir(parents=True)
-        torch.save(one.after, place / "global.pt")
-        for client, upload in one.uploads.items():
+        torch.save(live_round.after, place / "global.pt")
+        for client, upload in live_round.uploads.items():
             torch.save(upload, place / f"client-site {client}, ward.pt")
     torch.save(trained[0].sent, tmp_path / "initial.pt")
     data().split.save("part")
@@ -418,15 +451,15 @@ def test_the_examples_write_recordings_that_can_be_attacked(
 def test_rounds_counted_from_zero_and_custom_patterns(tmp_path: Path) -> None:
     record_live(tmp_path / "live")
     folder = tmp_path / "saved"
-    for one in rounds():
-        place = folder / "server" / f"epoch_{one.number - 1}_of_run"
+    for live_round in rounds():
+        place = folder / "server" / f"epoch_{live_round.number - 1}_of_run"
         place.mkdir(parents=True)
-        if one.number == 1:
-            as_torch(one.sent, folder / "start")
-        as_torch(one.after, place / "weights-acc0.5")
-        for client, weights in one.uploads.items():
+        if live_round.number == 1:
+            as_torch(live_round.sent, folder / "start")
+        as_torch(live_round.after, place / "weights-acc0.5")
+        for client, weights in live_round.uploads.items():
             (folder / f"site{client}").mkdir(exist_ok=True)
-            as_safetensors(weights, folder / f"site{client}" / f"local-{one.number - 1}")
+            as_safetensors(weights, folder / f"site{client}" / f"local-{live_round.number - 1}")
     patterns = {
         "global_files": "server/epoch_{round}_of_run/weights-*.pt",
         "client_files": "site{client}/local-{round}",

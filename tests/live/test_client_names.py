@@ -22,7 +22,7 @@ DECOMPOSED = unicodedata.normalize("NFD", CAFE)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("name", "look_alike"),
     [
         (CAFE, DECOMPOSED),
         ("A", "A "),
@@ -37,12 +37,12 @@ DECOMPOSED = unicodedata.normalize("NFD", CAFE)
     ids=repr,
 )
 def test_look_alike_client_names_raise_with_both_spellings(
-    one: ClientRef, other: ClientRef
+    name: ClientRef, look_alike: ClientRef
 ) -> None:
     with pytest.raises(BadInput) as refusal:
-        fedaudit.fair_split({one: FIRST, other: SECOND}, audited=5)
-    assert ascii(one) in str(refusal.value)
-    assert ascii(other) in str(refusal.value)
+        fedaudit.fair_split({name: FIRST, look_alike: SECOND}, audited=5)
+    assert ascii(name) in str(refusal.value)
+    assert ascii(look_alike) in str(refusal.value)
 
 
 def test_visibly_different_names_are_different_clients() -> None:
@@ -64,12 +64,12 @@ def test_unicode_spellings_of_a_name_are_equivalent(tmp_path: Path) -> None:
         audited={DECOMPOSED: 10, "north ": 10},
     )
     with record(tmp_path, network, split.audit, attacks=["blackbox-loss"], strict=True) as recorder:
-        for one in rounds():
+        for live_round in rounds():
             uploads: dict[str, dict[str, Tensor]] = {
-                DECOMPOSED: one.uploads[0],
-                " north": one.uploads[1],
+                DECOMPOSED: live_round.uploads[0],
+                " north": live_round.uploads[1],
             }
-            recorder.round(one.number, sent=one.sent, uploads=uploads)
+            recorder.round(live_round.number, sent=live_round.sent, uploads=uploads)
     assert {*read_recording(tmp_path).names.values()} == {CAFE, "north"}
     assert all(entry.measured and not entry.excluded for entry in read_round_log(tmp_path))
 
@@ -97,13 +97,13 @@ def test_two_spellings_of_a_client_in_sent_models_exclude_it(tmp_path: Path) -> 
     assert [*read_round_log(tmp_path)[0].excluded] == [1]
 
 
-@pytest.mark.parametrize(("one", "other"), [(0, "0"), ("0", 0), (CAFE, DECOMPOSED)])
+@pytest.mark.parametrize(("name", "look_alike"), [(0, "0"), ("0", 0), (CAFE, DECOMPOSED)])
 def test_audited_counts_and_training_data_accept_any_spelling(
-    one: ClientRef, other: ClientRef
+    name: ClientRef, look_alike: ClientRef
 ) -> None:
-    split = fedaudit.fair_split({one: FIRST}, audited={other: 5})
+    split = fedaudit.fair_split({name: FIRST}, audited={look_alike: 5})
     assert len(split.audit) == 5
-    audit = fedaudit.audit_samples({one: FIRST}, SECOND, training={other: FIRST})
+    audit = fedaudit.audit_samples({name: FIRST}, SECOND, training={look_alike: FIRST})
     assert len(audit) == 60
 
 
@@ -119,7 +119,7 @@ def test_audited_must_be_a_whole_number(audited: int) -> None:
 def test_joined_parts_do_not_depend_on_name_order(
     names: tuple[ClientRef, ...],
 ) -> None:
-    parts = {name: (X[at::3], Y[at::3]) for at, name in enumerate(names)}
+    parts = {name: (X[i::3], Y[i::3]) for i, name in enumerate(names)}
     split = fedaudit.fair_split(parts, audited=8)
     alone = [fedaudit.fair_split({name: part}, audited=8).part for name, part in parts.items()]
     joined = fedaudit.join_audits(alone)

@@ -95,15 +95,15 @@ def test_one_coin_decides_for_all_copies_within_a_client() -> None:
     x, y = joined(MEMBERS, MEMBERS, MEMBERS)
     split = fedaudit.fair_split({0: (x, y)}, audited=20)
     assert len(split.audit) == 20
-    kept = {tuple(row.tolist()) for row in x[split.train[0]]}
+    trained_rows = {tuple(row.tolist()) for row in x[split.train[0]]}
     features = split.audit.samples.features
     unseen = {
         tuple(row.tolist()) for row in features[torch.from_numpy(split.audit.owner) == NO_CLIENT]
     }
     members = {tuple(row.tolist()) for row in features[torch.from_numpy(split.audit.owner) == 0]}
     assert unseen
-    assert not unseen & kept
-    assert members <= kept
+    assert not unseen & trained_rows
+    assert members <= trained_rows
     assert len(split.train[0]) == 90 - 3 * len(unseen)
 
 

@@ -21,7 +21,7 @@ from tests.live.federation import FEW, Live, data, measured, network, rounds
 
 AUDIT = data().split.audit
 FAULTY: ClientId = 1
-LIST = list(rounds())
+LIVE_ROUNDS = list(rounds())
 ALL = (*FEW, "fedmia-2")
 
 
@@ -50,9 +50,9 @@ def changed(change: Callable[[Tensor], object]) -> Callable[[dict[str, Tensor]],
 
 def with_value(value: float) -> Callable[[Tensor], Tensor]:
     def of(tensor: Tensor) -> Tensor:
-        found = tensor.clone()
-        found.view(-1)[0] = value
-        return found
+        changed_tensor = tensor.clone()
+        changed_tensor.view(-1)[0] = value
+        return changed_tensor
 
     return of
 
@@ -86,19 +86,21 @@ UPLOADS: dict[str, Callable[[dict[str, Tensor]], object]] = {
 }
 
 
-def tell(recorder: Recorder, one: Live, uploads: Mapping[ClientId, object], **more: Any) -> None:
-    recorder.round(one.number, sent=one.sent, uploads=uploads, **more)  # type: ignore[arg-type]
+def pass_round(
+    recorder: Recorder, live_round: Live, uploads: Mapping[ClientId, object], **options: Any
+) -> None:
+    recorder.round(live_round.number, sent=live_round.sent, uploads=uploads, **options)  # type: ignore[arg-type]
 
 
 @cache
 def without_faulty(folder: Path) -> dict[tuple[int, str], Tensor]:
     """Measurements of a run in which the client did not answer in round 2."""
     with record(folder, network, AUDIT, attacks=ALL, keep="full", strict=True) as recorder:
-        for one in LIST[:3]:
-            uploads = dict(one.uploads)
-            if one.number == 2:
+        for live_round in LIVE_ROUNDS[:3]:
+            uploads = dict(live_round.uploads)
+            if live_round.number == 2:
                 del uploads[FAULTY]
-            tell(recorder, one, uploads, asked=range(3))
+            pass_round(recorder, live_round, uploads, asked=range(3))
     return measured(folder)
 
 
@@ -112,10 +114,10 @@ def accuracy(stored: Stored) -> dict[str, str]:
     return {name: note for name, note in stored.notes.items() if "global" in name}
 
 
-def same(folder: Path, expected: Mapping[tuple[int, str], Tensor]) -> bool:
-    found = measured(folder)
-    return found.keys() == expected.keys() and all(
-        torch.equal(found[key], expected[key]) for key in expected
+def equal_signals(folder: Path, expected: Mapping[tuple[int, str], Tensor]) -> bool:
+    actual = measured(folder)
+    return actual.keys() == expected.keys() and all(
+        torch.equal(actual[key], expected[key]) for key in expected
     )
 
 
@@ -125,24 +127,24 @@ def test_a_faulty_upload_excludes_only_its_client_and_round(
     fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
-        for one in LIST[:3]:
-            uploads: dict[ClientId, object] = dict(one.uploads)
-            if one.number == 2:
-                uploads[FAULTY] = UPLOADS[fault](one.uploads[FAULTY])
+        for live_round in LIVE_ROUNDS[:3]:
+            uploads: dict[ClientId, object] = dict(live_round.uploads)
+            if live_round.number == 2:
+                uploads[FAULTY] = UPLOADS[fault](live_round.uploads[FAULTY])
                 with pytest.warns(RuntimeWarning, match="round 2 is recorded without client 1: "):
-                    tell(recorder, one, uploads)
+                    pass_round(recorder, live_round, uploads)
             else:
-                tell(recorder, one, uploads)
-    assert [one.measured.clients for one in read_measured(tmp_path)] == [
+                pass_round(recorder, live_round, uploads)
+    assert [stored.measured.clients for stored in read_measured(tmp_path)] == [
         (0, 1, 2),
         (0, 2),
         (0, 1, 2),
     ]
-    log = {one.round: one for one in read_round_log(tmp_path)}
+    log = {entry.round: entry for entry in read_round_log(tmp_path)}
     assert list(log[2].excluded) == [FAULTY]
     assert log[2].excluded[FAULTY]
     assert log[2].measured
-    assert same(tmp_path, expected)
+    assert equal_signals(tmp_path, expected)
 
 
 @pytest.mark.parametrize("weight", [-1.0, torch.nan, torch.inf, -torch.inf, 1e300, None, "many"])
@@ -150,15 +152,15 @@ def test_an_invalid_weight_excludes_only_its_client_and_round(
     weight: object, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
-        for one in LIST[:3]:
+        for live_round in LIVE_ROUNDS[:3]:
             weights: dict[ClientId, Any] = dict.fromkeys(range(3), 1.0)
-            if one.number == 2:
+            if live_round.number == 2:
                 weights[FAULTY] = weight
                 with pytest.warns(RuntimeWarning, match="without client 1: "):
-                    tell(recorder, one, one.uploads, weights=weights)
+                    pass_round(recorder, live_round, live_round.uploads, weights=weights)
             else:
-                tell(recorder, one, one.uploads, weights=weights)
-    assert same(tmp_path, expected)
+                pass_round(recorder, live_round, live_round.uploads, weights=weights)
+    assert equal_signals(tmp_path, expected)
 
 
 @pytest.mark.parametrize("sent", ["missing", "nan", "none"])
@@ -166,18 +168,18 @@ def test_only_the_client_with_an_unknown_received_model_is_excluded(
     sent: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
-        for one in LIST[:3]:
-            models: dict[ClientId, Any] = dict.fromkeys(range(3), one.sent)
-            if one.number == 2:
-                broken = changed(with_value(torch.nan))(one.sent)
+        for live_round in LIVE_ROUNDS[:3]:
+            models: dict[ClientId, Any] = dict.fromkeys(range(3), live_round.sent)
+            if live_round.number == 2:
+                broken = changed(with_value(torch.nan))(live_round.sent)
                 models[FAULTY] = {"missing": None, "nan": broken, "none": None}[sent]
                 if sent == "missing":
                     del models[FAULTY]
                 with pytest.warns(RuntimeWarning, match="without client 1: "):
-                    recorder.round(one.number, sent=models, uploads=one.uploads)
+                    recorder.round(live_round.number, sent=models, uploads=live_round.uploads)
             else:
-                recorder.round(one.number, sent=models, uploads=one.uploads)
-    assert same(tmp_path, expected)
+                recorder.round(live_round.number, sent=models, uploads=live_round.uploads)
+    assert equal_signals(tmp_path, expected)
 
 
 @pytest.mark.parametrize("client", ["a name", -3, 10**17, 1.5, None])
@@ -185,31 +187,31 @@ def test_an_upload_of_an_unknown_client_affects_no_other(
     client: object, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
-        for one in LIST[:3]:
-            uploads: dict[Any, object] = dict(one.uploads)
-            if one.number == 2:
+        for live_round in LIVE_ROUNDS[:3]:
+            uploads: dict[Any, object] = dict(live_round.uploads)
+            if live_round.number == 2:
                 uploads[client] = uploads.pop(FAULTY)
                 with pytest.warns(RuntimeWarning, match="round 2 is not recorded in full"):
-                    tell(recorder, one, uploads)
+                    pass_round(recorder, live_round, uploads)
             else:
-                tell(recorder, one, uploads)
-    assert same(tmp_path, expected)
-    assert [one.unknown for one in read_round_log(tmp_path)] == [False, True, False]
+                pass_round(recorder, live_round, uploads)
+    assert equal_signals(tmp_path, expected)
+    assert [entry.unknown for entry in read_round_log(tmp_path)] == [False, True, False]
 
 
 def test_two_uploads_of_one_client_exclude_it(
     expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
-        for one in LIST[:3]:
-            uploads: dict[Any, object] = dict(one.uploads)
-            if one.number == 2:
+        for live_round in LIVE_ROUNDS[:3]:
+            uploads: dict[Any, object] = dict(live_round.uploads)
+            if live_round.number == 2:
                 uploads["1"] = uploads[0]
                 with pytest.warns(RuntimeWarning, match="without client 1: it has two uploads"):
-                    tell(recorder, one, uploads)
+                    pass_round(recorder, live_round, uploads)
             else:
-                tell(recorder, one, uploads)
-    assert same(tmp_path, expected)
+                pass_round(recorder, live_round, uploads)
+    assert equal_signals(tmp_path, expected)
 
 
 @pytest.mark.parametrize("when", ["background", "after"])
@@ -220,36 +222,36 @@ def test_at_any_measuring_time_a_faulty_upload_affects_no_other(
     recorder = record(tmp_path, network, AUDIT, attacks=ALL, keep="full", measure=when)
     with catch_warnings(record=True) as warned:
         simplefilter("always")
-        for one in LIST[:3]:
-            uploads: dict[ClientId, object] = dict(one.uploads)
-            if one.number == 2:
-                uploads[FAULTY] = UPLOADS[fault](one.uploads[FAULTY])
-            tell(recorder, one, uploads)
+        for live_round in LIVE_ROUNDS[:3]:
+            uploads: dict[ClientId, object] = dict(live_round.uploads)
+            if live_round.number == 2:
+                uploads[FAULTY] = UPLOADS[fault](live_round.uploads[FAULTY])
+            pass_round(recorder, live_round, uploads)
         recorder.close()
-    (message,) = (str(one.message) for one in warned)
+    (message,) = (str(warning.message) for warning in warned)
     assert message.startswith("fedaudit: round 2 is recorded without client 1: ")
-    assert same(tmp_path, expected)
-    assert [list(one.excluded) for one in read_round_log(tmp_path)] == [[], [FAULTY], []]
+    assert equal_signals(tmp_path, expected)
+    assert [list(entry.excluded) for entry in read_round_log(tmp_path)] == [[], [FAULTY], []]
 
 
 def test_a_strict_recorder_raises_for_a_faulty_upload(tmp_path: Path) -> None:
-    (one, *_) = LIST
-    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    (live_round, *_) = LIVE_ROUNDS
+    uploads = {**live_round.uploads, FAULTY: UPLOADS["nan"](live_round.uploads[FAULTY])}
     with (
         pytest.raises(BadInput, match=r"upload of client 1: its upload has .* not finite numbers"),
         record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
     ):
-        tell(recorder, one, uploads)
+        pass_round(recorder, live_round, uploads)
 
 
 def test_a_strict_recorder_continues_if_the_server_rejected_the_upload(tmp_path: Path) -> None:
-    (one, *_) = LIST
-    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    (live_round, *_) = LIVE_ROUNDS
+    uploads = {**live_round.uploads, FAULTY: UPLOADS["nan"](live_round.uploads[FAULTY])}
     with (
         pytest.warns(RuntimeWarning, match="without client 1"),
         record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
     ):
-        tell(recorder, one, uploads, kept_out=[FAULTY])
+        pass_round(recorder, live_round, uploads, kept_out=[FAULTY])
     assert read_round_log(tmp_path)[0].kept_out == (FAULTY,)
 
 
@@ -257,37 +259,37 @@ def test_a_strict_recorder_continues_if_the_server_rejected_the_upload(tmp_path:
 def test_a_finite_next_model_shows_that_a_nan_upload_was_rejected(
     after: bool, kept_out: tuple[int, ...], tmp_path: Path
 ) -> None:
-    (one, *_) = LIST
-    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    (live_round, *_) = LIVE_ROUNDS
+    uploads = {**live_round.uploads, FAULTY: UPLOADS["nan"](live_round.uploads[FAULTY])}
     with (
         pytest.warns(RuntimeWarning, match="without client 1"),
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
     ):
-        tell(recorder, one, uploads, after=one.after if after else None)
+        pass_round(recorder, live_round, uploads, after=live_round.after if after else None)
     assert read_round_log(tmp_path)[0].kept_out == kept_out
 
 
 def test_a_rejected_upload_is_measured_but_not_averaged(tmp_path: Path) -> None:
-    (one, *_) = LIST
-    for place, (uploads, more) in enumerate(
-        [(one.uploads, {"kept_out": [2]}), ({c: one.uploads[c] for c in (0, 1)}, {})]
+    (live_round, *_) = LIVE_ROUNDS
+    for i, (uploads, options) in enumerate(
+        [(live_round.uploads, {"kept_out": [2]}), ({c: live_round.uploads[c] for c in (0, 1)}, {})]
     ):
-        folder = tmp_path / str(place)
+        folder = tmp_path / str(i)
         with record(folder, network, AUDIT, attacks=FEW, strict=True) as recorder:
-            tell(recorder, one, uploads, **more)
-    kept, left = (read_measured(tmp_path / name)[0] for name in ("0", "1"))
-    assert kept.measured.clients == (0, 1, 2)
-    for name, values in left.measured.signals.items():
-        assert torch.equal(kept.measured.signals[name][:2], values)
-    assert accuracy(kept) == accuracy(left)
+            pass_round(recorder, live_round, uploads, **options)
+    with_rejected, without_rejected = (read_measured(tmp_path / name)[0] for name in ("0", "1"))
+    assert with_rejected.measured.clients == (0, 1, 2)
+    for name, values in without_rejected.measured.signals.items():
+        assert torch.equal(with_rejected.measured.signals[name][:2], values)
+    assert accuracy(with_rejected) == accuracy(without_rejected)
 
 
 def test_the_sum_of_a_round_with_a_faulty_upload_is_refused(tmp_path: Path) -> None:
-    (one, *_) = LIST
-    uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
+    (live_round, *_) = LIVE_ROUNDS
+    uploads = {**live_round.uploads, FAULTY: UPLOADS["nan"](live_round.uploads[FAULTY])}
     recorder = record(tmp_path, network, AUDIT, attacks=FEW[:2], view="sum")
     with pytest.warns(RuntimeWarning, match="1 is not recorded: upload of client 1: its upload"):
-        tell(recorder, one, uploads)
+        pass_round(recorder, live_round, uploads)
     with pytest.warns(RuntimeWarning, match="1 of 1 rounds are not recorded; the first, because"):
         recorder.close()
 
@@ -300,8 +302,8 @@ def test_unchanged_infinite_buffers_are_accepted(tmp_path: Path) -> None:
             self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
 
         def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.net(x)
-            return found
+            logits: Tensor = self.net(x)
+            return logits
 
     model = Masked()
     with record(tmp_path, model, AUDIT, attacks=FEW, strict=True) as recorder:
@@ -310,14 +312,14 @@ def test_unchanged_infinite_buffers_are_accepted(tmp_path: Path) -> None:
 
 
 def test_an_unmeasurable_peer_warns_with_its_client(tmp_path: Path) -> None:
-    (one, *_) = LIST
+    (live_round, *_) = LIVE_ROUNDS
     split = data().split.audit
-    uploads = {**one.uploads, 2: {n: v * 1e30 for n, v in one.uploads[2].items()}}
+    uploads = {**live_round.uploads, 2: {n: v * 1e30 for n, v in live_round.uploads[2].items()}}
     with (
         pytest.warns(RuntimeWarning, match=r"without client 2: .*is not finite"),
         record(tmp_path, network, split, attacks=FEW) as recorder,
     ):
-        tell(recorder, one, uploads)
+        pass_round(recorder, live_round, uploads)
 
 
 def not_finite(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -327,11 +329,11 @@ def not_finite(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def test_a_round_with_a_non_finite_next_model_is_missing(
     tmp_path: Path,
 ) -> None:
-    first, second, *_ = LIST
+    first, second, *_ = LIVE_ROUNDS
     recorder = record(tmp_path, network, AUDIT, attacks=FEW)
-    tell(recorder, first, first.uploads, after=first.after)
+    pass_round(recorder, first, first.uploads, after=first.after)
     with pytest.warns(RuntimeWarning, match="round 2 is not recorded: the model afterwards has"):
-        tell(recorder, second, second.uploads, after=not_finite(second.after))
+        pass_round(recorder, second, second.uploads, after=not_finite(second.after))
     with pytest.warns(RuntimeWarning, match="1 of 2 rounds are not recorded"):
         recorder.close()
 
@@ -340,13 +342,13 @@ def test_a_round_with_a_non_finite_next_model_is_missing(
 def test_a_non_finite_global_model_excludes_only_the_faulty_client(
     fault: str, tmp_path: Path
 ) -> None:
-    (one, *_) = LIST
-    uploads = {**one.uploads, FAULTY: UPLOADS[fault](one.uploads[FAULTY])}
+    (live_round, *_) = LIVE_ROUNDS
+    uploads = {**live_round.uploads, FAULTY: UPLOADS[fault](live_round.uploads[FAULTY])}
     with (
         pytest.warns(RuntimeWarning, match="without client 1"),
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
     ):
-        tell(recorder, one, uploads, after=not_finite(one.after))
+        pass_round(recorder, live_round, uploads, after=not_finite(live_round.after))
     (stored,) = read_measured(tmp_path)
     assert stored.measured.clients == (0, 2)
     (entry,) = read_round_log(tmp_path)
@@ -356,10 +358,10 @@ def test_a_non_finite_global_model_excludes_only_the_faulty_client(
 
 @pytest.mark.parametrize("which", ["sent", "after"])
 def test_the_globals_view_refuses_non_finite_models(which: str, tmp_path: Path) -> None:
-    (one, *_) = LIST
-    models: dict[str, Any] = {"sent": one.sent, "after": one.after}
+    (live_round, *_) = LIVE_ROUNDS
+    models: dict[str, Any] = {"sent": live_round.sent, "after": live_round.after}
     recorder = record(tmp_path, network, AUDIT, attacks=["blackbox-loss"], view="globals")
     with pytest.warns(RuntimeWarning, match="round 1 is not recorded: the model"):
-        recorder.round(1, **{**models, which: not_finite(one.sent)})
+        recorder.round(1, **{**models, which: not_finite(live_round.sent)})
     with pytest.warns(RuntimeWarning, match="1 of 1 rounds are not recorded"):
         recorder.close()

@@ -28,15 +28,15 @@ def federation(clients: int, samples: int, beta: float, seed: int) -> Data:
     """Gaussian classes, dealt to sites by a Dirichlet distribution over labels."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(CLASSES, WIDTH))
-    found = {}
+    parts = {}
     for client in range(clients):
         labels = rng.choice(CLASSES, samples, p=rng.dirichlet(np.full(CLASSES, beta)))
         features = centres[labels] + rng.normal(size=(samples, WIDTH))
-        found[f"site-{client}"] = (
+        parts[f"site-{client}"] = (
             torch.tensor(features, dtype=torch.float32),
             torch.tensor(labels),
         )
-    return found
+    return parts
 
 
 def audited(
@@ -66,7 +66,9 @@ def audited(
                 for rows in [torch.from_numpy(split.train[site])]
             }
             recorder.round(index, sent=sent, uploads=uploads)
-            sent = {n: torch.stack([one[n] for one in uploads.values()]).mean(0) for n in sent}
+            sent = {
+                n: torch.stack([upload[n] for upload in uploads.values()]).mean(0) for n in sent
+            }
     return attack_recording(folder / "run", [], folder / "result")
 
 
@@ -99,7 +101,7 @@ def test_different_label_distributions_are_not_reported_as_a_leak(
     assert verdict(record).status in ("no leak shown", "inconclusive")
     outcome = evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome
     assert outcome is not Outcome.FAIL
-    assert not [one for one in record.controls if one.passed is False]
+    assert not [control for control in record.controls if control.passed is False]
 
 
 def test_members_are_compared_with_held_out_samples_of_the_same_draw(
@@ -107,15 +109,17 @@ def test_members_are_compared_with_held_out_samples_of_the_same_draw(
 ) -> None:
     record, folder = skewed
     scores = read_scores(folder / "result" / "scores.safetensors")
-    for one in record.where(contrast="unseen", metric="auc", attack="blackbox-loss"):
-        if one.target is None:
+    for estimate in record.where(contrast="unseen", metric="auc", attack="blackbox-loss"):
+        if estimate.target is None:
             continue
-        assert one.fair
-        assert one.n_members + one.n_nonmembers == 60
-        kept = scores[1, one.target]
-        chosen = kept.origin != Origin.OTHER_CLIENT
-        is_member = kept.origin[chosen] == Origin.MEMBER
-        assert one.value == pytest.approx(auc(kept.by_attack[one.attack][chosen], is_member))
+        assert estimate.fair
+        assert estimate.n_members + estimate.n_nonmembers == 60
+        target_scores = scores[1, estimate.target]
+        chosen = target_scores.origin != Origin.OTHER_CLIENT
+        is_member = target_scores.origin[chosen] == Origin.MEMBER
+        assert estimate.value == pytest.approx(
+            auc(target_scores.by_attack[estimate.attack][chosen], is_member)
+        )
 
 
 def test_samples_of_other_clients_are_class_matched_and_marked_unfair(
@@ -124,10 +128,10 @@ def test_samples_of_other_clients_are_class_matched_and_marked_unfair(
     record, _ = skewed
     others = record.where(contrast="other_client", metric="auc", by="")
     assert others
-    assert all(one.within == "class" and not one.fair for one in others)
-    found = evaluate_policy(record, policy_from(DEFAULT_POLICY))
-    assert any("were not drawn fairly" in one for one in found.unjudged)
-    assert not any("other clients'" in check.name for check in found.checks)
+    assert all(estimate.within == "class" and not estimate.fair for estimate in others)
+    verdict = evaluate_policy(record, policy_from(DEFAULT_POLICY))
+    assert any("were not drawn fairly" in line for line in verdict.unjudged)
+    assert not any("other clients'" in check.name for check in verdict.checks)
 
 
 def test_small_clients_are_pooled_and_compared_within_each_client(
@@ -145,10 +149,12 @@ def test_small_clients_are_pooled_and_compared_within_each_client(
 @pytest.mark.slow
 def test_the_printed_policy_passes_a_recording_without_a_leak(tmp_path: Path) -> None:
     record = audited(federation(3, 2000, 0.3, 1), tmp_path, samples=500, epochs=1)
-    found = evaluate_policy(record, policy_from(DEFAULT_POLICY))
-    assert found.outcome is Outcome.PASS
-    assert any("planted leak" in one for one in found.unjudged)
-    assert any("TPR at 0.1% FPR" in one and "more audited samples" in one for one in found.unjudged)
+    verdict = evaluate_policy(record, policy_from(DEFAULT_POLICY))
+    assert verdict.outcome is Outcome.PASS
+    assert any("planted leak" in line for line in verdict.unjudged)
+    assert any(
+        "TPR at 0.1% FPR" in line and "more audited samples" in line for line in verdict.unjudged
+    )
 
 
 @pytest.mark.slow
@@ -165,8 +171,12 @@ def test_a_single_memorising_client_is_not_hidden_by_others(
     data = {**federation(4, 1000, 1.0, 3), "site-9": federation(1, 260, 1.0, 4)["site-0"]}
     record = audited(data, tmp_path, samples=200, epochs=20, wrong="site-9")
     best = max(
-        (one for one in record.where(contrast="unseen", metric="auc") if one.target is not None),
-        key=lambda one: one.low or 0.0,
+        (
+            estimate
+            for estimate in record.where(contrast="unseen", metric="auc")
+            if estimate.target is not None
+        ),
+        key=lambda estimate: estimate.low or 0.0,
     )
     assert record.config["recording"]["names"][str(best.target)] == "site-9"  # type: ignore[index]
     assert (best.low or 0.0) > 0.6
@@ -178,9 +188,17 @@ def test_the_blind_classifier_does_not_pass_for_a_client_with_too_few_samples(
     tmp_path: Path,
 ) -> None:
     record = audited(federation(3, 300, 1.0, 5), tmp_path, samples=20, epochs=1)
-    alone = [one for one in record.controls if one.control == "blind classifier" and one.target]
+    alone = [
+        control
+        for control in record.controls
+        if control.control == "blind classifier" and control.target
+    ]
     assert alone
-    assert all(one.passed is None for one in alone if one.value is None or (one.high or 1) > 0.85)
+    assert all(
+        control.passed is None
+        for control in alone
+        if control.value is None or (control.high or 1) > 0.85
+    )
 
 
 @pytest.mark.slow
@@ -208,12 +226,12 @@ def test_an_audit_without_coins_matches_classes_and_has_a_label_baseline(
         uploads = {site: _trained(sent, *members[site], 1) for site in members}
         recorder.round(1, sent=sent, uploads=uploads)
     record = attack_recording(tmp_path / "run", [], tmp_path / "result")
-    for one in record.where(contrast="unseen", metric="auc"):
-        assert one.within == "class"
-        assert not one.fair
-        assert one.labels_alone == pytest.approx(0.5, abs=0.06)
-        assert one.low is not None
-        assert one.low <= 0.5
+    for estimate in record.where(contrast="unseen", metric="auc"):
+        assert estimate.within == "class"
+        assert not estimate.fair
+        assert estimate.labels_alone == pytest.approx(0.5, abs=0.06)
+        assert estimate.low is not None
+        assert estimate.low <= 0.5
 
 
 def test_a_run_is_opened_from_the_folder_of_a_recording(tmp_path: Path) -> None:
@@ -221,7 +239,7 @@ def test_a_run_is_opened_from_the_folder_of_a_recording(tmp_path: Path) -> None:
     (tmp_path / "result").rename(tmp_path / "run" / "attacked")
     opened = fedaudit.Run(tmp_path / "run")
     assert opened.record == record
-    target = next(one.target for one in record.findings if one.target is not None)
+    target = next(estimate.target for estimate in record.findings if estimate.target is not None)
     assert len(opened.scores("blackbox-loss", target=target).ids) > 0
     (tmp_path / "run" / "attacked").rename(tmp_path / "elsewhere")
     with pytest.raises(BadInput, match="is a live recording without a record in "):

@@ -23,9 +23,9 @@ class Net(nn.Module):
 class Holding(nn.Module):
     """A module that holds another under a name, as wrappers do."""
 
-    def __init__(self, attribute: str, held: nn.Module) -> None:
+    def __init__(self, attribute: str, module: nn.Module) -> None:
         super().__init__()
-        self.add_module(attribute, held)
+        self.add_module(attribute, module)
 
 
 def shape(build: Callable[[], nn.Module] = Net, declared: Collection[str] = ()) -> ModelLayout:
@@ -68,26 +68,26 @@ WRAPPED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("kind", WRAPPED)
 def test_parameters_of_wrapped_networks_are_read(kind: str) -> None:
-    found = shape().model_of(WRAPPED[kind](), subject="it")  # type: ignore[arg-type]
-    expected = Model.of(found.architecture, trained())
-    assert found.params.keys() == expected.params.keys()
+    model = shape().model_of(WRAPPED[kind](), subject="it")  # type: ignore[arg-type]
+    expected = Model.of(model.architecture, trained())
+    assert model.params.keys() == expected.params.keys()
     for name, value in expected.params.items():
-        torch.testing.assert_close(found.params[name], value)
+        torch.testing.assert_close(model.params[name], value)
 
 
 def test_a_wrapped_network_can_be_recorded() -> None:
     net = trained()
-    found = shape(lambda: Holding("model", Net())).model_of(net, subject="it")
-    torch.testing.assert_close(found.params["model.head.weight"], net.head.weight.detach())
+    model = shape(lambda: Holding("model", Net())).model_of(net, subject="it")
+    torch.testing.assert_close(model.params["model.head.weight"], net.head.weight.detach())
 
 
 def test_partial_uploads_with_a_prefix_are_read() -> None:
-    whole = shape(declared=["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"])
-    sent = whole.model_of(trained(), subject="sent")
+    net_shape = shape(declared=["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"])
+    sent = net_shape.model_of(trained(), subject="sent")
     part = {"model.head.weight": torch.ones(2, 3), "model.head.bias": torch.ones(2)}
-    found = whole.model_of(part, subject="it", sent=sent)
-    assert found.params["head.bias"].tolist() == [1, 1]
-    torch.testing.assert_close(found.params["body.0.weight"], sent.params["body.0.weight"])
+    model = net_shape.model_of(part, subject="it", sent=sent)
+    assert model.params["head.bias"].tolist() == [1, 1]
+    torch.testing.assert_close(model.params["body.0.weight"], sent.params["body.0.weight"])
 
 
 class Twins(nn.Module):
@@ -124,8 +124,8 @@ def test_ambiguous_and_unknown_parameter_names_raise(
 
 
 def test_wrapper_like_names_of_the_network_are_read() -> None:
-    found = shape(Nested).model_of(Nested(), subject="it")
-    assert [*found.params][::2] == ["layer.weight", "module.layer.weight"]
+    model = shape(Nested).model_of(Nested(), subject="it")
+    assert [*model.params][::2] == ["layer.weight", "module.layer.weight"]
 
 
 class Renamed(nn.Module):
@@ -137,15 +137,15 @@ class Renamed(nn.Module):
 
 @pytest.mark.parametrize("as_module", [True, False])
 def test_a_module_with_other_names_raises_like_a_dictionary(as_module: bool) -> None:
-    whole, net = shape(), Renamed()
-    sent = whole.model_of(trained(), subject="sent")
+    net_shape, net = shape(), Renamed()
+    sent = net_shape.model_of(trained(), subject="sent")
     upload = net if as_module else dict(net.state_dict())
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
-        whole.model_of(upload, subject="it", sent=sent)
+        net_shape.model_of(upload, subject="it", sent=sent)
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
-        whole.change_of(upload, subject="it")
+        net_shape.change_of(upload, subject="it")
     with pytest.raises(BadInput, match=r"'classifier.weight', which the model"):
-        whole.trainable_names(upload, subject="it")
+        net_shape.trainable_names(upload, subject="it")
 
 
 def many(count: int) -> dict[object, Tensor]:
@@ -166,9 +166,9 @@ HOSTILE: dict[str, Callable[[], dict[object, Tensor]]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_names_raise_without_delay(kind: str) -> None:
-    whole, upload = shape(), HOSTILE[kind]()
+    net_shape, upload = shape(), HOSTILE[kind]()
     began = monotonic()
     with pytest.raises(BadInput, match=r"^it has ") as refused:
-        whole.model_of(upload, subject="it")  # type: ignore[arg-type]
+        net_shape.model_of(upload, subject="it")  # type: ignore[arg-type]
     assert monotonic() - began < 0.3
     assert len(str(refused.value)) < 600

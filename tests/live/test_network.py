@@ -44,8 +44,8 @@ class Words(nn.Module):
         self.last, self.pooled = last, pooled
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.embedding(x)
-        return self.last(self.linear(found.mean(1) if self.pooled else found))
+        embedded = self.embedding(x)
+        return self.last(self.linear(embedded.mean(1) if self.pooled else embedded))
 
 
 def softmax(logits: Tensor) -> Tensor:
@@ -149,8 +149,8 @@ class Attending(nn.Module):
         self.out = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.out(self.attention(x[:, None], x[:, None], x[:, None])[0][:, 0])
-        return found
+        output: Tensor = self.out(self.attention(x[:, None], x[:, None], x[:, None])[0][:, 0])
+        return output
 
 
 def token() -> nn.Module:
@@ -181,8 +181,10 @@ def test_the_untrained_control_has_no_trained_parameter(kind: str) -> None:
     audit = audit_of(FEATURES, torch.arange(80) % 3)
     control = network_of(module, audit, fedaudit.tasks.classification()).architecture.initial(1)
     trained = dict(module.named_parameters())
-    kept = [name for name, v in control.params.items() if torch.equal(v, trained[name].detach())]
-    assert kept == []
+    unchanged = [
+        name for name, v in control.params.items() if torch.equal(v, trained[name].detach())
+    ]
+    assert unchanged == []
 
 
 def test_frozen_layers_and_their_statistics_stay_in_the_control() -> None:
@@ -191,5 +193,8 @@ def test_frozen_layers_and_their_statistics_stay_in_the_control() -> None:
     module[:2].requires_grad_(False)  # type: ignore[index]
     audit = audit_of(FEATURES, torch.arange(80) % 3)
     built = network_of(module, audit, fedaudit.tasks.classification()).architecture.build_module(1)
-    there, before = built.state_dict(), module.state_dict()
-    assert [n for n in there if not torch.equal(there[n], before[n])] == ["2.weight", "2.bias"]
+    control_state, before = built.state_dict(), module.state_dict()
+    assert [n for n in control_state if not torch.equal(control_state[n], before[n])] == [
+        "2.weight",
+        "2.bias",
+    ]

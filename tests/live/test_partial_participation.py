@@ -30,9 +30,9 @@ ATTACKS = ("blackbox-loss", "avg-cosine", "fedmia-1", "fta-l", "loss-series", "s
 
 
 @cache
-def split(clients: int, *, named: bool = False) -> Split:
+def split(clients: int, *, with_names: bool = False) -> Split:
     rng = np.random.default_rng(1)
-    names = [f"site-{c}" if named else c for c in range(clients)]
+    names = [f"site-{c}" if with_names else c for c in range(clients)]
     parts: dict[Any, Any] = {
         c: (rng.random((60, 4), dtype=np.float32), rng.integers(0, 2, 60)) for c in names
     }
@@ -44,11 +44,16 @@ def linear() -> nn.Module:
     return nn.Linear(4, 2)
 
 
-def told(
-    folder: Path, cohorts: list[list[Any]], *, clients: int, named: bool = False, **settings: Any
+def record_rounds(
+    folder: Path,
+    cohorts: list[list[Any]],
+    *,
+    clients: int,
+    with_names: bool = False,
+    **settings: Any,
 ) -> Path:
     """A recording of rounds in which these clients took part; training is stood in for by noise."""
-    audit = split(clients, named=named).audit
+    audit = split(clients, with_names=with_names).audit
     how = {"attacks": ATTACKS, "strict": True, "log": lambda text: None, **settings}
     with record(folder, linear, audit, **how) as recorder:
         model = linear()
@@ -68,88 +73,92 @@ def attacked(folder: Path, **how: Any) -> Record:
 
 def evidence(record: Record) -> dict[str, str]:
     """Demands on the evidence that are not met, with their reason."""
-    found = evaluate_policy(record, policy_from(POLICY))
-    return {one.name: one.reason for one in found.checks if one.outcome.value != "pass"}
+    verdict = evaluate_policy(record, policy_from(POLICY))
+    return {check.name: check.reason for check in verdict.checks if check.outcome.value != "pass"}
 
 
 @pytest.mark.slow
 def test_recordings_with_partial_participation_can_be_attacked(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     cohorts = [sorted(rng.choice(20, 5, replace=False).tolist()) for _ in range(6)]
-    present = sorted({c for one in cohorts for c in one})
+    present = sorted({c for cohort in cohorts for c in cohort})
     absent = sorted({*range(20)} - {*present})
     assert absent, "the case at issue"
-    found = attacked(told(tmp_path, cohorts, clients=20))
-    assert sorted({f.target for f in found.findings if f.target is not None}) == present
-    assert found.coverage is not None
-    assert found.coverage.is_whole
-    assert found.coverage.never_measured == absent
-    (sentence,) = [one for one in found.untested if "never took part" in one]
+    record = attacked(record_rounds(tmp_path, cohorts, clients=20))
+    assert sorted({f.target for f in record.findings if f.target is not None}) == present
+    assert record.coverage is not None
+    assert record.coverage.is_whole
+    assert record.coverage.never_measured == absent
+    (sentence,) = [line for line in record.untested if "never took part" in line]
     assert sentence.startswith(f"Clients {', '.join(map(str, absent))}: never")
-    assert "every attack was run" not in evidence(found)
+    assert "every attack was run" not in evidence(record)
 
 
 def test_a_client_with_one_round_has_no_slope_estimates(tmp_path: Path) -> None:
-    found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1, 2], [0, 1]], clients=3))
-    of = {(f.attack, f.target) for f in found.findings}
-    assert ("fta-l", 0) in of
-    assert ("fta-l", 2) not in of
-    assert ("blackbox-loss", 2) in of
-    (row,) = [one for one in found.attacks if one.name == "fta-l"]
+    record = attacked(record_rounds(tmp_path, [[0, 1], [0, 1], [0, 1, 2], [0, 1]], clients=3))
+    attacked_targets = {(f.attack, f.target) for f in record.findings}
+    assert ("fta-l", 0) in attacked_targets
+    assert ("fta-l", 2) not in attacked_targets
+    assert ("blackbox-loss", 2) in attacked_targets
+    (row,) = [row for row in record.attacks if row.name == "fta-l"]
     assert row.uncovered.startswith("client 2: a slope needs at least 2 measured rounds")
-    assert any(row.uncovered in one for one in found.untested)
-    assert "every attack was run" not in evidence(found)
+    assert any(row.uncovered in line for line in record.untested)
+    assert "every attack was run" not in evidence(record)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("named", [True, False])
-def test_the_default_gate_lists_clients_with_one_round(named: bool, tmp_path: Path) -> None:
-    a, b, c = (f"site-{n}" if named else n for n in range(3))
+@pytest.mark.parametrize("with_names", [True, False])
+def test_the_default_gate_lists_clients_with_one_round(with_names: bool, tmp_path: Path) -> None:
+    a, b, c = (f"site-{n}" if with_names else n for n in range(3))
     cohorts = [[a, b], [a, b], [a, b, c], [a, b]]
-    found = attacked(told(tmp_path, cohorts, clients=3, named=named))
-    verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
-    opened = [one for check in verdict.checks for one in check.open]
-    last = "site-2" if named else "client 2"
-    assert f"fta-l on {last} in seed 1" not in [one.what for one in opened]
-    (line,) = [one for one in verdict.unjudged if "a slope needs" in one]
+    record = attacked(record_rounds(tmp_path, cohorts, clients=3, with_names=with_names))
+    verdict = evaluate_policy(record, policy_from(DEFAULT_POLICY))
+    open_results = [result for check in verdict.checks for result in check.open]
+    last = "site-2" if with_names else "client 2"
+    assert f"fta-l on {last} in seed 1" not in [result.what for result in open_results]
+    (line,) = [line for line in verdict.unjudged if "a slope needs" in line]
     assert line.startswith(f"fta-l on some clients: {last}: ")
 
 
 def test_the_default_gate_lists_clients_without_rounds(
     tmp_path: Path,
 ) -> None:
-    found, last = attacked(told(tmp_path, [[0, 1], [0, 1]], clients=3)), "client 2"
-    verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
-    assert not [one.what for check in verdict.checks for one in check.open if last in one.what]
+    record, last = attacked(record_rounds(tmp_path, [[0, 1], [0, 1]], clients=3)), "client 2"
+    verdict = evaluate_policy(record, policy_from(DEFAULT_POLICY))
+    assert not [
+        result.what for check in verdict.checks for result in check.open if last in result.what
+    ]
     assert f"{last}: never took part in a measured round" in verdict.unjudged
     strict = DEFAULT_POLICY.replace('clients = "pooled"', 'clients = "each"')
-    verdict = evaluate_policy(found, policy_from(strict))
-    reasons = {one.reason for check in verdict.checks for one in check.open if last in one.what}
+    verdict = evaluate_policy(record, policy_from(strict))
+    reasons = {
+        result.reason for check in verdict.checks for result in check.open if last in result.what
+    }
     assert reasons == {"never took part in a measured round"}
 
 
 def test_a_per_client_policy_states_why_an_estimate_is_missing(tmp_path: Path) -> None:
-    found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1, 2]], clients=3))
-    verdict = evaluate_policy(found, policy_from(POLICY))
-    (check,) = [one for one in verdict.checks if one.metric == "auc"]
-    (missing,) = [one for one in check.open if one.what.startswith("fta-l on client 2")]
+    record = attacked(record_rounds(tmp_path, [[0, 1], [0, 1], [0, 1, 2]], clients=3))
+    verdict = evaluate_policy(record, policy_from(POLICY))
+    (check,) = [check for check in verdict.checks if check.metric == "auc"]
+    (missing,) = [result for result in check.open if result.what.startswith("fta-l on client 2")]
     assert "a slope needs at least 2 measured rounds" in missing.reason
 
 
 def test_an_attack_that_no_client_allows_is_skipped(tmp_path: Path) -> None:
-    found = attacked(told(tmp_path, [[0], [1], [2]], clients=3))
-    assert not [f for f in found.findings if f.attack == "fta-l"]
-    assert "every attack was run" in evidence(found)
+    record = attacked(record_rounds(tmp_path, [[0], [1], [2]], clients=3))
+    assert not [f for f in record.findings if f.attack == "fta-l"]
+    assert "every attack was run" in evidence(record)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("named", [True, False])
-def test_audited_clients_are_chosen_by_name_or_number(named: bool, tmp_path: Path) -> None:
-    a, b, c = (f"site-{n}" if named else n for n in range(3))
-    folder = told(tmp_path, [[a, b, c]] * 3, clients=3, named=named)
-    found = attack_recording(folder, (), tmp_path / "two", figures=FIGURES, targets=[c, a])
-    known = {f.target for f in found.findings if f.target is not None}
-    assert len(known) == 2
+@pytest.mark.parametrize("with_names", [True, False])
+def test_audited_clients_are_chosen_by_name_or_number(with_names: bool, tmp_path: Path) -> None:
+    a, b, c = (f"site-{n}" if with_names else n for n in range(3))
+    folder = record_rounds(tmp_path, [[a, b, c]] * 3, clients=3, with_names=with_names)
+    record = attack_recording(folder, (), tmp_path / "two", figures=FIGURES, targets=[c, a])
+    targets = {f.target for f in record.findings if f.target is not None}
+    assert len(targets) == 2
     assert exit_code("attack", folder, "blackbox-loss", "--targets", f"{a}, {b}") == 0
     assert exit_code("attack", folder, "blackbox-loss", "--targets", "nobody") == 2
     with pytest.raises(BadInput, match="client 'nobody' is not audited; audited are"):
@@ -168,30 +177,32 @@ def test_target_names_with_commas_are_quoted(
     audit = fair_split(parts, audited=40).audit
     with record(tmp_path / "r", linear, audit, attacks=ATTACKS, log=lambda text: None) as recorder:
         recorder.round(1, sent=linear(), uploads=dict.fromkeys(names, linear()))
-    for at, targets in enumerate(['"Smith, Jones",b', 'b, "Smith, Jones",', 'the "north"']):
-        out = tmp_path / f"out-{at}"
+    for i, targets in enumerate(['"Smith, Jones",b', 'b, "Smith, Jones",', 'the "north"']):
+        out = tmp_path / f"out-{i}"
         how = ("--targets", targets, "--out", out)
         assert exit_code("attack", tmp_path / "r", ATTACKS[0], *how) == 0
         clients = json.loads((out / "record.json").read_text())["coverage"]["clients"]
-        assert len(clients) == (1 if at == 2 else 2)
-    for nobody in ("", " ", ",", '""'):
-        assert exit_code("attack", tmp_path / "r", ATTACKS[0], "--targets", nobody) == 2
+        assert len(clients) == (1 if i == 2 else 2)
+    for empty_targets in ("", " ", ",", '""'):
+        assert exit_code("attack", tmp_path / "r", ATTACKS[0], "--targets", empty_targets) == 2
         assert "names no client; give names or numbers" in capsys.readouterr().err
     assert not (tmp_path / "r" / "attacked").exists()
 
 
 def test_report_and_gate_agree_on_pooled_clients(tmp_path: Path) -> None:
-    found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1], [0, 1]], clients=3))
-    assert pooled_over(found)("blackbox-loss") == "over 2 of 3 audited clients"
-    verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
-    held = [one for check in verdict.checks for one in (*check.open, check.worst) if one]
-    said = {one.what for one in held}
-    assert any("over 2 of 3 audited clients" in one for one in said)
-    assert not any("over all" in one for one in said)
+    record = attacked(record_rounds(tmp_path, [[0, 1], [0, 1], [0, 1], [0, 1]], clients=3))
+    assert pooled_over(record)("blackbox-loss") == "over 2 of 3 audited clients"
+    verdict = evaluate_policy(record, policy_from(DEFAULT_POLICY))
+    results = [
+        result for check in verdict.checks for result in (*check.open, check.worst) if result
+    ]
+    descriptions = {result.what for result in results}
+    assert any("over 2 of 3 audited clients" in description for description in descriptions)
+    assert not any("over all" in description for description in descriptions)
 
 
 def test_a_recording_without_audited_uploads_raises(tmp_path: Path) -> None:
-    folder = told(tmp_path, [[7, 8]] * 2, clients=3, strict=False)
+    folder = record_rounds(tmp_path, [[7, 8]] * 2, clients=3, strict=False)
     with pytest.raises(BadInput, match=r"audited client \(0, 1, 2\) was measured, only of 7, 8"):
         attacked(folder)
 
@@ -200,54 +211,56 @@ def test_a_recording_without_audited_uploads_raises(tmp_path: Path) -> None:
 def test_a_recording_of_one_client_has_membership_estimates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = told(tmp_path, [[0]] * 4, clients=1)
-    found = attacked(folder)
-    assert {f.attack for f in found.findings} >= {"blackbox-loss", "loss-series"}
-    (row,) = [one for one in found.attacks if one.name == "sia"]
+    folder = record_rounds(tmp_path, [[0]] * 4, clients=1)
+    record = attacked(folder)
+    assert {f.attack for f in record.findings} >= {"blackbox-loss", "loss-series"}
+    (row,) = [row for row in record.attacks if row.name == "sia"]
     assert row.status == "refused"
     assert "at least two clients" in row.note
-    assert "every attack was run" not in evidence(found)
+    assert "every attack was run" not in evidence(record)
     assert exit_code("attack", folder, "--out", tmp_path / "out") == 0
     with pytest.raises(BadInput, match=r"'sia' .*at least two clients"):
         attack_recording(folder, ("sia",), tmp_path / "named", figures=FIGURES)
 
 
 def test_only_participating_audited_clients_have_membership_estimates(tmp_path: Path) -> None:
-    found = attacked(told(tmp_path, [[0]] * 4, clients=2))
-    assert {f.target for f in found.findings if f.target is not None} == {0}
-    (row,) = [one for one in found.attacks if one.name == "sia"]
+    record = attacked(record_rounds(tmp_path, [[0]] * 4, clients=2))
+    assert {f.target for f in record.findings if f.target is not None} == {0}
+    (row,) = [row for row in record.attacks if row.name == "sia"]
     assert row.status == "refused"
 
 
 def test_unaudited_clients_prevent_only_source_inference(tmp_path: Path) -> None:
-    found = attacked(told(tmp_path, [[0, 1, 2, 3]] * 3, clients=3))
-    (row,) = [one for one in found.attacks if one.name == "sia"]
+    record = attacked(record_rounds(tmp_path, [[0, 1, 2, 3]] * 3, clients=3))
+    (row,) = [row for row in record.attacks if row.name == "sia"]
     assert row.status == "refused"
     assert "client 3 has no audited sample" in row.note
-    assert "every attack was run" not in evidence(found)
+    assert "every attack was run" not in evidence(record)
 
 
 def test_a_client_that_leaves_is_measured_in_its_earlier_rounds(tmp_path: Path) -> None:
     folder = tmp_path / "left"
     with record(folder, network, data().split.audit, attacks=("blackbox-loss",)) as recorder:
-        for one in rounds():
-            uploads = {c: u for c, u in one.uploads.items() if c < 2 or one.number < 3}
-            recorder.round(one.number, sent=one.sent, uploads=uploads)
-    found = attacked(folder)
-    assert found.coverage is not None
-    assert [c.last for c in found.coverage.clients] == [4, 4, 2]
-    assert found.coverage.is_whole
+        for live_round in rounds():
+            uploads = {
+                c: u for c, u in live_round.uploads.items() if c < 2 or live_round.number < 3
+            }
+            recorder.round(live_round.number, sent=live_round.sent, uploads=uploads)
+    result = attacked(folder)
+    assert result.coverage is not None
+    assert [c.last for c in result.coverage.clients] == [4, 4, 2]
+    assert result.coverage.is_whole
 
 
 @pytest.mark.slow
 def test_omitted_audited_clients_are_listed_and_no_gate_passes(tmp_path: Path) -> None:
-    folder = told(tmp_path, [[0, 1, 2]] * 2, clients=3)
-    one = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=["client 1"])
-    assert one.coverage is not None
-    assert one.coverage.unattacked == [0, 2]
-    assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(one).headline
-    assert "clients 0 and 2 were not attacked" in evidence(one)["complete coverage"]
-    named = policy_from(POLICY.replace("auc = 1.0", "auc = 1.0\ntargets = [1]"))
-    demands = {one.name: one.outcome.value for one in evaluate_policy(one, named).checks}
+    folder = record_rounds(tmp_path, [[0, 1, 2]] * 2, clients=3)
+    record = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=["client 1"])
+    assert record.coverage is not None
+    assert record.coverage.unattacked == [0, 2]
+    assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(record).headline
+    assert "clients 0 and 2 were not attacked" in evidence(record)["complete coverage"]
+    policy = policy_from(POLICY.replace("auc = 1.0", "auc = 1.0\ntargets = [1]"))
+    demands = {check.name: check.outcome.value for check in evaluate_policy(record, policy).checks}
     assert demands["complete coverage"] == "pass"
     assert "complete coverage" not in evidence(attacked(folder))

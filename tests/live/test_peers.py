@@ -55,29 +55,31 @@ def recorded(
             uploads["odd"] = uploads["site-0"] if copied else peer(index, sent, uploads["odd"])
             if signs:
                 uploads = {
-                    name: {n: 0.05 * (own[n] - sent[n]).sign() for n in own}
-                    for name, own in uploads.items()
+                    name: {n: 0.05 * (upload[n] - sent[n]).sign() for n in upload}
+                    for name, upload in uploads.items()
                 }
             recorder.round(index, sent=sent, uploads=uploads, after=sent)
     figures = {"blind_classifier": False, "permutations": 20}
     return attack_recording(folder / "run", [], folder / "result", figures=figures)
 
 
-def moved(sent: dict[str, Tensor], own: dict[str, Tensor], by: float) -> dict[str, Tensor]:
-    return {name: sent[name] + by * (own[name] - sent[name]) for name in sent}
+def moved(sent: dict[str, Tensor], upload: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    return {name: sent[name] + share * (upload[name] - sent[name]) for name in sent}
 
 
 def peers(record: Record) -> ControlResult:
-    found = [one for one in record.controls if one.control == "peer updates"]
-    assert [one.attack for one in found] == ["fedmia-1"], "the attack that compares clients"
-    return found[0]
+    controls = [control for control in record.controls if control.control == "peer updates"]
+    assert [control.attack for control in controls] == ["fedmia-1"], (
+        "the attack that compares clients"
+    )
+    return controls[0]
 
 
 @pytest.mark.parametrize(
     "share", [0.0, 0.001, 1000.0, -500.0], ids=["as sent", "tiny", "enormous", "ascending"]
 )
 def test_a_degenerate_peer_is_reported_and_inconclusive(share: float, tmp_path: Path) -> None:
-    record = recorded(tmp_path, lambda index, sent, own: moved(sent, own, share))
+    record = recorded(tmp_path, lambda index, sent, upload: moved(sent, upload, share))
     control = peers(record)
     assert control.passed is False
     assert "client odd sent updates of" in control.note
@@ -88,18 +90,18 @@ def test_a_degenerate_peer_is_reported_and_inconclusive(share: float, tmp_path: 
 
 @pytest.mark.parametrize("share", [0.05, 1.0, 30.0], ids=["few steps", "usual", "much data"])
 def test_clients_that_train_more_or_less_than_others_pass(share: float, tmp_path: Path) -> None:
-    control = peers(recorded(tmp_path, lambda index, sent, own: moved(sent, own, share)))
+    control = peers(recorded(tmp_path, lambda index, sent, upload: moved(sent, upload, share)))
     assert control.passed is True
     assert control.note == f"4 clients in {ROUNDS} rounds"
 
 
 def test_with_two_clients_neither_is_reported_as_different(tmp_path: Path) -> None:
-    record = recorded(tmp_path, lambda index, sent, own: dict(sent), clients=2)
-    assert not [one for one in record.controls if one.control == "peer updates"]
+    record = recorded(tmp_path, lambda index, sent, upload: dict(sent), clients=2)
+    assert not [control for control in record.controls if control.control == "peer updates"]
 
 
 def test_a_peer_with_a_copied_update_is_reported(tmp_path: Path) -> None:
-    record = recorded(tmp_path, lambda index, sent, own: dict(own), copied=True)
+    record = recorded(tmp_path, lambda index, sent, upload: dict(upload), copied=True)
     control = peers(record)
     assert control.passed is False
     assert "client odd sent" in control.note
@@ -109,5 +111,5 @@ def test_a_peer_with_a_copied_update_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_different_updates_of_equal_norm_are_not_reported_as_copies(tmp_path: Path) -> None:
-    control = peers(recorded(tmp_path, lambda index, sent, own: own, signs=True))
+    control = peers(recorded(tmp_path, lambda index, sent, upload: upload, signs=True))
     assert control.passed is True

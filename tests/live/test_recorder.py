@@ -45,13 +45,13 @@ AS_QUICK = ("--figures.permutations=20", "--figures.blind_classifier=false")
 def recorded(folder: Path, **settings: object) -> Path:
     how = {"attacks": FEW, "strict": True, **settings}
     with record(folder, network, AUDIT, **how) as recorder:  # type: ignore[arg-type]
-        for one in rounds():
-            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
     return folder
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def standard_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("usual") / "recording")
 
 
@@ -61,30 +61,32 @@ def test_recorded_signals_equal_those_of_a_simulation(view: str, tmp_path: Path)
     signals = {s.name: s for n in names for s in (ATTACKS | SOURCE_ATTACKS)[n].signals}
     seen = seen_from(trained(), VIEWS[view])
     expected = {
-        (one.index, name): values
-        for one in measure(seen, list(signals.values()), AUDIT.samples)
-        for name, values in one.signals.items()
+        (measured_round.index, name): values
+        for measured_round in measure(seen, list(signals.values()), AUDIT.samples)
+        for name, values in measured_round.signals.items()
     }
     sizes = {client: len(samples) for client, samples in data().clients.items()}
-    found = measured(recorded(tmp_path / "recording", view=view, attacks=names, sizes=sizes))
-    assert found.keys() == expected.keys()
+    recorded_signals = measured(
+        recorded(tmp_path / "recording", view=view, attacks=names, sizes=sizes)
+    )
+    assert recorded_signals.keys() == expected.keys()
     for key, values in expected.items():
-        torch.testing.assert_close(found[key], values, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(recorded_signals[key], values, rtol=1e-4, atol=1e-5)
 
 
 def test_the_globals_view_records_consecutive_global_models(tmp_path: Path) -> None:
     names = ("blackbox-loss", "avg-cosine")
     with record(tmp_path / "given", network, AUDIT, view="globals", attacks=names) as recorder:
-        for one in rounds():
-            recorder.round(one.number, sent=one.sent, after=one.after)
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent, after=live_round.after)
     with record(tmp_path / "next", network, AUDIT, view="globals", attacks=names) as recorder:
-        for one in rounds():
-            recorder.round(one.number, sent=one.sent)
-    given, following = measured(tmp_path / "given"), measured(tmp_path / "next")
-    assert {index for index, _ in given} == {1, 2, 3, 4}
-    assert {index for index, _ in following} == {1, 2, 3}, "nothing followed the last"
-    for key, values in following.items():
-        torch.testing.assert_close(given[key], values, rtol=1e-4, atol=1e-5)
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent)
+    from_models_after, from_next_models = measured(tmp_path / "given"), measured(tmp_path / "next")
+    assert {index for index, _ in from_models_after} == {1, 2, 3, 4}
+    assert {index for index, _ in from_next_models} == {1, 2, 3}, "nothing followed the last"
+    for key, values in from_next_models.items():
+        torch.testing.assert_close(from_models_after[key], values, rtol=1e-4, atol=1e-5)
     assert read_round_log(tmp_path / "next")[-1].note == "no model followed"
 
 
@@ -98,28 +100,34 @@ def in_forms(params: dict[str, Tensor]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("form", ["module", "wrapped", "arrays", "list"])
-def test_uploads_accept_every_parameter_format(form: str, usual: Path, tmp_path: Path) -> None:
+def test_uploads_accept_every_parameter_format(
+    form: str, standard_recording: Path, tmp_path: Path
+) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
-        for one in rounds():
-            uploads = {c: in_forms(p)[form] for c, p in one.uploads.items()}
-            recorder.round(one.number, sent=in_forms(one.sent)[form], uploads=uploads)  # type: ignore[arg-type]
-    expected = measured(usual)
+        for live_round in rounds():
+            uploads = {c: in_forms(p)[form] for c, p in live_round.uploads.items()}
+            recorder.round(live_round.number, sent=in_forms(live_round.sent)[form], uploads=uploads)  # type: ignore[arg-type]
+    expected = measured(standard_recording)
     for key, values in measured(tmp_path).items():
         torch.testing.assert_close(values, expected[key])
 
 
-def test_updates_and_gradients_give_the_signals_of_models(usual: Path, tmp_path: Path) -> None:
+def test_updates_and_gradients_give_the_signals_of_models(
+    standard_recording: Path, tmp_path: Path
+) -> None:
     for kind, sign in (("updates", 1), ("gradients", -1)):
         folder = tmp_path / kind
         with record(folder, network, AUDIT, attacks=FEW, uploads=kind, strict=True) as recorder:  # type: ignore[arg-type]
-            for one in rounds():
+            for live_round in rounds():
                 change = {
-                    c: {n: sign * (value - one.sent[n]) for n, value in p.items()}
-                    for c, p in one.uploads.items()
+                    c: {n: sign * (value - live_round.sent[n]) for n, value in p.items()}
+                    for c, p in live_round.uploads.items()
                 }
-                recorder.round(one.number, sent=one.sent, uploads=change)
+                recorder.round(live_round.number, sent=live_round.sent, uploads=change)
         for key, values in measured(folder).items():
-            torch.testing.assert_close(values, measured(usual)[key], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(
+                values, measured(standard_recording)[key], rtol=1e-3, atol=1e-4
+            )
 
 
 def test_recording_does_not_change_the_live_model(tmp_path: Path) -> None:
@@ -128,8 +136,8 @@ def test_recording_does_not_change_the_live_model(tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in mine.state_dict().items()}
     state = torch.random.get_rng_state()
     with record(tmp_path, mine, AUDIT, attacks=FEW) as recorder:
-        for one in rounds():
-            recorder.round(one.number, sent=mine, uploads=one.uploads)
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=mine, uploads=live_round.uploads)
     assert mine.training
     assert all(torch.equal(value, before[name]) for name, value in mine.state_dict().items())
     assert torch.equal(torch.random.get_rng_state(), state), "nor its random numbers"
@@ -138,7 +146,7 @@ def test_recording_does_not_change_the_live_model(tmp_path: Path) -> None:
 def test_every_limits_measured_rounds_but_all_are_logged(tmp_path: Path) -> None:
     folder = recorded(tmp_path, every=2)
     assert {index for index, _ in measured(folder)} == {2, 4}
-    assert [(one.round, one.measured) for one in read_round_log(folder)] == [
+    assert [(entry.round, entry.measured) for entry in read_round_log(folder)] == [
         (1, False),
         (2, True),
         (3, False),
@@ -149,9 +157,11 @@ def test_every_limits_measured_rounds_but_all_are_logged(tmp_path: Path) -> None
 @pytest.mark.parametrize("view", sorted(VIEWS))
 def test_a_recording_of_every_view_can_be_attacked(view: str, tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, view=view, attacks=["blackbox-loss"]) as recorder:
-        for one in rounds():
-            uploads = one.uploads if view in ("uploads", "sum") else None
-            recorder.round(one.number, sent=one.sent, uploads=uploads, after=one.after)
+        for live_round in rounds():
+            uploads = live_round.uploads if view in ("uploads", "sum") else None
+            recorder.round(
+                live_round.number, sent=live_round.sent, uploads=uploads, after=live_round.after
+            )
     assert attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK).findings
 
 
@@ -163,36 +173,38 @@ def test_a_round_without_uploads_warns_and_is_not_measured(tmp_path: Path) -> No
         recorder.round(2, sent=second.sent, uploads=second.uploads)
         with pytest.warns(RuntimeWarning, match="round 3 .* the line was cut"):
             recorder.missed(3, "the line was cut", asked=[0, 1], answered=[1], unnamed=1)
-    told = read_round_log(tmp_path)
-    assert [one.measured for one in told] == [False, True, False]
-    assert [one.complete for one in told] == [False, True, False]
-    assert (told[2].asked, told[2].answered, told[2].unnamed) == ((0, 1), (1,), 1)
+    log = read_round_log(tmp_path)
+    assert [entry.measured for entry in log] == [False, True, False]
+    assert [entry.complete for entry in log] == [False, True, False]
+    assert (log[2].asked, log[2].answered, log[2].unnamed) == ((0, 1), (1,), 1)
     assert {index for index, _ in measured(tmp_path)} == {2}
 
 
 def test_the_record_lists_clients_that_did_not_reply(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
-        for one in rounds():
-            some = {c: p for c, p in one.uploads.items() if (c, one.number) != (2, 3)}
-            recorder.round(one.number, sent=one.sent, uploads=some, asked=[0, 1, 2])
-    assert [one.complete for one in read_round_log(tmp_path)] == [True, True, False, True]
-    found = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
-    assert any("did not reply, in round 3." in text for text in found.untested)
+        for live_round in rounds():
+            some = {c: p for c, p in live_round.uploads.items() if (c, live_round.number) != (2, 3)}
+            recorder.round(live_round.number, sent=live_round.sent, uploads=some, asked=[0, 1, 2])
+    assert [entry.complete for entry in read_round_log(tmp_path)] == [True, True, False, True]
+    result = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
+    assert any("did not reply, in round 3." in text for text in result.untested)
 
 
 def test_an_unrecordable_round_warns_and_training_continues(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
-        for one in rounds():
-            uploads = one.uploads
-            if one.number == 2:
+        for live_round in rounds():
+            uploads = live_round.uploads
+            if live_round.number == 2:
                 uploads = {c: {n: v * torch.nan for n, v in p.items()} for c, p in uploads.items()}
-            if one.number == 3:
+            if live_round.number == 3:
                 uploads = {c: {"0.weight": torch.zeros(2)} for c in uploads}
-            if one.number in (2, 3):
-                with pytest.warns(RuntimeWarning, match=f"round {one.number} is not recorded"):
-                    recorder.round(one.number, sent=one.sent, uploads=uploads)
+            if live_round.number in (2, 3):
+                with pytest.warns(
+                    RuntimeWarning, match=f"round {live_round.number} is not recorded"
+                ):
+                    recorder.round(live_round.number, sent=live_round.sent, uploads=uploads)
             else:
-                recorder.round(one.number, sent=one.sent, uploads=uploads)
+                recorder.round(live_round.number, sent=live_round.sent, uploads=uploads)
     assert {index for index, _ in measured(tmp_path)} == {1, 4}
     untested = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK).untested
     assert any("of rounds 2, 3 that could not be recorded" in text for text in untested)
@@ -206,14 +218,14 @@ def test_a_strict_recorder_raises(tmp_path: Path) -> None:
         recorder.round(1, sent={}, uploads={0: {}})
 
 
-def test_a_stopped_recording_can_be_resumed(usual: Path, tmp_path: Path) -> None:
+def test_a_stopped_recording_can_be_resumed(standard_recording: Path, tmp_path: Path) -> None:
     for last in (2, ROUNDS):
         with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
-            for one in list(rounds())[:last]:
-                recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    assert [one.round for one in read_round_log(tmp_path)] == [1, 2, 3, 4], "each once"
+            for live_round in list(rounds())[:last]:
+                recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
+    assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2, 3, 4], "each once"
     for key, values in measured(tmp_path).items():
-        assert torch.equal(values, measured(usual)[key])
+        assert torch.equal(values, measured(standard_recording)[key])
 
 
 def test_a_locked_recording_folder_raises(tmp_path: Path) -> None:
@@ -227,18 +239,18 @@ def test_a_locked_recording_folder_raises(tmp_path: Path) -> None:
     assert late.acquire(), "a recorder that is closed lets the folder go"
 
 
-def test_resuming_with_another_audit_or_setting_raises(usual: Path) -> None:
+def test_resuming_with_another_audit_or_setting_raises(standard_recording: Path) -> None:
     other = fedaudit.fair_split({0: (torch.rand(50, 64), torch.arange(50) % 10)}, audited=20).audit
     with pytest.raises(BadInput, match=r"another (classes|targets)"):
-        record(usual, network, other, attacks=FEW)
+        record(standard_recording, network, other, attacks=FEW)
     with pytest.raises(BadInput, match="another every"):
-        record(usual, network, AUDIT, attacks=FEW, every=3)
+        record(standard_recording, network, AUDIT, attacks=FEW, every=3)
 
 
 def test_by_default_all_attacks_of_the_view_are_recorded(tmp_path: Path) -> None:
-    said = record(tmp_path / "a", network, AUDIT).recording
-    assert {"fedmia-2", "fta-l", "sia"} <= set(said.attacks)
-    assert "needs a federation to learn from" in said.refused["seqmia"]
+    recording = record(tmp_path / "a", network, AUDIT).recording
+    assert {"fedmia-2", "fta-l", "sia"} <= set(recording.attacks)
+    assert "needs a federation to learn from" in recording.refused["seqmia"]
     summed = record(tmp_path / "b", network, AUDIT, view="sum").recording
     assert "fedmia-2" not in summed.attacks
     with pytest.raises(NotVisible, match="UPLOADS"):
@@ -269,8 +281,8 @@ def test_an_unrecorded_attack_raises_with_its_reason(
     tmp_path: Path,
 ) -> None:
     with record(tmp_path / "r", network, AUDIT) as recorder:
-        one = next(rounds())
-        recorder.round(1, sent=one.sent, uploads=one.uploads)
+        live_round = next(rounds())
+        recorder.round(1, sent=live_round.sent, uploads=live_round.uploads)
     with pytest.raises(BadInput, match=r"'rmia' was not recorded for: .* needs reference models"):
         attack_recording(tmp_path / "r", ("rmia",), tmp_path / "out")
 
@@ -297,39 +309,46 @@ def test_a_target_without_members_raises(tmp_path: Path) -> None:
 
 def test_updates_can_be_kept(tmp_path: Path) -> None:
     folder = recorded(tmp_path, keep="full")
-    kept = list(read_rounds(folder, NET))
-    assert [one.index for one in kept] == [1, 2, 3, 4]
-    for one, live in zip(kept, rounds(), strict=True):
-        for client, exposed in one.exposed.items():
+    kept_rounds = list(read_rounds(folder, NET))
+    assert [kept_round.index for kept_round in kept_rounds] == [1, 2, 3, 4]
+    for kept_round, live in zip(kept_rounds, rounds(), strict=True):
+        for client, exposed in kept_round.exposed.items():
             assert exposed.local is not None
             for name, value in exposed.local.params.items():
                 torch.testing.assert_close(value, live.uploads[client][name], rtol=0, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
-def attacked(usual: Path) -> Record:
-    return attack_recording(usual, (), usual.parent / "out", figures=QUICK)
+def attacked(standard_recording: Path) -> Record:
+    return attack_recording(
+        standard_recording, (), standard_recording.parent / "out", figures=QUICK
+    )
 
 
 @pytest.fixture(scope="module")
-def other(usual: Path) -> Path:
+def other(standard_recording: Path) -> Path:
     """A second recording of the same run."""
-    return recorded(usual.parent / "of another name")
+    return recorded(standard_recording.parent / "of another name")
 
 
 def test_attacking_a_recording_gives_a_complete_record(
-    usual: Path, attacked: Record, tmp_path: Path
+    standard_recording: Path, attacked: Record, tmp_path: Path
 ) -> None:
     assert attacked.watched
     assert {f.attack for f in attacked.findings} >= {"blackbox-loss", "avg-cosine", "fedmia-1"}
-    assert {one.attack for one in attacked.where(topic="source")} == {"sia"}
-    whole = attack_recording(usual, ("blackbox-loss",), tmp_path, figures=FIGURES)
-    for found, also in ((attacked, {"peer updates"}), (whole, {"blind classifier"})):
-        controls = {c.control for c in found.controls}
-        assert controls == {"permuted members", "untrained model"} | also
+    assert {estimate.attack for estimate in attacked.where(topic="source")} == {"sia"}
+    single_attack = attack_recording(
+        standard_recording, ("blackbox-loss",), tmp_path, figures=FIGURES
+    )
+    for record, further_controls in (
+        (attacked, {"peer updates"}),
+        (single_attack, {"blind classifier"}),
+    ):
+        controls = {c.control for c in record.controls}
+        assert controls == {"permuted members", "untrained model"} | further_controls
         # Sixty samples of a client are too few for a classifier of inputs to show anything.
-        assert {c.control for c in found.controls if not c.passed} <= {"blind classifier"}
-        assert not [c for c in found.controls if c.passed is False]
+        assert {c.control for c in record.controls if not c.passed} <= {"blind classifier"}
+        assert not [c for c in record.controls if c.passed is False]
     assert attacked.where(metric="test_accuracy")[0].samples == int(
         (AUDIT.owner == NO_CLIENT).sum()
     )
@@ -341,12 +360,12 @@ def test_attacking_a_recording_gives_a_complete_record(
 
 
 def test_recordings_of_the_same_run_have_equal_content_hashes(
-    usual: Path, other: Path, attacked: Record, tmp_path: Path
+    standard_recording: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
-    assert read_recording(other).key != read_recording(usual).key
-    again = attack_recording(other, (), tmp_path / "out", figures=QUICK)
-    assert again.name != attacked.name
-    assert again.content_hash == attacked.content_hash
+    assert read_recording(other).key != read_recording(standard_recording).key
+    record = attack_recording(other, (), tmp_path / "out", figures=QUICK)
+    assert record.name != attacked.name
+    assert record.content_hash == attacked.content_hash
 
 
 @pytest.mark.slow
@@ -357,18 +376,18 @@ def _differences(
 
 
 def test_a_pack_matches_every_recording_of_the_same_run(
-    usual: Path, other: Path, attacked: Record, tmp_path: Path
+    standard_recording: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
-    made, _ = suppressed(attacked)
-    for folder in (usual, other):
-        assert _differences(made, folder) == []
-    few = attack_recording(usual, ("blackbox-loss",), tmp_path / "few", figures=QUICK)
+    shareable, _ = suppressed(attacked)
+    for folder in (standard_recording, other):
+        assert _differences(shareable, folder) == []
+    few = attack_recording(standard_recording, ("blackbox-loss",), tmp_path / "few", figures=QUICK)
     assert few.content_hash != attacked.content_hash
-    made, counts = suppressed(few)
-    assert _differences(made, usual, counts) == []
-    forged = made.model_copy(update={"accuracies": []})
-    said = ["the record has 0 accuracies, and the run gives 1"]
-    assert _differences(forged, usual) == said
+    shareable, counts = suppressed(few)
+    assert _differences(shareable, standard_recording, counts) == []
+    forged = shareable.model_copy(update={"accuracies": []})
+    problems = ["the record has 0 accuracies, and the run gives 1"]
+    assert _differences(forged, standard_recording) == problems
 
 
 @pytest.fixture
@@ -402,57 +421,63 @@ def attacked_before(attacked: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_settings_that_differ_from_the_recording_are_reported(
-    path: str, value: object, usual: Path, attacked: Record
+    path: str, value: object, standard_recording: Path, attacked: Record
 ) -> None:
-    made, _ = suppressed(attacked)
-    config = json.loads(json.dumps(made.config))
+    shareable, _ = suppressed(attacked)
+    config = json.loads(json.dumps(shareable.config))
     *sections, last = path.split(".")
     place = config
     for name in sections:
         place = place[name]
     place[last] = value
-    said = _differences(made.model_copy(update={"config": config}), usual)
-    assert len(said) == 1
-    assert f"the record's setting {path} is " in said[0]
+    differences = _differences(shareable.model_copy(update={"config": config}), standard_recording)
+    assert len(differences) == 1
+    assert f"the record's setting {path} is " in differences[0]
 
 
 @pytest.mark.usefixtures("attacked_before")
-def test_name_and_start_of_a_recording_are_not_compared(usual: Path, attacked: Record) -> None:
-    made, _ = suppressed(attacked)
+def test_name_and_start_of_a_recording_are_not_compared(
+    standard_recording: Path, attacked: Record
+) -> None:
+    shareable, _ = suppressed(attacked)
     names = {"name": "another", "key": "ab" * 16, "started": "2026-01-01T00:00:00+00:00"}
-    config = json.loads(json.dumps(made.config)) | {"name": "another"}
+    config = json.loads(json.dumps(shareable.config)) | {"name": "another"}
     config["recording"] |= names
-    other = made.model_copy(update={"name": "another", "config": config})
-    assert _differences(other, usual) == []
-    said = " ".join(not_shown_by_run(other, usual))
-    assert "name, key and start of the recording" in said
-    assert "'another', 2026-01-01T00:00:00+00:00" in said
+    other = shareable.model_copy(update={"name": "another", "config": config})
+    assert _differences(other, standard_recording) == []
+    unverified = " ".join(not_shown_by_run(other, standard_recording))
+    assert "name, key and start of the recording" in unverified
+    assert "'another', 2026-01-01T00:00:00+00:00" in unverified
     for name, value in (("started", "UK Biobank"), ("key", "UK Biobank"), ("name", "UK Biobank")):
         config["recording"] = {**config["recording"], **names, name: value}
         false = other.model_copy(update={"config": config})
-        assert _differences(false, usual), name
+        assert _differences(false, standard_recording), name
 
 
 @pytest.mark.slow
 def test_repeated_attacks_never_replace_other_results(
-    usual: Path, other: Path, attacked: Record
+    standard_recording: Path, other: Path, attacked: Record
 ) -> None:
-    out = usual.parent / "out"
-    again = attack_recording(usual, (), out, figures=QUICK)
-    assert again.content_hash == attacked.content_hash
+    out = standard_recording.parent / "out"
+    record = attack_recording(standard_recording, (), out, figures=QUICK)
+    assert record.content_hash == attacked.content_hash
     for folder, names, figures, says in (
-        (usual, (), {}, r"record with other settings \(figures\..*out="),
+        (standard_recording, (), {}, r"record with other settings \(figures\..*out="),
         (other, (), QUICK, "has a record with other settings"),
     ):
         with pytest.raises(BadInput, match=says):
             attack_recording(folder, names, out, figures=figures)
-    said: list[str] = []
-    assert attack_recording(usual, ("avg-cosine",), out, figures=QUICK, log=said.append)
-    assert "by the record of avg-cosine; name all of these attacks" in said[-1]
+    lines: list[str] = []
+    assert attack_recording(
+        standard_recording, ("avg-cosine",), out, figures=QUICK, log=lines.append
+    )
+    assert "by the record of avg-cosine; name all of these attacks" in lines[-1]
     for _ in range(2):
         figures = {**QUICK, "fprs": (0.1,)}
-        one = attack_recording(usual, ("avg-cosine",), usual.parent / "one", figures=figures)
-        assert list(one.config["attacks"]) == ["avg-cosine"]  # type: ignore[call-overload]
+        result = attack_recording(
+            standard_recording, ("avg-cosine",), standard_recording.parent / "one", figures=figures
+        )
+        assert list(result.config["attacks"]) == ["avg-cosine"]  # type: ignore[call-overload]
 
 
 @pytest.mark.slow
@@ -461,11 +486,11 @@ def test_without_fair_coins_no_epsilon_is_computed(tmp_path: Path) -> None:
     members = {c: (s.features[:30], s.labels[:30]) for c, s in clients.items()}
     audit = fedaudit.audit_samples(members, (torch.rand(60, 64), torch.arange(60) % 10))
     with record(tmp_path, network, audit, attacks=["loss-series"]) as recorder:
-        for one in rounds():
-            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    found = attack_recording(tmp_path, (), tmp_path / "out", figures=FIGURES)
-    assert not any(f.metric == "epsilon" for f in found.findings)
-    blind = [c for c in found.controls if c.control == "blind classifier"]
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
+    result = attack_recording(tmp_path, (), tmp_path / "out", figures=FIGURES)
+    assert not any(f.metric == "epsilon" for f in result.findings)
+    blind = [c for c in result.controls if c.control == "blind classifier"]
     assert not all(c.passed for c in blind), "random pictures are told from digits by their looks"
 
 
@@ -475,15 +500,15 @@ def test_a_recording_without_samples_can_be_attacked(tmp_path: Path) -> None:
     assert not any(
         value.is_floating_point() for value in load_file(folder / "audit.safetensors").values()
     )
-    found = attack_recording(folder, (), tmp_path / "out", figures=FIGURES)
+    record = attack_recording(folder, (), tmp_path / "out", figures=FIGURES)
     # Without features, all samples of a class would be copies of each other.
-    assert not any(c.control in ("blind classifier", "exact copies") for c in found.controls)
-    assert any("no samples are stored" in text for text in found.untested)
+    assert not any(c.control in ("blind classifier", "exact copies") for c in record.controls)
+    assert any("no samples are stored" in text for text in record.untested)
 
 
-def test_attacks_that_were_not_recorded_for_are_refused(usual: Path) -> None:
+def test_attacks_that_were_not_recorded_for_are_refused(standard_recording: Path) -> None:
     with pytest.raises(BadInput, match="'fta-l' was not recorded for"):
-        attack_recording(usual, ("fta-l",), usual.parent / "other")
+        attack_recording(standard_recording, ("fta-l",), standard_recording.parent / "other")
 
 
 @pytest.mark.parametrize(
@@ -494,16 +519,16 @@ def test_attacks_that_were_not_recorded_for_are_refused(usual: Path) -> None:
     ],
 )
 def test_unknown_settings_of_figures_raise(
-    figures: dict[str, object], says: str, usual: Path, tmp_path: Path
+    figures: dict[str, object], says: str, standard_recording: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=says):
-        attack_recording(usual, (), tmp_path, figures=figures)
+        attack_recording(standard_recording, (), tmp_path, figures=figures)
 
 
 def test_the_command_attacks_a_recording(
-    usual: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    standard_recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("attack", usual, "--out", tmp_path, *AS_QUICK) == 0
+    assert exit_code("attack", standard_recording, "--out", tmp_path, *AS_QUICK) == 0
     assert "controls passed" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
     assert "Known settings of the recording" in page
@@ -566,10 +591,10 @@ def test_an_altered_audit_is_refused(change: dict[str, Tensor], tmp_path: Path) 
         attack_recording(folder, (), tmp_path / "out")
 
 
-def test_rounds_of_another_recording_are_refused(usual: Path, tmp_path: Path) -> None:
+def test_rounds_of_another_recording_are_refused(standard_recording: Path, tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recording")
     name = "measured/round-000002.safetensors"
-    (folder / name).write_bytes((usual / name).read_bytes())
+    (folder / name).write_bytes((standard_recording / name).read_bytes())
     with pytest.raises(Damaged, match="belongs to another recording"):
         attack_recording(folder, (), tmp_path / "out")
 
@@ -578,19 +603,19 @@ def test_a_truncated_log_line_is_ignored(tmp_path: Path) -> None:
     folder = recorded(tmp_path)
     text = (folder / LOG_FILE).read_text()
     (folder / LOG_FILE).write_text(text + '{"round": 5, "ask')
-    assert [one.round for one in read_round_log(folder)] == [1, 2, 3, 4]
+    assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3, 4]
     assert json.loads((folder / RECORDING_FILE).read_text())["format"] == "fedaudit-recording"
     assert read_recording(folder).targets == (0, 1, 2)
 
 
 def test_a_recording_resumes_after_a_truncated_log_line(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
-        for one in list(rounds())[:2]:
-            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+        for live_round in list(rounds())[:2]:
+            recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
     with (tmp_path / LOG_FILE).open("a") as file:
         file.write('{"round": 3, "ask')
     recorded(tmp_path)
-    assert [one.round for one in read_round_log(tmp_path)] == [1, 2, 3, 4]
+    assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_a_recording_without_log_can_be_attacked(tmp_path: Path) -> None:
@@ -600,54 +625,54 @@ def test_a_recording_without_log_can_be_attacked(tmp_path: Path) -> None:
 
 
 def test_recorder_errors_become_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = next(rounds())
+    live_round = next(rounds())
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
-        numbered = {c - 5: p for c, p in one.uploads.items()}
+        numbered = {c - 5: p for c, p in live_round.uploads.items()}
         with pytest.warns(RuntimeWarning, match="round 1 is not recorded"):
-            recorder.round(1, sent=one.sent, uploads=numbered)
+            recorder.round(1, sent=live_round.sent, uploads=numbered)
         with pytest.warns(RuntimeWarning, match="round 0 is not recorded"):
-            recorder.round(0, sent=one.sent, uploads=one.uploads)
+            recorder.round(0, sent=live_round.sent, uploads=live_round.uploads)
 
-        def full(told: object, folder: Path) -> None:
+        def full(entry: object, folder: Path) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("fedaudit.live.recorder.append_round", full)
         with pytest.warns(RuntimeWarning, match="No space left on device"):
-            recorder.round(1, sent=one.sent, uploads=one.uploads)
+            recorder.round(1, sent=live_round.sent, uploads=live_round.uploads)
     assert read_round_log(tmp_path) == []
 
 
 def test_fair_split_holds_out_about_half_of_the_audited_samples() -> None:
-    given = {c: (torch.rand(500, 3), torch.arange(500) % 2) for c in range(2)}
-    train, audit = fedaudit.fair_split(given, audited=400, seed=4)
-    for client in given:
+    parts = {c: (torch.rand(500, 3), torch.arange(500) % 2) for c in range(2)}
+    train, audit = fedaudit.fair_split(parts, audited=400, seed=4)
+    for client in parts:
         mine = audit.fair_target == client
         unseen = int((mine & (audit.owner == NO_CLIENT)).sum())
         assert int(mine.sum()) == 400
         assert 160 <= unseen <= 240
         assert len(train[client]) == 500 - unseen
-        theirs = {tuple(x) for x in given[client][0][torch.from_numpy(train[client])].tolist()}
+        theirs = {tuple(x) for x in parts[client][0][torch.from_numpy(train[client])].tolist()}
         for row, owner in zip(audit.samples.features, audit.owner, strict=True):
             if audit.fair_target[0] == client and owner == client:
                 assert tuple(row.tolist()) in theirs
 
 
 def test_joined_client_parts_equal_the_central_split(tmp_path: Path) -> None:
-    given = {c: (torch.rand(80 + c, 3), torch.arange(80 + c) % 2) for c in (0, 2, 10)}
-    whole = fair_split(given, audited=40, seed=4)
-    parts = {c: fair_split({c: own}, audited=40, seed=4) for c, own in given.items()}
+    client_parts = {c: (torch.rand(80 + c, 3), torch.arange(80 + c) % 2) for c in (0, 2, 10)}
+    central_split = fair_split(client_parts, audited=40, seed=4)
+    parts = {c: fair_split({c: part}, audited=40, seed=4) for c, part in client_parts.items()}
     for client, part in parts.items():
-        assert np.array_equal(part.train[client], whole.train[client])
+        assert np.array_equal(part.train[client], central_split.train[client])
         part.save(tmp_path / "parts" / f"{client}")
     files = sorted((tmp_path / "parts").iterdir())
     for joined in (
         join_audits([part.part for part in reversed(parts.values())], seed=4),
         join_audits(files, seed=4),
     ):
-        assert np.array_equal(joined.owner, whole.audit.owner)
-        assert np.array_equal(joined.fair_target, whole.audit.fair_target)
-        assert torch.equal(joined.samples.features, whole.audit.samples.features)
-        assert torch.equal(joined.samples.labels, whole.audit.samples.labels)
+        assert np.array_equal(joined.owner, central_split.audit.owner)
+        assert np.array_equal(joined.fair_target, central_split.audit.fair_target)
+        assert torch.equal(joined.samples.features, central_split.audit.samples.features)
+        assert torch.equal(joined.samples.labels, central_split.audit.samples.labels)
 
 
 def test_a_part_contains_only_audited_samples() -> None:
@@ -668,26 +693,26 @@ def test_recordings_of_joined_parts_have_bounds_on_epsilon(tmp_path: Path) -> No
     joined = join_audits(alone)
     assert np.array_equal(joined.owner, AUDIT.owner), "the split that the other tests have"
     with record(tmp_path, network, joined, attacks=["loss-series"]) as recorder:
-        for one in rounds():
-            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    found = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
-    assert any(figure.metric == "epsilon" for figure in found.findings)
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
+    result = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
+    assert any(figure.metric == "epsilon" for figure in result.findings)
 
 
 def test_the_recorder_prints_its_cost_once(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     for _ in range(2):
-        with record(tmp_path, network, AUDIT, attacks=FEW, every=2, log=said.append) as recorder:
-            for one in list(rounds())[:2]:
-                recorder.round(one.number, sent=one.sent, uploads=one.uploads)
-    cost, continued = said
+        with record(tmp_path, network, AUDIT, attacks=FEW, every=2, log=lines.append) as recorder:
+            for live_round in list(rounds())[:2]:
+                recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
+    cost, continued = lines
     assert continued.endswith("continues after round 2")
     assert f"{len(AUDIT)} samples are measured every 2 rounds by 2 signals" in cost
     disk = next((tmp_path / "measured").iterdir()).stat().st_size
     words = re.search(r"about ([\d.]+) s in this process, ([\d.]+) (k?B|bytes) of disk", cost)
     assert words is not None
-    told = float(words[2]) * (1000 if words[3] == "kB" else 1)
-    assert 0.5 < told / disk < 2, "what it takes is what was said"
+    printed_bytes = float(words[2]) * (1000 if words[3] == "kB" else 1)
+    assert 0.5 < printed_bytes / disk < 2, "what it takes is what was said"
 
 
 def test_a_long_measurement_prints_progress(
@@ -697,8 +722,8 @@ def test_a_long_measurement_prints_progress(
     monkeypatch.setattr("fedaudit.live.measuring._MANY_VALUES", 0)
     monkeypatch.setattr("fedaudit.signals.measure.BLOCK", 64)
     with record(tmp_path, network, AUDIT, attacks=["loss-series"]) as recorder:
-        one = next(rounds())
-        recorder.round(1, sent=one.sent, uploads=one.uploads)
+        live_round = next(rounds())
+        recorder.round(1, sent=live_round.sent, uploads=live_round.uploads)
     lines = capsys.readouterr().err.splitlines()
     assert [lines[0].split(": ")[2], lines[1].split(": ")[1]] == [
         "an untrained model is measured first",
@@ -714,11 +739,13 @@ def test_block_size_does_not_change_signals() -> None:
     (seen,) = seen_from(list(trained())[:1], VIEWS["uploads"])
     signals = list({s.name: s for n in FEW for s in (ATTACKS | SOURCE_ATTACKS)[n].signals}.values())
     wide = Samples.concatenate(AUDIT.samples, AUDIT.samples, AUDIT.samples)
-    whole = measure_round(seen, signals, wide)
+    reference = measure_round(seen, signals, wide)
     ticks: list[tuple[int, int]] = []
-    blocks = measure_by_block(seen, signals, wide, progress=lambda *at: ticks.append(at))
+    blocks = measure_by_block(
+        seen, signals, wide, progress=lambda *progress: ticks.append(progress)
+    )
     assert ticks == [(0, 540), (256, 540), (512, 540), (540, 540)]
-    assert all(torch.equal(blocks.signals[n], values) for n, values in whole.signals.items())
+    assert all(torch.equal(blocks.signals[n], values) for n, values in reference.signals.items())
 
 
 PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).part
@@ -780,7 +807,10 @@ def test_the_custom_loop_example_runs_in_sixty_lines(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(example["main"].__globals__, "ROUNDS", 2)
     example["main"]()
-    assert [one.measured for one in read_round_log(tmp_path / "runs" / "own-loop")] == [False, True]
+    assert [entry.measured for entry in read_round_log(tmp_path / "runs" / "own-loop")] == [
+        False,
+        True,
+    ]
 
 
 def test_a_recorder_exposes_its_settings(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ AUDIT = data().split.audit
 
 def recorded(folder: Path) -> Path:
     with record(folder, network, AUDIT, attacks=FEW, strict=True) as recorder:
-        for one in rounds():
-            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("clients", "message"),
     [
         ({"answered": [-1]}, "a client has the number -1"),
         ({"asked": [10**16]}, "nobody came"),
@@ -41,51 +41,54 @@ def recorded(folder: Path) -> Path:
     ],
 )
 def test_a_missed_round_with_invalid_clients_does_not_stop_the_loop(
-    told: dict[str, Any], says: str, tmp_path: Path
+    clients: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
-        with pytest.warns(RuntimeWarning, match=rf"round 1 is not recorded: {says}"):
-            recorder.missed(1, "nobody came", **told)
+        with pytest.warns(RuntimeWarning, match=rf"round 1 is not recorded: {message}"):
+            recorder.missed(1, "nobody came", **clients)
         with pytest.warns(RuntimeWarning, match="round 2 is not recorded: nobody answered"):
             recorder.missed(2, "nobody answered")
-        with pytest.warns(RuntimeWarning, match=rf"2 of 2 rounds are not recorded.*{says}"):
+        with pytest.warns(RuntimeWarning, match=rf"2 of 2 rounds are not recorded.*{message}"):
             recorder.close()
 
 
 def test_recorder_warnings_never_become_errors(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     with catch_warnings():
         simplefilter("error")
-        with record(tmp_path, network, AUDIT, attacks=FEW, log=said.append) as recorder:
+        with record(tmp_path, network, AUDIT, attacks=FEW, log=lines.append) as recorder:
             recorder.missed(1, "nobody came")
             recorder.round(2, sent=network(), uploads={0: "no model"})  # type: ignore[arg-type]
-    assert [one.note.partition(";")[0] for one in read_round_log(tmp_path)] == [
+    assert [entry.note.partition(";")[0] for entry in read_round_log(tmp_path)] == [
         "round 1 is not recorded: nobody came",
         "round 2 is not recorded: no upload can be measured",
     ]
-    assert any("warning: round 1 is not recorded: nobody came" in line for line in said)
+    assert any("warning: round 1 is not recorded: nobody came" in line for line in lines)
 
 
 @pytest.mark.parametrize("weight", [math.inf, math.nan, -1.0, 1e308])
 def test_invalid_weights_warn(weight: float, tmp_path: Path) -> None:
-    one = next(rounds())
+    live_round = next(rounds())
     with (
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
         pytest.warns(RuntimeWarning, match="pass a finite number of at least 0"),
     ):
         recorder.round(
-            1, sent=one.sent, uploads=one.uploads, weights=dict.fromkeys(one.uploads, weight)
+            1,
+            sent=live_round.sent,
+            uploads=live_round.uploads,
+            weights=dict.fromkeys(live_round.uploads, weight),
         )
 
 
 def test_complex_parameters_warn(tmp_path: Path) -> None:
-    one = next(rounds())
-    turned = {n: v.to(torch.complex64) for n, v in one.sent.items()}
+    live_round = next(rounds())
+    turned = {n: v.to(torch.complex64) for n, v in live_round.sent.items()}
     with (
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
         pytest.warns(RuntimeWarning, match="the model sent has '.*', which holds complex num"),
     ):
-        recorder.round(1, sent=turned, uploads=one.uploads)
+        recorder.round(1, sent=turned, uploads=live_round.uploads)
 
 
 def test_a_late_round_in_the_globals_view_warns(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_a_late_round_in_the_globals_view_warns(tmp_path: Path) -> None:
         with pytest.warns(RuntimeWarning, match="2 is not recorded: it was passed after round 3"):
             recorder.round(2, sent=second.sent)
         recorder.round(4, sent=last.sent, after=last.after)
-    assert [(one.round, one.measured) for one in read_round_log(tmp_path)] == [
+    assert [(entry.round, entry.measured) for entry in read_round_log(tmp_path)] == [
         (1, True),
         (2, False),
         (3, True),
@@ -115,8 +118,8 @@ def test_a_recording_without_rounds_can_be_resumed(
 def test_a_full_disk_leaves_no_partial_log_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = RoundEntry(round=1, asked=(0,), answered=(0,), measured=False)
-    append_round(told, tmp_path)
+    entry = RoundEntry(round=1, asked=(0,), answered=(0,), measured=False)
+    append_round(entry, tmp_path)
     opened = open_to_append
 
     class Full:
@@ -138,9 +141,9 @@ def test_a_full_disk_leaves_no_partial_log_line(
     with monkeypatch.context() as patch:
         patch.setattr("fedaudit.core.files.open_to_append", lambda path: Full(opened(path)))
         with pytest.raises(OSError, match="No space left"):
-            append_round(told, tmp_path)
-    append_round(told.model_copy(update={"round": 2}), tmp_path)
-    assert [one.round for one in read_round_log(tmp_path)] == [1, 2]
+            append_round(entry, tmp_path)
+    append_round(entry.model_copy(update={"round": 2}), tmp_path)
+    assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2]
 
 
 @pytest.mark.parametrize(("folder", "name"), [("my rün", "my-r-n"), ("...", "recording")])
@@ -172,15 +175,15 @@ def test_duplicate_json_keys_raise(file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["measured", "rounds", LOG_FILE, "lock", "untrained-1"])
-@pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
-def test_an_unusable_folder_raises_before_training(name: str, what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
+def test_an_unusable_folder_raises_before_training(name: str, kind: str, tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "recording", tmp_path / "elsewhere"
     folder.mkdir()
-    if what == "pipe":
+    if kind == "pipe":
         os.mkfifo(folder / name)
     else:
         (folder / name).symlink_to(elsewhere)
-    if what == "link":
+    if kind == "link":
         elsewhere.mkdir()
     with pytest.raises(BadInput, match=rf"{name}.*(remove it|choose another folder)"):
         record(folder, network, AUDIT, attacks=FEW, keep="full", log=lambda text: None)

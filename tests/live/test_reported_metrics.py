@@ -66,18 +66,23 @@ def attacked(
         uploads=kind,
         view=view,
     ) as recorder:
-        for one in rounds():
+        for live_round in rounds():
             reported = {
-                c: report(one.number, c, on_training_data(params, c))
-                for c, params in one.uploads.items()
+                c: report(live_round.number, c, on_training_data(params, c))
+                for c, params in live_round.uploads.items()
             }
-            uploads = one.uploads
+            uploads = live_round.uploads
             if kind != "models":
                 uploads = {
-                    c: {n: value - one.sent[n] for n, value in params.items()}
+                    c: {n: value - live_round.sent[n] for n, value in params.items()}
                     for c, params in uploads.items()
                 }
-            recorder.round(one.number, sent=one.sent, uploads=uploads, reported=reported)  # type: ignore[arg-type]
+            recorder.round(
+                live_round.number,
+                sent=live_round.sent,
+                uploads=uploads,
+                reported=reported,  # type: ignore[arg-type]
+            )
     return fedaudit.attack_recording(folder, [], folder / "attacked", figures=QUICK)
 
 
@@ -105,7 +110,7 @@ def test_honest_metrics_pass_whenever_rounds_are_measured(
     measure: MeasurementTime, tmp_path: Path
 ) -> None:
     controls = reconciled(attacked(tmp_path, measure=measure))
-    assert {c: one.passed for c, one in controls.items()} == {0: True, 1: True, 2: True}
+    assert {c: control.passed for c, control in controls.items()} == {0: True, 1: True, 2: True}
     assert "accuracy reported" in controls[0].note
     assert not any(entry.reported for entry in read_round_log(tmp_path))
 
@@ -113,11 +118,11 @@ def test_honest_metrics_pass_whenever_rounds_are_measured(
 def test_a_client_with_another_normalisation_fails_the_control(tmp_path: Path) -> None:
     record = attacked(tmp_path, make=OtherInput)
     controls = reconciled(record)
-    assert {c: one.passed for c, one in controls.items()} == {0: False, 1: False, 2: False}
+    assert {c: control.passed for c, control in controls.items()} == {0: False, 1: False, 2: False}
     assert "normalises" in controls[0].note
     assert "reported 0.75, measured 0.02" in controls[0].note
     verdict = evaluate_policy(record, policy_from(DEFAULT_POLICY, source="the default"))
-    (check,) = [one for one in verdict.checks if "reported training metrics" in one.name]
+    (check,) = [check for check in verdict.checks if "reported training metrics" in check.name]
     assert check.outcome is Outcome.INCONCLUSIVE
     assert verdict.outcome is not Outcome.PASS
     with io.StringIO() as text:
@@ -143,8 +148,8 @@ def test_metrics_of_other_kinds_are_read(
     report: Report, expected: bool | None, tmp_path: Path
 ) -> None:
     make = OtherInput if expected is False else network
-    found = reconciled(attacked(tmp_path, report, make))
-    assert {one.passed for one in found.values()} == {expected}
+    controls = reconciled(attacked(tmp_path, report, make))
+    assert {control.passed for control in controls.values()} == {expected}
 
 
 def compared(
@@ -167,12 +172,14 @@ def compared(
         {
             f"reported/client-{c}": json.dumps([{"accuracy": value}, members, 1.0, 0.1, correct])
             for c, values in by_client.items()
-            for value in values[at : at + 1]
+            for value in values[i : i + 1]
         }
-        for at in range(max(map(len, by_client.values())))
+        for i in range(max(map(len, by_client.values())))
     ]
-    stored = [Stored(MeasuredRound(1, (), torch.zeros(0), {}), one) for one in notes]
-    return {one.target: one for one in reported_controls(run, stored)}
+    stored = [
+        Stored(MeasuredRound(1, (), torch.zeros(0), {}), round_notes) for round_notes in notes
+    ]
+    return {control.target: control for control in reported_controls(run, stored)}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +218,7 @@ def test_an_impossible_metric_does_not_prevent_the_recording_of_a_round(
     assert metrics_in({"accuracy": value}) == {}
     record = attacked(tmp_path, lambda n, c, m: {"accuracy": value} if c == 1 else m)
     assert sorted(c or 0 for c in reconciled(record)) == [0, 2]
-    assert [one.measured for one in read_round_log(tmp_path)] == [True] * 4
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * 4
 
 
 @pytest.mark.slow

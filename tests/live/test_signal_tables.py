@@ -275,8 +275,8 @@ def test_named_clients_and_samples_keep_their_names(record_table: RecordTable) -
 
 def test_clients_need_not_take_part_in_every_round(record_table: RecordTable) -> None:
     table = leaking()
-    kept = ~((table["client"] == 1) & (table["round"] == 2)) & (table["round"] != 3)
-    path = record_table({name: column[kept] for name, column in table.items()})
+    present = ~((table["client"] == 1) & (table["round"] == 2)) & (table["round"] != 3)
+    path = record_table({name: column[present] for name, column in table.items()})
     assert [stored.measured.clients for stored in read_measured(path)] == [(0, 1, 2), (0, 2)]
 
 
@@ -327,11 +327,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("case", REFUSED)
 def test_unusable_tables_are_refused_in_one_sentence(
-    record_table: RecordTable, tmp_path: Path, what: str
+    record_table: RecordTable, tmp_path: Path, case: str
 ) -> None:
-    table, message = REFUSED[what]
+    table, message = REFUSED[case]
     with pytest.raises(BadInput, match=message) as refusal:
         record_table(table)
     assert "\n" not in str(refusal.value)

@@ -41,14 +41,14 @@ class Items(Dataset[Any]):
     def __len__(self) -> int:
         return len(Y)
 
-    def __getitem__(self, at: int) -> object:
-        x = X[at].numpy() if self.transform is None else self.transform(X[at].numpy())
+    def __getitem__(self, index: int) -> object:
+        x = X[index].numpy() if self.transform is None else self.transform(X[index].numpy())
         if self.form == "dictionary":
-            return {"img": x, "label": int(Y[at])}
+            return {"img": x, "label": int(Y[index])}
         if self.form == "tokens":
-            ids = torch.arange(at, at + 4)
-            return {"input_ids": ids, "attention_mask": ids > 0, "labels": int(Y[at])}
-        return (x, int(Y[at]), "file") if self.form == "triple" else (x, int(Y[at]))
+            ids = torch.arange(index, index + 4)
+            return {"input_ids": ids, "attention_mask": ids > 0, "labels": int(Y[index])}
+        return (x, int(Y[index]), "file") if self.form == "triple" else (x, int(Y[index]))
 
 
 class Stream(IterableDataset[Any]):
@@ -92,8 +92,8 @@ def test_data_sets_loaders_and_tables_are_split_like_arrays(data: Any) -> None:
     assert torch.equal(split.audit.samples.features, arrays.audit.samples.features)
     assert torch.equal(split.audit.samples.targets, arrays.audit.samples.targets)
     assert split.audit.owner.tolist() == arrays.audit.owner.tolist()
-    kept = sum(len(y) for _, y in train) if isinstance(train, DataLoader) else len(train)
-    assert kept == 60 - int((split.audit.owner == NO_CLIENT).sum())
+    n_samples = sum(len(y) for _, y in train) if isinstance(train, DataLoader) else len(train)
+    assert n_samples == 60 - int((split.audit.owner == NO_CLIENT).sum())
 
 
 def test_split_data_keep_their_type() -> None:
@@ -108,7 +108,7 @@ def test_split_data_keep_their_type() -> None:
 
 
 def test_a_loader_keeps_its_settings() -> None:
-    given = DataLoader(
+    original = DataLoader(
         Items(),
         sampler=RandomSampler(Items()),
         batch_size=7,
@@ -119,10 +119,10 @@ def test_a_loader_keeps_its_settings() -> None:
         timeout=5,
         multiprocessing_context="spawn",
     )
-    loader = fedaudit.split_dataset(given, 20).train
+    loader = fedaudit.split_dataset(original, 20).train
     names = ["drop_last", "prefetch_factor", "persistent_workers", "timeout", "num_workers"]
-    assert [getattr(loader, name) for name in names] == [getattr(given, name) for name in names]
-    assert loader.multiprocessing_context is given.multiprocessing_context
+    assert [getattr(loader, name) for name in names] == [getattr(original, name) for name in names]
+    assert loader.multiprocessing_context is original.multiprocessing_context
     assert isinstance(loader.sampler, RandomSampler)
 
 
@@ -146,7 +146,7 @@ def test_clients_audit_at_most_half_of_their_data() -> None:
 def test_named_inputs_are_kept_separate() -> None:
     split = fedaudit.split_dataset(Items("tokens"), 20).split
     assert split.audit.samples.inputs is not None
-    assert [one.name for one in split.audit.samples.inputs.fields] == [
+    assert [field.name for field in split.audit.samples.inputs.fields] == [
         "input_ids",
         "attention_mask",
     ]

@@ -161,16 +161,16 @@ def broken(name: str) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize(
-    "what",
+    "case",
     [
         *["a row is missing", "no model", "a column of clients", "trained is a fraction"],
         *["trained is 2", "other samples", "loss alone", "trained on all", "all lack a sample"],
     ],
 )
 def test_unusable_references_are_refused(
-    record_table: RecordTable, tmp_path: Path, what: str
+    record_table: RecordTable, tmp_path: Path, case: str
 ) -> None:
-    models, message = broken(what)
+    models, message = broken(case)
     with pytest.raises((BadInput, NotVisible), match=message):
         record_table(tables()[0], references=models, attacks=["lira"])
     assert not (tmp_path / "table" / "recording.json").exists()

@@ -61,11 +61,11 @@ def trained(start: nn.Module, tokens: Tensor, task: fa.tasks.Task) -> dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("with_names", [False, True])
 def test_adapters_of_a_language_model_are_recorded_and_attacked(
-    named: bool, tmp_path: Path
+    with_names: bool, tmp_path: Path
 ) -> None:
-    pairs = {c: (by_name(t) if named else t, t) for c, t in DATA.items()}
+    pairs = {c: (by_name(t) if with_names else t, t) for c, t in DATA.items()}
     split, net, task = fa.fair_split(pairs, audited=40), language(), fa.tasks.next_token()
     attacks = ["fedmia-1", "fedmia-2", "min-k", "min-k-plus-plus"]
     with fa.record(
@@ -78,9 +78,11 @@ def test_adapters_of_a_language_model_are_recorded_and_attacked(
             net.load_state_dict(mean, strict=False)
     record = fa.attack_recording(tmp_path / "run", [], tmp_path / "attacked")
     aucs = record.where(topic="membership", metric="auc", contrast="mixed")
-    assert {one.attack for one in aucs} == set(attacks)
-    assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.7
-    assert "test negative log-likelihood" in {one.metric for one in record.where(topic="utility")}
+    assert {estimate.attack for estimate in aucs} == set(attacks)
+    assert max(estimate.number for estimate in aucs if estimate.low and estimate.low > 0.5) > 0.7
+    assert "test negative log-likelihood" in {
+        estimate.metric for estimate in record.where(topic="utility")
+    }
     assert all(control.passed is not False for control in record.controls)
 
 
@@ -93,31 +95,31 @@ def test_embeddings_of_a_denoiser_are_recorded_and_attacked(tmp_path: Path) -> N
         for index in (1, 2, 3):
             uploads = {}
             for client, (x, concept) in data.items():
-                own, moved = split.train[client], net.concepts.weight.detach().clone()
+                trained_rows, moved = split.train[client], net.concepts.weight.detach().clone()
                 for row in range(20):
-                    mine = x[own][concept[own] == row]
+                    mine = x[trained_rows][concept[trained_rows] == row]
                     moved[row] += 0.5 * (mine.sum(0) - len(mine) * moved[row])
                 uploads[client] = {"concepts.weight": moved}
             recorder.round(index, sent=net, uploads=uploads)
     record = fa.attack_recording(tmp_path / "run", [], tmp_path / "attacked")
     aucs = record.where(topic="membership", metric="auc", contrast="mixed")
-    assert {"fedmia-1", "fedmia-2", "avg-cosine"} <= {one.attack for one in aucs}
-    assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.7
+    assert {"fedmia-1", "fedmia-2", "avg-cosine"} <= {estimate.attack for estimate in aucs}
+    assert max(estimate.number for estimate in aucs if estimate.low and estimate.low > 0.5) > 0.7
     assert all(control.passed is not False for control in record.controls)
 
 
 def test_a_client_split_contains_named_inputs_and_targets(tmp_path: Path) -> None:
     pairs = {c: (by_name(t), torch.rand(EACH, 2, generator=RNG)) for c, t in DATA.items()}
-    whole = fa.fair_split(pairs, audited=20).audit
+    audit = fa.fair_split(pairs, audited=20).audit
     parts: list[Path] = []
     for client, pair in pairs.items():
         alone: Split = fa.fair_split({client: pair}, audited=20)
         alone.save(tmp_path / f"{client}.safetensors")
         parts.append(tmp_path / f"{client}.safetensors")
     joined = fa.join_audits(parts)
-    assert joined.samples.inputs == whole.samples.inputs
-    assert torch.equal(joined.samples.features, whole.samples.features)
-    assert torch.equal(joined.samples.targets, whole.samples.targets)
+    assert joined.samples.inputs == audit.samples.inputs
+    assert torch.equal(joined.samples.features, audit.samples.features)
+    assert torch.equal(joined.samples.targets, audit.samples.targets)
     assert joined.samples.labels.tolist() == [0] * 60
 
 
@@ -126,10 +128,10 @@ def test_a_recording_stores_named_inputs_and_targets(tmp_path: Path) -> None:
     audit = fa.fair_split(pairs, audited=20).audit
     with fa.record(tmp_path, Language(), audit, task="next-token", attacks=["loss-series"]):
         pass
-    kept = read_audit(tmp_path)
-    assert kept.samples.inputs == audit.samples.inputs
-    assert torch.equal(kept.samples.features, audit.samples.features)
-    assert torch.equal(kept.samples.targets, audit.samples.targets)
+    stored_audit = read_audit(tmp_path)
+    assert stored_audit.samples.inputs == audit.samples.inputs
+    assert torch.equal(stored_audit.samples.features, audit.samples.features)
+    assert torch.equal(stored_audit.samples.targets, audit.samples.targets)
 
 
 def test_impossible_task_recordings_raise_before_training(tmp_path: Path) -> None:

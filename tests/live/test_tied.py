@@ -102,5 +102,5 @@ def test_a_client_with_unequal_tied_weights_is_excluded(kind: UploadKind, tmp_pa
                 recorder.round(1, sent=upload(9), uploads=uploads)  # type: ignore[arg-type]
     (entry,) = read_round_log(tmp_path / "with")
     assert "'second.weight', which are one parameter" in entry.excluded[1]
-    expected, found = (measured(tmp_path / one) for one in ("without", "with"))
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    expected, actual = (measured(tmp_path / name) for name in ("without", "with"))
+    assert all(torch.equal(actual[key], expected[key]) for key in expected)

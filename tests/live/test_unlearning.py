@@ -25,7 +25,7 @@ def fitted(*parts: Pair, start: nn.Module | None = None) -> nn.Module:
     torch.manual_seed(1)
     fresh = nn.Sequential(nn.Linear(60, 100), nn.ReLU(), nn.Linear(100, 3))
     model = copy.deepcopy(start) if start is not None else fresh
-    x, y = (torch.cat([part[at] for part in parts]) for at in (0, 1))
+    x, y = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(60):
         optimizer.zero_grad()
@@ -36,28 +36,28 @@ def fitted(*parts: Pair, start: nn.Module | None = None) -> nn.Module:
 
 def test_the_unchanged_model_is_not_forgotten() -> None:
     before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
-    found = fedaudit.unlearning(
+    result = fedaudit.unlearning(
         before, before, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST
     )
-    assert found.figures.before.value > 0.95
-    assert found.figures.verdict == "not forgotten"
-    assert found.figures.both.value == 0.5
-    assert found.utility["before"] == found.utility["after"]
-    told = str(found)
-    assert "not forgotten" in told
-    assert "test accuracy" in told
+    assert result.figures.before.value > 0.95
+    assert result.figures.verdict == "not forgotten"
+    assert result.figures.both.value == 0.5
+    assert result.utility["before"] == result.utility["after"]
+    text = str(result)
+    assert "not forgotten" in text
+    assert "test accuracy" in text
 
 
 def test_a_retrained_model_is_forgotten_but_both_models_reveal_deletion() -> None:
     before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
-    found = fedaudit.unlearning(
+    result = fedaudit.unlearning(
         before, retrained, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, margin=0.2
     )
-    assert found.figures.excess.value == 0
+    assert result.figures.excess.value == 0
     # Equal scores have no variance of their own: limits are those of both apart, which are wide.
-    assert found.figures.verdict in ("forgotten", "inconclusive")
-    assert found.figures.both.value > 0.7
-    assert found.utility == {}
+    assert result.figures.verdict in ("forgotten", "inconclusive")
+    assert result.figures.both.value > 0.7
+    assert result.utility == {}
 
 
 def clustered(samples: int, seed: int) -> Pair:
@@ -69,12 +69,12 @@ def clustered(samples: int, seed: int) -> Pair:
 
 @pytest.mark.parametrize("with_test", [True, False])
 def test_a_destroyed_model_is_not_called_forgotten(with_test: bool) -> None:
-    forgotten, kept, unseen, test = (clustered(60, seed) for seed in range(4))
-    before, wrecked = fitted(forgotten, kept), fitted(kept)
+    forgotten, trained_samples, unseen, test = (clustered(60, seed) for seed in range(4))
+    before, wrecked = fitted(forgotten, trained_samples), fitted(trained_samples)
     torch.manual_seed(0)
     for value in wrecked.parameters():
         torch.nn.init.normal_(value.data, std=0.01)
-    found = fedaudit.unlearning(
+    result = fedaudit.unlearning(
         before,
         wrecked,
         forgotten=forgotten,
@@ -82,17 +82,17 @@ def test_a_destroyed_model_is_not_called_forgotten(with_test: bool) -> None:
         test=test if with_test else None,
         margin=0.3,
     )
-    assert found.figures.verdict == "model destroyed"
-    assert "no longer predicts better than guessing" in str(found)
-    sound = fedaudit.unlearning(before, fitted(kept), forgotten=forgotten, unseen=unseen)
+    assert result.figures.verdict == "model destroyed"
+    assert "no longer predicts better than guessing" in str(result)
+    sound = fedaudit.unlearning(before, fitted(trained_samples), forgotten=forgotten, unseen=unseen)
     assert sound.figures.verdict != "model destroyed"
 
 
 def test_utility_is_the_test_accuracy() -> None:
     before = fitted(FORGOTTEN, KEPT)
-    found = fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST)
+    result = fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST)
     right = (before(TEST[0]).argmax(1) == TEST[1]).double().mean()
-    assert found.utility["after"] == pytest.approx(float(right))
+    assert result.utility["after"] == pytest.approx(float(right))
 
 
 def test_unlearning_does_not_modify_models() -> None:

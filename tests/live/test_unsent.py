@@ -52,18 +52,18 @@ def split() -> Split:
 
 def local(net: nn.Module, client: int) -> nn.Module:
     """A client that trains on the audited samples that it keeps."""
-    own, samples = deepcopy(net).train(), split().audit.samples
+    model, samples = deepcopy(net).train(), split().audit.samples
     mine = torch.from_numpy(split().audit.owner == client)
     x, y = samples.features[mine], samples.labels[mine]
-    optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with torch.random.fork_rng():
         torch.manual_seed(client)
         for _ in range(25):
             for rows in torch.randperm(len(x)).tensor_split(3):
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(own(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+                nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-    return own
+    return model
 
 
 class Trained(NamedTuple):
@@ -73,15 +73,15 @@ class Trained(NamedTuple):
 
 @cache
 def rounds() -> tuple[Trained, ...]:
-    found, net = [], network()
+    trained_rounds, net = [], network()
     for _ in range(ROUNDS):
-        one = Trained(deepcopy(net), {c: local(net, c) for c in range(3)})
-        states = [upload.state_dict() for upload in one.uploads.values()]
+        trained_round = Trained(deepcopy(net), {c: local(net, c) for c in range(3)})
+        states = [upload.state_dict() for upload in trained_round.uploads.values()]
         net.load_state_dict(
             {n: torch.stack([s[n].float() for s in states]).mean(0) for n in states[0]}
         )
-        found.append(one)
-    return tuple(found)
+        trained_rounds.append(trained_round)
+    return tuple(trained_rounds)
 
 
 def parameters(net: nn.Module) -> list[Tensor]:
@@ -94,9 +94,9 @@ def without_statistics(net: nn.Module) -> dict[str, Tensor]:
 
 def server_side(net: nn.Module) -> nn.Module:
     """A module with parameters from the server, but without its running statistics."""
-    made = network()
-    made.load_state_dict(without_statistics(net), strict=False)
-    return made
+    built = network()
+    built.load_state_dict(without_statistics(net), strict=False)
+    return built
 
 
 Form = Callable[[nn.Module], object]
@@ -112,9 +112,9 @@ def recorded(
 ) -> None:
     how = {"attacks": ATTACKS, "strict": True, **settings}
     with record(folder, make, split().audit, **how) as recorder:  # type: ignore[arg-type]
-        for number, one in enumerate(rounds(), 1):
-            uploads = {c: upload(net) for c, net in one.uploads.items()}
-            recorder.round(number, sent=(sent or upload)(one.sent), uploads=uploads)  # type: ignore[arg-type]
+        for number, trained_round in enumerate(rounds(), 1):
+            uploads = {c: upload(net) for c, net in trained_round.uploads.items()}
+            recorder.round(number, sent=(sent or upload)(trained_round.sent), uploads=uploads)  # type: ignore[arg-type]
 
 
 def attacked(folder: Path) -> Record:
@@ -123,7 +123,11 @@ def attacked(folder: Path) -> Record:
 
 def auc(record: Record) -> float:
     figures = record.where(topic="membership", metric="auc", contrast="unseen")
-    values = [one.value for one in figures if one.target is not None and one.value is not None]
+    values = [
+        estimate.value
+        for estimate in figures
+        if estimate.target is not None and estimate.value is not None
+    ]
     return sum(values) / len(values)
 
 
@@ -136,7 +140,7 @@ FORMS: dict[str, tuple[Form, Form]] = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -144,23 +148,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_whole_modules_are_measured_as_they_are(whole: Path) -> None:
-    record = attacked(whole)
+def test_whole_modules_are_measured_as_they_are(complete_recording: Path) -> None:
+    record = attacked(complete_recording)
     assert auc(record) > 0.9
-    assert not any("running statistics" in one for one in record.untested)
+    assert not any("running statistics" in line for line in record.untested)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_statistics_that_clients_do_not_send_are_estimated_and_reported(
-    form: str, whole: Path, tmp_path: Path
+    form: str, complete_recording: Path, tmp_path: Path
 ) -> None:
     upload, sent = FORMS[form]
     with pytest.warns(RuntimeWarning, match=r"clients do not send the running statistics of 1;"):
         recorded(tmp_path, upload, sent)
     record = attacked(tmp_path)
-    assert auc(record) == pytest.approx(auc(attacked(whole)), abs=0.05)
-    assert any("running statistics of 1, which" in one for one in record.untested)
+    assert auc(record) == pytest.approx(auc(attacked(complete_recording)), abs=0.05)
+    assert any("running statistics of 1, which" in line for line in record.untested)
 
 
 @pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
@@ -170,9 +174,9 @@ def test_estimated_statistics_do_not_depend_on_the_time_of_measurement(
 ) -> None:
     recorded(tmp_path / "now", parameters, keep="full")
     recorded(tmp_path / "other", parameters, keep="full", measure=measure)
-    now, other = measured(tmp_path / "now"), measured(tmp_path / "other")
-    assert now.keys() == other.keys()
-    assert all(torch.equal(now[key], other[key]) for key in now)
+    immediate, other = measured(tmp_path / "now"), measured(tmp_path / "other")
+    assert immediate.keys() == other.keys()
+    assert all(torch.equal(immediate[key], other[key]) for key in immediate)
 
 
 @pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
@@ -183,21 +187,23 @@ def test_statistics_are_estimated_in_every_view(view: str, tmp_path: Path) -> No
         recorded(tmp_path, parameters, view=view, attacks=names)
     else:
         with record(tmp_path, network, split().audit, view=view, attacks=names) as recorder:
-            for number, one in enumerate(rounds(), 1):
-                recorder.round(number, sent=server_side(one.sent))
-    assert any("running statistics" in one for one in attacked(tmp_path).untested)
+            for number, trained_round in enumerate(rounds(), 1):
+                recorder.round(number, sent=server_side(trained_round.sent))
+    assert any("running statistics" in line for line in attacked(tmp_path).untested)
 
 
 @pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 def test_a_client_without_statistics_does_not_change_other_clients(
-    whole: Path, tmp_path: Path
+    complete_recording: Path, tmp_path: Path
 ) -> None:
     with record(tmp_path, network, split().audit, attacks=ATTACKS, strict=True) as recorder:
-        for number, one in enumerate(rounds(), 1):
-            uploads = {c: server_side(net) if c == 2 else net for c, net in one.uploads.items()}
-            recorder.round(number, sent=one.sent, uploads=uploads)
-    found, expected = measured(tmp_path), measured(whole)
-    for key, values in found.items():
+        for number, trained_round in enumerate(rounds(), 1):
+            uploads = {
+                c: server_side(net) if c == 2 else net for c, net in trained_round.uploads.items()
+            }
+            recorder.round(number, sent=trained_round.sent, uploads=uploads)
+    actual, expected = measured(tmp_path), measured(complete_recording)
+    for key, values in actual.items():
         assert torch.equal(values[:2], expected[key][:2])
         assert not torch.equal(values[2], expected[key][2])
 
@@ -211,16 +217,16 @@ def test_updates_use_the_sent_statistics_and_missing_statistics_are_estimated(
     with record(
         tmp_path, network, split().audit, attacks=ATTACKS, uploads=kind, strict=True
     ) as recorder:
-        for number, one in enumerate(rounds(), 1):
+        for number, trained_round in enumerate(rounds(), 1):
             uploads = {
                 c: {
-                    n: sign * (value.detach() - one.sent.get_parameter(n).detach())
+                    n: sign * (value.detach() - trained_round.sent.get_parameter(n).detach())
                     for n, value in net.named_parameters()
                 }
-                for c, net in one.uploads.items()
+                for c, net in trained_round.uploads.items()
             }
-            recorder.round(number, sent=one.sent, uploads=uploads)
-    (estimated,) = [one for one in attacked(tmp_path).untested if "running statistics" in one]
+            recorder.round(number, sent=trained_round.sent, uploads=uploads)
+    (estimated,) = [line for line in attacked(tmp_path).untested if "running statistics" in line]
     assert "in round 1 they" in estimated, "later ones were sent, and are not the recorder's own"
 
 
@@ -238,7 +244,7 @@ def test_undeclared_personal_layers_raise_in_the_first_round(
     for number, form in enumerate((without_norm, lambda net: [*without_norm(net).values()])):
         recorded(tmp_path / f"{number}", form, not_uploaded=["1.*"])
         record = attacked(tmp_path / f"{number}")
-        assert any("stay at the clients (1.*)" in one for one in record.untested)
+        assert any("stay at the clients (1.*)" in line for line in record.untested)
 
 
 @pytest.mark.parametrize("declared", ["*", "1.*", "1.running*", "3.*"])
@@ -247,23 +253,23 @@ def test_complete_uploads_ignore_declared_personal_layers(declared: str, tmp_pat
         warnings.simplefilter("error")
         recorded(tmp_path / "all", lambda net: net.state_dict())
         recorded(tmp_path / "declared", lambda net: net.state_dict(), not_uploaded=[declared])
-    found, expected = (read_measured(tmp_path / name) for name in ("declared", "all"))
-    assert not any(ESTIMATED_NOTE in one.notes for one in found)
-    for one, other in zip(found, expected, strict=True):
+    actual, expected = (read_measured(tmp_path / name) for name in ("declared", "all"))
+    assert not any(ESTIMATED_NOTE in stored.notes for stored in actual)
+    for stored, other in zip(actual, expected, strict=True):
         for name, values in other.measured.signals.items():
-            assert torch.equal(one.measured.signals[name], values)
+            assert torch.equal(stored.measured.signals[name], values)
 
 
 @pytest.mark.parametrize("kind", ["updates", "gradients"])
 def test_an_update_without_the_head_raises(kind: UploadKind, tmp_path: Path) -> None:
-    one = rounds()[0]
-    body = {n: torch.zeros_like(v) for n, v in one.sent.named_parameters() if n[0] != "3"}
+    trained_round = rounds()[0]
+    body = {n: torch.zeros_like(v) for n, v in trained_round.sent.named_parameters() if n[0] != "3"}
     how = {"attacks": ATTACKS, "uploads": kind, "strict": True}
     with (
         record(tmp_path, network, split().audit, **how) as recorder,  # type: ignore[arg-type]
         pytest.raises(BadInput, match=r"upload lacks 3.bias, 3.weight, which clients train"),
     ):
-        recorder.round(1, sent=one.sent, uploads=dict.fromkeys(range(3), body))
+        recorder.round(1, sent=trained_round.sent, uploads=dict.fromkeys(range(3), body))
 
 
 def test_frozen_parameters_need_not_be_uploaded_and_keep_the_sent_values(tmp_path: Path) -> None:
@@ -311,16 +317,16 @@ class Counting(nn.Module):
             spectral_norm(self.layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
+        output: Tensor = self.layer(x)
         if self.kind == "own statistics" and self.training:
-            self.shift = 0.9 * self.shift + 0.1 * found.detach().mean(0)
-        return found + self.shift
+            self.shift = 0.9 * self.shift + 0.1 * output.detach().mean(0)
+        return output + self.shift
 
 
 def trained_lists(kind: str) -> Iterator[tuple[list[Tensor], dict[int, list[Tensor]]]]:
     net = Counting(kind)
-    named = {n: v for n, v in net.named_parameters() if n != "unused"}
-    values = [value.detach().clone() for value in named.values()]
+    params = {n: v for n, v in net.named_parameters() if n != "unused"}
+    values = [value.detach().clone() for value in params.values()]
     yield values, {c: [value + 0.1 for value in values] for c in range(3)}
 
 
@@ -364,15 +370,15 @@ def test_a_parameter_without_a_gradient_need_not_be_uploaded(tmp_path: Path) -> 
 
 @pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
 def test_clients_that_send_different_parameters_are_not_averaged(tmp_path: Path) -> None:
-    one = rounds()[0]
-    parts = {c: dict(net.named_parameters()) for c, net in one.uploads.items()}
+    trained_round = rounds()[0]
+    parts = {c: dict(net.named_parameters()) for c, net in trained_round.uploads.items()}
     parts[2] = {n: v for n, v in parts[2].items() if n != "3.bias"}
     how = {"attacks": ATTACKS, "strict": True, "not_uploaded": ["3.bias"]}
     with (
         record(tmp_path, network, split().audit, **how) as recorder,  # type: ignore[arg-type]
         pytest.raises(BadInput, match="of client 2: its upload holds another part of the model"),
     ):
-        recorder.round(1, sent=one.sent, uploads=parts)
+        recorder.round(1, sent=trained_round.sent, uploads=parts)
 
 
 @pytest.mark.filterwarnings("ignore:fedaudit. clients do not send")
@@ -387,14 +393,15 @@ def test_the_reported_accuracy_shows_whether_statistics_are_local(
     samples, owner = split().audit.samples, torch.from_numpy(split().audit.owner)
     send: Form = parameters if statistics == "estimated" else another
     with record(tmp_path, network, split().audit, attacks=ATTACKS, strict=True) as recorder:
-        for number, one in enumerate(rounds(), 1):
+        for number, trained_round in enumerate(rounds(), 1):
             reported = {}
-            for client, net in one.uploads.items():
+            for client, net in trained_round.uploads.items():
                 mine = owner == client
                 right = net.eval()(samples.features[mine]).argmax(1) == samples.labels[mine]
                 reported[client] = {"accuracy": float(right.float().mean())}
-            uploads = {c: send(net) for c, net in one.uploads.items()}
-            recorder.round(number, sent=send(one.sent), uploads=uploads, reported=reported)  # type: ignore[arg-type]
+            uploads = {c: send(net) for c, net in trained_round.uploads.items()}
+            sent = send(trained_round.sent)
+            recorder.round(number, sent=sent, uploads=uploads, reported=reported)  # type: ignore[arg-type]
     controls = [c for c in attacked(tmp_path).controls if c.control == "reported training metrics"]
     assert {c.passed for c in controls} == {statistics == "estimated"}
 

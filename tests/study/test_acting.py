@@ -37,14 +37,18 @@ def test_a_relaxloss_that_never_acts_is_reported(
 ) -> None:
     idle = relaxed(NEVER, tmp_path / "idle")
     assert {row.rounds_acted for row in idle.usage} == {0}
-    said = "changed nothing: its condition was met in no round"
-    assert any(said in sentence for sentence in idle_parts(idle))
-    assert said in " ".join(printed(idle).split())
-    assert said in words(report_html(idle))
+    line = "changed nothing: its condition was met in no round"
+    assert any(line in sentence for sentence in idle_parts(idle))
+    assert line in " ".join(printed(idle).split())
+    assert line in words(report_html(idle))
     plain = run_study(quick_study(), tmp_path / "plain")
     figures = [
-        [(one.attack, one.value) for one in whole.findings if one.metric == "auc"]
-        for whole in (idle, plain)
+        [
+            (estimate.attack, estimate.value)
+            for estimate in record.findings
+            if estimate.metric == "auc"
+        ]
+        for record in (idle, plain)
     ]
     assert figures[0] == figures[1]
 
@@ -57,8 +61,8 @@ def test_a_relaxloss_that_acted_has_its_rounds_counted_and_no_note(tmp_path: Pat
 
 
 def row(acted: int | None, client: int = 0, by_risk: int | None = None) -> object:
-    made = used(client, defense="relaxloss", defended=True)
-    return changed(made, rounds_acted=acted, rounds_decided_by_risk=by_risk)
+    row_of_usage = used(client, defense="relaxloss", defended=True)
+    return changed(row_of_usage, rounds_acted=acted, rounds_decided_by_risk=by_risk)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +78,8 @@ def test_a_defense_is_idle_only_if_it_acts_at_no_client(
 
 def test_risks_that_changed_no_choice_are_reported() -> None:
     none = changed(record(details=False), usage=[row(None, 0, 0), row(None, 1, 0)])
-    (said,) = idle_parts(none)
-    assert "risks changed no client's choice" in said
+    (line,) = idle_parts(none)
+    assert "risks changed no client's choice" in line
     some = changed(record(details=False), usage=[row(None, 0, 0), row(None, 1, 2)])
     assert not idle_parts(some)
 
@@ -83,12 +87,12 @@ def test_risks_that_changed_no_choice_are_reported() -> None:
 def test_a_clip_that_shortens_nothing_did_not_act_and_noise_always_does() -> None:
     upload = Update({"w": torch.ones(4)}, {}, samples=1)
     for clip, acted in ((100.0, [0]), (0.1, [1])):
-        at = context()
-        ClientDP(clip, 0.0).upload(upload, at)
-        assert at.facts["acted"].tolist() == acted
-    at = context()
-    ClientDP(1.0, 1.0).upload(upload, at)
-    assert "acted" not in at.facts
+        upload_context = context()
+        ClientDP(clip, 0.0).upload(upload, upload_context)
+        assert upload_context.facts["acted"].tolist() == acted
+    upload_context = context()
+    ClientDP(1.0, 1.0).upload(upload, upload_context)
+    assert "acted" not in upload_context.facts
 
 
 def test_a_chain_acts_always_if_one_of_its_parts_does() -> None:

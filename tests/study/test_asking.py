@@ -93,7 +93,7 @@ def scores_of(result: Carried, seed: int = SEED) -> SampleScores:
     return read_scores(result.folder / SCORES_FILE)[seed, 0]
 
 
-def asked(result: Carried, **settings: object) -> Answer:
+def ask(result: Carried, **settings: object) -> Answer:
     return answer_to(Question(**settings), result.folder, result.record)  # type: ignore[arg-type]
 
 
@@ -150,7 +150,7 @@ def test_p_values_rank_a_sample_among_the_other_held_out_samples(
     others = np.flatnonzero((samples.origin == Origin.UNSEEN) & (np.arange(280) != row))
     names = list(samples.by_attack)
     table = np.stack([samples.by_attack[name] for name in names], axis=1)
-    answer = asked(overfitted, row=row)
+    answer = ask(overfitted, row=row)
     (run,) = answer.runs
     assert (answer.row, answer.number) == (row, samples.ids[row])
     assert run.origin == origin.name.lower()
@@ -168,7 +168,7 @@ def test_p_values_rank_a_sample_among_the_other_held_out_samples(
 
 def test_members_are_flagged_as_often_as_the_attacks_detect_them(memorised: Carried) -> None:
     samples = scores_of(memorised)
-    answers = [asked(memorised, row=row) for row in rows_of(memorised, Origin.MEMBER)]
+    answers = [ask(memorised, row=row) for row in rows_of(memorised, Origin.MEMBER)]
     chosen = samples.origin != Origin.OTHER_CLIENT
     is_member = samples.origin[chosen] == Origin.MEMBER
     n_nonmembers = int((~is_member).sum())
@@ -177,29 +177,29 @@ def test_members_are_flagged_as_often_as_the_attacks_detect_them(memorised: Carr
     for place, (attack, scores) in enumerate(samples.by_attack.items()):
         rate = tpr_at_fpr(scores[chosen], is_member, allowed)
         alone = [answer.runs[0].attacks[place] for answer in answers]
-        assert {one.attack for one in alone} == {attack}
-        assert sum(one.flagged is True for one in alone) == rate.true_positives
+        assert {answer.attack for answer in alone} == {attack}
+        assert sum(answer.flagged is True for answer in alone) == rate.true_positives
         assert rate.tpr > 0.2
     assert np.mean([answer.flagged is True for answer in answers]) > 0.25
 
 
 def test_held_out_samples_are_flagged_at_most_at_the_stated_rate(memorised: Carried) -> None:
-    flags = [asked(memorised, row=row).flagged for row in rows_of(memorised, Origin.UNSEEN)]
+    flags = [ask(memorised, row=row).flagged for row in rows_of(memorised, Origin.UNSEEN)]
     assert None not in flags
     assert sum(map(bool, flags)) <= RATE * len(flags)
 
 
 def test_other_audited_members_show_the_power_of_a_missing_flag(memorised: Carried) -> None:
     members = rows_of(memorised, Origin.MEMBER)
-    flags = [asked(memorised, row=row).flagged for row in members]
-    run = asked(memorised, row=rows_of(memorised, Origin.OTHER_CLIENT)[0]).runs[0]
+    flags = [ask(memorised, row=row).flagged for row in members]
+    run = ask(memorised, row=rows_of(memorised, Origin.OTHER_CLIENT)[0]).runs[0]
     assert (run.members, run.members_flagged) == (len(members), sum(map(bool, flags)))
 
 
 def test_flags_of_other_clients_samples_are_counted(memorised: Carried) -> None:
     others = rows_of(memorised, Origin.OTHER_CLIENT)
-    flags = [asked(memorised, row=row).flagged for row in others]
-    answer = asked(memorised, row=rows_of(memorised, Origin.MEMBER)[0])
+    flags = [ask(memorised, row=row).flagged for row in others]
+    answer = ask(memorised, row=rows_of(memorised, Origin.MEMBER)[0])
     count = sum(map(bool, flags))
     assert (answer.runs[0].others, answer.runs[0].others_flagged) == (len(others), count)
     assert f"flag {count} of {len(others)} of these members" in " ".join(str(answer).split())
@@ -213,7 +213,7 @@ def test_an_unreachable_false_alarm_rate_leaves_the_answer_undecided(
     text = capsys.readouterr().out
     assert "UNDECIDED: with 103 held-out samples" in text
     assert "at least 999 are needed" in " ".join(text.split())
-    answer = asked(overfitted, row=0, false_alarm_rate=0.001)
+    answer = ask(overfitted, row=0, false_alarm_rate=0.001)
     assert answer.flagged is None
     assert all(attack.flagged is None for attack in answer.runs[0].attacks)
 
@@ -228,14 +228,14 @@ def test_a_file_of_an_audited_sample_gives_the_answer_of_its_row(
     overfitted: Carried, tmp_path: Path
 ) -> None:
     row = rows_of(overfitted, Origin.MEMBER)[0]
-    ids, expected = scores_of(overfitted).ids[[row]], asked(overfitted, row=row)
+    ids, expected = scores_of(overfitted).ids[[row]], ask(overfitted, row=row)
     scaled, stored = features_of(SEED, ids)[0], features_of(SEED, ids, standardise=False)[0]
     np.savez(tmp_path / "scaled.npz", x=scaled.numpy()[None])
     np.savez(tmp_path / "stored.npz", features=stored.numpy())
     (tmp_path / "stored.json").write_text(json.dumps(stored.tolist()))
     (tmp_path / "stored.csv").write_text(",".join(map(repr, stored.tolist())) + "\n")
     for name in ("scaled.npz", "stored.npz", "stored.json", "stored.csv"):
-        assert asked(overfitted, sample=tmp_path / name) == expected
+        assert ask(overfitted, sample=tmp_path / name) == expected
     run = fa.Run(overfitted.folder)
     assert run.ask(sample=stored.numpy()) == run.ask(row=row) == expected
 
@@ -244,10 +244,10 @@ def test_a_sample_that_was_not_audited_is_refused(overfitted: Carried, tmp_path:
     path = tmp_path / "sample.json"
     path.write_text(json.dumps([0.5] * 10))
     with pytest.raises(BadInput, match=r"no audited sample has these features .* attack again"):
-        asked(overfitted, sample=path)
+        ask(overfitted, sample=path)
     path.write_text(json.dumps([0.5] * 3))
     with pytest.raises(BadInput, match=r"shape \(3,\); audited samples have the shape \(10,\)"):
-        asked(overfitted, sample=path)
+        ask(overfitted, sample=path)
 
 
 def test_a_sample_with_another_label_is_refused(overfitted: Carried, tmp_path: Path) -> None:
@@ -256,17 +256,17 @@ def test_a_sample_with_another_label_is_refused(overfitted: Carried, tmp_path: P
     path = tmp_path / "sample.json"
     path.write_text(json.dumps({"features": features, "label": 77}))
     with pytest.raises(BadInput, match=r"has the label \d, but the file has 77"):
-        asked(overfitted, sample=path)
+        ask(overfitted, sample=path)
 
 
 def test_a_data_set_that_changed_after_the_audit_is_refused(copied: Carried) -> None:
     features = features_of(SEED, scores_of(copied).ids[[0]])[0].numpy()
-    assert asked(copied, sample=SingleSample(features)).row == 0
+    assert ask(copied, sample=SingleSample(features)).row == 0
     path = copied.folder / "seed-1" / "audit.safetensors"
     tensors, notes = read_tensors(path)
     write_tensors({**tensors, "labels": tensors["labels"].flip(0)}, path, notes)
     with pytest.raises(Damaged, match="changed after the audit"):
-        asked(copied, sample=SingleSample(features))
+        ask(copied, sample=SingleSample(features))
 
 
 def test_pictures_are_matched_by_their_pixels(tmp_path: Path) -> None:
@@ -292,12 +292,12 @@ def test_pictures_are_matched_by_their_pixels(tmp_path: Path) -> None:
     section = study.data.model_copy(update={"options": {"standardise": False}})
     stored = study.model_copy(update={"data": section})
     dataset = dataset_of(stored.data, resolve(study).task, SEED, tmp_path)
-    wanted = dataset.samples(torch.from_numpy(scores_of(result).ids[[7]])).features[0]
+    picture = dataset.samples(torch.from_numpy(scores_of(result).ids[[7]])).features[0]
     paths = {
         path: torch.from_numpy(np.asarray(Image.open(path)).copy()).permute(2, 0, 1) / 255
         for path in sorted((tmp_path / "pictures").rglob("*.png"))
     }
-    (path,) = [path for path, pixels in paths.items() if torch.equal(pixels, wanted)]
+    (path,) = [path for path, pixels in paths.items() if torch.equal(pixels, picture)]
     assert answer_to(Question(sample=path), result.folder, result.record, tmp_path).row == 7
 
 
@@ -322,7 +322,7 @@ def test_runs_are_matched_by_content_and_their_p_values_corrected(two_seeds: Car
     }
     n_both = 0
     for row in range(20):
-        answer = asked(two_seeds, row=row)
+        answer = ask(two_seeds, row=row)
         same = (patients[2] == patients[1][row]).all(1).nonzero().flatten().tolist()
         assert len(same) <= 1
         seeds = [run.seed for run in answer.runs]
@@ -332,7 +332,7 @@ def test_runs_are_matched_by_content_and_their_p_values_corrected(two_seeds: Car
         )
         for other in same:
             n_both += 1
-            alone = asked(two_seeds, row=other, seed=2)
+            alone = ask(two_seeds, row=other, seed=2)
             assert alone.runs[0] == answer.runs[1]
             smallest = min(run.p_value for run in answer.runs)
             assert answer.p_value == min(1.0, 2 * smallest)
@@ -346,7 +346,7 @@ def test_without_the_data_set_only_one_run_is_used(
         raise BadInput("the data set has moved")
 
     monkeypatch.setattr(asking, "audited_samples", refuse)
-    answer = asked(two_seeds, row=0)
+    answer = ask(two_seeds, row=0)
     assert [run.seed for run in answer.runs] == [1]
     assert any("seed 1 was used: the data set has moved" in text for text in answer.caveats)
 
@@ -355,18 +355,18 @@ def test_posteriors_over_clients_are_those_of_the_source_attack(overfitted: Carr
     samples = scores_of(overfitted)
     tensors, _ = read_tensors(overfitted.folder / "seed-1" / "audit.safetensors")
     owners = dict(zip(tensors["ids"].tolist(), tensors["owner"].tolist(), strict=True))
-    named = 0
+    n_correct = 0
     members = [row for row in range(280) if owners[int(samples.ids[row])] >= 0][:60]
     for row in members:
-        (source,) = asked(overfitted, row=row).sources
+        (source,) = ask(overfitted, row=row).sources
         assert source.clients == ["client 0", "client 1", "client 2", "client 3"]
         for shares in (source.posterior, source.by_labels, source.with_labels):
             assert sum(shares) == pytest.approx(1)
         product = np.multiply(source.posterior, source.by_labels)
         assert source.with_labels == pytest.approx((product / product.sum()).tolist())
-        named += int(np.argmax(source.posterior)) == owners[int(samples.ids[row])]
+        n_correct += int(np.argmax(source.posterior)) == owners[int(samples.ids[row])]
     # Guessing is right for 15 of 60.
-    assert named > 25
+    assert n_correct > 25
 
 
 def test_a_unit_needs_another_member_and_another_non_member() -> None:
@@ -398,7 +398,7 @@ def test_scores_that_were_altered_are_refused(copied: Carried) -> None:
     content[-3] ^= 1
     path.write_bytes(content)
     with pytest.raises(Damaged, match="altered after it was written"):
-        asked(copied, row=0)
+        ask(copied, row=0)
 
 
 def test_scores_of_another_result_are_refused(copied: Carried) -> None:
@@ -406,7 +406,7 @@ def test_scores_of_another_result_are_refused(copied: Carried) -> None:
     tensors["1/0/scores/loss-series"] = tensors["1/0/scores/loss-series"].flip(0)
     write_tensors(tensors, copied.folder / SCORES_FILE)
     with pytest.raises(Damaged, match=r"loss-series in scores\.safetensors do not give the AUC"):
-        asked(copied, row=0)
+        ask(copied, row=0)
 
 
 def with_controls(record: Record, *controls: ControlResult) -> Record:
@@ -421,7 +421,7 @@ def failed(control: str, attack: str = "") -> ControlResult:
 
 def test_an_attack_with_a_failed_control_is_not_used(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("untrained model", "loss-series"))
-    answer = asked(overfitted._replace(record=record), row=0)
+    answer = ask(overfitted._replace(record=record), row=0)
     (run,) = answer.runs
     assert [attack.attack for attack in run.attacks] == ["blackbox-loss"]
     assert "untrained model” of loss-series" in run.withdrawn["loss-series"]
@@ -431,12 +431,12 @@ def test_an_attack_with_a_failed_control_is_not_used(overfitted: Carried) -> Non
 def test_an_answer_is_withdrawn_if_a_control_of_the_run_failed(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("blind classifier"))
     with pytest.raises(BadInput, match=r"the answer is withdrawn .*“blind classifier”"):
-        asked(overfitted._replace(record=record), row=0)
+        ask(overfitted._replace(record=record), row=0)
 
 
 def test_a_failed_positive_control_is_a_caveat(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("planted leak"))
-    (caveat,) = asked(overfitted._replace(record=record), row=0).caveats
+    (caveat,) = ask(overfitted._replace(record=record), row=0).caveats
     assert "attacks may miss members" in caveat
 
 
@@ -457,7 +457,7 @@ def test_an_attack_with_the_wrong_sign_is_not_used(copied: Carried) -> None:
         for figure in copied.record.estimates
     ]
     record = copied.record.model_copy(update={"estimates": figures})
-    (run,) = asked(copied._replace(record=record), row=0).runs
+    (run,) = ask(copied._replace(record=record), row=0).runs
     assert "wrong sign" in run.withdrawn["loss-series"]
 
 
@@ -479,20 +479,20 @@ def test_questions_without_an_answer_are_refused(
     overfitted: Carried, settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        asked(overfitted, **settings)
+        ask(overfitted, **settings)
 
 
 @pytest.mark.parametrize("changes", [{"null_members": True}, {"evaluation": "redraw"}], ids=str)
 def test_demonstrations_are_refused(overfitted: Carried, changes: dict[str, object]) -> None:
     record = overfitted.record.model_copy(update=changes)
     with pytest.raises(BadInput, match="is a demonstration"):
-        asked(overfitted._replace(record=record), row=0)
+        ask(overfitted._replace(record=record), row=0)
 
 
 def test_a_result_without_scores_is_refused(copied: Carried) -> None:
     (copied.folder / SCORES_FILE).unlink()
     with pytest.raises(BadInput, match=r"has no scores.safetensors.* `fedaudit attack`"):
-        asked(copied, row=0)
+        ask(copied, row=0)
 
 
 def test_a_pack_has_no_scores_and_answers_no_question(
@@ -503,8 +503,8 @@ def test_a_pack_has_no_scores_and_answers_no_question(
     policy.write_text(DEFAULT_POLICY)
     write_record(copied.record, copied.folder / "record.json")
     assert exit_code("pack", copied.folder, "--policy", policy, "--out", pack) in (0, 1, 3)
-    kept = {path.name for path in pack.rglob("*") if path.is_file()}
-    assert kept.isdisjoint({SCORES_FILE, "audit.safetensors", "answer.json"})
+    files = {path.name for path in pack.rglob("*") if path.is_file()}
+    assert files.isdisjoint({SCORES_FILE, "audit.safetensors", "answer.json"})
     # A copy of the scores does not turn a pack into a result.
     shutil.copy(copied.folder / SCORES_FILE, pack)
     capsys.readouterr()
@@ -531,12 +531,12 @@ def test_the_command_prints_sentences_or_json(
     assert all(len(line) <= 80 for line in text.splitlines())
     assert exit_code("ask", overfitted.folder, "--row", row, "--prior", 0.1, "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    answer = asked(overfitted, row=row, prior=0.1)
+    answer = ask(overfitted, row=row, prior=0.1)
     assert Answer.model_validate(document) == answer
     assert document["flagged"] is True
     lowest = min(members, key=lambda place: scores[place])
     assert "This is no proof of non-membership" in " ".join(
-        str(asked(overfitted, row=lowest)).split()
+        str(ask(overfitted, row=lowest)).split()
     )
 
 
@@ -545,7 +545,7 @@ def test_people_are_ranked_among_other_people(tmp_path: Path) -> None:
     samples = scores_of(result)
     row = rows_of(result, Origin.MEMBER)[0]
     person = int(samples.ids[row])
-    answer = asked(result, person=person)
+    answer = ask(result, person=person)
     assert (answer.unit, answer.number, answer.row) == ("person", person, row)
     (run,) = answer.runs
     scores = samples.by_attack["blackbox-loss"]
@@ -557,7 +557,7 @@ def test_people_are_ranked_among_other_people(tmp_path: Path) -> None:
     assert "held-out people" in str(answer)
     unknown = int(samples.ids.max()) + 1
     with pytest.raises(BadInput, match=rf"person {unknown} was not audited; .*nearest .*\d"):
-        asked(result, person=unknown)
+        ask(result, person=unknown)
 
 
 def live_answer(folder: Path, **settings: object) -> Answer:

@@ -58,7 +58,7 @@ def result(folder: Path) -> Carried:
     return audited(folder, seeds=(1, 2))
 
 
-def asked(result: Carried, **settings: Any) -> Answer:
+def ask(result: Carried, **settings: Any) -> Answer:
     question = Question(**settings)
     return answer_to(question, result.folder, result.record, result.folder.parent)
 
@@ -67,7 +67,7 @@ def answers_by_line(result: Carried) -> dict[int, Answer]:
     answers = {}
     for line in range(2, 80):
         with suppress(BadInput):
-            answers[line] = asked(result, line=line)
+            answers[line] = ask(result, line=line)
     return answers
 
 
@@ -81,12 +81,12 @@ def test_a_line_and_its_values_give_the_answer_of_its_row(
     answers = answers_by_line(result)
     # A third of the rows are audited in each run.
     assert len(answers) > 30
-    both = [line for line, answer in answers.items() if len(answer.runs) == 2]
-    assert both
-    for line in both[:3]:
+    lines_of_two_runs = [line for line, answer in answers.items() if len(answer.runs) == 2]
+    assert lines_of_two_runs
+    for line in lines_of_two_runs[:3]:
         answer = answers[line]
         cells = cells_of(line, "age", "pressure", "ward")
-        by_row = asked(result, row=answer.row)
+        by_row = ask(result, row=answer.row)
         assert answer.runs == by_row.runs
         typed = {**cells, "age": float(cells["age"]), "ward": cells["ward"] or None}
         run = fa.Run(result.folder)
@@ -94,10 +94,10 @@ def test_a_line_and_its_values_give_the_answer_of_its_row(
         assert run.ask(sample=typed) == run.ask(line=line) == answer
         path = tmp_path / "row.json"
         path.write_text(json.dumps(typed))
-        assert asked(result, sample=path) == answer
+        assert ask(result, sample=path) == answer
         path = tmp_path / "row.csv"
         path.write_text("\n".join(map(",".join, (cells, cells.values()))))
-        assert asked(result, sample=path) == answer
+        assert ask(result, sample=path) == answer
 
 
 def test_scores_of_a_line_are_those_of_its_class(result: Carried) -> None:
@@ -137,7 +137,7 @@ def test_rows_that_cannot_be_found_are_refused(result: Carried) -> None:
         if cells:
             settings["sample"] = sample_of_cells(cells)
         with pytest.raises(BadInput, match=message):
-            asked(result, **settings)
+            ask(result, **settings)
     with pytest.raises(BadInput, match="has a list as the value of the column 'age'"):
         fa.Run(result.folder).ask(sample={"age": [1]})
 
@@ -158,8 +158,8 @@ def test_a_line_of_a_person_asks_about_the_person(tmp_path: Path) -> None:
     names = sorted(set(PEOPLE))
     person = int(ids[4])
     line = PEOPLE.index(names[person]) + 2
-    expected = asked(result, person=person)
-    assert [asked(result, line=line + more) for more in range(3)] == [expected] * 3
+    expected = ask(result, person=person)
+    assert [ask(result, line=line + shift) for shift in range(3)] == [expected] * 3
     assert np.array_equal(expected.number, person)
 
 

@@ -55,10 +55,10 @@ def figures(record: Record) -> list[str]:
 def test_new_attacks_do_not_change_default_studies(
     small: Carried, longer: None, tmp_path: Path
 ) -> None:
-    again = run_study(small_study(), tmp_path)
-    assert figures(again) == figures(small.record)
-    assert again.attacks == small.record.attacks
-    assert again.content_hash == small.record.content_hash
+    record = run_study(small_study(), tmp_path)
+    assert figures(record) == figures(small.record)
+    assert record.attacks == small.record.attacks
+    assert record.content_hash == small.record.content_hash
 
 
 def test_new_attacks_run_on_request(longer: None, tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_global_model_attacks_are_refused_for_clustered_models() -> None:
         assert "NEXT_MODEL" in run.refused[name]
         assert "with one global model" in run.refused[name]
         assert name.removesuffix("-global") in run.attacks
-    named = quick_study(attacks={"fta-l-global": {}}, algorithm={"name": "ifca"})
+    study = quick_study(attacks={"fta-l-global": {}}, algorithm={"name": "ifca"})
     with pytest.raises(NotVisible, match="'fta-l-global' needs NEXT_MODEL"):
-        setup(named, 1, None)
+        setup(study, 1, None)
 
 
 def test_global_model_attacks_run_in_every_view_of_rounds() -> None:
@@ -159,12 +159,12 @@ def test_older_studies_without_sets_keep_their_identity() -> None:
 def test_older_recordings_are_reattacked_with_their_attack_set(later: None, tmp_path: Path) -> None:
     recording = tmp_path / "run"
     before = run_study(small_study(attack_set="2026-1"), recording)
-    said = json.loads((recording / "study.json").read_text())
-    del said["attack_set"]
-    (recording / "study.json").write_text(json.dumps(said))
-    again = reattack(recording, [], tmp_path / "again")
-    assert figures(again) == figures(before)
-    assert again.content_hash == before.content_hash
+    document = json.loads((recording / "study.json").read_text())
+    del document["attack_set"]
+    (recording / "study.json").write_text(json.dumps(document))
+    record = reattack(recording, [], tmp_path / "again")
+    assert figures(record) == figures(before)
+    assert record.content_hash == before.content_hash
 
 
 def test_study_files_of_older_records_name_their_attack_set(small: Carried, later: None) -> None:

@@ -54,10 +54,10 @@ def rounds_of(study: Study) -> list[Round]:
 
 def test_the_last_client_trains_on_wrong_labels_of_the_audited_samples() -> None:
     run = setup(attacker_study(), 1, None)
-    (own,) = run.extensions
-    assert isinstance(own, Attacker)
-    assert own.client == 3
-    poison = own.poison
+    (extension,) = run.extensions
+    assert isinstance(extension, Attacker)
+    assert extension.client == 3
+    poison = extension.poison
     assert torch.equal(poison.probes.ids, run.assignment.audit.samples.ids)
     assert torch.equal(poison.probes.features, run.assignment.audit.samples.features)
     assert not bool((poison.probes.targets == run.assignment.audit.samples.targets).any())
@@ -94,12 +94,12 @@ def test_the_control_trains_as_if_there_were_no_malicious_client() -> None:
 def test_each_poison_and_the_last_round_before_the_next_are_measured(tmp_path: Path) -> None:
     study = attacker_study(attacker={"first": 2, "every": 3, "strength": 4.0})
     record = run_study(study, tmp_path)
-    measured = [one.measured.index for one in read_measured(tmp_path / "seed-1")]
+    measured = [stored.measured.index for stored in read_measured(tmp_path / "seed-1")]
     # Only round 2 is poisoned, as honest rounds after round 5 would last until round 7.
     assert measured == [2, 3, 4, 6]
-    (own,) = setup(study, 1, None).extensions
-    assert isinstance(own, Attacker)
-    assert own.poison.rounds == {2}
+    (extension,) = setup(study, 1, None).extensions
+    assert isinstance(extension, Attacker)
+    assert extension.poison.rounds == {2}
     assert [row.status for row in record.attacks] == ["run", "run"]
     assert "it is client 3" in record.view.description
     assert "choose" in " ".join(record.view.sees)
@@ -139,17 +139,17 @@ def test_reference_federations_have_no_malicious_client() -> None:
 
 
 def test_the_same_study_deals_the_same_poison() -> None:
-    there, here = (setup(attacker_study(), 1, None).all_clients.defenses[3] for _ in range(2))
-    assert isinstance(there, PoisonedUpload)
-    assert isinstance(here, PoisonedUpload)
-    assert torch.equal(there.probes.targets, here.probes.targets)
+    second, first = (setup(attacker_study(), 1, None).all_clients.defenses[3] for _ in range(2))
+    assert isinstance(second, PoisonedUpload)
+    assert isinstance(first, PoisonedUpload)
+    assert torch.equal(second.probes.targets, first.probes.targets)
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> None:
-    whole = run_study(attacker_study(), tmp_path / "whole")
-    again = run_study(attacker_study(), tmp_path / "whole")
+    record = run_study(attacker_study(), tmp_path / "whole")
+    result = run_study(attacker_study(), tmp_path / "whole")
     other = run_study(attacker_study(), tmp_path / "other")
-    assert whole.content_hash == again.content_hash == other.content_hash
+    assert record.content_hash == result.content_hash == other.content_hash
 
 
 @pytest.mark.parametrize(

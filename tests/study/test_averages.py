@@ -46,17 +46,17 @@ def auc(attack: str, value: float, reach: float = 0.04, seed: int | None = None)
     )
 
 
-def one(value: float, reach: float = 0.02) -> Values:
+def one_run(value: float, reach: float = 0.02) -> Values:
     return {1: {0: Value(value, value - reach, value + reach, "DeLong 95%", True)}}
 
 
-def entry(of: Comparison, row: int, attack: str = EVERY_ATTACK) -> AttackEntry:
-    (found,) = [
+def entry(comparison: Comparison, row: int, attack: str = EVERY_ATTACK) -> AttackEntry:
+    (entry_found,) = [
         e
-        for e in of.entries
+        for e in comparison.entries
         if (e.row, e.attack, e.part, e.metric) == (row, attack, "inside", "auc")
     ]
-    return found
+    return entry_found
 
 
 def defended(aucs: Mapping[str, float]) -> Comparison:
@@ -68,8 +68,8 @@ def defended(aucs: Mapping[str, float]) -> Comparison:
 
 def test_attacks_count_above_chance_or_mirrored_below_it() -> None:
     figures = [auc("finds", FOUND), auc("misses", MISSED), auc("inverted", INVERTED)]
-    known = directions_of(figures)
-    assert {key.attack: by[0] for key, by in known.items()} == {
+    directions = directions_of(figures)
+    assert {key.attack: by_client[0] for key, by_client in directions.items()} == {
         "finds": 1,
         "misses": 0,
         "inverted": -1,
@@ -91,8 +91,8 @@ def test_chance_rarely_mirrors_any_of_ten_attacks() -> None:
     wrong = 0
     for _ in range(runs):
         figures = [auc(f"{n}", 0.5 + 0.02 * rng.standard_normal(), reach) for n in range(10)]
-        known = directions_of(figures)
-        wrong += any(-1 in by.values() for by in known.values())
+        directions = directions_of(figures)
+        wrong += any(-1 in by_client.values() for by_client in directions.values())
     # 2.5 % on this side; 5 % would be 15 of 300.
     assert wrong <= 15
 
@@ -103,18 +103,18 @@ def test_mirrored_means_without_leak_are_at_chance() -> None:
     means, folded = [], []
     for _ in range(2000):
         aucs = 0.5 + 0.03 * rng.standard_normal(2)
-        made = average({"a": one(aucs[0]), "b": one(aucs[1])}, signs).values
-        means.append(made[1][0].value)
+        averaged = average({"a": one_run(aucs[0]), "b": one_run(aucs[1])}, signs).values
+        means.append(averaged[1][0].value)
         folded.append(np.abs(aucs - 0.5).mean() + 0.5)
     assert np.mean(means) == pytest.approx(0.5, abs=0.002)
     assert np.mean(folded) > 0.52, "folding each row by itself takes noise for a leak"
 
 
 def test_mirroring_exchanges_the_limits() -> None:
-    made = average({"b": {1: {0: Value(0.3, 0.25, 0.36, "")}}}, {"b": {0: -1}})
-    value = made.values[1][0]
+    averaged = average({"b": {1: {0: Value(0.3, 0.25, 0.36, "")}}}, {"b": {0: -1}})
+    value = averaged.values[1][0]
     assert (value.value, value.low, value.high) == pytest.approx((0.7, 0.64, 0.75))
-    assert made.attacks == {0: ("b, mirrored",)}
+    assert averaged.attacks == {0: ("b, mirrored",)}
 
 
 def test_an_auc_further_below_chance_counts_as_a_larger_leak() -> None:
@@ -155,12 +155,12 @@ def test_an_undefended_row_with_other_settings_selects_no_attacks() -> None:
         given("short", values, {1: 0.9}),
         given("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
     ]
-    found = compare_records(rows)
-    assert found.rows[1].base == 0
-    assert entry(found, 0).value == pytest.approx(0.8)
-    lone = entry(found, 1)
+    comparison = compare_records(rows)
+    assert comparison.rows[1].base == 0
+    assert entry(comparison, 0).value == pytest.approx(0.8)
+    lone = entry(comparison, 1)
     assert (lone.value, lone.change, lone.note) == (None, None, NO_UNDEFENDED_ROW)
-    assert entry(found, 1, "a").change is not None
+    assert entry(comparison, 1, "a").change is not None
     # Its own undefended row decides, also one that finds nothing.
     quiet = given("long", {"a": {1: {0: 0.5}}, "b": {1: {0: 0.5}}}, {1: 0.9}, rounds=30)
     assert entry(compare_records([*rows, quiet]), 1).note == NOTHING_COUNTS
@@ -171,27 +171,27 @@ def test_mirroring_is_decided_only_by_the_same_settings() -> None:
         given("short", {"a": {1: {0: 0.1}}}, {1: 0.9}),
         given("long-noise", {"a": {1: {0: 0.4}}}, {1: 0.9}, rounds=30, defense=noise(0.1)),
     ]
-    found = compare_records(rows)
-    assert entry(found, 0, STRONGEST_ATTACK).attacks == ["a, mirrored"]
-    assert entry(found, 1, STRONGEST_ATTACK).attacks == ["a"]
-    assert entry(found, 1, STRONGEST_ATTACK).value == pytest.approx(0.4)
+    comparison = compare_records(rows)
+    assert entry(comparison, 0, STRONGEST_ATTACK).attacks == ["a, mirrored"]
+    assert entry(comparison, 1, STRONGEST_ATTACK).attacks == ["a"]
+    assert entry(comparison, 1, STRONGEST_ATTACK).value == pytest.approx(0.4)
 
 
 def test_a_mean_lists_the_clients_on_which_attacks_count() -> None:
     aucs = ({0: 0.8, 4: 0.5}, {0: 0.9, 4: 0.52}), ({0: 0.7, 4: 0.9}, {0: 0.6, 4: 0.9})
     plain, less = ({"a": {1: a}, "b": {1: b}} for a, b in aucs)
-    found = compare_records(
+    comparison = compare_records(
         [
             given("plain", plain, {1: 0.9}),
             given("x", less, {1: 0.9}, defense=noise(0.1)),
         ]
     )
     for row, mean in ((0, 0.85), (1, 0.65)):
-        one = entry(found, row)
-        assert (one.clients, one.targets) == ([0, 4], [0])
-        assert one.value == pytest.approx(mean)
-        assert entry(found, row, "a").targets == [0, 4]
-    change = entry(found, 1).change
+        entry_of_row = entry(comparison, row)
+        assert (entry_of_row.clients, entry_of_row.targets) == ([0, 4], [0])
+        assert entry_of_row.value == pytest.approx(mean)
+        assert entry(comparison, row, "a").targets == [0, 4]
+    change = entry(comparison, 1).change
     assert change is not None
     assert change.value == pytest.approx(0.65 - 0.85)
 
@@ -199,81 +199,92 @@ def test_a_mean_lists_the_clients_on_which_attacks_count() -> None:
 def test_a_change_over_fewer_clients_is_noted() -> None:
     plain = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8, 4: 0.8}}}
     less = {"a": {1: {0: 0.7, 4: 0.9}}, "b": {1: {0: 0.6, 4: 0.6}}}
-    found = compare_records(
+    comparison = compare_records(
         [given("plain", plain, {1: 0.9}), given("x", less, {1: 0.9}, defense=noise(0.1))]
     )
-    one = entry(found, 1, "a")
-    assert one.targets == [0, 4]
-    assert one.note == "the change is over only client 0"
-    assert entry(found, 0, "a").targets == [0]
-    assert entry(found, 1, "b").note == ""
+    entry_of_row = entry(comparison, 1, "a")
+    assert entry_of_row.targets == [0, 4]
+    assert entry_of_row.note == "the change is over only client 0"
+    assert entry(comparison, 0, "a").targets == [0]
+    assert entry(comparison, 1, "b").note == ""
 
 
 def test_a_mean_over_fewer_runs_is_noted() -> None:
     runs = {seed: {0: 0.8} for seed in (1, 2, 3)}
     less = {"a": runs, "b": {1: {0: 0.6}}}
     accuracy = dict.fromkeys(runs, 0.9)
-    found = compare_records(
+    comparison = compare_records(
         [
             given("plain", {"a": runs, "b": runs}, accuracy),
             given("x", less, accuracy, defense=noise(0.1)),
         ]
     )
-    assert entry(found, 1).value == pytest.approx(0.7)
-    assert (entry(found, 1).seeds, entry(found, 0).seeds) == (1, 3)
-    assert entry(found, 1).note == "over 1 of 3 runs: the others lack it"
-    assert entry(found, 1, "b").note == "over 1 of 3 runs: the others lack it"
-    for full in (entry(found, 0), entry(found, 1, "a"), entry(found, 1, STRONGEST_ATTACK)):
+    assert entry(comparison, 1).value == pytest.approx(0.7)
+    assert (entry(comparison, 1).seeds, entry(comparison, 0).seeds) == (1, 3)
+    assert entry(comparison, 1).note == "over 1 of 3 runs: the others lack it"
+    assert entry(comparison, 1, "b").note == "over 1 of 3 runs: the others lack it"
+    for full in (
+        entry(comparison, 0),
+        entry(comparison, 1, "a"),
+        entry(comparison, 1, STRONGEST_ATTACK),
+    ):
         assert full.note == ""
 
 
 def test_a_mean_of_attacks_without_common_runs_is_missing() -> None:
     runs = {seed: {0: 0.8} for seed in (1, 2)}
     less = {"a": {1: {0: 0.6}}, "b": {2: {0: 0.6}}}
-    found = compare_records(
+    comparison = compare_records(
         [
             given("plain", {"a": runs, "b": runs}, {1: 0.9, 2: 0.9}),
             given("x", less, {1: 0.9, 2: 0.9}, defense=noise(0.1)),
         ]
     )
-    one = entry(found, 1)
-    assert (one.value, one.attacks, one.note) == (None, [], NO_SHARED_RUN)
+    entry_of_row = entry(comparison, 1)
+    assert (entry_of_row.value, entry_of_row.attacks, entry_of_row.note) == (
+        None,
+        [],
+        NO_SHARED_RUN,
+    )
 
 
 def test_a_mean_omits_seeds_without_value_and_foreign_limits() -> None:
     value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
-    at: dict[int | None, Value] = {0: value}
-    first: Values = {1: at, None: at}
-    others: list[Values] = [{2: at}, {2: at, None: at}, {1: {4: value}}]
+    by_client: dict[int | None, Value] = {0: value}
+    first: Values = {1: by_client, None: by_client}
+    others: list[Values] = [{2: by_client}, {2: by_client, None: by_client}, {1: {4: value}}]
     for other in others:
         assert average_figures([first, other]) == {}
-    every: Values = {1: at, 2: at, None: at}
+    every: Values = {1: by_client, 2: by_client, None: by_client}
     some = average_figures([every, first])
     assert list(some) == [1]
-    found = mean_over_seeds(some)
-    assert found is not None
-    assert found.seeds == 1
+    mean = mean_over_seeds(some)
+    assert mean is not None
+    assert mean.seeds == 1
     assert list(average_figures([every, every])) == [1, 2, None]
     # What a record says over its runs alone is averaged as it is.
-    assert list(average_figures([{None: at}, {None: at}])) == [None]
+    assert list(average_figures([{None: by_client}, {None: by_client}])) == [None]
 
 
 def test_claims_do_not_average_attacks_without_common_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
-    at: dict[int | None, Value] = {None: value}
-    asked = {attack: FigureName("auc", attack, "mixed", 0) for attack in ("a", "b")}
-    known: dict[FigureName, Values] = {asked["a"]: {1: at}, asked["b"]: {2: at, None: at}}
-    monkeypatch.setattr(claims_comparing, "rows", lambda study, variant: known)
+    by_client: dict[int | None, Value] = {None: value}
+    names = {attack: FigureName("auc", attack, "mixed", 0) for attack in ("a", "b")}
+    values_by_name: dict[FigureName, Values] = {
+        names["a"]: {1: by_client},
+        names["b"]: {2: by_client, None: by_client},
+    }
+    monkeypatch.setattr(claims_comparing, "rows", lambda study, variant: values_by_name)
     monkeypatch.setattr(claims_comparing, "counts", lambda *_: {"a": 1, "b": 1})
     regime = regimes()["cofedmid-letters"]
     test = ClaimTest(one=Term(attacks=["a", "b"]), others=[], contrast="mixed")
     assert claims_comparing.figure_of(regime, test, test.one) is None
-    known[asked["b"]] = {1: at, 2: at, None: at}
-    found = claims_comparing.figure_of(regime, test, test.one)
-    assert found is not None
-    assert (found.value, found.seeds) == (0.6, 1)
+    values_by_name[names["b"]] = {1: by_client, 2: by_client, None: by_client}
+    figure = claims_comparing.figure_of(regime, test, test.one)
+    assert figure is not None
+    assert (figure.value, figure.seeds) == (0.6, 1)
 
 
 def test_an_attack_with_one_extreme_run_is_not_the_strongest() -> None:
@@ -284,9 +295,9 @@ def test_an_attack_with_one_extreme_run_is_not_the_strongest() -> None:
         }
 
     figures = {"a": runs(0.6, 0.7, 0.8), "b": runs(0.7, 0.7, 0.75), "lucky": runs(0.99)}
-    made = strongest(figures, {})
-    assert made.attacks == {0: ("b",)}
-    assert list(made.values) == [0, 1, 2]
+    averaged = strongest(figures, {})
+    assert averaged.attacks == {0: ("b",)}
+    assert list(averaged.values) == [0, 1, 2]
     # Without an attack that has every run, those with the most are compared where they share any.
     parts: dict[str, Values] = {
         "a": {0: {0: Value.without_limits(0.9)}, 1: {0: Value.without_limits(0.5)}},
@@ -294,11 +305,11 @@ def test_an_attack_with_one_extreme_run_is_not_the_strongest() -> None:
         "lucky": {3: {0: Value.without_limits(0.99)}},
     }
     assert strongest(parts, {}).attacks == {0: ("b",)}
-    apart: dict[str, Values] = {
+    values_by_attack: dict[str, Values] = {
         "a": {0: {0: Value.without_limits(0.6)}},
         "b": {1: {0: Value.without_limits(0.7)}},
     }
-    assert strongest(apart, {}).attacks == {0: ("b",)}
+    assert strongest(values_by_attack, {}).attacks == {0: ("b",)}
     over: dict[str, Values] = {
         "a": {None: {0: Value.without_limits(0.6)}},
         "b": {None: {0: Value.without_limits(0.7)}},
@@ -308,11 +319,11 @@ def test_an_attack_with_one_extreme_run_is_not_the_strongest() -> None:
 
 def test_means_over_attacks_have_no_significance_test() -> None:
     for row in (0, 1):
-        found = defended({"finds": FOUND, "misses": MISSED, "inverted": INVERTED})
-        assert entry(found, row, EVERY_ATTACK).by_test is None
-        assert entry(found, row, STRONGEST_ATTACK).by_test is None
-        assert entry(found, row, "finds").by_test is True
-    assert entry(found, 0, STRONGEST_ATTACK).above is True
+        comparison = defended({"finds": FOUND, "misses": MISSED, "inverted": INVERTED})
+        assert entry(comparison, row, EVERY_ATTACK).by_test is None
+        assert entry(comparison, row, STRONGEST_ATTACK).by_test is None
+        assert entry(comparison, row, "finds").by_test is True
+    assert entry(comparison, 0, STRONGEST_ATTACK).above is True
 
 
 def test_estimates_with_a_failed_control_are_excluded_from_means() -> None:
@@ -320,8 +331,8 @@ def test_estimates_with_a_failed_control_are_excluded_from_means() -> None:
         control="untrained model", attack="finds", expected="it", value=0.7, passed=False
     )
     less = given("x", {a: {1: {0: 0.5}} for a in ("finds", "misses", "inverted")}, {1: 0.9})
-    found = compare_records([changed(PLAIN, controls=[failed]), less])
-    assert entry(found, 0).attacks == ["inverted, mirrored"]
+    comparison = compare_records([changed(PLAIN, controls=[failed]), less])
+    assert entry(comparison, 0).attacks == ["inverted, mirrored"]
 
 
 def test_each_client_has_a_mean_over_its_own_attacks() -> None:
@@ -331,10 +342,10 @@ def test_each_client_has_a_mean_over_its_own_attacks() -> None:
     less = given(
         "x", {"a": {1: {0: 0.7, 4: 0.1}}, "b": {1: {0: 0.1, 4: 0.6}}}, {1: 0.9}, defense=noise(0.1)
     )
-    found = entry(compare_records([plain, less]), 1)
-    assert found.value == pytest.approx((0.7 + 0.6) / 2)
-    assert found.change is not None
-    assert found.change.value == pytest.approx((0.7 + 0.6) / 2 - (0.8 + 0.9) / 2)
+    mean_entry = entry(compare_records([plain, less]), 1)
+    assert mean_entry.value == pytest.approx((0.7 + 0.6) / 2)
+    assert mean_entry.change is not None
+    assert mean_entry.change.value == pytest.approx((0.7 + 0.6) / 2 - (0.8 + 0.9) / 2)
 
 
 def test_means_over_different_attacks_have_no_difference() -> None:
@@ -357,11 +368,13 @@ def test_attacks_with_contradicting_runs_do_not_count() -> None:
 
 def test_rates_count_by_their_test_and_are_not_mirrored() -> None:
     rates = [
-        estimate(attack=name, metric="tpr@0.01", target=0, value=v, high=0.005, significant=found)
-        for name, v, found in (("a", 0.001, True), ("b", 0.0, False))
+        estimate(
+            attack=name, metric="tpr@0.01", target=0, value=v, high=0.005, significant=significant
+        )
+        for name, v, significant in (("a", 0.001, True), ("b", 0.0, False))
     ]
-    known = directions_of(rates)
-    assert [by[0] for by in known.values()] == [1, 0]
+    directions = directions_of(rates)
+    assert [by_client[0] for by_client in directions.values()] == [1, 0]
 
 
 def test_the_strongest_attack_is_chosen_once_for_all_runs() -> None:
@@ -369,17 +382,17 @@ def test_the_strongest_attack_is_chosen_once_for_all_runs() -> None:
         "a": {1: {0: Value(0.9, 0.85, 0.92, "")}, 2: {0: Value(0.6, 0.5, 0.7, "")}},
         "b": {1: {0: Value(0.5, 0.1, 0.95, "")}, 2: {0: Value(0.8, 0.7, 0.9, "")}},
     }
-    made = strongest(figures, {})
-    assert made.attacks == {0: ("a",)}
-    assert [made.values[seed][0].value for seed in (1, 2)] == [0.9, 0.6]
-    assert [made.values[seed][0].high for seed in (1, 2)] == [0.95, 0.9]
-    assert [made.values[seed][0].low for seed in (1, 2)] == [0.85, 0.5]
+    averaged = strongest(figures, {})
+    assert averaged.attacks == {0: ("a",)}
+    assert [averaged.values[seed][0].value for seed in (1, 2)] == [0.9, 0.6]
+    assert [averaged.values[seed][0].high for seed in (1, 2)] == [0.95, 0.9]
+    assert [averaged.values[seed][0].low for seed in (1, 2)] == [0.85, 0.5]
 
 
 def test_the_strongest_attack_may_succeed_only_under_the_defense() -> None:
-    found = defended({"finds": 0.6, "misses": 0.75, "inverted": 0.5})
-    assert entry(found, 0, STRONGEST_ATTACK).attacks == ["finds"]
-    assert entry(found, 1, STRONGEST_ATTACK).attacks == ["misses"]
+    comparison = defended({"finds": 0.6, "misses": 0.75, "inverted": 0.5})
+    assert entry(comparison, 0, STRONGEST_ATTACK).attacks == ["finds"]
+    assert entry(comparison, 1, STRONGEST_ATTACK).attacks == ["misses"]
     mirrored = defended({"finds": 0.6, "misses": 0.55, "inverted": 0.1})
     assert entry(mirrored, 1, STRONGEST_ATTACK).attacks == ["inverted, mirrored"]
     assert entry(mirrored, 1, STRONGEST_ATTACK).value == pytest.approx(0.9)

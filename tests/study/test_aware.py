@@ -29,20 +29,20 @@ def test_side_information_lists_the_trained_samples(tmp_path: Path) -> None:
     run = setup(study, 1, None)
     run_study(study, tmp_path)
     mine = run.assignment.clients[0]
-    told = trainable_by_round(run, 0, nothing_measured((1, 2, 3, 4)), mine.labels)
-    usage = torch.stack([told[index] for index in (1, 2, 3, 4)]).sum(0)
+    trainable = trainable_by_round(run, 0, nothing_measured((1, 2, 3, 4)), mine.labels)
+    usage = torch.stack([trainable[index] for index in (1, 2, 3, 4)]).sum(0)
     assert 0 < int(usage.sum()) < 4 * len(mine)
     # Two epochs a round; the run's own count of how often each sample was in a step.
     counted = read_usage(tmp_path / "seed-1", run_key(run.study, 1))
     assert counted is not None
-    found = dict(zip(counted.ids[0].tolist(), counted.used[0].tolist(), strict=True))
-    assert [found.get(one, 0) for one in mine.ids.tolist()] == (2 * usage).tolist()
+    times_used = dict(zip(counted.ids[0].tolist(), counted.used[0].tolist(), strict=True))
+    assert [times_used.get(sample_id, 0) for sample_id in mine.ids.tolist()] == (2 * usage).tolist()
 
 
 def test_a_client_without_the_defense_may_have_trained_on_any_sample() -> None:
     run = setup(small_study(defense=GUIDED), 1, None)
-    told = trainable_by_round(run, 2, nothing_measured((1, 2)), torch.arange(10))
-    assert all(bool(used.all()) for used in told.values())
+    trainable = trainable_by_round(run, 2, nothing_measured((1, 2)), torch.arange(10))
+    assert all(bool(used.all()) for used in trainable.values())
 
 
 def test_any_merged_client_may_have_trained_on_a_sample() -> None:
@@ -58,10 +58,10 @@ def test_any_merged_client_may_have_trained_on_a_sample() -> None:
 def test_an_absent_merged_client_has_trained_on_no_sample() -> None:
     run = setup(small_study(defense=GUIDED, audit={"merge": [0, 1]}), 1, None)
     bases = torch.zeros((1, 3), dtype=torch.int64)
-    there = Measurements(torch.zeros(1, 3, 1), (1,), (0, 2, 3), bases)
-    told = trainable_by_round(run, 0, there, torch.arange(10))
+    without_client = Measurements(torch.zeros(1, 3, 1), (1,), (0, 2, 3), bases)
+    trainable = trainable_by_round(run, 0, without_client, torch.arange(10))
     # Six of ten classes are one client's in the first round.
-    assert int(told[1].sum()) == 6
+    assert int(trainable[1].sum()) == 6
 
 
 def test_the_aware_attack_runs_by_default_only_with_side_information(tmp_path: Path) -> None:
@@ -69,13 +69,13 @@ def test_the_aware_attack_runs_by_default_only_with_side_information(tmp_path: P
     assert "fedmia-2-aware" not in {**plain.attacks, **plain.refused}
     assert "loss-series-aware" in setup(small_study(defense=GUIDED), 1, None).attacks
     # Named, it runs without: a table over defenses has no gap, and it is the plain attack.
-    named = quick_study(attacks={"loss-series-aware": {}, "loss-series": {}})
-    record = run_study(named, tmp_path)
-    found = {
+    study = quick_study(attacks={"loss-series-aware": {}, "loss-series": {}})
+    record = run_study(study, tmp_path)
+    estimate = {
         name: [f.value for f in record.findings if f.attack == name and f.metric == "auc"]
         for name in ("loss-series", "loss-series-aware")
     }
-    assert found["loss-series"] == found["loss-series-aware"]
+    assert estimate["loss-series"] == estimate["loss-series-aware"]
 
 
 def test_a_record_states_whether_an_adaptive_adversary_was_tested(tmp_path: Path) -> None:
@@ -112,8 +112,10 @@ def test_an_attack_with_a_tail_gets_the_noise_of_the_study() -> None:
     first = {"name": "sparsification", "options": {"ratio": 0.2}}
     chained = {**first, "clients": [0, 1], "chain": [part]}
     assert told_tails(defense=chained) == everywhere
-    own = {"fedmia-2-centred-tail": {"tail": 0.5}}
-    assert told_tails(defense=noise(0.07, 0, 1), attacks=own) == {"fedmia-2-centred-tail": 0.5}
+    with_own_tail = {"fedmia-2-centred-tail": {"tail": 0.5}}
+    assert told_tails(defense=noise(0.07, 0, 1), attacks=with_own_tail) == {
+        "fedmia-2-centred-tail": 0.5
+    }
     without = {"fedmia-2-centred-tail": 0.2, "avg-cosine-without-tail": 0.2}
     assert told_tails() == told_tails(defense=noise(0.07, 2, 3)) == without
 

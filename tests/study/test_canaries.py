@@ -61,13 +61,17 @@ def canary_study(**changes: object) -> Study:
 
 
 def values_of(record: Record) -> dict[str, float | None]:
-    return {one.metric: one.value for one in record.findings if "client_epsilon" in one.metric}
+    return {
+        estimate.metric: estimate.value
+        for estimate in record.findings
+        if "client_epsilon" in estimate.metric
+    }
 
 
 def canaries_of(run: Setup) -> Canaries:
-    (found,) = run.extensions
-    assert isinstance(found, Canaries)
-    return found
+    (extension,) = run.extensions
+    assert isinstance(extension, Canaries)
+    return extension
 
 
 def canaries_in(run: Setup) -> set[int]:
@@ -118,8 +122,8 @@ def test_no_adversary_of_a_sample_sees_a_canary(tmp_path: Path) -> None:
     study = canary_study()
     run_study(study, tmp_path)
     run = setup(study, 1, None)
-    for one in read_measured(tmp_path / "seed-1"):
-        assert not canaries_in(run) & set(one.measured.clients)
+    for stored in read_measured(tmp_path / "seed-1"):
+        assert not canaries_in(run) & set(stored.measured.clients)
 
 
 @pytest.mark.slow
@@ -129,7 +133,9 @@ def test_empirical_epsilon_exceeds_the_claim_only_without_noise(
     study = canary_study()
     sound = run_study(study, tmp_path / "honest")
     honest = values_of(sound)
-    assert [one.passed for one in sound.controls if one.control == "claimed epsilon"] == [True]
+    assert [
+        control.passed for control in sound.controls if control.control == "claimed epsilon"
+    ] == [True]
     run = setup(study, 1, None)
     several = len(run.assignment.clients) + 60
     claimed, measured = honest["claimed_client_epsilon"], honest["client_epsilon_if_gaussian"]
@@ -142,19 +148,19 @@ def test_empirical_epsilon_exceeds_the_claim_only_without_noise(
     options = {"clip": 0.5, "noise_multiplier": 1.0}
     broken = {"name": f"{__name__}:ForgottenNoise", "options": options}
     record = run_study(canary_study(defense=broken), tmp_path / "broken")
-    found = values_of(record)
-    (check,) = (one for one in record.controls if one.control == "claimed epsilon")
+    values = values_of(record)
+    (check,) = (control for control in record.controls if control.control == "claimed epsilon")
     assert check.passed is False
     assert "claimed" in check.note
-    assert found["claimed_client_epsilon"] == claimed
-    assert (found["client_epsilon_if_gaussian"] or 0) > claimed
+    assert values["claimed_client_epsilon"] == claimed
+    assert (values["client_epsilon_if_gaussian"] or 0) > claimed
 
 
 @pytest.mark.slow
 def test_workers_and_stops_change_no_bit(tmp_path: Path) -> None:
     study = canary_study()
-    one = run_study(study, tmp_path / "one")
-    assert run_study(study, tmp_path / "two", workers=2).content_hash == one.content_hash
+    record = run_study(study, tmp_path / "one")
+    assert run_study(study, tmp_path / "two", workers=2).content_hash == record.content_hash
     file = tmp_path / "one" / "seed-1" / CANARIES_FILE
     other = canary_study(canaries={"count": 61})
     run_study(other, tmp_path / "other")
@@ -166,7 +172,9 @@ def test_workers_and_stops_change_no_bit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_canaries_of_several_runs_are_pooled(tmp_path: Path) -> None:
     record = run_study(canary_study(seeds=[1, 2]), tmp_path)
-    gaussian = {one.seed: one for one in record.where(metric="client_epsilon_if_gaussian")}
+    gaussian = {
+        estimate.seed: estimate for estimate in record.where(metric="client_epsilon_if_gaussian")
+    }
     assert gaussian.keys() == {1, 2, None}
     together = gaussian[None]
     assert together.n_members == gaussian[1].n_members + gaussian[2].n_members
@@ -201,15 +209,15 @@ def test_with_sampled_clients_only_coins_give_a_bound(tmp_path: Path) -> None:
     study = canary_study(
         canaries={"count": 20}, training={"participation": 0.5}, audit={"every": 1}
     )
-    found = values_of(run_study(study, tmp_path))
-    assert found.keys() == {"client_epsilon", *CLAIMS}
+    values = values_of(run_study(study, tmp_path))
+    assert values.keys() == {"client_epsilon", *CLAIMS}
 
 
 def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
-    found = values_of(
+    values = values_of(
         run_study(canary_study(defense={}, canaries={"count": 40, "length": 1.0}), tmp_path)
     )
-    assert found.keys() == {"client_epsilon", "client_epsilon_if_gaussian"}
+    assert values.keys() == {"client_epsilon", "client_epsilon_if_gaussian"}
 
 
 def test_a_study_without_canaries_keeps_its_identity() -> None:

@@ -50,7 +50,9 @@ def canary_study(noise: float, defense: str = "dp-sgd", **changes: object) -> St
 
 
 def claim(record: Record) -> ControlResult | None:
-    return next((one for one in record.controls if one.control == "claimed epsilon"), None)
+    return next(
+        (control for control in record.controls if control.control == "claimed epsilon"), None
+    )
 
 
 @pytest.mark.slow
@@ -60,8 +62,8 @@ def test_canaries_refute_only_claims_without_noise(
     honest = claim(run_study(canary_study(6.0), tmp_path / "honest"))
     assert honest is not None
     assert honest.passed
-    own = f"{__name__}:ForgottenNoise"
-    refuted = claim(run_study(canary_study(0.0, own), tmp_path / "forgotten"))
+    part_name = f"{__name__}:ForgottenNoise"
+    refuted = claim(run_study(canary_study(0.0, part_name), tmp_path / "forgotten"))
     assert refuted is not None
     assert refuted.passed is False
     assert "claimed" in refuted.note
@@ -76,7 +78,7 @@ def undefended(tmp_path_factory: pytest.TempPathFactory) -> Record:
 def test_without_a_claim_there_is_no_control(undefended: Record) -> None:
     record = undefended
     assert claim(record) is None
-    bound = next(one for one in record.findings if one.metric == "epsilon")
+    bound = next(estimate for estimate in record.findings if estimate.metric == "epsilon")
     assert bound.number > 1
     assert any("audited canary records" in sentence for sentence in record.untested)
 
@@ -84,7 +86,7 @@ def test_without_a_claim_there_is_no_control(undefended: Record) -> None:
 def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: Record) -> None:
     record = undefended
     coins, gaussian, normal = (
-        next(one for one in record.findings if one.metric == metric)
+        next(estimate for estimate in record.findings if estimate.metric == metric)
         for metric in ("epsilon", "epsilon_if_gaussian", "epsilon_if_normal")
     )
     assert gaussian.number > coins.number
@@ -99,7 +101,7 @@ def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: R
 
 
 def test_an_older_record_has_a_single_bound(undefended: Record) -> None:
-    before = [one for one in undefended.estimates if "_if_" not in one.metric]
+    before = [estimate for estimate in undefended.estimates if "_if_" not in estimate.metric]
     older = changed(undefended, estimates=before)
     assert "if the mechanism" not in tiles_of(older)["epsilon"][0].detail
     assert "if scores" not in measured_epsilon(older).more
@@ -113,9 +115,9 @@ def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
     run = setup(canary_study(1.0, audit=small), 1, None)
     truth = truth_module.target_truth(run, 0)
     origin = np.where(truth.origin == Origin.UNSEEN, Origin.MEMBER, truth.origin)
-    whole = replace(truth, origin=origin)
+    same_coins = replace(truth, origin=origin)
     for module in (canaries, truth_module, analysis):
-        monkeypatch.setattr(module, "target_truth", lambda run, target: whole)
+        monkeypatch.setattr(module, "target_truth", lambda run, target: same_coins)
     return run
 
 
@@ -125,13 +127,16 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
     (figure,) = analysis._epsilon_bound(one_sided, "avg-cosine", scores, truth)
     assert figure is not None
     measured = MeasuredRun(one_sided, [])
-    found = CanaryRecords.evaluate([measured], {(1, 0, "avg-cosine"): scores})
-    for bound in (figure, *found.figures):
+    findings = CanaryRecords.evaluate([measured], {(1, 0, "avg-cosine"): scores})
+    for bound in (figure, *findings.figures):
         assert (bound.value, bound.low) == (None, None)
         assert bound.note.startswith("refused: every coin had the same outcome: ")
         assert bound.n_nonmembers == 0
-    assert [one.metric for one in found.figures] == ["epsilon_if_gaussian", "epsilon_if_normal"]
-    (check,) = found.checks
+    assert [estimate.metric for estimate in findings.figures] == [
+        "epsilon_if_gaussian",
+        "epsilon_if_normal",
+    ]
+    (check,) = findings.checks
     assert check.passed is None
     assert check.note == figure.note
 

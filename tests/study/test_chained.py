@@ -25,16 +25,16 @@ CLIENTS, EACH, STRANGERS = 4, 5, 100
 @cache
 def run() -> tuple[Setup, SourceQueries]:
     """Five samples of each of four clients, and a hundred held-out samples."""
-    made = setup(
+    resolved = setup(
         small_study(
             audit={"draw": "sia", "fair": 1, "options": {"per_client": EACH, "n_unseen": STRANGERS}}
         ),
         1,
         None,
     )
-    samples = source_queries(made)
+    samples = source_queries(resolved)
     assert samples is not None
-    return made, samples
+    return resolved, samples
 
 
 def strangers() -> Int[ndarray, " _"]:
@@ -45,17 +45,17 @@ def members_of(client: int) -> Int[ndarray, " _"]:
     return np.flatnonzero(run()[0].assignment.audit.owner == client)
 
 
-def found(
+def chained_inference(
     values: Float[Tensor, "rounds clients samples"], right: Mapping[int, bool]
 ) -> tuple[ChainedInference, ChainedInference]:
     """What is found where the owner of a client's samples is named, or is not."""
-    made, samples = run()
+    resolved, samples = run()
     rounds = tuple(range(1, len(values) + 1))
     bases = torch.zeros(values.shape[:2], dtype=torch.int64)
     m = Measurements(values, rounds, tuple(range(CLIENTS)), bases)
-    named = np.array([right[int(owner)] for owner in samples.owner])
+    source_correct = np.array([right[int(owner)] for owner in samples.owner])
     strict, loose = sources_of_inferred_members(
-        made, attack_named("sia"), {"loss": m}, named, samples
+        resolved, attack_named("sia"), {"loss": m}, source_correct, samples
     )
     return strict, loose
 
@@ -76,7 +76,7 @@ def test_a_sample_that_one_client_fits_well_is_called_a_member() -> None:
     values[:, :, members_of(2)] = -10.5
     values[:, :, members_of(2)[:1]] = -11.0
     values[:, :, members_of(3)] = -50.0
-    strict, loose = found(values, right={0: True, 1: False, 2: True, 3: True})
+    strict, loose = chained_inference(values, right={0: True, 1: False, 2: True, 3: True})
     assert (strict.realised_fpr, loose.realised_fpr) == (0.01, 0.1)
     # As bad as the first stranger that may not be called is not called.
     assert (strict.called, strict.right) == (EACH * 2, EACH)
@@ -85,24 +85,24 @@ def test_a_sample_that_one_client_fits_well_is_called_a_member() -> None:
 
 def test_without_confident_samples_no_sample_is_called_a_member() -> None:
     values = torch.full((2, CLIENTS, len(run()[0].assignment.audit)), -10.0)
-    for one in found(values, right=dict.fromkeys(range(CLIENTS), True)):
-        assert (one.called, one.right, one.realised_fpr) == (0, 0, 0.0)
+    for inference in chained_inference(values, right=dict.fromkeys(range(CLIENTS), True)):
+        assert (inference.called, inference.right, inference.realised_fpr) == (0, 0, 0.0)
 
 
 def test_rounds_in_which_a_client_was_not_measured_are_left_out() -> None:
     values = low()
     values[0, 1], values[:, 2] = torch.nan, torch.nan
     values[1, 1, members_of(1)] = -0.5
-    strict, _ = found(values, right=dict.fromkeys(range(CLIENTS), True))
+    strict, _ = chained_inference(values, right=dict.fromkeys(range(CLIENTS), True))
     assert strict.called == EACH
 
 
 def test_without_held_out_samples_the_audit_is_skipped() -> None:
-    made = setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
-    samples = source_queries(made)
+    resolved = setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
+    samples = source_queries(resolved)
     assert samples is not None
     right = np.ones(len(samples.positions), dtype=np.bool_)
-    assert sources_of_inferred_members(made, attack_named("sia"), {}, right, samples) == []
+    assert sources_of_inferred_members(resolved, attack_named("sia"), {}, right, samples) == []
 
 
 @pytest.mark.parametrize("wrong", [{"called": 1, "right": 2}])

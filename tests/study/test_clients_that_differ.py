@@ -25,29 +25,43 @@ def run(folder: Path, draw: str, partition: dict[str, object], **audit: object) 
 
 
 def areas(record: Record) -> list[Estimate]:
-    return [one for one in record.findings if one.metric == "auc" and one.value is not None]
+    return [
+        estimate
+        for estimate in record.findings
+        if estimate.metric == "auc" and estimate.value is not None
+    ]
 
 
 def test_with_skewed_clients_a_target_is_compared_with_its_own_draw(tmp_path: Path) -> None:
     skewed = areas(run(tmp_path / "skewed", "fair", SKEWED))
     equal = areas(run(tmp_path / "equal", "fair", EQUAL))
-    assert all(one.fair and not one.within for one in skewed if one.target is not None)
-    assert {one.within for one in skewed if one.target is None} == {"client"}
+    assert all(
+        estimate.fair and not estimate.within for estimate in skewed if estimate.target is not None
+    )
+    assert {estimate.within for estimate in skewed if estimate.target is None} == {"client"}
     # Where clients are equal by construction, samples of other panels narrow the intervals.
-    assert all(one.target is not None for one in equal)
-    both = [
-        sum(one.n_nonmembers for one in found if one.target == 0 and one.contrast == "mixed")
-        for found in (skewed, equal)
+    assert all(estimate.target is not None for estimate in equal)
+    totals = [
+        sum(
+            estimate.n_nonmembers
+            for estimate in estimates
+            if estimate.target == 0 and estimate.contrast == "mixed"
+        )
+        for estimates in (skewed, equal)
     ]
-    assert both[0] < both[1]
+    assert totals[0] < totals[1]
 
 
 def test_extra_samples_of_a_draw_count_for_their_target_only(tmp_path: Path) -> None:
     plain = areas(run(tmp_path / "plain", "fair", SKEWED))
-    more = areas(run(tmp_path / "more", "fair", SKEWED, extra_unseen=30))
+    extended = areas(run(tmp_path / "more", "fair", SKEWED, extra_unseen=30))
     numbers = [
-        {one.target: one.n_nonmembers for one in found if one.contrast == "unseen"}
-        for found in (plain, more)
+        {
+            estimate.target: estimate.n_nonmembers
+            for estimate in estimates
+            if estimate.contrast == "unseen"
+        }
+        for estimates in (plain, extended)
     ]
     for target in (0, 1):
         assert numbers[1][target] >= numbers[0][target] + 20
@@ -56,23 +70,24 @@ def test_extra_samples_of_a_draw_count_for_their_target_only(tmp_path: Path) -> 
 
 def test_samples_of_the_source_inference_draw_are_matched_in_class(tmp_path: Path) -> None:
     skewed = run(tmp_path, "sia", SKEWED)
-    found = areas(skewed)
-    assert all(one.within == "class" and not one.fair for one in found)
-    assert all(one.labels_alone == pytest.approx(0.5, abs=0.05) for one in found)
-    assert not [one for one in skewed.controls if one.passed is False]
+    estimates = areas(skewed)
+    assert all(estimate.within == "class" and not estimate.fair for estimate in estimates)
+    assert all(estimate.labels_alone == pytest.approx(0.5, abs=0.05) for estimate in estimates)
+    assert not [estimate for estimate in skewed.controls if estimate.passed is False]
 
 
 def test_pooled_clients_do_not_count_as_a_client_in_comparisons(tmp_path: Path) -> None:
     record = run(tmp_path, "fair", SKEWED)
-    found = compare_records([record, record.model_copy(update={"name": "again"})])
-    assert found.entries
-    assert all(set(one.targets) <= {0, 1} for one in found.entries)
+    comparison = compare_records([record, record.model_copy(update={"name": "again"})])
+    assert comparison.entries
+    assert all(set(estimate.targets) <= {0, 1} for estimate in comparison.entries)
     figures = record.where(attack="blackbox-loss", contrast="unseen", metric="auc", by="")
-    alone = [one.number for one in figures if one.target is not None]
+    alone = [estimate.number for estimate in figures if estimate.target is not None]
     entry = next(
-        one
-        for one in found.entries
-        if (one.attack, one.contrast, one.metric) == ("blackbox-loss", "unseen", "auc")
+        estimate
+        for estimate in comparison.entries
+        if (estimate.attack, estimate.contrast, estimate.metric)
+        == ("blackbox-loss", "unseen", "auc")
     )
     assert entry.value == pytest.approx(sum(alone) / len(alone))
 
@@ -85,4 +100,4 @@ def test_defended_and_undefended_clients_are_not_pooled(tmp_path: Path) -> None:
         training={"rounds": 2},
         defense={"name": "mixup", "clients": [0], "options": {"alpha": 0.2}},
     )
-    assert all(one.target is not None for one in areas(run_study(study, tmp_path)))
+    assert all(estimate.target is not None for estimate in areas(run_study(study, tmp_path)))

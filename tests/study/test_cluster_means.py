@@ -43,11 +43,11 @@ def result(
 ) -> ClusterResult:
     rounds = [
         ClusterRound(
-            round=5 * at + 5,
+            round=5 * i + 5,
             choice=choice,
             models=states(*(choice.count(m) for m in range(len(risks))), risks=risks),
         )
-        for at, choice in enumerate(choices)
+        for i, choice in enumerate(choices)
     ]
     return ClusterResult(
         algorithm="ifca",
@@ -65,9 +65,9 @@ def figures_of(
     runs: Sequence[ClusterResult], accuracies: Sequence[float] = (0.8,)
 ) -> list[Estimate]:
     """Estimates of runs with the given accuracies, and over the runs."""
-    found = []
-    for at, run in enumerate(runs):
-        share = accuracies[at % len(accuracies)]
+    estimates = []
+    for i, run in enumerate(runs):
+        share = accuracies[i % len(accuracies)]
         parts = [("majority", 0.84), ("minority", 0.72), ("everybody", share)]
         served = [
             utility_estimate(run, ACCURACY, (share, 0.1, 0.95), group=name, samples=10)
@@ -75,8 +75,8 @@ def figures_of(
             if name in (*run.group_names, "everybody")
         ]
         served.append(utility_estimate(run, "equal opportunity", (0.1, 0.05, 0.2)))
-        found += cluster_estimates(run, served)
-    return [*found, *average_each(found)]
+        estimates += cluster_estimates(run, served)
+    return [*estimates, *average_each(estimates)]
 
 
 def counts(**by_seed: int) -> list[Estimate]:
@@ -93,15 +93,19 @@ def change_of(after: list[Estimate], before: list[Estimate]) -> Difference | Non
 
 
 def mean_of(figures: list[Estimate], metric: str, group: str = "everybody") -> Estimate:
-    (found,) = [
-        one for one in figures if (one.metric, one.group, one.seed) == (metric, group, None)
+    (mean,) = [
+        estimate
+        for estimate in figures
+        if (estimate.metric, estimate.group, estimate.seed) == (metric, group, None)
     ]
-    return found
+    return mean
 
 
 def seeds_of(figures: list[Estimate], metric: str, group: str = "everybody") -> list[int | None]:
-    same = [one for one in figures if (one.metric, one.group) == (metric, group)]
-    return [one.seed for one in same if one.seed is not None]
+    same = [
+        estimate for estimate in figures if (estimate.metric, estimate.group) == (metric, group)
+    ]
+    return [estimate.seed for estimate in same if estimate.seed is not None]
 
 
 def test_each_group_has_the_model_that_most_of_its_clients_chose() -> None:
@@ -115,18 +119,18 @@ def test_each_group_has_the_model_that_most_of_its_clients_chose() -> None:
 def test_if_groups_share_a_model_the_minority_gets_the_other_one() -> None:
     run = result([0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0])
     assert models_of_groups(run) == {0: 0, 1: 1}
-    one = mean_of(figures_of([run]), "risk of the model", "minority")
-    assert one.value == 0.7
-    assert "use another group's model" in one.note
+    estimate = mean_of(figures_of([run]), "risk of the model", "minority")
+    assert estimate.value == 0.7
+    assert "use another group's model" in estimate.note
 
 
 def test_without_a_second_trained_model_the_minority_has_no_model() -> None:
     empty = result([0] * 6, risks=(0.52, None), seed=2)
     assert models_of_groups(empty) == {0: 0, 1: None}
     means = figures_of([result([0, 0, 0, 0, 1, 1]), empty])
-    one = mean_of(means, "risk of the model", "minority")
-    assert (seeds_of(means, "risk of the model", "minority"), one.value) == ([1], 0.7)
-    assert "1 of 2 runs do not have this figure" in one.note
+    estimate = mean_of(means, "risk of the model", "minority")
+    assert (seeds_of(means, "risk of the model", "minority"), estimate.value) == ([1], 0.7)
+    assert "1 of 2 runs do not have this figure" in estimate.note
 
 
 def test_client_risk_is_the_risk_of_its_model() -> None:
@@ -149,13 +153,17 @@ def test_violations_are_counted_group_by_group() -> None:
 def counted(run: ClusterResult, members: int) -> ClusterResult:
     """The same run, whose models were asked about so many samples of each side."""
     last = run.rounds[-1]
-    models = [one.model_copy(update={"members": members, "others": members}) for one in last.models]
+    models = [
+        model.model_copy(update={"members": members, "others": members}) for model in last.models
+    ]
     return run.model_copy(update={"rounds": [last.model_copy(update={"models": models})]})
 
 
 def test_violations_are_reported_with_their_noise_floor() -> None:
     run = result([0, 0, 0, 0, 1, 1])
-    assert not [one for one in figures_of([run]) if one.metric == "violations by chance"]
+    assert not [
+        estimate for estimate in figures_of([run]) if estimate.metric == "violations by chance"
+    ]
     # Of one member and one other: a quarter of the draws is above every threshold.
     means = figures_of([counted(run, 1)])
     assert mean_of(means, "violations by chance").value == pytest.approx(6 / 4, abs=0.05)
@@ -165,8 +173,8 @@ def test_violations_are_reported_with_their_noise_floor() -> None:
 
 
 def test_accuracy_intervals_do_not_narrow_over_runs_on_one_test_set() -> None:
-    one = mean_of(figures_of([result([0, 0, 0, 0, 1, 1])]), "accuracy")
-    assert (one.low, one.high, one.method) == (0.1, 0.95, "Clopper-Pearson 95%")
+    estimate = mean_of(figures_of([result([0, 0, 0, 0, 1, 1])]), "accuracy")
+    assert (estimate.low, estimate.high, estimate.method) == (0.1, 0.95, "Clopper-Pearson 95%")
     runs = [result(GROUPS, seed=seed) for seed in (1, 2, 3)]
     mean = mean_of(figures_of(runs, (0.81, 0.82, 0.83)), "accuracy")
     assert mean.value == pytest.approx(0.82)
@@ -197,8 +205,8 @@ def test_one_measured_round_gives_no_count_of_moves() -> None:
 def test_a_single_group_has_figures_over_all_clients_only() -> None:
     means = figures_of([clustered(minority=0, clients=12)])
     assert {mean.group for mean in means} == {"everybody"}
-    over_runs = [one for one in means if one.seed is None]
-    assert len({one.metric for one in over_runs}) == len(over_runs)
+    over_runs = [estimate for estimate in means if estimate.seed is None]
+    assert len({estimate.metric for estimate in over_runs}) == len(over_runs)
 
 
 def test_figures_of_different_algorithms_are_separate() -> None:
@@ -230,7 +238,7 @@ def test_five_common_seeds_give_an_interval_for_further_pairs() -> None:
 
 
 def test_the_risk_interval_narrows_over_runs() -> None:
-    one, many = (
+    estimate, many = (
         mean_of(
             figures_of([result([0, 0, 0, 0, 1, 1], seed=s) for s in range(runs)]),
             "risk of the model",
@@ -238,9 +246,13 @@ def test_the_risk_interval_narrows_over_runs() -> None:
         )
         for runs in (1, 4)
     )
-    assert None not in (one.low, one.high, many.low, many.high)
-    assert (many.high or 0) - many.number == pytest.approx(((one.high or 0) - one.number) / 2)
-    assert many.number - (many.low or 0) == pytest.approx((one.number - (one.low or 0)) / 2)
+    assert None not in (estimate.low, estimate.high, many.low, many.high)
+    assert (many.high or 0) - many.number == pytest.approx(
+        ((estimate.high or 0) - estimate.number) / 2
+    )
+    assert many.number - (many.low or 0) == pytest.approx(
+        (estimate.number - (estimate.low or 0)) / 2
+    )
 
 
 def test_a_single_common_seed_gives_a_change_without_interval() -> None:
@@ -269,9 +281,9 @@ def late(first: list[int | None]) -> ClusterResult:
 
 
 def test_clients_have_no_choice_before_participating() -> None:
-    one = late([7, 1, 1, 1, 1, None])
-    assert choices(one, one.rounds[0]) == [None, 0, 0, 0, 1, None]
-    assert choices(one) == [1, 0, 0, 0, 1, None]
+    violations = late([7, 1, 1, 1, 1, None])
+    assert choices(violations, violations.rounds[0]) == [None, 0, 0, 0, 1, None]
+    assert choices(violations) == [1, 0, 0, 0, 1, None]
 
 
 def test_the_first_participation_is_no_move() -> None:
@@ -287,8 +299,8 @@ def test_clients_that_do_not_participate_do_not_count() -> None:
     assert risk.value == pytest.approx(0.7)
     assert mean_of(figures_of([everybody]), risk.metric, "minority").number < 0.7
     (agreement, of_all) = (
-        mean_of(figures_of([one]), "agreement with the groups").value
-        for one in (without, everybody)
+        mean_of(figures_of([result_of_case]), "agreement with the groups").value
+        for result_of_case in (without, everybody)
     )
     assert agreement != of_all
 

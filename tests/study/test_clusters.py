@@ -54,19 +54,19 @@ def clustered(**changes: object) -> Study:
 
 @pytest.mark.slow
 def test_a_study_counts_rounds_in_which_risk_decided() -> None:
-    counts = [row.rounds_decided_by_risk for row in found().usage]
+    counts = [row.rounds_decided_by_risk for row in cluster_record().usage]
     assert counts
     assert all(count is not None and 0 <= count <= 4 for count in counts)
 
 
 @cache
-def found() -> Record:
+def cluster_record() -> Record:
     with TemporaryDirectory() as folder:
         return run_study(clustered(), Path(folder))
 
 
 @cache
-def made() -> tuple[Setup, tuple[Round, ...]]:
+def trained_clusters() -> tuple[Setup, tuple[Round, ...]]:
     """The same run by hand."""
     run = setup(clustered(), 1, None)
     seed = seed_for(1, "federation")
@@ -74,13 +74,13 @@ def made() -> tuple[Setup, tuple[Round, ...]]:
 
 
 def result() -> ClusterResult:
-    (one,) = found().clusters
-    return one
+    (cluster,) = cluster_record().clusters
+    return cluster
 
 
 def number(metric: str) -> float:
-    (one,) = found().where(topic="clusters", metric=metric, group="everybody", seed=1)
-    return one.number
+    (estimate,) = cluster_record().where(topic="clusters", metric=metric, group="everybody", seed=1)
+    return estimate.number
 
 
 def noted(notes: dict[str, str]) -> Stored:
@@ -108,47 +108,49 @@ def by_updates(run: Setup) -> IfcaMir:
 def predictions(run: Setup, round: Round) -> np.ndarray:
     """Of each test sample, by the model that the client chose whose sample it is like."""
     place = run.groups.similar_client[run.dataset.test.ids.numpy()]
-    given = [
+    expected = [
         int(round.after[round.chosen[int(client)]].module()(x[None]).argmax())
         for client, x in zip(place, run.dataset.test.features, strict=True)
     ]
-    return np.array(given)
+    return np.array(expected)
 
 
 @pytest.mark.slow
 def test_the_record_lists_model_choices_of_measured_rounds() -> None:
-    _, rounds = made()
-    assert [one.round for one in result().rounds] == [2, 4]
-    for one in result().rounds:
-        chosen = rounds[one.round - 1].chosen
-        assert [f"model-{choice}" for choice in one.choice] == [chosen[c] for c in range(CLIENTS)]
-        assert [model.clients for model in one.models] == [
-            one.choice.count(number) for number in range(2)
+    _, rounds = trained_clusters()
+    assert [round_.round for round_ in result().rounds] == [2, 4]
+    for round_ in result().rounds:
+        chosen = rounds[round_.round - 1].chosen
+        assert [f"model-{choice}" for choice in round_.choice] == [
+            chosen[c] for c in range(CLIENTS)
+        ]
+        assert [model.clients for model in round_.models] == [
+            round_.choice.count(number) for number in range(2)
         ]
 
 
 @pytest.mark.slow
 def test_clients_receive_the_risks_that_the_server_measured() -> None:
-    run, rounds = made()
+    run, rounds = trained_clusters()
     assert isinstance(run.algorithm, IfcaMir)
     assert [model.told for model in result().rounds[0].models] == [0.5, 0.5]
-    told = rounds[2].sent[0].extra["risk"].tolist()
-    assert [model.told for model in result().rounds[1].models] == told
+    sent_risks = rounds[2].sent[0].extra["risk"].tolist()
+    assert [model.told for model in result().rounds[1].models] == sent_risks
     untrained = set(rounds[1].after) - set(rounds[1].chosen.values())
-    assert all(told[list(rounds[1].after).index(name)] == 0.5 for name in untrained)
+    assert all(sent_risks[list(rounds[1].after).index(name)] == 0.5 for name in untrained)
 
 
 def test_accuracy_is_of_each_groups_samples_by_its_clients_models() -> None:
-    run, rounds = made()
+    run, rounds = trained_clusters()
     right = predictions(run, rounds[-1]) == run.dataset.test.labels.numpy()
     place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     minority = place < 2
     expected = {"majority": right[~minority], "minority": right[minority], "everybody": right}
-    accuracies = found().where(topic="clusters", metric="accuracy", seed=1)
-    assert {one.group: round(one.number * one.samples) for one in accuracies} == {
-        name: int(part.sum()) for name, part in expected.items()
-    }
-    (test,) = found().where(metric="test_accuracy")
+    accuracies = cluster_record().where(topic="clusters", metric="accuracy", seed=1)
+    assert {
+        estimate.group: round(estimate.number * estimate.samples) for estimate in accuracies
+    } == {name: int(part.sum()) for name, part in expected.items()}
+    (test,) = cluster_record().where(metric="test_accuracy")
     assert test.value == pytest.approx(right.mean())
 
 
@@ -156,10 +158,11 @@ def test_violations_are_clients_with_more_risk_than_they_accept() -> None:
     last, accepted = result().rounds[-1], result().thresholds
     risks = [last.models[choice].risk for choice in last.choice]
     assert number("violations") == sum(
-        risk is not None and risk > most for risk, most in zip(risks, accepted, strict=True)
+        risk is not None and risk > accepted_risk
+        for risk, accepted_risk in zip(risks, accepted, strict=True)
     )
     assert number("sure violations") <= number("violations")
-    run, _ = made()
+    run, _ = trained_clusters()
     assert isinstance(run.algorithm, IfcaMir)
     seed = seed_for(1, "federation")
     assert accepted == thresholds(run)
@@ -167,7 +170,7 @@ def test_violations_are_clients_with_more_risk_than_they_accept() -> None:
 
 
 def test_actual_risk_compares_members_with_held_out_samples() -> None:
-    run, _ = made()
+    run, _ = trained_clusters()
     last = result().rounds[-1]
     place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     for number, model in enumerate(last.models):
@@ -180,7 +183,7 @@ def test_actual_risk_compares_members_with_held_out_samples() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("updates", [False, True])
 def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None:
-    run, rounds = made()
+    run, rounds = trained_clusters()
     run = replace(run, algorithm=by_updates(run)) if updates else run
     risk, last, data = risk_of(run), rounds[-1], run.assignment.clients
     users = {name: [c for c in data if last.chosen[c] == name] for name in last.after}
@@ -210,7 +213,7 @@ def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None
 
 
 def test_the_record_states_the_sample_size_of_shadows() -> None:
-    run, _ = made()
+    run, _ = trained_clusters()
     last = result().rounds[-1]
     sizes = []
     for number, model in enumerate(last.models):
@@ -223,13 +226,13 @@ def test_the_record_states_the_sample_size_of_shadows() -> None:
 
 
 def test_models_are_trained_in_the_rounds_in_which_a_client_chose_them() -> None:
-    _, rounds = made()
+    _, rounds = trained_clusters()
     for name in rounds[-1].after:
-        assert rounds[-1].trained[name] == sum(name in one.chosen.values() for one in rounds)
+        assert rounds[-1].trained[name] == sum(name in round_.chosen.values() for round_ in rounds)
 
 
 def test_the_cost_of_shadow_models_is_reported_before_the_run() -> None:
-    run, _ = made()
+    run, _ = trained_clusters()
     assert isinstance(run.algorithm, IfcaMir)
     # Two shadows on up to 200 samples, in rounds 2 and 4 for the record and for the clients alike:
     # 2 x 200 x 12 rounds, where the federation takes 4 over 361, all of two epochs.
@@ -238,10 +241,10 @@ def test_the_cost_of_shadow_models_is_reported_before_the_run() -> None:
     assert "continued, at 4 measurements; up to 0.6 times" in shadow_cost(replace(run, study=cheap))
     averaged = FedAvg(run.algorithm.architecture, LocalTraining())
     assert shadow_cost(replace(run, algorithm=averaged)) == ""
-    said: list[str] = []
+    lines: list[str] = []
     with TemporaryDirectory() as folder:
-        run_study(clustered(training={"rounds": 2}, algorithm=IFCA), Path(folder), log=said.append)
-    assert any("shadow models: 2 for each model" in line for line in said)
+        run_study(clustered(training={"rounds": 2}, algorithm=IFCA), Path(folder), log=lines.append)
+    assert any("shadow models: 2 for each model" in line for line in lines)
 
 
 def test_epochs_apply_to_continued_shadow_models() -> None:
@@ -263,22 +266,22 @@ def test_samples_held_out_by_a_client_are_nonmembers() -> None:
 
 
 def test_the_servers_samples_are_of_no_client() -> None:
-    run, _ = made()
-    own = set(risk_of(run).samples.ids.tolist())
+    run, _ = trained_clusters()
+    server_ids = set(risk_of(run).samples.ids.tolist())
     used = {int(i) for data in run.assignment.clients.values() for i in data.ids}
-    assert len(own) == 200
-    assert not own & (used | set(run.assignment.audit.samples.ids.tolist()))
-    assert own <= set(run.dataset.train.ids.tolist())
+    assert len(server_ids) == 200
+    assert not server_ids & (used | set(run.assignment.audit.samples.ids.tolist()))
+    assert server_ids <= set(run.dataset.train.ids.tolist())
 
 
 def test_plain_ifca_reveals_no_risk_and_has_the_same_figures() -> None:
     run = setup(clustered(algorithm={"name": "ifca"}), 1, None)
     (*_, last) = simulate(run.algorithm, run.assignment.clients, rounds=4, seed=1)
     notes = cluster_notes(run, last)
-    one = cluster_result(run, [noted(notes)])
-    assert one is not None
-    assert [model.told for model in one.clusters.rounds[0].models] == [None, None]
-    assert any(model.risk is not None for model in one.clusters.rounds[0].models)
+    cluster = cluster_result(run, [noted(notes)])
+    assert cluster is not None
+    assert [model.told for model in cluster.clusters.rounds[0].models] == [None, None]
+    assert any(model.risk is not None for model in cluster.clusters.rounds[0].models)
 
 
 def test_federated_averaging_has_no_clusters() -> None:
@@ -333,7 +336,7 @@ def test_attacks_do_not_learn_membership_from_shifted_samples() -> None:
 
 def test_clients_without_visible_updates_cannot_be_audited() -> None:
     rounds, share, seed = 2, 0.17, seed_for(1, "federation")
-    run, _ = made()
+    run, _ = trained_clusters()
     *_, last = simulate(
         run.algorithm, run.assignment.clients, rounds=rounds, seed=seed, participation=share
     )
@@ -351,7 +354,7 @@ def test_clients_without_visible_updates_cannot_be_audited() -> None:
 
 
 def test_impossible_notes_are_reported_as_damage() -> None:
-    run, rounds = made()
+    run, rounds = trained_clusters()
     notes = cluster_notes(run, rounds[-1])
     for broken in ({}, notes | {END: "{}"}, notes | {"clusters": '{"round": 4}'}):
         with pytest.raises(Damaged, match="missing from its measured rounds, or damaged"):
@@ -359,17 +362,17 @@ def test_impossible_notes_are_reported_as_damage() -> None:
 
 
 def test_with_a_shift_members_are_compared_with_unseen_samples_only() -> None:
-    figures = [figure for figure in found().findings if figure.attack == "blackbox-loss"]
+    figures = [figure for figure in cluster_record().findings if figure.attack == "blackbox-loss"]
     against = {f.contrast: f for f in figures if f.metric == "auc" and f.seed == 1}
     assert against["unseen"].value is not None
     assert against["other_client"].value is None
     assert "no other_client samples" in against["other_client"].note
     assert against["mixed"].n_nonmembers == against["unseen"].n_nonmembers
-    assert any("a shift makes these differ" in said for said in found().untested)
+    assert any("a shift makes these differ" in line for line in cluster_record().untested)
 
 
 def test_groups_are_equal_parts_of_the_test_samples() -> None:
-    run, _ = made()
+    run, _ = trained_clusters()
     place = torch.from_numpy(run.groups.similar_client)[run.dataset.test.ids]
     counts = torch.bincount(place, minlength=CLIENTS)
     assert int(counts.max() - counts.min()) <= 1
@@ -400,17 +403,17 @@ def test_a_shadow_server_has_samples_of_neither_federation() -> None:
 
 
 def test_no_accuracies_of_shadow_models_are_stored() -> None:
-    run, (first, *_) = made()
+    run, (first, *_) = trained_clusters()
     assert cluster_notes(run, first)
     assert cluster_notes(replace(run, is_additional=True), first) == {}
 
 
 def test_update_attacks_skip_untrained_models() -> None:
-    run, (_, second, *_) = made()
+    run, (_, second, *_) = trained_clusters()
     updates = replace(run, algorithm=by_updates(run))
     (idle, *_) = set(second.chosen.values())
-    there = {c: shown for c, shown in second.exposed.items() if second.chosen[c] != idle}
-    notes = cluster_notes(updates, replace(second, exposed=there))
+    others = {c: exposed for c, exposed in second.exposed.items() if second.chosen[c] != idle}
+    notes = cluster_notes(updates, replace(second, exposed=others))
     models = ClusterRound.model_validate_json(notes[STATE]).models
     (state,) = [m for name, m in zip(second.after, models, strict=True) if name == idle]
     assert state.estimated is not None
@@ -430,17 +433,23 @@ def test_a_client_that_never_participated_has_no_model_and_no_violation() -> Non
     )
     assert sum(len(round.asked) for round in rounds) > len({c for r in rounds for c in r.asked})
     first = {client: round.index for round in reversed(rounds) for client in round.asked}
-    found = cluster_result(run, [noted(cluster_notes(run, rounds[-1]))])
-    assert found is not None
-    assert found.clusters.joined == [first.get(client) for client in range(CLIENTS)]
-    assert None in found.clusters.joined
+    cluster = cluster_result(run, [noted(cluster_notes(run, rounds[-1]))])
+    assert cluster is not None
+    assert cluster.clusters.joined == [first.get(client) for client in range(CLIENTS)]
+    assert None in cluster.clusters.joined
     # All clients accept less than the risk of any model.
-    counted = {one.metric: one.value for one in found.estimates if one.group == "everybody"}
+    counted = {
+        estimate.metric: estimate.value
+        for estimate in cluster.estimates
+        if estimate.group == "everybody"
+    }
     assert counted["violations"] == counted["expected violations"] == len(first)
 
 
-@pytest.mark.parametrize(("share", "apart"), [(0.001, "0 of"), (0.999, "57 of")])
-def test_holding_out_no_or_all_samples_is_refused_before_training(share: float, apart: str) -> None:
+@pytest.mark.parametrize(("share", "held_out"), [(0.001, "0 of"), (0.999, "57 of")])
+def test_holding_out_no_or_all_samples_is_refused_before_training(
+    share: float, held_out: str
+) -> None:
     study = clustered(algorithm={"name": "ifca-mir-clients", "options": {"held_out": share}})
-    with pytest.raises(BadInput, match=f"would hold out {apart}"):
+    with pytest.raises(BadInput, match=f"would hold out {held_out}"):
         setup(study, 1, None)

@@ -26,14 +26,18 @@ from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 THREE = compare_records([PLAIN, WEAK, STRONG])
 
 
-def entry(row: int, attack: str, part: str = "inside", of: Comparison = THREE) -> AttackEntry:
-    (found,) = [e for e in of.entries if (e.row, e.attack, e.part) == (row, attack, part)]
-    return found
+def entry(
+    row: int, attack: str, part: str = "inside", comparison: Comparison = THREE
+) -> AttackEntry:
+    (entry_found,) = [
+        e for e in comparison.entries if (e.row, e.attack, e.part) == (row, attack, part)
+    ]
+    return entry_found
 
 
-def front(family: str, attack: str, of: Comparison = THREE) -> Front:
-    (found,) = [f for f in of.fronts if (f.family, f.attack) == (family, attack)]
-    return found
+def front(family: str, attack: str, comparison: Comparison = THREE) -> Front:
+    (front_found,) = [f for f in comparison.fronts if (f.family, f.attack) == (family, attack)]
+    return front_found
 
 
 def test_rows_list_the_coalition_and_their_undefended_base() -> None:
@@ -118,16 +122,16 @@ def test_changes_over_five_seeds_have_an_interval_for_further_runs() -> None:
 def test_correlated_errors_do_not_narrow_with_seeds() -> None:
     """Their errors are the same in every run, or all to one side."""
     for cancels, reach in ((True, 0.1 * math.sqrt(2) / 2), (False, 0.1 * math.sqrt(2))):
-        one: Values = {s: {0: Value(0.7, 0.6, 0.8, "a", cancels)} for s in range(4)}
-        change = difference(one, one)
+        values_by_seed: Values = {s: {0: Value(0.7, 0.6, 0.8, "a", cancels)} for s in range(4)}
+        change = difference(values_by_seed, values_by_seed)
         assert change is not None
         assert (change.low, change.high) == pytest.approx((-reach, reach))
 
 
 def test_a_constant_change_has_no_interval() -> None:
-    one: Values = {1: {0: Value.without_limits(0.5)}, 2: {0: Value.without_limits(0.75)}}
+    values_by_seed: Values = {1: {0: Value.without_limits(0.5)}, 2: {0: Value.without_limits(0.75)}}
     other: Values = {1: {0: Value.without_limits(0.25)}, 2: {0: Value.without_limits(0.5)}}
-    change = difference(one, other)
+    change = difference(values_by_seed, other)
     assert change is not None
     assert (change.value, change.low) == (0.25, None)
 
@@ -153,10 +157,10 @@ def test_without_a_common_seed_or_client_there_is_no_difference() -> None:
 
 def test_clients_of_one_seed_are_averaged_with_their_limits() -> None:
     """They share a model, so that their errors need not cancel."""
-    one: Values = {
+    values_by_seed: Values = {
         1: {0: Value(0.7, 0.6, 0.8, "DeLong 95%"), 1: Value(0.5, 0.4, 0.6, "DeLong 95%")}
     }
-    mean = mean_over_seeds(one)
+    mean = mean_over_seeds(values_by_seed)
     assert mean is not None
     assert mean.value == pytest.approx(0.6)
     assert mean.low == pytest.approx(0.6 - 0.1)
@@ -175,8 +179,8 @@ def test_clients_inside_and_outside_the_coalition_are_separate() -> None:
 
 
 def test_the_undefended_row_is_repeated_for_each_coalition() -> None:
-    found = [e for e in THREE.entries if (e.row, e.part, e.attack) == (0, "reference", "a")]
-    assert {tuple(e.targets): e.value for e in found} == {
+    entries = [e for e in THREE.entries if (e.row, e.part, e.attack) == (0, "reference", "a")]
+    assert {tuple(e.targets): e.value for e in entries} == {
         (0,): pytest.approx(0.82),
         (4,): pytest.approx(0.71),
     }
@@ -194,41 +198,41 @@ def test_the_mean_covers_attacks_that_leak_undefended_in_every_row() -> None:
 def test_a_refused_figure_keeps_its_reason() -> None:
     figure = PLAIN.findings[0].model_copy(update={"value": None, "note": "inconclusive: needs 9"})
     bare = PLAIN.model_copy(update={"estimates": [figure]})
-    refused = entry(0, "a", of=compare_records([bare, WEAK]))
+    refused = entry(0, "a", comparison=compare_records([bare, WEAK]))
     assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
 
 
 def test_above_chance_requires_test_and_interval() -> None:
     wide = given("wide", {"a": {1: {0: 0.7}}}, {1: 0.9}, defense=noise(0.1), reach=0.25)
     compare = compare_records([PLAIN, wide])
-    for row, attack, both, by_test in ((0, "a", True, True), (0, "b", False, False)):
-        found = entry(row, attack, of=compare)
-        assert (found.above, found.by_test) == (both, by_test)
-    found = entry(1, "a", of=compare)
+    for row, attack, counts_as_above, by_test in ((0, "a", True, True), (0, "b", False, False)):
+        entry_of_row = entry(row, attack, comparison=compare)
+        assert (entry_of_row.above, entry_of_row.by_test) == (counts_as_above, by_test)
+    entry_of_row = entry(1, "a", comparison=compare)
     # The test finds 0.7 above guessing, and its interval from 0.45 on does not.
-    assert (found.above, found.by_test) == (False, True)
+    assert (entry_of_row.above, entry_of_row.by_test) == (False, True)
 
 
 def test_a_figure_without_values_appears_once_per_row() -> None:
     note = "inconclusive: needs 500 more"
     refused = estimate(attack="a", contrast="unseen", metric="tpr@0.001", value=None, note=note)
     records = [
-        one.model_copy(
+        record.model_copy(
             update={
                 "estimates": [
-                    *one.findings,
+                    *record.findings,
                     refused.model_copy(update={"defense": label, "target": 0, "seed": 1}),
                 ]
             }
         )
-        for one, label in ((PLAIN, "none"), (WEAK, "gradient-noise"), (STRONG, "gradient-noise"))
+        for record, label in ((PLAIN, "none"), (WEAK, "gradient-noise"), (STRONG, "gradient-noise"))
     ]
-    told = [
+    entries = [
         e
         for e in compare_records(records).entries
         if e.metric == "tpr@0.001" and e.part == "inside"
     ]
-    assert [(e.row, e.value, e.note) for e in told] == [(row, None, note) for row in range(3)]
+    assert [(e.row, e.value, e.note) for e in entries] == [(row, None, note) for row in range(3)]
 
 
 def test_accuracy_changes_by_seed() -> None:
@@ -239,15 +243,15 @@ def test_accuracy_changes_by_seed() -> None:
 
 
 def test_a_front_contains_all_strengths_and_no_defense() -> None:
-    found = front("gradient-noise", "a")
-    assert [point.row for point in found.points] == [0, 1, 2]
+    front_of_noise = front("gradient-noise", "a")
+    assert [point.row for point in front_of_noise.points] == [0, 1, 2]
     # Twice the distance of client 0's AUC from a half, means over seeds.
-    assert [p.leakage for p in found.points] == pytest.approx([0.64, 0.46, 0.10])
-    assert [p.error for p in found.points] == pytest.approx([0.09, 0.10, 0.29])
-    assert all(point.on_front for point in found.points)
+    assert [p.leakage for p in front_of_noise.points] == pytest.approx([0.64, 0.46, 0.10])
+    assert [p.error for p in front_of_noise.points] == pytest.approx([0.09, 0.10, 0.29])
+    assert all(point.on_front for point in front_of_noise.points)
     area = 0.36 * 0.91 + (0.64 - 0.46) * 0.90 + (0.46 - 0.10) * 0.71
-    assert found.hypervolume == pytest.approx(area)
-    assert found.gain == pytest.approx(area - 0.36 * 0.91)
+    assert front_of_noise.hypervolume == pytest.approx(area)
+    assert front_of_noise.gain == pytest.approx(area - 0.36 * 0.91)
     assert front("none", "a").gain is None
 
 
@@ -258,15 +262,15 @@ def test_a_front_without_undefended_row_has_no_relative_values() -> None:
         given("long-weak", values, {1: 0.9}, rounds=30, defense=noise(0.01)),
         given("long-strong", values, {1: 0.8}, rounds=30, defense=noise(0.1)),
     ]
-    found = front("gradient-noise", "a", compare_records(records))
-    assert [point.row for point in found.points] == [1, 2]
-    assert (found.gain, found.gain_low) == (None, None)
-    assert [point.lost for point in found.points] == [None, None]
-    own = given("long", values, {1: 0.95}, rounds=30)
-    held = front("gradient-noise", "a", compare_records([*records, own]))
-    assert [point.row for point in held.points] == [3, 1, 2]
-    assert held.gain is not None
-    assert held.points[1].lost == pytest.approx(0.05 / 0.95)
+    front_of_noise = front("gradient-noise", "a", compare_records(records))
+    assert [point.row for point in front_of_noise.points] == [1, 2]
+    assert (front_of_noise.gain, front_of_noise.gain_low) == (None, None)
+    assert [point.lost for point in front_of_noise.points] == [None, None]
+    longer = given("long", values, {1: 0.95}, rounds=30)
+    front_with_longer = front("gradient-noise", "a", compare_records([*records, longer]))
+    assert [point.row for point in front_with_longer.points] == [3, 1, 2]
+    assert front_with_longer.gain is not None
+    assert front_with_longer.points[1].lost == pytest.approx(0.05 / 0.95)
 
 
 def test_the_strongest_attack_is_the_same_in_all_runs() -> None:
@@ -327,10 +331,10 @@ def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
     folder.mkdir()
     write_record(PLAIN, folder / "record.json")
     write_record(WEAK, tmp_path / "weak.json")
-    made = compare_records([PLAIN, WEAK], ["plain/record.json", "weak.json"])
+    comparison = compare_records([PLAIN, WEAK], ["plain/record.json", "weak.json"])
     path = tmp_path / "comparison.json"
-    write_comparison_file(made, path)
-    assert read_comparison(path) == made
+    write_comparison_file(comparison, path)
+    assert read_comparison(path) == comparison
     assert record_paths(path) == [folder / "record.json", tmp_path / "weak.json"]
     (tmp_path / "weak.json").unlink()
     with pytest.raises(BadInput, match="needs the record 'weak', which is not at"):
@@ -355,7 +359,9 @@ def test_an_invalid_comparison_file_raises(text: str, sentence: str, tmp_path: P
 
 def test_fair_contrasts_take_precedence_in_comparisons() -> None:
     def with_unfair(record: Record) -> Record:
-        unfair = [changed(one, contrast="other_client", fair=False) for one in record.findings]
+        unfair = [
+            changed(estimate, contrast="other_client", fair=False) for estimate in record.findings
+        ]
         return changed(record, estimates=[*record.estimates, *unfair])
 
     values = {"a": {1: {0: 0.7}}}
@@ -363,7 +369,7 @@ def test_fair_contrasts_take_precedence_in_comparisons() -> None:
         with_unfair(given("plain", values, {1: 0.9})),
         with_unfair(given("noise", values, {1: 0.9}, defense=noise(0.1))),
     ]
-    assert {one.contrast for one in compare_records(records).entries} == {"unseen"}
+    assert {entry.contrast for entry in compare_records(records).entries} == {"unseen"}
 
 
 def test_estimates_with_a_failed_control_are_not_above_chance() -> None:
@@ -371,5 +377,5 @@ def test_estimates_with_a_failed_control_are_not_above_chance() -> None:
         control="untrained model", attack="a", expected="it", value=0.7, passed=False
     )
     doubtful = changed(PLAIN, controls=[failed])
-    assert entry(0, "a", of=THREE).above is True
-    assert entry(0, "a", of=compare_records([doubtful, WEAK])).above is False
+    assert entry(0, "a", comparison=THREE).above is True
+    assert entry(0, "a", comparison=compare_records([doubtful, WEAK])).above is False

@@ -28,8 +28,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_variant_changes_its_settings_and_its_name(file: Path) -> None:
-    found = {study.name: study.training.rounds for study in read_studies(file)}
-    assert found == {"sizes": 5, "sizes-small": 2, "sizes-large": 50}
+    rounds_by_name = {study.name: study.training.rounds for study in read_studies(file)}
+    assert rounds_by_name == {"sizes": 5, "sizes-small": 2, "sizes-large": 50}
 
 
 def test_variants_are_found_after_renaming_the_study(file: Path) -> None:
@@ -117,9 +117,9 @@ def test_too_many_rounds_raise() -> None:
 
 
 def test_options_keep_their_types() -> None:
-    given: dict[str, object] = {"a": True, "b": 1, "c": 1.5, "d": "s"}
-    kept = study_from({"name": "a", "attacks": {"x": given}}).attacks["x"]
-    assert [(type(value), value) for value in kept.values()] == [
+    given_options: dict[str, object] = {"a": True, "b": 1, "c": 1.5, "d": "s"}
+    options = study_from({"name": "a", "attacks": {"x": given_options}}).attacks["x"]
+    assert [(type(value), value) for value in options.values()] == [
         (bool, True),
         (int, 1),
         (float, 1.5),
@@ -138,12 +138,12 @@ def test_selecting_a_variant_of_a_plain_study_raises(tmp_path: Path) -> None:
 def test_omitted_sections_equal_empty_ones(plan: type[Section]) -> None:
     # It is made without being checked, since a schema of its own takes time to build.
     default = [field.default for field in plan.model_fields.values()]
-    left_out = [one for one in default if isinstance(one, Section)]
+    left_out = [section for section in default if isinstance(section, Section)]
     assert len(left_out) > 5
-    for one in left_out:
-        empty = type(one).model_validate({})
-        assert (one, one.model_fields_set) == (empty, empty.model_fields_set)
-        assert one.model_dump() == empty.model_dump()
+    for section in left_out:
+        empty = type(section).model_validate({})
+        assert (section, section.model_fields_set) == (empty, empty.model_fields_set)
+        assert section.model_dump() == empty.model_dump()
 
 
 @pytest.mark.parametrize("name", ["samples", "fair", "people"])

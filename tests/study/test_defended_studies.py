@@ -50,8 +50,8 @@ def together(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_several_defenses_form_a_chain_in_order() -> None:
     assert defenses(**NOISE, clients=[1]) == {1: GradientNoise(0.1)}
-    found = defenses(**NOISE, clients=[1], chain=[FEW_BITS, HALF])
-    assert found == {1: Chain((GradientNoise(0.1), GradientQuantization(4), DataSampling(0.5)))}
+    by_client = defenses(**NOISE, clients=[1], chain=[FEW_BITS, HALF])
+    assert by_client == {1: Chain((GradientNoise(0.1), GradientQuantization(4), DataSampling(0.5)))}
 
 
 def test_a_chain_may_start_with_no_defense() -> None:
@@ -64,12 +64,12 @@ def test_a_variant_without_the_defense_may_keep_its_options() -> None:
 
 
 def test_coalition_defenses_receive_their_group(together: str) -> None:
-    found = defenses(
+    by_client = defenses(
         name=together,
         clients=[3, 1],
         also=[{"name": together, "clients": [0], "options": {"strength": 2.0}}],
     )
-    assert found == {1: Together((1, 3)), 3: Together((1, 3)), 0: Together((0,), 2.0)}
+    assert by_client == {1: Together((1, 3)), 3: Together((1, 3)), 0: Together((0,), 2.0)}
     everybody = defenses(name="none", chain=[{"name": together}])
     assert everybody[2] == Together((0, 1, 2, 3))
 
@@ -80,8 +80,8 @@ def test_the_coalition_is_no_setting_of_a_study(together: str) -> None:
 
 
 def test_each_client_has_its_own_defense_instance() -> None:
-    found = defenses(**NOISE, chain=[FEW_BITS])
-    first, second = found[0], found[1]
+    by_client = defenses(**NOISE, chain=[FEW_BITS])
+    first, second = by_client[0], by_client[1]
     assert isinstance(first, Chain)
     assert isinstance(second, Chain)
     assert first == second
@@ -89,13 +89,17 @@ def test_each_client_has_its_own_defense_instance() -> None:
 
 
 def test_a_defense_without_clients_covers_all_remaining_clients() -> None:
-    found = defenses(**NOISE, also=[{**FEW_BITS, "clients": [0, 2]}])
-    assert {client for client, one in found.items() if isinstance(one, GradientNoise)} == {1, 3}
-    assert {client for client, one in found.items() if one == GradientQuantization(4)} == {0, 2}
+    by_client = defenses(**NOISE, also=[{**FEW_BITS, "clients": [0, 2]}])
+    assert {
+        client for client, defense in by_client.items() if isinstance(defense, GradientNoise)
+    } == {1, 3}
+    assert {
+        client for client, defense in by_client.items() if defense == GradientQuantization(4)
+    } == {0, 2}
 
 
 @pytest.mark.parametrize(
-    ("defense", "said"),
+    ("defense", "message"),
     [
         ({**NOISE, "clients": [0, 9]}, r"names \[9\], but clients are numbered 0 to 3"),
         ({"also": [{**NOISE, "clients": [4]}]}, r"names \[4\]"),
@@ -112,9 +116,9 @@ def test_a_defense_without_clients_covers_all_remaining_clients() -> None:
     ],
 )
 def test_contradictory_groups_of_defenses_are_refused(
-    defense: dict[str, object], said: str
+    defense: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         defenses(**defense)
 
 
@@ -148,9 +152,9 @@ def test_studies_without_chain_keep_their_run_key() -> None:
     assert settings_of(noisy)["defense"] == {**NOISE, "clients": None}
 
 
-@pytest.mark.parametrize("more", [{"chain": [FEW_BITS]}, {"also": [{**HALF, "clients": [0]}]}])
-def test_chains_and_groups_change_the_run_key(more: dict[str, object]) -> None:
-    assert run_key(small_study(defense={**NOISE, **more}), 1) != run_key(
+@pytest.mark.parametrize("settings", [{"chain": [FEW_BITS]}, {"also": [{**HALF, "clients": [0]}]}])
+def test_chains_and_groups_change_the_run_key(settings: dict[str, object]) -> None:
+    assert run_key(small_study(defense={**NOISE, **settings}), 1) != run_key(
         small_study(defense=NOISE), 1
     )
 
@@ -180,4 +184,4 @@ def test_chains_are_written_as_tables_in_study_files(
     record = run_study(read_studies(path)[0], tmp_path / "out")
     label = "gradient-noise + quantization, data-sampling"
     assert {figure.defense for figure in record.findings} == {label}
-    assert {one.defense for one in record.where(topic="utility")} == {label}
+    assert {estimate.defense for estimate in record.where(topic="utility")} == {label}

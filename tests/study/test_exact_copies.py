@@ -18,7 +18,7 @@ def copies_of(samples: fa.Samples) -> list[ControlResult]:
         attacks=["blackbox-loss"],
         audit=fa.Audit(samples=60, background=100),
     )
-    return [one for one in run.record.controls if one.control == "exact copies"]
+    return [control for control in run.record.controls if control.control == "exact copies"]
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,11 @@ def test_studies_with_duplicate_samples_warn(
     rows: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     x, y = rows
-    found = copies_of(fa.Samples(torch.cat([x, x]), torch.cat([y, y])))
-    assert found
-    assert all(one.passed is False and "are exact copies" in one.note for one in found)
+    warnings = copies_of(fa.Samples(torch.cat([x, x]), torch.cat([y, y])))
+    assert warnings
+    assert all(
+        warning.passed is False and "are exact copies" in warning.note for warning in warnings
+    )
 
 
 def test_a_study_without_copies_has_no_such_control(

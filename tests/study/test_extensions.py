@@ -35,8 +35,8 @@ NOISE = {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}}
 
 
 def test_every_optional_table_has_an_extension() -> None:
-    asked = [kind for name in OPTIONAL for kind in resolve(quick_study(**TABLES[name])).extensions]
-    assert [kind.table for kind in asked] == list(OPTIONAL)
+    kinds = [kind for name in OPTIONAL for kind in resolve(quick_study(**TABLES[name])).extensions]
+    assert [kind.table for kind in kinds] == list(OPTIONAL)
     for name, section in OPTIONAL.items():
         assert Study.model_fields[name].default is None
         assert signature(fa.AuditOptions).parameters[name].default is None
@@ -68,8 +68,8 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
 ) -> None:
     """What it does to rounds and clients, it does to them alone."""
     run = setup(quick_study(**TABLES[table]), 1, None)
-    (own,) = run.extensions
-    assert own.table == table
+    (extension,) = run.extensions
+    assert extension.table == table
     everybody = run.all_clients
     rounds = simulate(
         everybody.algorithm,
@@ -78,32 +78,34 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
         seed=seed_for(1, "federation"),
         defenses=everybody.defenses,
     )
-    seen = list(own.watch(iter(rounds), replace(run, folder=tmp_path), "a key", quiet))
-    assert [one.index for one in seen] == list(range(1, run.study.training.rounds + 1))
-    for one in seen:
-        assert set(one.uploads) == set(run.assignment.clients)
-        assert sum(one.weights.values()) == pytest.approx(1)
-    assert set(everybody.data) == {*run.assignment.clients, *own.clients}
-    others = set(run.assignment.clients) - {getattr(own, "client", None)}
+    seen = list(extension.watch(iter(rounds), replace(run, folder=tmp_path), "a key", quiet))
+    assert [round_seen.index for round_seen in seen] == list(
+        range(1, run.study.training.rounds + 1)
+    )
+    for round_seen in seen:
+        assert set(round_seen.uploads) == set(run.assignment.clients)
+        assert sum(round_seen.weights.values()) == pytest.approx(1)
+    assert set(everybody.data) == {*run.assignment.clients, *extension.clients}
+    others = set(run.assignment.clients) - {getattr(extension, "client", None)}
     assert all(everybody.defenses.get(client) == run.defenses.get(client) for client in others)
-    assert run_key(run.study, 1) != run_key(quick_study(), 1) or not own.clients
-    for federation in own.federations:
+    assert run_key(run.study, 1) != run_key(quick_study(), 1) or not extension.clients
+    for federation in extension.federations:
         assert federation.is_additional
         assert not federation.extensions
         assert not any(getattr(federation.study, name) for name in OPTIONAL)
 
 
 @pytest.mark.parametrize(
-    ("given", "got"),
+    ("settings", "got"),
     [
         (fa.Canaries, r"fedaudit\.Canaries without \(\)"),
         (fa.Unlearning(), r"fedaudit\.Unlearning$"),
         ({"count": 50}, "a dict"),
     ],
 )
-def test_invalid_table_settings_raise(given: object, got: str, tmp_path: Path) -> None:
+def test_invalid_table_settings_raise(settings: object, got: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=rf"must be fedaudit\.Canaries\(\.\.\.\), got {got}"):
-        fa.audit(fa.Federation("digits"), options=fa.AuditOptions(canaries=given), out=tmp_path)  # type: ignore[arg-type]
+        fa.audit(fa.Federation("digits"), options=fa.AuditOptions(canaries=settings), out=tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("length", [1e7, float("inf"), -1.0])
@@ -125,12 +127,12 @@ def test_missing_and_foreign_files_are_refused_with_a_rerun(
 ) -> None:
     study = quick_study(**TABLES[table])
     run_study(study, tmp_path)
-    (kept,) = tmp_path.glob(f"*/{file}")
-    kept.unlink()
-    said = r"is not the file that this run wrote; delete .*seed-1 and run"
-    with pytest.raises(Damaged, match=said):
+    (stored_file,) = tmp_path.glob(f"*/{file}")
+    stored_file.unlink()
+    message = r"is not the file that this run wrote; delete .*seed-1 and run"
+    with pytest.raises(Damaged, match=message):
         run_study(study, tmp_path)
-    with pytest.raises(Damaged, match=said):
+    with pytest.raises(Damaged, match=message):
         reattack(tmp_path, [], tmp_path / "again")
 
 
@@ -177,15 +179,15 @@ class Counted(Extension):
         return run.with_extension(replace(self, fits=self.fits + 1))
 
     @classmethod
-    def evaluate(cls, found: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
+    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         figures = []
-        for one in found:
-            lines = (one.run.folder / "counted.txt").read_text().splitlines()
-            assert {line.split()[0] for line in lines} == {one.key}
-            figures.append(Estimate(metric="rounds", seed=one.run.seed, value=len(lines)))
-        fits = {one.extension(Counted).fits for one in found}
+        for measured in runs:
+            lines = (measured.run.folder / "counted.txt").read_text().splitlines()
+            assert {line.split()[0] for line in lines} == {measured.key}
+            figures.append(Estimate(metric="rounds", seed=measured.run.seed, value=len(lines)))
+        fits = {measured.extension(Counted).fits for measured in runs}
         attacks = {name for _, _, name in scores}
-        note = f"{len(found)} runs, {len(attacks)} attacks"
+        note = f"{len(runs)} runs, {len(attacks)} attacks"
         passed = ControlResult(
             control="counted", expected="one fit a run", value=None, passed=fits == {1}, note=note
         )
@@ -201,17 +203,19 @@ def test_extensions_are_called_in_every_phase(
 ) -> None:
     study = quick_study(seeds=(1, 2))
     plain = run_study(study, tmp_path / "plain")
-    monkeypatch.setattr(build, "extensions_of", lambda *of: (*extensions_of(*of), Counted))
-    assert [type(one) for one in setup(study, 1, None).extensions] == [Counted]
-    found = run_study(study, tmp_path / "counted")
-    again = reattack(tmp_path / "counted", ["blackbox-loss"], tmp_path / "again")
-    for record, attacks in ((found, 2), (again, 1)):
-        counted = [one for one in record.estimates if one.metric == "rounds"]
-        assert [(one.seed, one.value) for one in counted] == [(1, 4), (2, 4)]
-        (control,) = (one for one in record.controls if one.control == "counted")
+    monkeypatch.setattr(
+        build, "extensions_of", lambda *arguments: (*extensions_of(*arguments), Counted)
+    )
+    assert [type(extension) for extension in setup(study, 1, None).extensions] == [Counted]
+    result = run_study(study, tmp_path / "counted")
+    reattacked = reattack(tmp_path / "counted", ["blackbox-loss"], tmp_path / "again")
+    for record, attacks in ((result, 2), (reattacked, 1)):
+        counted = [estimate for estimate in record.estimates if estimate.metric == "rounds"]
+        assert [(extension.seed, extension.value) for extension in counted] == [(1, 4), (2, 4)]
+        (control,) = (control for control in record.controls if control.control == "counted")
         assert (control.passed, control.note) == (True, f"2 runs, {attacks} attacks")
         assert "Rounds that nobody counted." in record.untested
-    others = [one for one in found.estimates if one.metric != "rounds"]
+    others = [estimate for estimate in result.estimates if estimate.metric != "rounds"]
     assert others == plain.estimates
     assert run_key(with_derived_settings(study), 1) == run_key(setup(study, 1, None).study, 1)
 

@@ -34,15 +34,15 @@ def record_of(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Recor
 def test_the_record_has_the_filter_cosine_of_each_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {
+    usage_by_client = {
         row.client: row for row in record_of("without_every_second", tmp_path, monkeypatch).usage
     }
-    assert [client for client, row in found.items() if row.defended] == [0, 2]
+    assert [client for client, row in usage_by_client.items() if row.defended] == [0, 2]
     for client in (0, 2):
-        cosine = found[client].filter_cosine
+        cosine = usage_by_client[client].filter_cosine
         assert cosine is not None
         assert 0.5 < cosine < 0.9
-    assert found[1].filter_cosine is None
+    assert usage_by_client[1].filter_cosine is None
 
 
 def test_a_filter_that_sends_nothing_has_no_cosine(

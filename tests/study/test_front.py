@@ -96,10 +96,10 @@ class EverySecond:
     """All samples to clients of even numbers, but for one of each class."""
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        found = np.ones((clients, len(counts)), dtype=np.int64)
+        quotas = np.ones((clients, len(counts)), dtype=np.int64)
         even = np.arange(0, clients, 2)
-        found[even] = (counts - clients) // len(even) + 1
-        return found
+        quotas[even] = (counts - clients) // len(even) + 1
+        return quotas
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def slow(task: FederatedTask, *, share: float = 0.5) -> FedAvg:
 
 
 def tumours() -> tuple[Float[np.ndarray, "samples columns"], Float[np.ndarray, " samples"]]:
-    found = load_breast_cancer()
-    return (found.data - found.data.mean(0)) / found.data.std(0), found.target
+    table = load_breast_cancer()
+    return (table.data - table.data.mean(0)) / table.data.std(0), table.target
 
 
 MADE: Callable[..., Federation] = Federation
@@ -147,14 +147,14 @@ def small(**changes: object) -> Federation:
     return MADE(**parts)
 
 
-def carried(out: Path, federation: Federation, **asked: object) -> fa.Run:
+def audit_of(out: Path, federation: Federation, **changes: object) -> fa.Run:
     settings: dict[str, object] = {"attacks": ["loss-series"], "audit": FEW, "figures": FIGURES}
-    return ASKED(federation, out=out, **{**settings, **asked})
+    return ASKED(federation, out=out, **{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
-    return carried(
+    return audit_of(
         tmp_path_factory.mktemp("front") / "mine",
         small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()]),
         attacks=["fedmia-2", Sure(), Attack((Confidence(),), Mean(), "ours")],
@@ -262,7 +262,7 @@ def distilled(**changes: object) -> Federation:
 
 @pytest.mark.slow
 def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
-    ours = carried(tmp_path / "objects", distilled(), name="same")
+    ours = audit_of(tmp_path / "objects", distilled(), name="same")
     in_file = study_from(
         {
             "name": "same",
@@ -293,8 +293,10 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
     assert ours.record.content_hash == theirs.content_hash
     nets = setup(in_file, 1, None).algorithm.nets
     assert [net.name for net in nets] == ["mlp", f"{__name__}:Linear"]
-    alike = carried(tmp_path / "alike", distilled(models=[fa.models.MLP(hidden="12")]), name="same")
-    assert alike.record.content_hash != theirs.content_hash
+    same_networks = audit_of(
+        tmp_path / "alike", distilled(models=[fa.models.MLP(hidden="12")]), name="same"
+    )
+    assert same_networks.record.content_hash != theirs.content_hash
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ def test_unusable_client_networks_are_refused_before_training(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(FedauditError, match=message):
-        carried(tmp_path / "out", distilled(**changes))
+        audit_of(tmp_path / "out", distilled(**changes))
     assert not (tmp_path / "out").exists()
 
 
@@ -329,16 +331,16 @@ def test_every_part_of_a_federation_can_be_custom(tmp_path: Path) -> None:
         algorithm=fa.algorithms.custom(slow, share=0.25, rounds=2),
     )
     tampered = fa.AuditOptions(server=Flattering(by=0.5))
-    found = carried(tmp_path / "own", federation, options=tampered, attacks=[Sure])
-    config = json.loads(json.dumps(found.record.config))
+    result = audit_of(tmp_path / "own", federation, options=tampered, attacks=[Sure])
+    config = json.loads(json.dumps(result.record.config))
     assert config["partition"]["scheme"].endswith(":EverySecond")
     assert config["server"] == {"name": f"{__name__}:Flattering", "options": {"by": 0.5}}
     assert config["algorithm"]["options"] == {"share": 0.25}
     assert config["model"]["name"].startswith(f"{__name__}:Net#")
-    sizes = [client.samples for client in found.record.clients]
+    sizes = [client.samples for client in result.record.clients]
     assert sizes[1] < sizes[0]
-    honest = carried(tmp_path / "honest", federation, attacks=[Sure])
-    assert honest.record.findings != found.record.findings
+    honest = audit_of(tmp_path / "honest", federation, attacks=[Sure])
+    assert honest.record.findings != result.record.findings
 
 
 @pytest.mark.slow
@@ -348,12 +350,12 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
     scored = run.scores("fedmia-2", target=0, seed=2)
     assert scored.ids.shape == scored.scores.shape == scored.origin.shape
     auc = fa.evaluate(scored.scores, scored.origin)[0]
-    kept = next(
+    estimate = next(
         f.value
         for f in run.record.findings
         if (f.attack, f.seed, f.contrast, f.metric) == ("fedmia-2", 2, auc.contrast, auc.metric)
     )
-    assert auc.value == kept
+    assert auc.value == estimate
     names = {row.name.partition("#")[0] for row in run.record.attacks}
     assert names == {"fedmia-2", f"{__name__}:Sure", "confidence+Mean"}
     assert np.array_equal(
@@ -382,10 +384,10 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
     first, verdict = repr(run).splitlines()[:2]
     assert first.startswith("<fedaudit.Run ")
     assert ": " in verdict
-    shown = run._repr_html_()
-    assert shown.startswith("<iframe ")
-    assert '<html lang="en">' in html.unescape(shown)
-    assert "<html" not in shown
+    page = run._repr_html_()
+    assert page.startswith("<iframe ")
+    assert '<html lang="en">' in html.unescape(page)
+    assert "<html" not in page
     with pytest.raises(BadInput, match=r"no attack with scores named 'fedmia'; did you mean"):
         run.scores("fedmia", seed=1)
     with pytest.raises(BadInput, match=r"attack of Run.scores takes a text or None, got 3"):
@@ -421,25 +423,25 @@ def test_a_run_resumes_with_the_same_objects_only(run: fa.Run) -> None:
     }
     federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
     before = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
-    again = carried(run.folder, federation, **same)
-    assert again.record.content_hash == run.record.content_hash
+    resumed = audit_of(run.folder, federation, **same)
+    assert resumed.record.content_hash == run.record.content_hash
     after = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
     assert after == before
     other = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred((0.3,))])
     with pytest.raises(BadInput, match=r"other settings \(defenses was .*another folder with out="):
-        carried(run.folder, other, **same)
+        audit_of(run.folder, other, **same)
 
 
 def test_further_attacks_need_the_objects_again(run: fa.Run, tmp_path: Path) -> None:
-    more = run.attack("loss-series", Sure(), out=tmp_path / "more")
-    assert {f.attack for f in more.record.findings} == {"loss-series", f"{__name__}:Sure"}
+    further = run.attack("loss-series", Sure(), out=tmp_path / "more")
+    assert {f.attack for f in further.record.findings} == {"loss-series", f"{__name__}:Sure"}
     alone = fa.Run(run.folder)
     with pytest.raises(BadInput, match=r"'samples#.*' is an object of a script .* again"):
         alone.attack("loss-series", out=tmp_path / "alone")
     federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
     opened = fa.Run(run.folder, federation, attacks=[Sure()])
-    found = opened.attack("loss-series", Sure(), out=tmp_path / "opened")
-    assert found.record.content_hash == more.record.content_hash
+    reopened = opened.attack("loss-series", Sure(), out=tmp_path / "opened")
+    assert reopened.record.content_hash == further.record.content_hash
 
 
 @pytest.mark.slow
@@ -526,11 +528,11 @@ def test_audits_of_scripts_and_of_python_c_resume(
     assert "__main__:MyNet" in first
     if way == "script":
         carry_out(text, monkeypatch, script)
-        again = capsys.readouterr().out
+        stdout = capsys.readouterr().out
     else:  # by the compiled code, which another process compiles again
         command = [sys.executable, "-c", text]
-        again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert first == again
+        stdout = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert first == stdout
     changed = text.replace("torch.tanh", "torch.relu")
     with pytest.raises(BadInput, match=r"other settings \(code.__main__:MyNet was"):
         carry_out(changed, monkeypatch, script if way == "script" else None)
@@ -544,11 +546,11 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         carry_out(SCRIPT.replace("{workers}", "2"), monkeypatch)
     assert not (tmp_path / "runs").exists()
     with pytest.raises(Unsupported, match=r"'.*<locals>.Weighted' is an object of this script"):
-        carried(tmp_path / "x", small(defenses=lambda_defense(2)), workers=2)
+        audit_of(tmp_path / "x", small(defenses=lambda_defense(2)), workers=2)
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "message"),
     [
         (lambda: TRAINING_OF(round=3), "no setting in fedaudit.Training named 'round'; did you"),
         (lambda: TRAINING_OF(lr=-1), "lr in fedaudit.Training: it should be greater than 0"),
@@ -579,12 +581,12 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: plan_of(small(), attacks=[], name="x"), "attacks is empty"),
     ],
 )
-def test_a_mistake_is_refused_in_one_sentence(ask: object, said: str) -> None:
+def test_a_mistake_is_refused_in_one_sentence(ask: object, message: str) -> None:
     assert callable(ask)
-    with pytest.raises(FedauditError, match=said) as told:
+    with pytest.raises(FedauditError, match=message) as refused:
         ask()
-    assert "--" not in str(told.value)
-    assert "pydantic" not in str(told.value)
+    assert "--" not in str(refused.value)
+    assert "pydantic" not in str(refused.value)
 
 
 def plan(**changes: object) -> object:
@@ -634,17 +636,17 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
     assert "theirs_of_test" not in sys.modules
     with pytest.raises(BadInput, match=r"did you mean 'their-sure'.*did it mean 'fedaudit.defen"):
         fa.audit(small(), attacks=["their-sur"], out=tmp_path / "x")
-    told = StringIO()
-    Console(width=300, file=told).print(listing())
-    assert re.search(r"their-sure .*From theirs 1.2: theirs_of_test:sure", told.getvalue())
-    assert "did it mean 'fedaudit.defenses'?" in told.getvalue()
+    printed = StringIO()
+    Console(width=300, file=printed).print(listing())
+    assert re.search(r"their-sure .*From theirs 1.2: theirs_of_test:sure", printed.getvalue())
+    assert "did it mean 'fedaudit.defenses'?" in printed.getvalue()
     assert "From theirs 1.2" in explanation("their-sure")
     assert "theirs_of_test" not in sys.modules
-    found = carried(tmp_path / "run", small(), attacks=["their-sure", Sure()])
+    result = audit_of(tmp_path / "run", small(), attacks=["their-sure", Sure()])
     assert np.array_equal(
-        found.scores("their-sure").scores, found.scores(f"{__name__}:Sure").scores
+        result.scores("their-sure").scores, result.scores(f"{__name__}:Sure").scores
     )
-    assert "theirs_of_test" in json.dumps(found.record.config["code"])
+    assert "theirs_of_test" in json.dumps(result.record.config["code"])
 
 
 @pytest.mark.parametrize(
@@ -668,7 +670,7 @@ def test_errors_name_settings_as_the_caller_writes_them(setting: str, argument: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "option_name"),
     [
         ({"shadow": fa.Shadow()}, "shadow"),
         ({"pool": "runs/pool"}, "pool"),
@@ -677,10 +679,10 @@ def test_errors_name_settings_as_the_caller_writes_them(setting: str, argument: 
     ],
 )
 def test_options_of_audits_of_federations_are_refused_for_games(
-    changes: dict[str, object], named: str, tmp_path: Path
+    changes: dict[str, object], option_name: str, tmp_path: Path
 ) -> None:
     options = fa.AuditOptions(**changes)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=f"{named}= applies only to federations, not to games"):
+    with pytest.raises(BadInput, match=f"{option_name}= applies only to federations, not to games"):
         fa.audit(fa.Games("digits"), options=options, out=tmp_path)
 
 
@@ -834,9 +836,9 @@ def test_objects_of_a_wrong_type_raise_with_advice() -> None:
 
 
 def test_a_run_resumes_with_networks_of_the_same_initial_weights_only(tmp_path: Path) -> None:
-    carried(tmp_path / "x", small(model=Net(8)))
+    audit_of(tmp_path / "x", small(model=Net(8)))
     with pytest.raises(BadInput, match=r"Net' with other initial weights .*torch.manual_seed"):
-        carried(tmp_path / "x", small(model=Net(8)))
+        audit_of(tmp_path / "x", small(model=Net(8)))
 
 
 def test_a_path_is_refused_with_the_function_that_runs_a_study_file() -> None:

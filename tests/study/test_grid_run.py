@@ -51,17 +51,19 @@ def test_a_grid_ends_in_one_comparison_that_can_be_updated(tmp_path: Path) -> No
     study.write_text(GRID)
     assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == 0
 
-    made = read_comparison(out / "comparison.json")
-    assert [source.name for source in made.sources] == POINTS
-    for source in made.sources:
+    comparison = read_comparison(out / "comparison.json")
+    assert [source.name for source in comparison.sources] == POINTS
+    for source in comparison.sources:
         assert read_record(out / source.path).content_hash == source.content_hash
     # Two seeds of three settings: the variant that only prints other figures trains nothing.
     assert len(list((out / "pool").iterdir())) == 6
-    assert [row.base for row in made.rows] == [None, 0, 0, 0]
-    assert {entry.part for entry in made.entries} == {"inside", "outside", "reference"}
-    assert {front.family for front in made.fronts} == {"none", "gradient-noise"}
+    assert [row.base for row in comparison.rows] == [None, 0, 0, 0]
+    assert {entry.part for entry in comparison.entries} == {"inside", "outside", "reference"}
+    assert {front.family for front in comparison.fronts} == {"none", "gradient-noise"}
     # Two seeds say nothing of further runs, and a front has no other interval.
-    assert all(front.low is None and "needs 10 seeds" in front.method for front in made.fronts)
+    assert all(
+        front.low is None and "needs 10 seeds" in front.method for front in comparison.fronts
+    )
     assert read_record(out / POINTS[2] / "record.json").usage
 
     page = (out / "comparison.html").read_text(encoding="utf-8")
@@ -70,7 +72,7 @@ def test_a_grid_ends_in_one_comparison_that_can_be_updated(tmp_path: Path) -> No
     (moved / "comparison.html").unlink()
     assert exit_code("compare", moved) == 0
     assert (moved / "comparison.html").read_text(encoding="utf-8") == page
-    assert read_comparison(moved / "comparison.json") == made
+    assert read_comparison(moved / "comparison.json") == comparison
 
     words = ("--variant", "again", "--out", moved / "one", "--pool", moved / "pool")
     assert exit_code("run", study, *words) == 0

@@ -113,7 +113,7 @@ def test_signals_that_were_not_measured_are_measured_on_kept_updates(
         for record in (grown, fresh)
     ]
     assert values[0] == pytest.approx(values[1], abs=0.01)
-    assert any("gradient-cosine" in one and "kept updates" in one for one in grown.untested)
+    assert any("gradient-cosine" in line and "kept updates" in line for line in grown.untested)
     assert run(larger, tmp_path / "study").content_hash == grown.content_hash
 
 
@@ -143,9 +143,9 @@ class Stop(Exception):
     pass
 
 
-def stopping(at: str) -> Callable[[str, int, int], None]:
+def stopping(stage: str) -> Callable[[str, int, int], None]:
     def progress(phase: str, done: int, total: int) -> None:
-        if done == 3 and phase == at:
+        if done == 3 and phase == stage:
             raise Stop
 
     return progress
@@ -214,12 +214,12 @@ def test_changes_beyond_growth_raise_as_another_study(
 
 
 def test_attacks_of_a_set_are_the_same_as_by_their_names() -> None:
-    whole, named = quick_study(attacks={}), quick_study()
-    growth = find_additions(named, whole)
+    whole_set, by_names = quick_study(attacks={}), quick_study()
+    growth = find_additions(by_names, whole_set)
     assert growth is not None
     assert "fedmia-1" in growth.attacks
     assert "loss-series" not in growth.attacks
-    assert find_additions(whole, named) is None
+    assert find_additions(whole_set, by_names) is None
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_in_python_an_audit_grows_in_its_folder(tmp_path: Path) -> None:
     federation = fa.Federation(
         fa.datasets.digits(), clients=4, algorithm=fa.algorithms.FedAvg(rounds=2, batch_size=20)
     )
-    both = ["loss-series", "blackbox-loss"]
+    two_attacks = ["loss-series", "blackbox-loss"]
 
     def audited(seeds: list[int], attacks: list[str], out: Path) -> Record:
         return fa.audit(
@@ -240,11 +240,11 @@ def test_in_python_an_audit_grows_in_its_folder(tmp_path: Path) -> None:
         ).record
 
     folder = tmp_path / "one" / "study"
-    audited([1], both[:1], folder)
-    grown = audited([1, 2], both, folder)
-    assert same(grown, audited([1, 2], both, tmp_path / "two" / "study"))
-    told = json.loads((folder / "study.json").read_text())
-    assert told["growth"] == {"seeds": ["2"], "attacks": ["blackbox-loss"], "figures": []}
+    audited([1], two_attacks[:1], folder)
+    grown = audited([1, 2], two_attacks, folder)
+    assert same(grown, audited([1, 2], two_attacks, tmp_path / "two" / "study"))
+    text = json.loads((folder / "study.json").read_text())
+    assert text["growth"] == {"seeds": ["2"], "attacks": ["blackbox-loss"], "figures": []}
 
 
 @pytest.mark.slow
@@ -266,7 +266,7 @@ def test_added_source_inference_uses_the_samples_that_were_set_aside(
 POST_HOC = "post-hoc choice of"
 
 
-def told_of(record: Record) -> list[str]:
+def lines_of(record: Record) -> list[str]:
     return [sentence for sentence in record.untested if POST_HOC in sentence]
 
 
@@ -274,18 +274,18 @@ def test_growth_is_reported_even_if_files_were_deleted(folder: Path, run: Traine
     (folder / "record.json").unlink()
     (folder / "scores.safetensors").unlink()
     grown = run(quick_study(seeds=[1, 2]), folder)
-    assert told_of(grown)[0].startswith("The post-hoc choice of seed 2 ")
+    assert lines_of(grown)[0].startswith("The post-hoc choice of seed 2 ")
     (folder / "record.json").unlink()
     (folder / "scores.safetensors").unlink()
-    again = run(quick_study(seeds=[1, 2], figures={"most_exposed": 12}), folder)
-    assert told_of(again)[0].startswith(
+    repeated = run(quick_study(seeds=[1, 2], figures={"most_exposed": 12}), folder)
+    assert lines_of(repeated)[0].startswith(
         "The post-hoc choice of seed 2 and setting figures.most_exposed "
     )
 
 
 def test_a_record_without_a_study_file_has_no_growth(folder: Path, run: Trained) -> None:
     (folder / "study.json").unlink()
-    assert told_of(run(quick_study(figures={"most_exposed": 12}), folder))
+    assert lines_of(run(quick_study(figures={"most_exposed": 12}), folder))
     (folder / "study.json").unlink()
     with pytest.raises(BadInput, match=r"with additions, but no study\.json that lists"):
         run(quick_study(figures={"most_exposed": 12}), folder)
@@ -317,9 +317,11 @@ def test_growth_that_is_not_as_the_program_writes_it_is_refused(
 
 def test_names_of_any_form_are_kept_so_that_they_can_be_read_again() -> None:
     added = Additions(["2"], ["own\x1b[2J:\u2028attack" + "x" * 600], [])
-    kept = total_additions(Additions([], [], []), added)
-    assert parse_additions(json.loads(json.dumps(kept.file_values())), "study.json") == kept
-    assert total_additions(kept, added) == kept
+    additions = total_additions(Additions([], [], []), added)
+    assert (
+        parse_additions(json.loads(json.dumps(additions.file_values())), "study.json") == additions
+    )
+    assert total_additions(additions, added) == additions
 
 
 def test_the_file_of_a_study_that_grew_is_a_study(folder: Path, run: Trained) -> None:
@@ -333,32 +335,32 @@ def test_no_record_is_written_if_another_process_extended_the_study(
     run: Trained, tmp_path: Path
 ) -> None:
     out, larger = tmp_path / "study", quick_study(figures={"most_exposed": 12})
-    made = list[Record]()
+    records = list[Record]()
 
     def log(text: str) -> None:
         if text == "seed 1: controls":
-            made.append(run(larger, out))
+            records.append(run(larger, out))
 
     with pytest.raises(BadInput, match=r"has this study with additions \(setting figures"):
         run_study(quick_study(), out, log=log)
-    assert read_record(out / "record.json") == made[0]
-    assert told_of(made[0]) == []
+    assert read_record(out / "record.json") == records[0]
+    assert lines_of(records[0]) == []
 
 
 @pytest.mark.parametrize("name", ["write_record", "write_scores", "write_pictures"])
 def test_all_files_of_a_record_are_written_under_the_lock(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = list[bool]()
+    lock_states = list[bool]()
 
-    def look(*given: object) -> None:
+    def look(*arguments: object) -> None:
         with closing(Lock(folder)) as lock:
-            taken.append(lock.acquire())
+            lock_states.append(lock.acquire())
 
     monkeypatch.setattr(f"fedaudit.study.running.record.{name}", look)
     run_study(quick_study(), folder)
     with closing(Lock(folder)) as lock:
-        assert [*taken, lock.acquire()] == [False, True]
+        assert [*lock_states, lock.acquire()] == [False, True]
 
 
 def test_no_report_is_written_next_to_the_record_of_another_process(folder: Path) -> None:

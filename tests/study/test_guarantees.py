@@ -23,7 +23,11 @@ def proven(name: str, folder: Path, **options: object) -> dict[str, Estimate]:
         ),
         folder,
     )
-    return {one.metric: one for one in record.findings if one.metric.startswith("formal_epsilon")}
+    return {
+        estimate.metric: estimate
+        for estimate in record.findings
+        if estimate.metric.startswith("formal_epsilon")
+    }
 
 
 @pytest.mark.slow
@@ -60,8 +64,8 @@ def test_with_all_clients_the_least_protected_is_stated() -> None:
         run.defenses[client].guarantee(run.algorithm.workload(4, size), delta=FORMAL_DELTA)
         for client, size in run.assignment.sizes.items()
     ]
-    whole, _ = formal_epsilons([run])
-    assert whole.value == max(one.epsilon for one in epsilons if one is not None)
+    all_clients, _ = formal_epsilons([run])
+    assert all_clients.value == max(epsilon.epsilon for epsilon in epsilons if epsilon is not None)
 
 
 @pytest.mark.slow

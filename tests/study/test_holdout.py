@@ -55,12 +55,12 @@ class DropsTheFirst(Defense):
 
 def test_held_out_samples_of_a_coalition_are_of_no_client() -> None:
     audit = exclude_held_out(DEAL, holdout(PAIR)).audit
-    held = held_out(IDS, 0.1, seed=4).numpy()
-    assert 20 < held.sum() < 60
-    assert (audit.owner[held & (OWNER < 2)] == NO_CLIENT).all()
-    assert (audit.owner[~held] == OWNER[~held]).all()
+    held_out_ids = held_out(IDS, 0.1, seed=4).numpy()
+    assert 20 < held_out_ids.sum() < 60
+    assert (audit.owner[held_out_ids & (OWNER < 2)] == NO_CLIENT).all()
+    assert (audit.owner[~held_out_ids] == OWNER[~held_out_ids]).all()
     assert (audit.owner[OWNER == 2] == 2).all()
-    assert (audit.origin(0)[held & (OWNER == 0)] == Origin.UNSEEN).all()
+    assert (audit.origin(0)[held_out_ids & (OWNER == 0)] == Origin.UNSEEN).all()
 
 
 def test_held_out_samples_leave_the_fair_draw_for_any_owner() -> None:
@@ -84,10 +84,10 @@ def test_samples_held_out_by_an_algorithm_leave_the_fair_draw() -> None:
     net = Architecture("none", nn.Identity)
     algorithm = IfcaMirOfClients(net, LocalTraining(), own_risk=LossThreshold(), share=0.2)
     audit = exclude_held_out(DEAL, holdout({}, algorithm=algorithm)).audit
-    held = held_out(IDS, 0.2, seed=4).numpy()
-    assert 50 < held.sum() < 110
-    assert (audit.owner == np.where(held, NO_CLIENT, OWNER)).all()
-    assert (audit.fair_for(0) == ~held).all()
+    held_out_ids = held_out(IDS, 0.2, seed=4).numpy()
+    assert 50 < held_out_ids.sum() < 110
+    assert (audit.owner == np.where(held_out_ids, NO_CLIENT, OWNER)).all()
+    assert (audit.fair_for(0) == ~held_out_ids).all()
 
 
 def test_holding_out_by_a_rule_on_several_samples_prevents_a_fair_draw() -> None:
@@ -100,11 +100,11 @@ def test_holding_out_by_a_rule_on_several_samples_prevents_a_fair_draw() -> None
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
 def test_samples_are_held_out_with_the_given_probability_by_seed(share: float) -> None:
     ids = torch.arange(20_000) * 3
-    held = held_out(ids, share, seed=1)
-    assert float(held.float().mean()) == pytest.approx(share, abs=0.015)
-    assert not torch.equal(held, held_out(ids, share, seed=2))
+    held_out_ids = held_out(ids, share, seed=1)
+    assert float(held_out_ids.float().mean()) == pytest.approx(share, abs=0.015)
+    assert not torch.equal(held_out_ids, held_out(ids, share, seed=2))
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(held_out(ids[order], share, seed=1), held[order])
+    assert torch.equal(held_out(ids[order], share, seed=1), held_out_ids[order])
 
 
 def test_no_sample_that_is_held_out_is_audited_as_a_member_in_a_study() -> None:
@@ -125,8 +125,10 @@ def test_training_accuracy_uses_trained_samples_only() -> None:
     counted = [set(evaluation_split(run).all_clients.ids.tolist()) for run in (plain, defended)]
     assert counted[0] == set.union(*clients)
     mine = clients[0] | clients[1]
-    held = held_out(torch.tensor(sorted(mine)), 0.1, seed=seed_for(1, "federation"))
-    assert held.any()
-    dropped = {one for one, out in zip(sorted(mine), held.tolist(), strict=True) if out}
+    held_out_ids = held_out(torch.tensor(sorted(mine)), 0.1, seed=seed_for(1, "federation"))
+    assert held_out_ids.any()
+    dropped = {
+        sample_id for sample_id, out in zip(sorted(mine), held_out_ids.tolist(), strict=True) if out
+    }
     assert counted[1] == counted[0] - dropped
     assert not set(evaluation_split(defended).by_client[0].ids.tolist()) & dropped

@@ -60,8 +60,8 @@ def rounds_done(out: Path) -> int:
 def test_a_study_killed_twice_ends_with_the_same_content_hash(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(STUDY)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    undisturbed = run_study(read_studies(study)[0], whole)
+    undisturbed_folder, broken = tmp_path / "whole", tmp_path / "broken"
+    undisturbed = run_study(read_studies(study)[0], undisturbed_folder)
 
     rng = np.random.default_rng(int(time.time()))
     moments = sorted(rng.choice(np.arange(1, 38), KILLS, replace=False).tolist())

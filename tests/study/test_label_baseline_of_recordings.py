@@ -17,19 +17,22 @@ def test_the_label_baseline_of_recordings_excludes_the_sample() -> None:
     for _ in range(50):
         # Five clients with one label distribution: nothing can be known from labels.
         owner, labels = np.repeat(np.arange(5), 12), rng.integers(10, size=60)
-        held = np.zeros((5, 10), dtype=np.int64)
-        np.add.at(held, (owner, labels), 1)
-        asked = SourceQueries(np.arange(60), owner, labels, tuple(range(5)))
-        named = (infer_from_labels(run, held, asked), infer_by_label_distribution(held, labels))
-        successes.append([(one == owner).mean() for one in named])
-    apart, together = np.mean(successes, axis=0)
-    assert abs(apart - 0.2) < 0.03
-    assert together > 0.35
+        class_counts = np.zeros((5, 10), dtype=np.int64)
+        np.add.at(class_counts, (owner, labels), 1)
+        queries = SourceQueries(np.arange(60), owner, labels, tuple(range(5)))
+        posteriors_by_method = (
+            infer_from_labels(run, class_counts, queries),
+            infer_by_label_distribution(class_counts, labels),
+        )
+        successes.append([(posteriors == owner).mean() for posteriors in posteriors_by_method])
+    without_sample, with_sample = np.mean(successes, axis=0)
+    assert abs(without_sample - 0.2) < 0.03
+    assert with_sample > 0.35
 
 
 def test_in_simulations_the_baseline_knows_all_data_of_each_client() -> None:
     run = cast(Setup, SimpleNamespace(recording_info=None, seed=1))
-    held = np.array([[9, 1], [1, 9]])
+    class_counts = np.array([[9, 1], [1, 9]])
     owner, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
-    asked = SourceQueries(np.arange(4), owner, labels, (0, 1))
-    assert infer_from_labels(run, held, asked).tolist() == [0, 1, 1, 0]
+    queries = SourceQueries(np.arange(4), owner, labels, (0, 1))
+    assert infer_from_labels(run, class_counts, queries).tolist() == [0, 1, 1, 0]

@@ -59,15 +59,15 @@ def ids_of(run: Setup) -> set[int]:
 
 
 def shadow_of(run: Setup) -> Setup:
-    found = run.extension(Shadow)
-    assert found is not None
-    return found.federations[0]
+    extension = run.extension(Shadow)
+    assert extension is not None
+    return extension.federations[0]
 
 
-def known_of(run: Setup) -> KnownMembers:
-    (found,) = run.extensions
-    assert isinstance(found, KnownSplit)
-    return found.known
+def known_members_of(run: Setup) -> KnownMembers:
+    (extension,) = run.extensions
+    assert isinstance(extension, KnownSplit)
+    return extension.known
 
 
 def areas(record: Record, attack: str) -> list[float | None]:
@@ -126,11 +126,11 @@ def test_attacks_learn_from_a_shadow_client_with_the_same_defense() -> None:
     defense = {**NOISE, "clients": [0, 2]}
     audit = {"targets": [0, 1, 2], "fair": 30}
     run = setup(learning_study(defense=defense, audit=audit), 1, None)
-    found = run.extension(Shadow)
-    assert found is not None
-    assert found.plan.representative == {0: 0, 1: 1, 2: 0}
-    assert found.federations[0].study.audit.targets == (0, 1)
-    assert found.federations[0].defenses.keys() == {0, 2}
+    extension = run.extension(Shadow)
+    assert extension is not None
+    assert extension.plan.representative == {0: 0, 1: 1, 2: 0}
+    assert extension.federations[0].study.audit.targets == (0, 1)
+    assert extension.federations[0].defenses.keys() == {0, 2}
     # Without a defense, one shadow client represents all, and no further data are used.
     plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
@@ -165,7 +165,7 @@ def test_attacks_learned_for_one_client_do_not_score_another() -> None:
     assert auc_interval(wrong.numpy(), is_member.numpy()).value < 0.05
 
 
-def no_federation(run: Setup, what: str, begun: object) -> list[Stored]:
+def no_federation(run: Setup, purpose: str, begun: object) -> list[Stored]:
     raise AssertionError("examples are given")
 
 
@@ -180,17 +180,19 @@ def test_the_shadow_federation_has_the_same_coalition(tmp_path: Path) -> None:
     record = run_study(study, tmp_path)
     assert {f.target for f in record.findings if f.attack == "seqmia"} >= {0, 3}
     # Held-out samples and classes of its members are drawn independently.
-    held = [set(one.assignment.clients[0].ids.tolist()) for one in (run, shadow)]
-    assert not held[0] & held[1]
+    sample_ids = [
+        set(federation.assignment.clients[0].ids.tolist()) for federation in (run, shadow)
+    ]
+    assert not sample_ids[0] & sample_ids[1]
 
 
 def test_the_known_client_has_the_defense_of_the_audited_client() -> None:
     defense = {**NOISE, "clients": [0, 1]}
     run = setup(learning_study(shadow=KNOWN, defense=defense), 1, None)
-    assert known_of(run).client == 1
+    assert known_members_of(run).client == 1
     other = setup(learning_study(shadow={**KNOWN, "client": 3}, defense=defense), 1, None)
-    (found,) = other.extensions
-    assert "client 3, which has another defense" in found.untested()
+    (extension,) = other.extensions
+    assert "client 3, which has another defense" in extension.untested()
     with pytest.raises(BadInput, match="trains no shadow federation"):
         learning_study(shadow={**KNOWN, "defense": "none"})
 
@@ -202,8 +204,10 @@ def test_studies_of_older_versions_keep_their_undefended_shadows() -> None:
     older = study_from(resolve_older_settings(values))
     assert older.shadow is not None
     assert older.shadow.defense == "none"
-    sections = [settings_of(one)["shadow"] for one in (older, study)]
-    assert [set(one) - set(values["shadow"]) for one in sections if isinstance(one, dict)] == [
+    sections = [settings_of(version)["shadow"] for version in (older, study)]
+    assert [
+        set(section) - set(values["shadow"]) for section in sections if isinstance(section, dict)
+    ] == [
         set(),
         {"defense"},
     ]
@@ -217,10 +221,12 @@ def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
     assert run.extension(ExampleSource) is None
     assert "give [shadow], or name the attack" in run.refused["seqmia"]
     assert Sees.AUXILIARY_DATA not in run.view.offers
-    given = setup(unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None)
-    assert "seqmia" in given.attacks
-    assert given.extension(Shadow) is not None
-    assert Sees.AUXILIARY_DATA in given.view.offers
+    resolved = setup(
+        unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None
+    )
+    assert "seqmia" in resolved.attacks
+    assert resolved.extension(Shadow) is not None
+    assert Sees.AUXILIARY_DATA in resolved.view.offers
 
 
 def test_a_shadow_table_without_learned_attack_trains_nothing() -> None:
@@ -251,37 +257,39 @@ def test_scores_of_learned_attacks_are_reproduced(learned: Carried, tmp_path: Pa
 
 
 def test_learned_attacks_raise_for_recordings_without_shadow(tmp_path: Path) -> None:
-    kept = small_study(
+    kept_study = small_study(
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
-    run_study(kept, tmp_path / "run")
+    run_study(kept_study, tmp_path / "run")
     with pytest.raises(BadInput, match=r"no federation of the adversary.* or with \[shadow\]"):
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 
 def test_variants_share_an_undefended_shadow_from_the_pool(tmp_path: Path) -> None:
-    pool, said = tmp_path / "pool", list[str]()
-    run_study(learning_study(), tmp_path / "plain", pool=pool, log=said.append)
-    assert not any("already trained and measured" in line for line in said)
+    pool, lines = tmp_path / "pool", list[str]()
+    run_study(learning_study(), tmp_path / "plain", pool=pool, log=lines.append)
+    assert not any("already trained and measured" in line for line in lines)
     before = {path: path.stat().st_mtime_ns for path in pool.rglob("round-*.safetensors")}
     noisy = learning_study(defense=NOISE, shadow={"defense": "none"})
-    run_study(noisy, tmp_path / "noise", pool=pool, log=said.append)
-    assert sum("already trained and measured" in line for line in said) == 1
+    run_study(noisy, tmp_path / "noise", pool=pool, log=lines.append)
+    assert sum("already trained and measured" in line for line in lines) == 1
     assert len(list(pool.iterdir())) == 3
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
 
 @pytest.mark.slow
 def test_a_pool_rejects_shadows_of_other_settings(learned: Carried, tmp_path: Path) -> None:
-    changed, said = learning_study(training={"lr": 0.05}), list[str]()
+    changed, lines = learning_study(training={"lr": 0.05}), list[str]()
     alone = run_study(changed, tmp_path / "alone")
     pool = tmp_path / "pool"
     run_study(learning_study(), tmp_path / "a", pool=pool)
-    shared = run_study(changed, tmp_path / "b", pool=pool, log=said.append)
-    assert not any("already trained and measured" in line for line in said)
+    shared = run_study(changed, tmp_path / "b", pool=pool, log=lines.append)
+    assert not any("already trained and measured" in line for line in lines)
     assert shared.content_hash == alone.content_hash
     ours = shutil.copytree(learned.folder, tmp_path / "ours")
-    (mine,), (theirs,) = (list((one / "shadow").iterdir()) for one in (ours, tmp_path / "alone"))
+    (mine,), (theirs,) = (
+        list((folder / "shadow").iterdir()) for folder in (ours, tmp_path / "alone")
+    )
     name = Path("measured") / "round-000002.safetensors"
     (mine / name).write_bytes((theirs / name).read_bytes())
     with pytest.raises(Damaged, match="to another run"):
@@ -316,30 +324,33 @@ def test_a_study_stopped_in_its_run_or_its_shadow_resumes(
 def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
     study = learning_study(shadow=KNOWN)
     run = setup(study, 1, None)
-    known = known_of(run)
-    assert known.client == 3
-    assert not set(known.samples.ids.tolist()) & set(run.assignment.audit.samples.ids.tolist())
+    known_members = known_members_of(run)
+    assert known_members.client == 3
+    assert not set(known_members.samples.ids.tolist()) & set(
+        run.assignment.audit.samples.ids.tolist()
+    )
     record = run_study(study, tmp_path / "run")
     assert not (tmp_path / "run" / "shadow").exists()
     tensors, _ = read_tensors(tmp_path / "run/seed-1/known/measured/round-000002.safetensors")
     assert tensors["signal/loss"].shape == (4, 60)
-    again = reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
-    assert areas(record, "seqmia") == areas(again, "seqmia") != []
+    result = reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
+    assert areas(record, "seqmia") == areas(result, "seqmia") != []
 
 
 def test_samples_held_out_by_a_defense_are_not_known_members() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
-    known = known_of(run)
-    left = training_samples(run.assignment.clients, run.holdout)[3].ids
-    assert len(left) < len(run.assignment.clients[3])
-    trained = known.samples.ids[known.is_member]
-    assert set(trained.tolist()) <= set(left.tolist())
+    known_members = known_members_of(run)
+    trained_ids = training_samples(run.assignment.clients, run.holdout)[3].ids
+    assert len(trained_ids) < len(run.assignment.clients[3])
+    trained = known_members.samples.ids[known_members.is_member]
+    assert set(trained.tolist()) <= set(trained_ids.tolist())
 
 
 def test_the_known_split_is_part_of_the_run_key() -> None:
     keys = [
-        run_key(learning_study(shadow=given), 1) for given in (None, KNOWN, {**KNOWN, "known": 40})
+        run_key(learning_study(shadow=shadow_settings), 1)
+        for shadow_settings in (None, KNOWN, {**KNOWN, "known": 40})
     ]
     assert len(set(keys)) == 3
 

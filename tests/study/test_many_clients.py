@@ -25,10 +25,10 @@ def test_the_untrained_control_has_at_most_the_clients_of_a_round(
     cohorts = [draw_cohort(everybody, SHARE, seed, index) for index in range(1, ROUNDS + 1)]
     target = Counter(client for cohort in cohorts for client in cohort).most_common(1)[0][0]
     seen: list[Round] = []
-    made = controls._untrained_round
+    untrained_round = controls._untrained_round
 
-    def kept(*given: object) -> Round:
-        seen.append(made(*given))  # type: ignore[arg-type]
+    def kept(*arguments: object) -> Round:
+        seen.append(untrained_round(*arguments))  # type: ignore[arg-type]
         return seen[-1]
 
     monkeypatch.setattr(controls, "_untrained_round", kept)
@@ -41,11 +41,11 @@ def test_the_untrained_control_has_at_most_the_clients_of_a_round(
         ),
         tmp_path,
     )
-    assert {one.control for one in record.controls} >= {"untrained model"}
+    assert {control.control for control in record.controls} >= {"untrained model"}
     owners = {row.client for row in record.clients if row.audited}
-    for one in seen:
-        assert {target, *owners} <= one.exposed.keys()
-        assert len(one.exposed) == max(round(SHARE * CLIENTS), len({target, *owners}))
+    for round_ in seen:
+        assert {target, *owners} <= round_.exposed.keys()
+        assert len(round_.exposed) == max(round(SHARE * CLIENTS), len({target, *owners}))
     assert seen[0].exposed.keys() == seen[1].exposed.keys()
 
 
@@ -62,22 +62,22 @@ def test_the_size_of_a_record_does_not_grow_with_clients(
     )
     record = run_study(study, tmp_path / "few")
     monkeypatch.undo()
-    whole = run_study(study, tmp_path / "all")
+    result = run_study(study, tmp_path / "all")
     assert (len(record.clients), record.federation_size) == (7, 30)
     assert 25 in [row.client for row in record.clients]
-    assert (len(whole.clients), whole.other_clients) == (30, None)
+    assert (len(result.clients), result.other_clients) == (30, None)
     others = record.other_clients
     assert others is not None
-    rest = [row for row in whole.clients if row not in record.clients]
-    assert others.samples == sum(row.samples for row in rest)
+    other_rows = [row for row in result.clients if row not in record.clients]
+    assert others.samples == sum(row.samples for row in other_rows)
     assert (others.fewest, others.most) == (
-        min(row.samples for row in rest),
-        max(row.samples for row in rest),
+        min(row.samples for row in other_rows),
+        max(row.samples for row in other_rows),
     )
     assert others.class_counts == [
-        sum(row.class_counts[0] for row in rest),
+        sum(row.class_counts[0] for row in other_rows),
         *others.class_counts[1:],
     ]
     assert sum(others.class_counts) == others.samples
-    assert record.content_hash == whole.content_hash
-    assert guessing.near_guessing(record) == guessing.near_guessing(whole)
+    assert record.content_hash == result.content_hash
+    assert guessing.near_guessing(record) == guessing.near_guessing(result)

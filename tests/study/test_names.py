@@ -8,7 +8,7 @@ from fedaudit.plan.values import study_from
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept"),
+    ("typed", "stored_names"),
     [
         ({"attacks": {"FedMIA_2": {}}}, {"attacks": {"fedmia-2": {}}}),
         ({"defense": {"name": "dp_sgd"}}, {"defense": {"name": "dp-sgd"}}),
@@ -26,9 +26,9 @@ from fedaudit.plan.values import study_from
     ],
 )
 def test_names_are_stored_in_one_spelling(
-    typed: dict[str, object], kept: dict[str, object]
+    typed: dict[str, object], stored_names: dict[str, object]
 ) -> None:
-    assert study_from({"name": "x", **typed}) == study_from({"name": "x", **kept})
+    assert study_from({"name": "x", **typed}) == study_from({"name": "x", **stored_names})
 
 
 def test_custom_names_are_not_changed() -> None:
@@ -47,10 +47,10 @@ def test_a_refusal_of_a_whole_table_prints_no_table() -> None:
 
 
 def test_a_misspelt_name_is_refused_with_only_the_nearest_name() -> None:
-    told = str(unknown_name("attack", "fedmia2", ["fedmia-1", "fedmia-2", *map(str, range(50))]))
-    assert told == (
+    message = str(unknown_name("attack", "fedmia2", ["fedmia-1", "fedmia-2", *map(str, range(50))]))
+    assert message == (
         "there is no attack named 'fedmia2'; did you mean 'fedmia-2'? `fedaudit list attacks` "
         "lists all 52"
     )
-    told = str(unknown_name("place", "x", ["a", "b"]))
-    assert told == "there is no place named 'x'; known: a, b"
+    message = str(unknown_name("place", "x", ["a", "b"]))
+    assert message == "there is no place named 'x'; known: a, b"

@@ -38,10 +38,10 @@ def older(study: Study) -> dict[str, object]:
 
 
 def test_older_reference_federations_are_undefended_by_default() -> None:
-    found = study_from(resolve_older_settings(older(small_study(defense=NOISE, attacks=NAMED))))
-    assert found.shadow is not None
-    assert found.references is not None
-    assert (found.shadow.defense, found.references.defense) == ("none", "none")
+    restored = study_from(resolve_older_settings(older(small_study(defense=NOISE, attacks=NAMED))))
+    assert restored.shadow is not None
+    assert restored.references is not None
+    assert (restored.shadow.defense, restored.references.defense) == ("none", "none")
 
 
 def test_a_study_of_this_version_keeps_its_defaults() -> None:
@@ -62,8 +62,8 @@ def test_a_study_of_this_version_keeps_its_defaults() -> None:
 def test_only_tables_that_attacks_need_are_added(
     attacks: dict[str, object], tables: set[str]
 ) -> None:
-    found = resolve_older_settings(older(small_study(defense=NOISE, attacks=attacks)))
-    assert {name for name in ("shadow", "references") if found[name] is not None} == tables
+    settings = resolve_older_settings(older(small_study(defense=NOISE, attacks=attacks)))
+    assert {name for name in ("shadow", "references") if settings[name] is not None} == tables
 
 
 def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
@@ -76,12 +76,12 @@ def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
 
 
 def test_default_references_of_older_versions_are_undefended() -> None:
-    usual, views = DEFAULT_REFERENCES
+    default_set, views = DEFAULT_REFERENCES
     for view in VIEWS:
-        study = small_study(defense=NOISE, attacks={}, attack_set=usual)
+        study = small_study(defense=NOISE, attacks={}, attack_set=default_set)
         study = study.model_copy(update={"audit": study.audit.model_copy(update={"view": view})})
-        found = resolve_older_settings(older(study))
-        assert (found["references"] == {"defense": "none"}) == (view in views)
+        settings = resolve_older_settings(older(study))
+        assert (settings["references"] == {"defense": "none"}) == (view in views)
     earlier = small_study(defense=NOISE, attacks={}, attack_set="2026-1")
     assert resolve_older_settings(older(earlier))["references"] is None
 
@@ -96,12 +96,16 @@ def test_rmia_of_older_versions_has_the_older_default_slope() -> None:
 
 
 def test_older_reference_attacks_still_need_references() -> None:
-    assert {name for name, one in ATTACKS.items() if one.learns} == SHADOW_ATTACKS
-    assert {name for name, one in ATTACKS.items() if one.needs_references} == REFERENCE_ATTACKS
-    assert {name for name, one in ATTACKS.items() if "offline" in one.settings()} == RMIA_ATTACKS
-    usual, views = DEFAULT_REFERENCES
-    assert set(ATTACK_SETS[usual]) >= REFERENCE_ATTACKS
-    assert {name for name, one in VIEWS.items() if Sees.UPLOADS not in one.offers} == set(views)
+    assert {name for name, attack in ATTACKS.items() if attack.learns} == SHADOW_ATTACKS
+    assert {
+        name for name, attack in ATTACKS.items() if attack.needs_references
+    } == REFERENCE_ATTACKS
+    assert {
+        name for name, attack in ATTACKS.items() if "offline" in attack.settings()
+    } == RMIA_ATTACKS
+    default_set, views = DEFAULT_REFERENCES
+    assert set(ATTACK_SETS[default_set]) >= REFERENCE_ATTACKS
+    assert {name for name, view in VIEWS.items() if Sees.UPLOADS not in view.offers} == set(views)
 
 
 def test_the_study_file_of_a_committed_record_has_its_undefended_shadow() -> None:

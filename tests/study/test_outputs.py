@@ -57,22 +57,26 @@ def test_an_attack_never_replaces_a_record_of_other_settings(
     with pytest.raises(BadInput, match=r"figures.evaluation was 'aligned'.*out="):
         reattack(recording, [], tmp_path, figures=REDRAW)
     assert files_in(tmp_path) == before
-    again = reattack(recording, [], tmp_path)
-    assert again.content_hash == first.content_hash
+    record = reattack(recording, [], tmp_path)
+    assert record.content_hash == first.content_hash
 
 
 def test_an_attack_replaces_the_record_of_other_attacks_with_a_note(
     recording: Path, tmp_path: Path
 ) -> None:
-    said: list[str] = []
-    both, one, other = ["loss-series", "blackbox-loss"], ["loss-series"], ["blackbox-loss"]
-    whole = reattack(recording, both, tmp_path / "both")
-    reattack(recording, one, tmp_path / "grown", log=said.append)
-    assert not any("replaced" in line for line in said)
-    assert reattack(recording, both, tmp_path / "grown").content_hash == whole.content_hash
-    record = reattack(recording, other, tmp_path / "grown", log=said.append)
+    stderr: list[str] = []
+    two_attacks, one_attack, other = (
+        ["loss-series", "blackbox-loss"],
+        ["loss-series"],
+        ["blackbox-loss"],
+    )
+    result = reattack(recording, two_attacks, tmp_path / "both")
+    reattack(recording, one_attack, tmp_path / "grown", log=stderr.append)
+    assert not any("replaced" in line for line in stderr)
+    assert reattack(recording, two_attacks, tmp_path / "grown").content_hash == result.content_hash
+    record = reattack(recording, other, tmp_path / "grown", log=stderr.append)
     assert [row.name for row in record.attacks] == other, "the family is that of the attacks now"
-    assert "the record of loss-series, by the record of blackbox-loss; name all" in said[-1]
+    assert "the record of loss-series, by the record of blackbox-loss; name all" in stderr[-1]
 
 
 def test_a_study_can_be_attacked_repeatedly(recording: Path, tmp_path: Path) -> None:
@@ -130,9 +134,9 @@ def test_reports_require_a_html_file_name(name: str, recording: Path, tmp_path: 
         assert (tmp_path / right).exists()
 
 
-@pytest.mark.parametrize("what", ["", "{}", "<svg>", "x <!doctype html>"])
-def test_another_file_is_not_replaced_by_a_page(what: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text(what)
+@pytest.mark.parametrize("content", ["", "{}", "<svg>", "x <!doctype html>"])
+def test_another_file_is_not_replaced_by_a_page(content: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(content)
     with pytest.raises(BadInput, match="is not an HTML file"):
         refuse_foreign_page(tmp_path / "file")
 
@@ -150,38 +154,38 @@ def test_a_report_is_not_written_over_its_record_or_another_file(tmp_path: Path)
 def test_a_missing_folder_is_reported_as_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = records(tmp_path, "a", "b")
+    first, other = records(tmp_path, "a", "b")
     target = tmp_path / "nowhere" / "x.html"
-    refused("report", one, "--out", target)
-    refused("compare", one, other, "--out", target)
-    said = capsys.readouterr().err
-    assert said.count("nowhere is not a folder; create it") == 2
-    assert "partial" not in said
+    refused("report", first, "--out", target)
+    refused("compare", first, other, "--out", target)
+    stderr = capsys.readouterr().err
+    assert stderr.count("nowhere is not a folder; create it") == 2
+    assert "partial" not in stderr
 
 
 def test_a_comparison_does_not_overwrite_other_results(tmp_path: Path) -> None:
-    one, other, third = records(tmp_path, "a", "b", "c")
+    first, other, third = records(tmp_path, "a", "b", "c")
     out = tmp_path / "comparison.html"
-    cli.compare(one, other, out=out)
-    (tmp_path / "d.json").write_bytes(one.read_bytes())
+    cli.compare(first, other, out=out)
+    (tmp_path / "d.json").write_bytes(first.read_bytes())
     before = files_in(tmp_path)
-    refused("compare", one, third, "--out", out)
-    refused("compare", one, other, "--out", one)
-    refused("compare", one, other, "--out", tmp_path / "d.html")
-    refused("compare", one, other, "--out", tmp_path / "new.json")
-    refused("compare", one, other, "--out", ".")
+    refused("compare", first, third, "--out", out)
+    refused("compare", first, other, "--out", first)
+    refused("compare", first, other, "--out", tmp_path / "d.html")
+    refused("compare", first, other, "--out", tmp_path / "new.json")
+    refused("compare", first, other, "--out", ".")
     for name in ("record.html", "study.html", "runs.html", "run.html"):
-        refused("compare", one, other, "--out", tmp_path / name)
+        refused("compare", first, other, "--out", tmp_path / name)
         assert not (tmp_path / name).exists()
     assert files_in(tmp_path) == before
 
 
 def test_a_comparison_can_be_repeated_and_extended(tmp_path: Path) -> None:
-    one, other, third = records(tmp_path, "a", "b", "c")
+    first, other, third = records(tmp_path, "a", "b", "c")
     out = tmp_path / "comparison.html"
-    cli.compare(one, other, out=out)
+    cli.compare(first, other, out=out)
     cli.compare(tmp_path)
-    cli.compare(one, other, third, out=out)
+    cli.compare(first, other, third, out=out)
     sources = json.loads(out.with_suffix(".json").read_text())["sources"]
     assert [source["name"] for source in sources] == ["a", "b", "c"]
     assert read_record(third).name == "c"
@@ -191,12 +195,12 @@ def test_an_attack_reports_progress(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.attack(recording, "fedmia-1", "blackbox-loss", out=tmp_path / "out")
-    shown = capsys.readouterr()
-    assert "seed 1: attacks " in shown.err
-    assert "2/2" in shown.err
-    assert "seed 1: controls " in shown.err
-    assert "5/5" in shown.err
-    assert "seed 1: controls\n" in shown.out
+    output = capsys.readouterr()
+    assert "seed 1: attacks " in output.err
+    assert "2/2" in output.err
+    assert "seed 1: controls " in output.err
+    assert "5/5" in output.err
+    assert "seed 1: controls\n" in output.out
 
 
 def test_special_files_raise_with_their_name(recording: Path, tmp_path: Path) -> None:
@@ -210,10 +214,10 @@ def test_special_files_raise_with_their_name(recording: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_progress_covers_every_phase_of_a_study(tmp_path: Path) -> None:
-    told: dict[str, list[tuple[int, int]]] = {}
+    progress_by_phase: dict[str, list[tuple[int, int]]] = {}
 
     def progress(phase: str, done: int, total: int) -> None:
-        told.setdefault(phase, []).append((done, total))
+        progress_by_phase.setdefault(phase, []).append((done, total))
 
     run_study(
         quick_study(attacks={}, figures={"planted_leak": True, "blind_classifier": True}),
@@ -221,8 +225,8 @@ def test_progress_covers_every_phase_of_a_study(tmp_path: Path) -> None:
         progress=progress,
     )
     phases = ("training rounds", "attacks", "source inference", "controls", "planted leak")
-    assert list(told) == [f"seed 1: {phase}" for phase in phases]
-    for steps in told.values():
+    assert list(progress_by_phase) == [f"seed 1: {phase}" for phase in phases]
+    for steps in progress_by_phase.values():
         assert steps[0][0] == 0
         assert steps[-1][0] == steps[-1][1] == steps[0][1] > 0
         assert steps == sorted(steps)
@@ -314,8 +318,8 @@ def test_scores_without_record_are_not_replaced(
 
 
 def test_distrusted_code_is_refused_with_its_source(recording: Path, tmp_path: Path) -> None:
-    said = "names the attack 'evil:x'.*trust=True in Python"
-    with pytest.raises(BadInput, match=f"^the call {said}"):
+    message = "names the attack 'evil:x'.*trust=True in Python"
+    with pytest.raises(BadInput, match=f"^the call {message}"):
         reattack(recording, ["evil:x"], tmp_path)
-    with called_by("command"), pytest.raises(BadInput, match=f"^the command line {said}"):
+    with called_by("command"), pytest.raises(BadInput, match=f"^the command line {message}"):
         reattack(recording, ["evil:x"], tmp_path)

@@ -50,7 +50,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the example's files and run its study with the custom-loss defense."""
     folder = tmp_path_factory.mktemp("own")
     shutil.copytree(EXAMPLE, folder / "files", ignore=shutil.ignore_patterns("__pycache__"))
@@ -63,8 +63,8 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_custom_part_of_the_example_is_in_the_record(carried: Path) -> None:
-    record = read_record(carried / "out" / "record.json")
+def test_every_custom_part_of_the_example_is_in_the_record(finished: Path) -> None:
+    record = read_record(finished / "out" / "record.json")
     config = json.loads(json.dumps(record.config))
     assert config["data"]["name"] == "parts:tumours"
     assert config["model"]["name"] == "parts:Net"
@@ -85,10 +85,10 @@ def test_every_variant_of_the_example_runs() -> None:
         refuse_misfits(studies)
 
 
-def test_reading_a_record_imports_no_custom_code(carried: Path, tmp_path: Path) -> None:
+def test_reading_a_record_imports_no_custom_code(finished: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text('name = "loose"\n[membership]\nauc = 1.0\n[controls]\nrequired = []\n')
-    out = carried / "out"
+    out = finished / "out"
     assert exit_code("report", out, "--out", tmp_path / "page.html") == 0
     assert exit_code("gate", out, "--policy", policy) == 0
     assert exit_code("pack", out, "--policy", policy, "--out", tmp_path / "pack") == 0
@@ -99,18 +99,18 @@ def test_reading_a_record_imports_no_custom_code(carried: Path, tmp_path: Path) 
 
 
 def test_custom_parts_of_a_recording_need_trust(
-    carried: Path,
+    finished: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(carried / "files")
-    assert exit_code("attack", carried / "out", "--out", tmp_path) == 2
+    monkeypatch.chdir(finished / "files")
+    assert exit_code("attack", finished / "out", "--out", tmp_path) == 2
     assert "pass --trust" in capsys.readouterr().err
     assert "parts" not in sys.modules
-    assert exit_code("attack", carried / "out", "--out", tmp_path, "--trust") == 0
-    first, again = (read_record(f / "record.json") for f in (carried / "out", tmp_path))
-    assert again.content_hash == first.content_hash
+    assert exit_code("attack", finished / "out", "--out", tmp_path, "--trust") == 0
+    first, second = (read_record(f / "record.json") for f in (finished / "out", tmp_path))
+    assert second.content_hash == first.content_hash
 
 
 def test_a_custom_attack_of_a_recording_needs_trust(
@@ -122,54 +122,54 @@ def test_a_custom_attack_of_a_recording_needs_trust(
         code_named_in("mine", trusted=True, folder=EXAMPLE),
         record(folder, network, audit, attacks=["parts:lowest_loss"]) as recorder,
     ):
-        for one in rounds():
-            recorder.round(one.number, sent=one.sent, uploads=one.uploads)
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
     forget_parts()
     few = {"blind_classifier": False, "permutations": 20}
     with pytest.raises(BadInput, match=r"names the attack 'parts:lowest_loss'.*pass --trust"):
         attack_recording(folder, [], tmp_path / "out", figures=few)
     assert "parts" not in sys.modules
-    found = attack_recording(folder, [], tmp_path / "out", figures=few, trust=True)
-    assert {figure.attack for figure in found.findings} == {"parts:lowest_loss"}
+    result = attack_recording(folder, [], tmp_path / "out", figures=few, trust=True)
+    assert {figure.attack for figure in result.findings} == {"parts:lowest_loss"}
     digest = definition_digest("parts", "lowest_loss")
-    assert found.config["code"] == {"parts:lowest_loss": digest}
+    assert result.config["code"] == {"parts:lowest_loss": digest}
 
 
 def test_changed_custom_parts_are_refused(
-    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = shutil.copytree(carried / "files", tmp_path / "files")
+    files = shutil.copytree(finished / "files", tmp_path / "files")
     source = (files / "parts.py").read_text()
     (files / "parts.py").write_text(source.replace(".double()", ".float()", 1))
     monkeypatch.chdir(files)
     with pytest.raises(BadInput, match="'parts:lowest_loss' has changed since"):
-        reattack(carried / "out", [], tmp_path / "again", trust=True)
+        reattack(finished / "out", [], tmp_path / "again", trust=True)
     (files / "parts.py").write_text(source.replace("hidden + self.middle", "self.middle", 1))
-    words = ("--variant", "confident", "--out", carried / "out", "--workers", "1", *SMALL)
+    words = ("--variant", "confident", "--out", finished / "out", "--workers", "1", *SMALL)
     forget_parts()
-    sys.path[:] = [place for place in sys.path if place != str(carried / "files")]
+    sys.path[:] = [place for place in sys.path if place != str(finished / "files")]
     assert exit_code("run", files / "study.toml", *words) == 2, "nor is a run continued with them"
 
 
 def test_adding_an_attack_to_the_module_keeps_the_run(
-    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = shutil.copytree(carried / "files", tmp_path / "files")
-    more = '\nmore = Attack((Loss(),), Lowest(), "of our own", "The same again.")  # added\n'
+    files = shutil.copytree(finished / "files", tmp_path / "files")
+    added_code = '\nmore = Attack((Loss(),), Lowest(), "of our own", "The same again.")  # added\n'
     with (files / "parts.py").open("a") as file:
-        file.write(more)
+        file.write(added_code)
     monkeypatch.chdir(files)
     names = ["parts:lowest_loss", "parts:more"]
-    record = reattack(carried / "out", names, tmp_path / "again", trust=True)
+    record = reattack(finished / "out", names, tmp_path / "again", trust=True)
     assert [row.name for row in record.attacks] == names
     config = json.loads(json.dumps(record.config))
-    before = json.loads(json.dumps(read_record(carried / "out" / "record.json").config))
+    before = json.loads(json.dumps(read_record(finished / "out" / "record.json").config))
     assert before["code"].items() < config["code"].items()
 
 
 def test_the_run_key_depends_on_the_source_of_training_code(tmp_path: Path) -> None:
     source = (EXAMPLE / "parts.py").read_text()
-    given: dict[str, object] = {
+    settings: dict[str, object] = {
         "name": "x",
         "model": {"name": "parts_own:Net"},
         "attacks": {"parts_own:lowest_loss": {}},
@@ -177,9 +177,9 @@ def test_the_run_key_depends_on_the_source_of_training_code(tmp_path: Path) -> N
     keys, codes = [], []
     changed = [".double()", "hidden + self.middle"]
     with code_named_in("mine", trusted=True, folder=tmp_path):
-        for text in (source, *(source.replace(one, one.upper(), 1) for one in changed)):
+        for text in (source, *(source.replace(key, key.upper(), 1) for key in changed)):
             (tmp_path / "parts_own.py").write_text(text)
-            study = with_code(study_from(given))
+            study = with_code(study_from(settings))
             keys.append(run_key(study, 1))
             codes.append(study.code)
     assert codes[0] != codes[1]
@@ -190,12 +190,12 @@ def test_the_run_key_depends_on_the_source_of_training_code(tmp_path: Path) -> N
 def test_module_digests_cover_the_whole_file(tmp_path: Path) -> None:
     source = EXAMPLE / "parts.py"
     shutil.copy(source, tmp_path / "parts_own.py")
-    given: dict[str, object] = {"name": "x", "model": {"name": "parts_own:Net"}}
+    settings: dict[str, object] = {"name": "x", "model": {"name": "parts_own:Net"}}
     with code_named_in("mine", trusted=True, folder=tmp_path):
-        pinned = given | {"code": {"parts_own": hashlib.sha256(source.read_bytes()).hexdigest()}}
-        assert with_code(study_from(pinned)).code == with_code(study_from(given)).code
+        pinned = settings | {"code": {"parts_own": hashlib.sha256(source.read_bytes()).hexdigest()}}
+        assert with_code(study_from(pinned)).code == with_code(study_from(settings)).code
         with pytest.raises(BadInput, match="the module 'parts_own' has changed since"):
-            with_code(study_from(given | {"code": {"parts_own": "0" * 64}}))
+            with_code(study_from(settings | {"code": {"parts_own": "0" * 64}}))
 
 
 def test_a_study_without_custom_parts_keeps_its_identity() -> None:
@@ -206,7 +206,7 @@ def test_a_study_without_custom_parts_keeps_its_identity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"model.name": "parts:Nett"}, "'Nett'; did you mean 'Net'"),
         ({"model.name": "part:Net"}, "No module named 'part'; did you mean 'parts'"),
@@ -232,13 +232,13 @@ def test_a_study_without_custom_parts_keeps_its_identity() -> None:
     ],
 )
 def test_invalid_custom_parts_are_refused_in_one_sentence(
-    changes: dict[str, object], said: str
+    changes: dict[str, object], message: str
 ) -> None:
 
     study = read_study(EXAMPLE / "study.toml", changes)
     with (
         code_named_in("mine", trusted=True, folder=EXAMPLE),
-        pytest.raises(BadInput, match=said) as refused,
+        pytest.raises(BadInput, match=message) as refused,
     ):
         refuse_misfits([study])
     assert "\n" not in str(refused.value)
@@ -249,7 +249,7 @@ def test_annotations_of_custom_parts_may_be_strings_or_missing(tmp_path: Path) -
     text = (EXAMPLE / "parts.py").read_text().replace("from dataclasses", future, 1)
     plain = "\n\ndef slow(task, *, step=0.5):\n    return cautious(task, step=step)\n"
     (tmp_path / "parts_text.py").write_text(text + plain)
-    given: dict[str, object] = {
+    settings: dict[str, object] = {
         "name": "x",
         "partition": {"clients": 4},
         "audit": {"fair": 100, "background": 0},
@@ -258,9 +258,9 @@ def test_annotations_of_custom_parts_may_be_strings_or_missing(tmp_path: Path) -
     }
     wrong = {"name": "parts_text:Jitter", "options": {"sigma": "1"}}
     with code_named_in("mine", trusted=True, folder=tmp_path):
-        refuse_misfits([study_from(given)])
+        refuse_misfits([study_from(settings)])
         with pytest.raises(BadInput, match="sigma of the defense 'parts_text:Jitter' takes a numb"):
-            refuse_misfits([study_from(given | {"defense": wrong})])
+            refuse_misfits([study_from(settings | {"defense": wrong})])
 
 
 def test_a_file_hidden_by_an_installed_module_is_reported(tmp_path: Path) -> None:

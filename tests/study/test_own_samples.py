@@ -49,10 +49,10 @@ def skewed_study(**changes: object) -> Study:
 @cache
 def record(sources: int | None = None) -> Record:
     with TemporaryDirectory() as folder:
-        return run_study(skewed_study(audit=asked(sources)), Path(folder))
+        return run_study(skewed_study(audit=audit_settings(sources)), Path(folder))
 
 
-def asked(sources: int | None) -> dict[str, object]:
+def audit_settings(sources: int | None) -> dict[str, object]:
     return {} if sources is None else {"sources": sources}
 
 
@@ -102,64 +102,64 @@ def assignment(sources: int) -> Assignment:
 
 
 def test_source_samples_are_equally_many_per_client() -> None:
-    found = assignment(20)
-    assert found.source_samples is not None
-    assert Counter(found.source_samples.owner.tolist()) == dict.fromkeys(range(4), 20)
-    ids = found.measured.ids[torch.from_numpy(found.source_samples.position)].tolist()
-    for client, one in zip(found.source_samples.owner.tolist(), ids, strict=True):
-        assert one in found.clients[client].ids
+    assigned = assignment(20)
+    assert assigned.source_samples is not None
+    assert Counter(assigned.source_samples.owner.tolist()) == dict.fromkeys(range(4), 20)
+    ids = assigned.measured.ids[torch.from_numpy(assigned.source_samples.position)].tolist()
+    for client, sample_id in zip(assigned.source_samples.owner.tolist(), ids, strict=True):
+        assert sample_id in assigned.clients[client].ids
     assert len(set(ids)) == len(ids)
 
 
 def test_audited_source_samples_are_measured_once() -> None:
-    found = assignment(60)
-    assert found.source_samples is not None
-    audited = found.audit.samples.ids[torch.from_numpy(found.audit.owner != NO_CLIENT)]
-    assert not torch.isin(found.source_samples.unaudited.ids, audited).any()
-    assert (found.source_samples.position < len(found.audit)).sum() > 0
-    assert len(found.measured) == len(found.audit) + len(found.source_samples.unaudited)
+    assigned = assignment(60)
+    assert assigned.source_samples is not None
+    audited = assigned.audit.samples.ids[torch.from_numpy(assigned.audit.owner != NO_CLIENT)]
+    assert not torch.isin(assigned.source_samples.unaudited.ids, audited).any()
+    assert (assigned.source_samples.position < len(assigned.audit)).sum() > 0
+    assert len(assigned.measured) == len(assigned.audit) + len(assigned.source_samples.unaudited)
 
 
 def test_source_samples_are_limited_by_the_smallest_client() -> None:
-    found = assignment(10_000)
-    assert found.source_samples is not None
-    smallest = min(found.sizes.values())
-    assert Counter(found.source_samples.owner.tolist()) == dict.fromkeys(range(4), smallest)
+    assigned = assignment(10_000)
+    assert assigned.source_samples is not None
+    smallest = min(assigned.sizes.values())
+    assert Counter(assigned.source_samples.owner.tolist()) == dict.fromkeys(range(4), smallest)
 
 
 def test_source_samples_follow_the_label_distribution_of_their_client() -> None:
-    found = assignment(10_000)
-    assert found.source_samples is not None
-    labels = found.measured.labels[torch.from_numpy(found.source_samples.position)].numpy()
-    counts = found.class_counts(10)
+    assigned = assignment(10_000)
+    assert assigned.source_samples is not None
+    labels = assigned.measured.labels[torch.from_numpy(assigned.source_samples.position)].numpy()
+    counts = assigned.class_counts(10)
     for client in range(4):
-        own = np.bincount(labels[found.source_samples.owner == client], minlength=10)
-        expected = np.array(counts[client]) * own.sum() / sum(counts[client])
+        own_counts = np.bincount(labels[assigned.source_samples.owner == client], minlength=10)
+        expected = np.array(counts[client]) * own_counts.sum() / sum(counts[client])
         # All or nearly all of each client's samples.
-        assert abs(own - expected).max() < 4
+        assert abs(own_counts - expected).max() < 4
 
 
 def test_source_samples_do_not_change_other_draws() -> None:
-    plain, more = assignment(0), assignment(20)
+    plain, with_sources = assignment(0), assignment(20)
     assert plain.source_samples is None
-    stored, also = plain.audit.tensors(), more.audit.tensors()
+    stored, also = plain.audit.tensors(), with_sources.audit.tensors()
     assert stored.keys() == also.keys()
     assert all(torch.equal(stored[name], also[name]) for name in stored)
     for client, samples in plain.clients.items():
-        assert torch.equal(samples.ids, more.clients[client].ids)
+        assert torch.equal(samples.ids, with_sources.clients[client].ids)
 
 
 def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
     assert run.assignment.source_samples is not None
-    left = training_samples(run.assignment.clients, run.holdout)
-    assert len(left[0]) < len(run.assignment.clients[0])
+    trained_samples = training_samples(run.assignment.clients, run.holdout)
+    assert len(trained_samples[0]) < len(run.assignment.clients[0])
     ids = run.assignment.measured.ids[
         torch.from_numpy(run.assignment.source_samples.position)
     ].tolist()
-    for client, one in zip(run.assignment.source_samples.owner.tolist(), ids, strict=True):
-        assert one in left[client].ids
+    for client, sample_id in zip(run.assignment.source_samples.owner.tolist(), ids, strict=True):
+        assert sample_id in trained_samples[client].ids
 
 
 def test_source_samples_do_not_change_membership_figures() -> None:
@@ -169,32 +169,32 @@ def test_source_samples_do_not_change_membership_figures() -> None:
     assert with_them.groups == without.groups
     for part in ("curves", "trajectories", "histograms", "exposed", "clients", "accuracies"):
         assert getattr(with_them, part) == getattr(without, part)
-    on_members = [one for one in with_them.controls if one.attack != "sia"]
-    assert on_members == [one for one in without.controls if one.attack != "sia"]
+    on_members = [control for control in with_them.controls if control.attack != "sia"]
+    assert on_members == [control for control in without.controls if control.attack != "sia"]
 
 
 def test_a_record_keeps_the_figures_of_both_draws() -> None:
-    found = record()
-    assert {one.contrast for one in found.on_sources} == {OWN}
-    assert {one.contrast for one in found.on_fair_sources} == {FAIR}
-    assert found.sources[0].samples == 4 * 7
-    fair = [one for one in record(0).on_sources if one.contrast == FAIR]
+    audit_record = record()
+    assert {estimate.contrast for estimate in audit_record.on_sources} == {OWN}
+    assert {estimate.contrast for estimate in audit_record.on_fair_sources} == {FAIR}
+    assert audit_record.sources[0].samples == 4 * 7
+    fair = [estimate for estimate in record(0).on_sources if estimate.contrast == FAIR]
     # The fair draw's figures are those of a study without further samples.
-    assert found.on_fair_sources == fair
+    assert audit_record.on_fair_sources == fair
 
 
 def test_skewed_clients_have_higher_source_accuracy_on_own_samples() -> None:
-    (one,) = source_attacks(record(40))
-    assert one.on_fair_draw is not None
-    assert one.success.samples == 160
-    assert one.success.number > one.on_fair_draw.number + 0.1
-    assert one.label_level > 0.3
+    (attack,) = source_attacks(record(40))
+    assert attack.on_fair_draw is not None
+    assert attack.success.samples == 160
+    assert attack.success.number > attack.on_fair_draw.number + 0.1
+    assert attack.label_level > 0.3
 
 
 def test_a_report_names_both_draws() -> None:
     assert "the client of 28 samples, 7 of each of 4 clients" in source_sentence(record())
     table = source_table(record())
-    assert "On the fair draw" in [one.text for one in table.columns]
+    assert "On the fair draw" in [column.text for column in table.columns]
     assert "all with the label distribution of an audited client" in table.remark
     assert "label distribution of an audited client" in source_question(record(0))
     assert "The success rate can be higher on random samples" in source_sentence(record(0))
@@ -202,17 +202,21 @@ def test_a_report_names_both_draws() -> None:
 
 def test_a_gate_judges_source_samples_and_mentions_the_fair_draw() -> None:
     policy = policy_from('name = "x"\n[sources]\nabove_label_distributions = 0.9\n')
-    for found, expected in ((record(), False), (record(0), True)):
-        (check,) = [one for one in evaluate_policy(found, policy).checks if "label" in one.name]
-        judged = [one.what for one in (check.worst, *check.open) if one is not None]
+    for audit_record, expected in ((record(), False), (record(0), True)):
+        (check,) = [
+            check for check in evaluate_policy(audit_record, policy).checks if "label" in check.name
+        ]
+        judged = [result.what for result in (check.worst, *check.open) if result is not None]
         assert judged
-        assert all(("on samples of a fair draw" in what) == expected for what in judged)
+        assert all(
+            ("on samples of a fair draw" in description) == expected for description in judged
+        )
 
 
 def test_comparisons_do_not_mix_draws() -> None:
     other = record(40).model_copy(update={"name": "other"})
     for base, same in ((record(), True), (record(0), False)):
-        changes = [one.change for one in compare_records([base, other]).on("source")]
+        changes = [entry.change for entry in compare_records([base, other]).on("source")]
         assert len(changes) == 2
         assert (changes[1] is not None) == same
 
@@ -226,10 +230,10 @@ def test_comparisons_of_membership_ignore_source_samples() -> None:
 def test_a_recording_is_attacked_again_on_the_same_samples(tmp_path: Path) -> None:
     study = skewed_study(audit={"keep": "full"})
     first = run_study(study, tmp_path / "run")
-    again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
-    assert again.sources == first.sources
-    assert [one.value for one in again.on_fair_sources] == [
-        one.value for one in first.on_fair_sources
+    record = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
+    assert record.sources == first.sources
+    assert [estimate.value for estimate in record.on_fair_sources] == [
+        estimate.value for estimate in first.on_fair_sources
     ]
     assert contradicting_signals(tmp_path / "run", None) == []
 
@@ -237,8 +241,8 @@ def test_a_recording_is_attacked_again_on_the_same_samples(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_recording_without_source_samples_has_only_the_fair_draw(tmp_path: Path) -> None:
     run_study(skewed_study(attacks={"loss-series": {}}), tmp_path / "run")
-    again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
-    assert {one.contrast for one in again.where(topic="source")} == {FAIR}
+    record = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
+    assert {estimate.contrast for estimate in record.where(topic="source")} == {FAIR}
 
 
 @pytest.mark.slow
@@ -253,8 +257,10 @@ def test_a_study_of_an_older_version_resumes_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_run_without_source_samples_keeps_its_name_of_older_versions() -> None:
-    plain, more = (with_derived_settings(skewed_study(audit={"sources": n})) for n in (0, 7))
-    assert run_key(plain, 1) != run_key(more, 1)
+    plain, with_sources = (
+        with_derived_settings(skewed_study(audit={"sources": n})) for n in (0, 7)
+    )
+    assert run_key(plain, 1) != run_key(with_sources, 1)
     values = plain.model_dump(mode="json")
     assert values["audit"]["sources"] == 0
     membership = with_derived_settings(skewed_study(attacks={"loss-series": {}}))
@@ -267,36 +273,38 @@ def test_a_run_without_source_samples_keeps_its_name_of_older_versions() -> None
 def test_a_record_of_an_older_version_gets_the_name_of_its_draw(
     sources: int, scheme: str, contrast: str, tmp_path: Path
 ) -> None:
-    found = record(sources)
-    partition = found.config["partition"]
+    audit_record = record(sources)
+    partition = audit_record.config["partition"]
     assert isinstance(partition, dict)
     unnamed = [
-        one.model_copy(update={"contrast": "mixed"}) if one.topic == "source" else one
-        for one in found.estimates
+        estimate.model_copy(update={"contrast": "mixed"})
+        if estimate.topic == "source"
+        else estimate
+        for estimate in audit_record.estimates
     ]
-    older = found.model_copy(
+    older = audit_record.model_copy(
         update={
             "estimates": unnamed,
-            "config": {**found.config, "partition": {**partition, "scheme": scheme}},
+            "config": {**audit_record.config, "partition": {**partition, "scheme": scheme}},
         }
     )
     write_record(older, tmp_path / "record.json")
     read = read_record(tmp_path / "record.json")
-    assert {one.contrast for one in read.where(topic="source")} == {contrast}
+    assert {estimate.contrast for estimate in read.where(topic="source")} == {contrast}
 
 
 def test_a_pack_hides_figures_on_too_few_samples_of_a_draw() -> None:
-    found = record()
-    fair = found.on_fair_sources[0].samples // 4
+    audit_record = record()
+    fair = audit_record.on_fair_sources[0].samples // 4
     assert fair > 7
-    kept = suppressed(found, fair).record
-    assert kept.sources == []
-    assert kept.where(topic="source") == []
-    more = record(40)
-    kept = suppressed(more, fair + 1).record
-    assert len(kept.sources) == 1
-    assert kept.on_fair_sources == []
-    assert suppressed(kept, fair + 1).record == kept
+    shareable = suppressed(audit_record, fair).record
+    assert shareable.sources == []
+    assert shareable.where(topic="source") == []
+    larger = record(40)
+    shareable = suppressed(larger, fair + 1).record
+    assert len(shareable.sources) == 1
+    assert shareable.on_fair_sources == []
+    assert suppressed(shareable, fair + 1).record == shareable
 
 
 def test_python_and_study_files_use_the_same_setting(tmp_path: Path) -> None:
@@ -308,4 +316,4 @@ def test_python_and_study_files_use_the_same_setting(tmp_path: Path) -> None:
     audit = fa.Audit(samples=60, sources=6)
     run = fa.audit(federation, attacks=["sia"], audit=audit, out=tmp_path)
     assert run.record.sources[0].samples == 24
-    assert {one.contrast for one in run.record.where(topic="source")} == {OWN, FAIR}
+    assert {estimate.contrast for estimate in run.record.where(topic="source")} == {OWN, FAIR}

@@ -38,9 +38,9 @@ def people_study(**changes: object) -> Study:
         "attacks": {"blackbox-loss": {}},
         "figures": {"permutations": 40, "blind_classifier": True},
     }
-    given = changes.pop("audit", {})
-    assert isinstance(given, dict)
-    return small_study(**{**values, "audit": {**audit, **given}, **changes})
+    audit_settings = changes.pop("audit", {})
+    assert isinstance(audit_settings, dict)
+    return small_study(**{**values, "audit": {**audit, **audit_settings}, **changes})
 
 
 def brief_study(*, rounds: int = 3, epochs: int = 8) -> Study:
@@ -52,7 +52,7 @@ def brief_study(*, rounds: int = 3, epochs: int = 8) -> Study:
 
 
 @pytest.fixture(scope="module")
-def carried(tmp_path_factory: pytest.TempPathFactory) -> Carried:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Carried:
     folder = tmp_path_factory.mktemp("people")
     return Carried(run_study(brief_study(), folder), folder)
 
@@ -87,24 +87,26 @@ def test_a_report_advises_a_person_audit_if_people_are_known(
     one_by_one: tuple[Record, list[str]],
 ) -> None:
     record, _ = one_by_one
-    asked = 'audit people (audit.unit = "person")'
-    assert asked in verdict(record).headline
+    advice_text = 'audit people (audit.unit = "person")'
+    assert advice_text in verdict(record).headline
     first, *others = attack_tables(record)
     assert "DeLong 95%, people ignored" in first.remark
-    assert asked in first.remark
-    assert not any(asked in other.remark for other in others)
+    assert advice_text in first.remark
+    assert not any(advice_text in other.remark for other in others)
 
 
-def test_person_audits_have_no_independence_note(carried: Carried) -> None:
-    assert independence(carried.record) == ""
-    assert not any("people ignored" in f.method for f in carried.record.estimates)
+def test_person_audits_have_no_independence_note(finished: Carried) -> None:
+    assert independence(finished.record) == ""
+    assert not any("people ignored" in f.method for f in finished.record.estimates)
 
 
 def auc(record: Record, unit: str) -> tuple[float, float, float]:
-    given = record.findings if unit == "person" else record.of_single_samples
-    (one,) = [f for f in given if (f.metric, f.contrast, f.unit) == ("auc", "unseen", unit)]
-    assert one.value is not None and one.low is not None and one.high is not None  # noqa: PT018
-    return one.value, one.low, one.high
+    estimates = record.findings if unit == "person" else record.of_single_samples
+    (estimate,) = [
+        f for f in estimates if (f.metric, f.contrast, f.unit) == ("auc", "unseen", unit)
+    ]
+    assert estimate.value is not None and estimate.low is not None and estimate.high is not None  # noqa: PT018
+    return estimate.value, estimate.low, estimate.high
 
 
 @pytest.mark.slow
@@ -119,35 +121,35 @@ def test_people_can_leak_if_single_samples_do_not(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_person_audits_give_person_estimates_and_a_sample_auc(
-    carried: Carried,
+    finished: Carried,
 ) -> None:
-    record = carried.record
+    record = finished.record
     assert {f.unit for f in record.findings if f.attack} == {"person"}
     assert {(f.metric, f.unit) for f in record.of_single_samples} == {("auc", "sample")}
     assert all("people" in f.method and not f.tests for f in record.of_single_samples)
     assert all(f.n_members < 70 for f in record.findings if f.attack)
-    assert {one.unit for one in record.exposed} == {"person"}
+    assert {exposed.unit for exposed in record.exposed} == {"person"}
     (epsilon,) = [f for f in record.findings if f.metric == "epsilon"]
     assert epsilon.unit == "person"
 
 
-def test_person_scores_average_all_samples(carried: Carried) -> None:
+def test_person_scores_average_all_samples(finished: Carried) -> None:
     run = setup(brief_study(), 1, None)
     truth = target_truth(run, 0)
-    kept = read_scores(carried.folder / "scores.safetensors")[1, 0]
+    scores_of_run = read_scores(finished.folder / "scores.safetensors")[1, 0]
     audit = run.assignment.audit
     assert audit.subject is not None
-    assert kept.ids.tolist() == sorted(set(audit.subject.tolist()))
-    for person, origin in zip(kept.ids, kept.origin, strict=True):
+    assert scores_of_run.ids.tolist() == sorted(set(audit.subject.tolist()))
+    for person, origin in zip(scores_of_run.ids, scores_of_run.origin, strict=True):
         owners = set(audit.owner[audit.subject == person].tolist())
         expected = Origin.MEMBER if 0 in owners else Origin.UNSEEN
         assert origin == (Origin.OTHER_CLIENT if owners & {1, 2, 3} else expected)
     scores = np.arange(len(truth.positions), dtype=np.float64)
     scores[3] = np.inf
-    found = truth.unit_scores(scores)
+    person_scores = truth.unit_scores(scores)
     finite = np.where(np.isinf(scores), scores[np.isfinite(scores)].max(), scores)
-    by_hand = [finite[audit.subject == person].mean() for person in kept.ids]
-    assert found == pytest.approx(np.array(by_hand))
+    by_hand = [finite[audit.subject == person].mean() for person in scores_of_run.ids]
+    assert person_scores == pytest.approx(np.array(by_hand))
 
 
 def test_mean_by_averages_rows_per_person() -> None:
@@ -155,10 +157,10 @@ def test_mean_by_averages_rows_per_person() -> None:
     assert mean_by(np.array([7, 2, 7]), values).tolist() == [[3.0, 30.0], [3.0, 5.0]]
 
 
-def test_report_and_terminal_describe_people(carried: Carried) -> None:
-    said, page = verdict(carried.record), report_html(carried.record)
-    assert "people whose data were trained on can be distinguished from others" in said.headline
-    assert "whether a given person's data were in the training data" in said.audited
+def test_report_and_terminal_describe_people(finished: Carried) -> None:
+    summary, page = verdict(finished.record), report_html(finished.record)
+    assert "people whose data were trained on can be distinguished from others" in summary.headline
+    assert "whether a given person's data were in the training data" in summary.audited
     assert "Single samples of these people" in page
     assert "Most exposed people" in page
     assert ">Person<" in page
@@ -183,7 +185,9 @@ def test_online_references_contain_each_person_in_half() -> None:
     run = setup(study, 1, None)
     audit = run.assignment.audit
     assert audit.subject is not None
-    has = np.array([one.assignment.audit.owner >= 0 for one in run.additional_federations])
+    has = np.array(
+        [federation.assignment.audit.owner >= 0 for federation in run.additional_federations]
+    )
     assert (has.sum(0) == 2).all()
     for person in set(audit.subject.tolist()):
         assert len(np.unique(has[:, audit.subject == person], axis=1).T) == 1
@@ -213,7 +217,7 @@ def test_people_at_several_clients_count_as_members_of_the_target(
 
 
 @pytest.mark.parametrize(
-    ("audit", "told"),
+    ("audit", "message"),
     [
         ({"draw": "fedmia_paper"}, 'needs the draw "fair"'),
         ({"unit": "sample", "clients_per_person": 2}, "clients_per_person is 2"),
@@ -221,17 +225,19 @@ def test_people_at_several_clients_count_as_members_of_the_target(
         ({"people": 10}, "the same setting"),
     ],
 )
-def test_contradictory_settings_of_people_are_refused(audit: dict[str, object], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_contradictory_settings_of_people_are_refused(
+    audit: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
         people_study(audit=audit)
 
 
 @pytest.mark.slow
 def test_two_runs_of_people_with_one_seed_are_the_same(tmp_path: Path) -> None:
     study = brief_study(rounds=2, epochs=1)
-    one, two = (run_study(study, tmp_path / name) for name in ("one", "two"))
-    assert one.content_hash == two.content_hash
-    assert torch.equal(*(torch.tensor(auc(record, "person")) for record in (one, two)))
+    first, second = (run_study(study, tmp_path / name) for name in ("one", "two"))
+    assert first.content_hash == second.content_hash
+    assert torch.equal(*(torch.tensor(auc(record, "person")) for record in (first, second)))
 
 
 def test_source_inference_raises_for_people() -> None:
@@ -267,14 +273,14 @@ def test_people_of_a_malicious_client_are_left_out_with_all_samples() -> None:
     assert set(truth.subject.tolist()) == set(audit.subject.tolist()) - theirs
 
 
-def test_people_and_samples_are_not_compared(carried: Carried) -> None:
-    record = carried.record
+def test_people_and_samples_are_not_compared(finished: Carried) -> None:
+    record = finished.record
     samples = record.model_copy(
         update={
             "estimates": [
-                one.model_copy(update={"unit": "sample"})
-                for one in record.findings
-                if one.unit == "person"
+                estimate.model_copy(update={"unit": "sample"})
+                for estimate in record.findings
+                if estimate.unit == "person"
             ]
         }
     )

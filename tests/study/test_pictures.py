@@ -31,9 +31,9 @@ class Knowing(nn.Module):
 
     def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
         image = self.concepts(concept).view(-1, 1, *self.shape)
-        left = signal_fraction().to(noisy)[steps].view(*steps.shape, 1, 1, 1)
-        found: Tensor = (noisy - left.sqrt() * image) / (1 - left).sqrt()
-        return found
+        signal = signal_fraction().to(noisy)[steps].view(*steps.shape, 1, 1, 1)
+        noise: Tensor = (noisy - signal.sqrt() * image) / (1 - signal).sqrt()
+        return noise
 
 
 def test_a_perfect_denoiser_generates_its_image() -> None:
@@ -46,8 +46,8 @@ def test_a_perfect_denoiser_generates_its_image() -> None:
     model = Model(architecture, {"concepts.weight": images})
     for seed in (1, 2):
         rng = torch.Generator().manual_seed(seed)
-        found = generate(model, torch.tensor([2, 0]), low=-1.0, high=1.0, rng=rng)
-        torch.testing.assert_close(found, PIXELS[[2, 0]], atol=0.02, rtol=0)
+        pictures = generate(model, torch.tensor([2, 0]), low=-1.0, high=1.0, rng=rng)
+        torch.testing.assert_close(pictures, PIXELS[[2, 0]], atol=0.02, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +98,11 @@ def test_a_view_without_uploads_has_no_pictures_of_a_client(tmp_path: Path) -> N
         algorithm=fa.algorithms.FedEmbedding(rounds=2, lr=0.1),
     )
     audit = fa.Audit(samples=60, background=0, every=1)
-    found = fa.audit(
+    result = fa.audit(
         federation,
         attacks=("loss-series",),
         options=fa.AuditOptions(view="globals"),
         out=tmp_path,
         audit=audit,
     )
-    assert not (found.folder / "pictures.png").exists()
+    assert not (result.folder / "pictures.png").exists()

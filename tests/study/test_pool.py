@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> CountedEngine:
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> CountedEngine:
+def pool_with_run(tmp_path_factory: pytest.TempPathFactory) -> CountedEngine:
     """A pool with the run of the usual study."""
     run = CountedEngine(tmp_path_factory.mktemp("pooled"))
     run("a", quick_study())
@@ -80,28 +80,30 @@ def test_two_studies_of_the_same_settings_train_once_and_find_the_same(run: Coun
     ],
 )
 def test_a_changed_setting_never_gets_a_stale_result(
-    changes: dict[str, object], usual: CountedEngine, tmp_path: Path
+    changes: dict[str, object], pool_with_run: CountedEngine, tmp_path: Path
 ) -> None:
-    changed = usual(tmp_path.name, quick_study(**changes))
-    assert usual.rounds > 0
+    changed = pool_with_run(tmp_path.name, quick_study(**changes))
+    assert pool_with_run.rounds > 0
     fresh = run_study(quick_study(**changes), tmp_path)
     assert changed.content_hash == fresh.content_hash
 
 
-def test_figures_and_attacks_do_not_need_another_run(usual: CountedEngine, tmp_path: Path) -> None:
+def test_figures_and_attacks_do_not_need_another_run(
+    pool_with_run: CountedEngine, tmp_path: Path
+) -> None:
     fewer = quick_study(attacks={"loss-series": {}}, figures={"fprs": [0.05]})
-    record = usual("fewer", fewer)
-    assert usual.rounds == 0
+    record = pool_with_run("fewer", fewer)
+    assert pool_with_run.rounds == 0
     assert record.content_hash == run_study(fewer, tmp_path).content_hash
 
 
 @pytest.mark.slow
 def test_a_run_that_lacks_a_signal_is_not_taken_for_one_that_has_it(run: CountedEngine) -> None:
     run("a", quick_study())
-    both = quick_study(attacks={"loss-series": {}, "avg-cosine": {}})
-    whole = run("b", both)
+    two_attacks = quick_study(attacks={"loss-series": {}, "avg-cosine": {}})
+    record_of_both = run("b", two_attacks)
     assert run.rounds == 4
-    assert whole.content_hash == run_study(both, run.place / "alone").content_hash
+    assert record_of_both.content_hash == run_study(two_attacks, run.place / "alone").content_hash
     run("c", quick_study(attacks={"avg-cosine": {}}))
     assert run.rounds == 0
     assert run.pooled == 2
@@ -176,8 +178,8 @@ def test_attacks_find_pooled_runs_after_moving_folders(run: CountedEngine) -> No
     moved.mkdir()
     for part in ("a", "pool"):
         shutil.move(run.place / part, moved / part)
-    again = reattack(moved / "a", [], moved / "again")
-    assert again.content_hash == record.content_hash
+    result = reattack(moved / "a", [], moved / "again")
+    assert result.content_hash == record.content_hash
     shutil.move(moved / "pool", moved / "lost")
     with pytest.raises(BadInput, match="which does not exist; copy that folder"):
         reattack(moved / "a", [], moved / "again")
@@ -238,11 +240,11 @@ def test_two_studies_at_once_train_a_shared_run_once(run: CountedEngine) -> None
 
 
 def test_waiting_for_a_run_is_logged(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     inside = threading.Event()
 
     def second() -> None:
-        with locked(tmp_path, said.append):
+        with locked(tmp_path, lines.append):
             inside.set()
 
     with locked(tmp_path, print):
@@ -251,4 +253,4 @@ def test_waiting_for_a_run_is_logged(tmp_path: Path) -> None:
         assert not inside.wait(0.3)
     thread.join(5)
     assert inside.is_set()
-    assert said == [f"waiting for another study that is training the run in {tmp_path}"]
+    assert lines == [f"waiting for another study that is training the run in {tmp_path}"]

@@ -90,9 +90,9 @@ def test_preflight_checks_use_the_batches_of_the_defense() -> None:
     drawn = [max(1, int(0.5 * size)) for size in sizes]
     # Of half of its samples some client has one left, and of all of them none has.
     batch = next(
-        one
-        for one in range(2, 60)
-        if any(size % one == 1 for size in drawn) and all(size % one != 1 for size in sizes)
+        n
+        for n in range(2, 60)
+        if any(size % n == 1 for size in drawn) and all(size % n != 1 for size in sizes)
     )
     check_run(setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None))
     study = quick_study(model=NORMALISED, defense=half, training={"batch_size": batch})
@@ -171,10 +171,10 @@ def test_a_network_that_always_fails_raises_in_training(
     assert not isinstance(raised.value, BadInput)
 
 
-@pytest.mark.parametrize("most", range(2, 40))
-def test_the_advised_batch_size_differs_from_the_refused_one(most: int) -> None:
-    assert _suggest_batch_size([most * 3, 60], most, 1) != most
-    assert _suggest_batch_size([most * 3 + 1, 60], most, 1) != most
+@pytest.mark.parametrize("largest", range(2, 40))
+def test_the_advised_batch_size_differs_from_the_refused_one(largest: int) -> None:
+    assert _suggest_batch_size([largest * 3, 60], largest, 1) != largest
+    assert _suggest_batch_size([largest * 3 + 1, 60], largest, 1) != largest
 
 
 def test_long_studies_plan_a_subset_of_rounds() -> None:
@@ -194,7 +194,11 @@ def test_every_seed_and_every_federation_of_the_adversary_is_checked(
     study = quick_study(
         seeds=[1, 2], attacks={"seqmia": {"epochs": 1}}, partition={"samples_per_client": 120}
     )
-    shadows = [one.seed for s in (1, 2) for one in setup(study, s, None).additional_federations]
+    shadows = [
+        federation.seed
+        for s in (1, 2)
+        for federation in setup(study, s, None).additional_federations
+    ]
     check_grid([study])
     assert seen == [1, shadows[0], 2, shadows[1]]
 
@@ -279,10 +283,10 @@ def test_missing_required_settings_are_listed_with_paper_values() -> None:
     )
     with pytest.raises(BadInput) as refused:
         setup(study, 1, None)
-    said = str(refused.value)
-    assert "give it as partition.options.beta (published: 0.1, 1 and 10 (FedMIA), 0.5" in said
-    assert "defense.options.clip and defense.options.noise_multiplier" in said
-    assert "defense.options.alpha (published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID))" in said
+    message = str(refused.value)
+    assert "give it as partition.options.beta (published: 0.1, 1 and 10 (FedMIA), 0.5" in message
+    assert "defense.options.clip and defense.options.noise_multiplier" in message
+    assert "defense.options.alpha (published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID))" in message
 
 
 def test_errors_of_training_are_raised_for_grid_rows_beforehand() -> None:
@@ -318,10 +322,10 @@ def test_a_failing_row_does_not_stop_other_rows(
     rows = '[variants.more]\n"training.rounds" = 3\n[variants.other]\n"training.lr" = 0.05\n'
     study, out = grid_of(tmp_path, rows)
 
-    def failing(run: Setup, *rest: object) -> object:
+    def failing(run: Setup, *arguments: object) -> object:
         if run.study.name == "grid-more":
             raise error
-        return observe(run, *rest)  # type: ignore[arg-type]
+        return observe(run, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("fedaudit.study.running.run.observe", failing)
     assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == code
@@ -343,16 +347,16 @@ def test_the_smallest_detectable_leak_is_printed_before_training(
     tmp_path: Path,
 ) -> None:
     study = quick_study(audit={"targets": [0, 1], "extra_unseen": 60}, figures={"fprs": [0.05]})
-    run, said = setup(study, 1, None), list[str]()
+    run, lines = setup(study, 1, None), list[str]()
     (line,) = detectable_leaks(run)
-    record = run_study(study, tmp_path / "one", log=said.append)
-    assert said.index(line) < next(n for n, text in enumerate(said) if text.startswith("seed 1"))
-    tested = [one for one in record.findings if one.tests]
+    record = run_study(study, tmp_path / "one", log=lines.append)
+    assert lines.index(line) < next(n for n, text in enumerate(lines) if text.startswith("seed 1"))
+    tested = [estimate for estimate in record.findings if estimate.tests]
     assert f"2 attacks on 1 seed, {len(tested)} tests that share an error of 5%" in line
-    sizes = {(one.n_members, one.n_nonmembers) for one in tested if one.target == 0}
+    sizes = {(line.n_members, line.n_nonmembers) for line in tested if line.target == 0}
     counted = line.partition("(client ")[2].partition(" members")[0].split()[-1]
     assert int(counted) in {members for members, _ in sizes} | {
-        one.n_members for one in tested if one.target == 1
+        line.n_members for line in tested if line.target == 1
     }
     grid = list[str]()
     check_grid([study, quick_study(name="other", attacks={"blackbox-loss": {}})], log=grid.append)
@@ -368,7 +372,7 @@ def test_pooled_tests_count_for_the_detectable_leak(tmp_path: Path) -> None:
     )
     (line,) = detectable_leaks(setup(study, 1, None))
     record = run_study(study, tmp_path)
-    means = [one for one in record.findings if one.seed is None and one.tests]
+    means = [estimate for estimate in record.findings if estimate.seed is None and estimate.tests]
     assert f"2 attacks on 2 seeds, {len(means)} tests" in line
     assert "all audited clients together" in line
 

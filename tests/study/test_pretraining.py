@@ -50,8 +50,8 @@ def study(**changes: object) -> Study:
 
 class Endless(Denoiser):
     def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
-        found = super().forward(noisy, steps, concept)
-        return found / 0 if self.training else found
+        noise = super().forward(noisy, steps, concept)
+        return noise / 0 if self.training else noise
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +75,8 @@ def test_studies_share_one_pretraining_of_a_network(folder: Path, tmp_path: Path
     run_study(other, tmp_path / "two", progress=lambda phase, done, total: phases.append(phase))
     assert "pretraining" not in phases
     assert len(list(folder.glob("*.safetensors"))) == 1
-    again = run_study(study(), tmp_path / "again")
-    assert again.content_hash == first.content_hash
+    record = run_study(study(), tmp_path / "again")
+    assert record.content_hash == first.content_hash
 
 
 class _Stopped(Exception):
@@ -116,7 +116,7 @@ def test_pretraining_changes_the_name_of_network_and_study() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"model": {"name": "mlp", "options": {"weights": "a"}}}, "leave out models and"),
         (
@@ -132,8 +132,8 @@ def test_pretraining_changes_the_name_of_network_and_study() -> None:
         ),
     ],
 )
-def test_mismatched_pretraining_settings_raise(changes: dict[str, object], said: str) -> None:
-    with pytest.raises((ValidationError, BadInput), match=said):
+def test_mismatched_pretraining_settings_raise(changes: dict[str, object], message: str) -> None:
+    with pytest.raises((ValidationError, BadInput), match=message):
         study(**changes)
 
 
@@ -178,12 +178,12 @@ def test_a_pretraining_without_an_end_is_refused() -> None:
 
 
 def test_custom_code_is_part_of_the_name() -> None:
-    given = with_derived_settings(study())
-    assert given.pretrained_name != study().pretrained_name
-    assert "tests.study.test_pretraining:points" in given.code
-    code = {**given.code, "tests.networks:Denoiser": "0" * 64}
-    changed = given.model_copy(update={"code": code})
-    assert changed.pretrained_name != given.pretrained_name
+    settings_used = with_derived_settings(study())
+    assert settings_used.pretrained_name != study().pretrained_name
+    assert "tests.study.test_pretraining:points" in settings_used.code
+    code = {**settings_used.code, "tests.networks:Denoiser": "0" * 64}
+    changed = settings_used.model_copy(update={"code": code})
+    assert changed.pretrained_name != settings_used.pretrained_name
 
 
 def wide(*, seed: int) -> fa.datasets.Dataset:
@@ -192,6 +192,6 @@ def wide(*, seed: int) -> fa.datasets.Dataset:
 
 def test_public_data_of_another_shape_are_refused_before_training() -> None:
     settings = study().model_dump()["pretraining"]
-    given = {**settings, "data": {"name": "tests.study.test_pretraining:wide"}}
+    settings_used = {**settings, "data": {"name": "tests.study.test_pretraining:wide"}}
     with pytest.raises(BadInput, match="have another shape"):
-        pretrain(resolve(study(pretraining=given)))
+        pretrain(resolve(study(pretraining=settings_used)))

@@ -44,8 +44,8 @@ def test_estimates_with_an_empty_side_are_refused(side: str, metric: str, tmp_pa
     figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
     with pytest.raises(Damaged, match="it needs at least one of each"):
         read_record(with_figures(tmp_path, figure))
-    nothing = {"value": None, "low": None, "high": None}
-    assert read_record(with_figures(tmp_path, figure | nothing)).findings
+    no_values = {"value": None, "low": None, "high": None}
+    assert read_record(with_figures(tmp_path, figure | no_values)).findings
 
 
 def test_a_group_with_an_empty_side_is_refused(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
 def test_an_invalid_field_raises_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(Damaged) as caught:
         read_record(altered(tmp_path, seeds="one", extra=1))
-    said = str(caught.value)
-    assert "at 'seeds': input should be a valid list (and 1 more error)" in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert "at 'seeds': input should be a valid list (and 1 more error)" in message
+    assert "\n" not in message
 
 
 WHOLE: dict[str, object] = record(strengths=(1.0,), defenses=(("none", 1.0),)).model_dump(
@@ -181,7 +181,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "message"),
     [
         ("estimates.0.figures.0.value", 1e308, r"1e\+308 is not in \[0, 1\]"),
         ("estimates.0.figures.0.value", -0.1, r"-0.1 is not in \[0, 1\]"),
@@ -225,13 +225,13 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
     ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",
 )
 def test_impossible_figures_are_refused_in_one_sentence(
-    place: str, value: object, said: str, tmp_path: Path
+    place: str, value: object, message: str, tmp_path: Path
 ) -> None:
     path = changed(tmp_path, place, value)
-    if not said:
+    if not message:
         assert read_record(path)
         return
-    with pytest.raises(Damaged, match=said) as refused:
+    with pytest.raises(Damaged, match=message) as refused:
         read_record(path)
     sentence = str(refused.value)
     assert sentence.endswith("use the original record") or "complete JSON" in sentence
@@ -257,17 +257,17 @@ def test_forbidden_characters_are_replaced_and_plain_text_is_unchanged() -> None
 
 def test_every_record_of_the_tests_is_one_that_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    for one in (record(seeds=(1, 2), over_seeds=True), Record.model_validate(WHOLE)):
-        write_record(one, path)
-        assert read_record(path) == one
+    for example in (record(seeds=(1, 2), over_seeds=True), Record.model_validate(WHOLE)):
+        write_record(example, path)
+        assert read_record(path) == example
 
 
 def test_a_record_of_thousands_of_metrics_is_refused(tmp_path: Path) -> None:
-    one = given("a", {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8})
-    figure = next(figure for figure in one.findings if figure.attack)
+    example = given("a", {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8})
+    figure = next(figure for figure in example.findings if figure.attack)
     for count in (1000, 1001):
-        many = [figure.model_copy(update={"metric": f"tpr@0.{at:05}1"}) for at in range(count)]
-        write_record(one.model_copy(update={"estimates": many}), tmp_path / "record.json")
+        many = [figure.model_copy(update={"metric": f"tpr@0.{i:05}1"}) for i in range(count)]
+        write_record(example.model_copy(update={"estimates": many}), tmp_path / "record.json")
         if count > 1000:
             with pytest.raises(Damaged, match=r"1,001 different metrics, but .* at most 1,000"):
                 read_record(tmp_path / "record.json")

@@ -27,14 +27,14 @@ COMMITTED = (
 
 
 def examples() -> dict[str, Record]:
-    found = {
+    records = {
         "membership": record(),
         "sources": with_sources(source(), source(seed=2), membership=True),
         "clusters": with_clusters(clustered(), clustered(seed=2)),
         "games": played(),
         "utility": PLAIN,
     }
-    return found | {name: read_record(RECORDS / f"{name}.json") for name in COMMITTED}
+    return records | {name: read_record(RECORDS / f"{name}.json") for name in COMMITTED}
 
 
 EXAMPLES = examples()
@@ -60,17 +60,17 @@ def test_a_record_holds_estimates_in_one_place_alone() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_estimate_is_a_row_or_a_mean_row_once(name: str) -> None:
-    whole = EXAMPLES[name]
-    rows, means = whole.rows(), whole.mean_rows()
-    assert len(rows) + len(means) == len(whole.estimates)
-    values = [(one.topic, one.metric, one.value) for one in whole.estimates]
-    found = [(row["topic"], row["metric"], row["value"]) for row in (*rows, *means)]
-    assert sorted(map(str, found)) == sorted(map(str, values))
+    example = EXAMPLES[name]
+    rows, means = example.rows(), example.mean_rows()
+    assert len(rows) + len(means) == len(example.estimates)
+    values = [(estimate.topic, estimate.metric, estimate.value) for estimate in example.estimates]
+    rows_of_values = [(row["topic"], row["metric"], row["value"]) for row in (*rows, *means)]
+    assert sorted(map(str, rows_of_values)) == sorted(map(str, values))
     assert all(row["seed"] is None for row in means)
 
 
 def test_the_examples_are_of_every_topic_and_of_groups() -> None:
-    rows = [row for whole in EXAMPLES.values() for row in whole.rows()]
+    rows = [row for example in EXAMPLES.values() for row in example.rows()]
     topics = {str(row["topic"]) for row in rows}
     assert topics >= {
         "membership",
@@ -85,19 +85,30 @@ def test_the_examples_are_of_every_topic_and_of_groups() -> None:
 
 
 def test_no_row_without_a_seed_repeats_a_figure_of_the_runs() -> None:
-    for whole in EXAMPLES.values():
-        alone = [row for row in whole.rows() if row["seed"] is None]
-        named = ("topic", "metric", "attack", "contrast", "target", "point", "group", "against")
+    for example in EXAMPLES.values():
+        alone = [row for row in example.rows() if row["seed"] is None]
+        coordinates = (
+            "topic",
+            "metric",
+            "attack",
+            "contrast",
+            "target",
+            "point",
+            "group",
+            "against",
+        )
         of_runs = {
-            tuple(row[name] for name in named) for row in whole.rows() if row["seed"] is not None
+            tuple(row[name] for name in coordinates)
+            for row in example.rows()
+            if row["seed"] is not None
         }
-        assert all(tuple(row[name] for name in named) not in of_runs for row in alone)
+        assert all(tuple(row[name] for name in coordinates) not in of_runs for row in alone)
 
 
 def test_record_rows_use_common_field_names() -> None:
     plain = estimate(metric="auc", attack="a", value=0.7, seed=1)
-    whole = changed(PLAIN, estimates=[plain, *PLAIN.estimates])
-    bare, tested = whole.rows()[:2]
+    example = changed(PLAIN, estimates=[plain, *PLAIN.estimates])
+    bare, tested = example.rows()[:2]
     for row in (bare, tested):
         assert {"further.low", "further.method", "at_threshold.high"} <= row.keys()
         assert not any(isinstance(value, list | dict) for value in row.values())
@@ -107,10 +118,10 @@ def test_record_rows_use_common_field_names() -> None:
 
 def test_a_table_has_the_rows_and_groups_by_seed_count_no_figure_twice() -> None:
     pandas = pytest.importorskip("pandas")
-    whole = EXAMPLES["canaries-mnist/canaries-mnist"]
-    frame, means = whole.frame(), whole.mean_frame()
+    example = EXAMPLES["canaries-mnist/canaries-mnist"]
+    frame, means = example.frame(), example.mean_frame()
     assert isinstance(frame, pandas.DataFrame)
     assert isinstance(means, pandas.DataFrame)
-    assert (len(frame), len(means)) == (len(whole.rows()), len(whole.mean_rows()))
+    assert (len(frame), len(means)) == (len(example.rows()), len(example.mean_rows()))
     utility = frame[frame.topic == "utility"]
-    assert set(utility.groupby("metric").size()) == {len(whole.seeds)}
+    assert set(utility.groupby("metric").size()) == {len(example.seeds)}

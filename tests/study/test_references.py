@@ -57,33 +57,39 @@ def trained_on(run: Setup) -> set[int]:
 def test_reference_data_are_disjoint_from_the_run() -> None:
     run = setup(final_study(), 1, None)
     first, second = run.additional_federations
-    for one in run.additional_federations:
-        assert not trained_on(one) & (
+    for federation in run.additional_federations:
+        assert not trained_on(federation) & (
             trained_on(run) | set(run.assignment.audit.samples.ids.tolist())
         )
         audited = run.assignment.audit.samples.ids
-        assert torch.equal(one.assignment.audit.samples.ids[: len(audited)], audited)
-        assert (one.assignment.audit.owner[: len(audited)] == NO_CLIENT).all()
-        assert (one.algorithm, one.measured_rounds) == (run.algorithm, run.measured_rounds)
-        assert not one.defenses
+        assert torch.equal(federation.assignment.audit.samples.ids[: len(audited)], audited)
+        assert (federation.assignment.audit.owner[: len(audited)] == NO_CLIENT).all()
+        assert (federation.algorithm, federation.measured_rounds) == (
+            run.algorithm,
+            run.measured_rounds,
+        )
+        assert not federation.defenses
     assert trained_on(first) != trained_on(second)
 
 
 def test_samples_of_the_first_reference_are_measured_in_all() -> None:
     study = final_study(references={"count": 6}, audit={"view": "final", "fair": 30})
     run = setup(study, 1, None)
-    (found,) = run.extensions
-    assert isinstance(found, References)
-    more = {tuple(one.assignment.audit.samples.ids[30:].tolist()) for one in found.federations}
-    (ids,) = more
+    (extension,) = run.extensions
+    assert isinstance(extension, References)
+    other_ids = {
+        tuple(federation.assignment.audit.samples.ids[30:].tolist())
+        for federation in extension.federations
+    }
+    (ids,) = other_ids
     assert len(set(ids)) == len(ids)
     assert not set(ids) & set(run.assignment.audit.samples.ids.tolist())
-    for at, one in enumerate(found.federations):
-        owner = one.assignment.audit.owner[30:]
-        for client, data in one.assignment.clients.items():
-            held = np.isin(ids, data.ids.numpy())
-            assert (held == (owner == client)).all()
-        assert ((owner == 0).sum() >= 100) == (at < 4)
+    for i, federation in enumerate(extension.federations):
+        owner = federation.assignment.audit.owner[30:]
+        for client, data in federation.assignment.clients.items():
+            is_member = np.isin(ids, data.ids.numpy())
+            assert (is_member == (owner == client)).all()
+        assert ((owner == 0).sum() >= 100) == (i < 4)
     # Who trains on what is known of one reference by the others: not of a single one.
     alone = setup(final_study(references={"count": 1}), 1, None).additional_federations[0]
     assert len(alone.assignment.audit) == 90
@@ -94,22 +100,27 @@ def test_online_references_contain_every_sample_in_half() -> None:
     run = setup(final_study(references=HALVES), 1, None)
     audited = run.assignment.audit.samples.ids.numpy()
     inside = np.array(
-        [[i in trained_on(one) for i in audited] for one in run.additional_federations]
+        [
+            [i in trained_on(federation) for i in audited]
+            for federation in run.additional_federations
+        ]
     )
     assert (inside.sum(0) == 2).all()
-    for one, plain, mask in zip(
+    for federation, plain, mask in zip(
         run.additional_federations, offline.additional_federations, inside, strict=True
     ):
-        assert ((one.assignment.audit.owner != NO_CLIENT) == mask).all()
-        assert one.assignment.sizes == plain.assignment.sizes
-        assert not (trained_on(one) & trained_on(run)) - set(audited[mask].tolist())
-        for client, data in one.assignment.clients.items():
-            held = audited[one.assignment.audit.owner == client].tolist()
-            assert set(held) <= set(data.ids.tolist())
+        assert ((federation.assignment.audit.owner != NO_CLIENT) == mask).all()
+        assert federation.assignment.sizes == plain.assignment.sizes
+        assert not (trained_on(federation) & trained_on(run)) - set(audited[mask].tolist())
+        for client, data in federation.assignment.clients.items():
+            owned_ids = audited[federation.assignment.audit.owner == client].tolist()
+            assert set(owned_ids) <= set(data.ids.tolist())
             assert len(set(data.ids.tolist())) == len(data)
-            place = data.ids.tolist().index(held[0])
-            at = audited.tolist().index(held[0])
-            assert torch.equal(data.features[place], run.assignment.audit.samples.features[at])
+            place = data.ids.tolist().index(owned_ids[0])
+            position = audited.tolist().index(owned_ids[0])
+            assert torch.equal(
+                data.features[place], run.assignment.audit.samples.features[position]
+            )
 
 
 def test_only_views_without_uploads_have_default_references() -> None:
@@ -123,8 +134,8 @@ def test_only_views_without_uploads_have_default_references() -> None:
     assert not run.additional_federations
     assert "give [references], or name the attack" in run.refused["rmia"]
     assert Sees.REFERENCE_MODELS not in run.view.offers
-    named = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
-    assert len(named.additional_federations) == 4
+    resolved = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
+    assert len(resolved.additional_federations) == 4
     older = setup(final_study(**data, attack_set="2026-1"), 1, None)
     assert not older.additional_federations
 
@@ -132,14 +143,17 @@ def test_only_views_without_uploads_have_default_references() -> None:
 def test_references_share_the_defense_and_do_not_change_the_run() -> None:
     def keys(**changes: object) -> list[str]:
         run = setup(final_study(**changes), 1, None)
-        return [run_key(one.study, one.seed) for one in (run, *run.additional_federations)]
+        return [
+            run_key(federation.study, federation.seed)
+            for federation in (run, *run.additional_federations)
+        ]
 
-    audited, *own = keys()
-    assert len({audited, *own}) == 3
-    assert not {*keys(defense=NOISE)[1:]} & {*own}
-    assert keys(defense=NOISE, references={**TWO, "defense": "none"})[1:] == own
-    assert keys(references={"count": 3})[:3] == [audited, *own]
-    assert not set(keys(training={"lr": 0.05})) & {audited, *own}
+    audited, *reference_keys = keys()
+    assert len({audited, *reference_keys}) == 3
+    assert not {*keys(defense=NOISE)[1:]} & {*reference_keys}
+    assert keys(defense=NOISE, references={**TWO, "defense": "none"})[1:] == reference_keys
+    assert keys(references={"count": 3})[:3] == [audited, *reference_keys]
+    assert not set(keys(training={"lr": 0.05})) & {audited, *reference_keys}
     assert "references" not in settings_of(final_study(references=None))
 
 
@@ -171,24 +185,24 @@ def test_workers_and_interruption_do_not_change_results(final: Carried, tmp_path
 
 @pytest.mark.slow
 def test_variants_share_undefended_references_from_the_pool(tmp_path: Path) -> None:
-    pool, said = tmp_path / "pool", list[str]()
-    run_study(final_study(), tmp_path / "plain", pool=pool, log=said.append)
-    assert any("reference federations: 2 per run" in line for line in said)
-    said.clear()
+    pool, lines = tmp_path / "pool", list[str]()
+    run_study(final_study(), tmp_path / "plain", pool=pool, log=lines.append)
+    assert any("reference federations: 2 per run" in line for line in lines)
+    lines.clear()
     noisy = final_study(defense=NOISE, references={**TWO, "defense": "none"})
-    record = run_study(noisy, tmp_path / "noise", pool=pool, log=said.append)
-    assert any("undefended reference federations: 2 per run" in line for line in said)
+    record = run_study(noisy, tmp_path / "noise", pool=pool, log=lines.append)
+    assert any("undefended reference federations: 2 per run" in line for line in lines)
     ways = {row.name: row.over_clients for row in record.attacks}
     assert ways["rmia"] == ways["lira"] == "against undefended reference models"
     assert ways["blackbox-loss"] == "target only"
     assert any("models that use the defense of client 0" in line for line in record.untested)
-    assert sum("already trained and measured" in line for line in said) == 2
+    assert sum("already trained and measured" in line for line in lines) == 2
     assert len(list(pool.iterdir())) == 4
 
 
 def test_a_recording_with_references_can_be_reattacked(final: Carried, tmp_path: Path) -> None:
-    again = reattack(final.folder, ["rmia"], tmp_path / "again")
-    assert aucs(again, "rmia") == aucs(final.record, "rmia") != []
+    record = reattack(final.folder, ["rmia"], tmp_path / "again")
+    assert aucs(record, "rmia") == aucs(final.record, "rmia") != []
     bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
     run_study(bare, tmp_path / "bare")
     with pytest.raises(BadInput, match=r"with \[references\]"):
@@ -198,12 +212,12 @@ def test_a_recording_with_references_can_be_reattacked(final: Carried, tmp_path:
 def test_missing_references_are_reported_and_damaged_ones_refused(
     final: Carried, tmp_path: Path
 ) -> None:
-    lost, said = shutil.copytree(final.folder, tmp_path / "lost"), list[str]()
+    lost, lines = shutil.copytree(final.folder, tmp_path / "lost"), list[str]()
     first, second = sorted((lost / "shadow").glob("seed-*"))
     shutil.rmtree(first)
-    record = reattack(lost, [], tmp_path / "again", log=said.append)
+    record = reattack(lost, [], tmp_path / "again", log=lines.append)
     assert not aucs(record, "rmia")
-    assert any(line.startswith("not run: rmia, lira (") for line in said)
+    assert any(line.startswith("not run: rmia, lira (") for line in lines)
     damaged = shutil.copytree(final.folder, tmp_path / "damaged")
     place = damaged / "shadow" / first.name / "measured"
     shutil.rmtree(place)
@@ -217,12 +231,12 @@ def test_an_attack_with_references_missing_in_one_run_is_skipped(
     tmp_path: Path,
 ) -> None:
     study = final_study(seeds=(1, 2), attacks={"rmia": {}, "blackbox-loss": {}})
-    whole = run_study(study, tmp_path / "two")
+    record = run_study(study, tmp_path / "two")
     shutil.rmtree(next((tmp_path / "two" / "shadow").glob("seed-*")))
-    found = reattack(tmp_path / "two", [], tmp_path / "again")
-    assert len(aucs(whole, "rmia")) > 0 == len(aucs(found, "rmia"))
-    assert aucs(found, "blackbox-loss") == aucs(whole, "blackbox-loss")
-    (row,) = (one for one in found.attacks if one.name == "rmia")
+    result = reattack(tmp_path / "two", [], tmp_path / "again")
+    assert len(aucs(record, "rmia")) > 0 == len(aucs(result, "rmia"))
+    assert aucs(result, "blackbox-loss") == aucs(record, "blackbox-loss")
+    (row,) = (row for row in result.attacks if row.name == "rmia")
     assert row.status == "refused"
     assert "which does not exist" in row.note
 
@@ -238,10 +252,10 @@ def test_too_little_data_for_references_raises_or_skips_attacks() -> None:
         setup(final_study(attacks={"rmia-series": {}}), 1, None)
 
 
-@pytest.mark.parametrize("given", [{"count": 2, "online": True}, {"count": 5, "online": True}])
-def test_reference_halves_need_an_even_count(given: dict[str, object]) -> None:
+@pytest.mark.parametrize("settings", [{"count": 2, "online": True}, {"count": 5, "online": True}])
+def test_reference_halves_need_an_even_count(settings: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="an even number of at least 4"):
-        final_study(references=given)
+        final_study(references=settings)
 
 
 def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
@@ -249,12 +263,12 @@ def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
     audit = {"view": "uploads", "targets": [0, 1, 2], "fair": 30}
     study = final_study(audit=audit, defense=defense, attacks={"rmia": {}}, references={"count": 1})
     run = setup(study, 1, None)
-    found = run.extension(References)
-    assert found is not None
-    assert found.plan.representative == {0: 0, 1: 1, 2: 0}
-    (one,) = found.federations
-    assert one.defenses == run.defenses
-    assert one.study.audit.targets == (0, 1)
+    extension = run.extension(References)
+    assert extension is not None
+    assert extension.plan.representative == {0: 0, 1: 1, 2: 0}
+    (federation,) = extension.federations
+    assert federation.defenses == run.defenses
+    assert federation.study.audit.targets == (0, 1)
 
     def measured(values: list[float]) -> Measurements:
         cube = torch.tensor(values)[None, :, None]
@@ -264,7 +278,7 @@ def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
     none = torch.zeros((1, 1), dtype=torch.bool)
     attack = replace(run.attacks["rmia"]).with_settings({"offline": 1.0})
     attack = attack.with_references(
-        [{"loss": measured([-1.0, -5.0])}], 0, none, found.plan.representative
+        [{"loss": measured([-1.0, -5.0])}], 0, none, extension.plan.representative
     )
     scores = [float(attack.scores({"loss": measured([0.0, 0.0, 0.0])}, c)) for c in (0, 1, 2)]
     # A slope of 1 takes the reference's own probability: log(1) less minus its loss.
@@ -276,11 +290,11 @@ def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
     audit = {"view": "final", "fair": 60}
     study = final_study(references={**HALVES, "count": 6}, defense=defense, audit=audit)
     run = setup(study.model_copy(update={"attacks": {"rmia": {}}}), 1, None)
-    for one in run.additional_federations:
-        left = training_samples(one.assignment.clients, one.holdout)
-        there = torch.cat([part.ids for part in left.values()])
-        inside = torch.isin(one.assignment.audit.samples.ids, there).numpy()
-        assert (inside == (one.assignment.audit.owner != NO_CLIENT)).all()
+    for federation in run.additional_federations:
+        trained_samples = training_samples(federation.assignment.clients, federation.holdout)
+        trained_ids = torch.cat([part.ids for part in trained_samples.values()])
+        inside = torch.isin(federation.assignment.audit.samples.ids, trained_ids).numpy()
+        assert (inside == (federation.assignment.audit.owner != NO_CLIENT)).all()
         assert 0 < inside.sum() < 30
 
 

@@ -34,9 +34,9 @@ ATTACKED = sum(
 
 
 def test_the_content_hash_depends_only_on_the_seed(quick: Carried, tmp_path: Path) -> None:
-    again = run_study(quick_study(), tmp_path / "b")
+    record = run_study(quick_study(), tmp_path / "b")
     other = run_study(quick_study(seeds=[2]), tmp_path / "c")
-    assert quick.record.content_hash == again.content_hash != other.content_hash
+    assert quick.record.content_hash == record.content_hash != other.content_hash
 
 
 @pytest.mark.slow
@@ -117,13 +117,13 @@ def test_redrawn_non_members_differ_without_any_membership(tmp_path: Path) -> No
     redrawn = reattack(tmp_path / "a", [], tmp_path / "b", figures=redraw)
 
     def rate(record: Record, attack: str) -> float:
-        (found,) = [
+        (estimate,) = [
             f.value
             for f in record.findings
             if (f.attack, f.contrast, f.metric) == (attack, "unseen", "tpr@0.01")
             and f.value is not None
         ]
-        return found
+        return estimate
 
     assert rate(aligned, "loss-series") < 0.06
     assert rate(redrawn, "loss-series") > 0.1
@@ -131,17 +131,20 @@ def test_redrawn_non_members_differ_without_any_membership(tmp_path: Path) -> No
 
 
 def test_reattacking_gives_the_estimates_of_the_run(small: Carried, tmp_path: Path) -> None:
-    again = reattack(small.folder, ["fedmia-2"], tmp_path)
+    record = reattack(small.folder, ["fedmia-2"], tmp_path)
     ours = [f for f in small.record.findings if f.attack == "fedmia-2" and f.metric == "auc"]
-    theirs = [f for f in again.findings if f.attack == "fedmia-2" and f.metric == "auc"]
+    theirs = [f for f in record.findings if f.attack == "fedmia-2" and f.metric == "auc"]
     assert [f.value for f in ours] == [f.value for f in theirs]
 
 
 def test_kept_updates_allow_attacks_that_were_not_run(tmp_path: Path) -> None:
     run_study(quick_study(audit={"keep": "full"}), tmp_path / "run")
-    again = reattack(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
-    whole = run_study(quick_study(attacks={"avg-cosine": {}}), tmp_path / "whole")
-    pairs = [[f.value for f in record.findings if f.metric == "auc"] for record in (again, whole)]
+    result = reattack(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
+    complete_record = run_study(quick_study(attacks={"avg-cosine": {}}), tmp_path / "whole")
+    pairs = [
+        [f.value for f in record.findings if f.metric == "auc"]
+        for record in (result, complete_record)
+    ]
     # Updates are kept in scaled 16 bits, which moves a cosine by about 1e-6.
     assert pairs[0] == pytest.approx(pairs[1], abs=0.01)
 
@@ -222,11 +225,11 @@ def test_the_hash_covers_the_findings(quick: Carried, tmp_path: Path) -> None:
 
 
 def test_only_figures_of_a_recording_can_be_changed(quick: Carried, tmp_path: Path) -> None:
-    said = r"'training\.rounds' cannot be changed on a recording.*as "
-    for_python = said + r'figures=\{"figures.evaluation": "redraw"\}'
+    message = r"'training\.rounds' cannot be changed on a recording.*as "
+    for_python = message + r'figures=\{"figures.evaluation": "redraw"\}'
     with pytest.raises(BadInput, match=for_python):
         reattack(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
-    for_shell = said + "--figures.evaluation=redraw"
+    for_shell = message + "--figures.evaluation=redraw"
     with called_by("command"), pytest.raises(BadInput, match=for_shell):
         reattack(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
 
@@ -275,15 +278,15 @@ def test_a_changed_value_in_a_round_file_is_refused(folder: Path) -> None:
 def test_rounds_of_older_versions_without_hash_are_attacked_with_a_note(
     folder: Path,
 ) -> None:
-    said: list[str] = []
-    reattack(folder, [], folder / "again", log=said.append)
-    assert not any("have no hash" in line for line in said)
+    message: list[str] = []
+    reattack(folder, [], folder / "again", log=message.append)
+    assert not any("have no hash" in line for line in message)
     path = folder / "seed-1" / "measured" / "round-000002.safetensors"
     with safe_open(path, framework="pt") as stored:
         notes = {k: v for k, v in stored.metadata().items() if k != "fedaudit.sha256"}
     save_file(read_tensors(path)[0], path, notes)
-    reattack(folder, [], folder / "again", log=said.append)
-    assert any("1 of 2 measured rounds in" in line and "have no hash" in line for line in said)
+    reattack(folder, [], folder / "again", log=message.append)
+    assert any("1 of 2 measured rounds in" in line and "have no hash" in line for line in message)
 
 
 def test_rounds_are_not_written_through_symlinks(tmp_path: Path) -> None:
@@ -301,7 +304,7 @@ def test_damaged_rounds_are_not_mistaken_for_another_run(folder: Path) -> None:
     path = folder / "seed-1" / "measured" / "round-000002.safetensors"
     tensors, notes = read_tensors(path)
     cut = {n: v[:, :-1].clone() if v.ndim == 2 and len(v) else v for n, v in tensors.items()}
-    for changed, noted, said in (
+    for changed, noted, message in (
         (tensors, {"test_correct/global": "-1"}, "its counts of correct predictions"),
         (tensors, {"train_total/global": "many"}, "its counts of correct predictions"),
         (
@@ -311,7 +314,7 @@ def test_damaged_rounds_are_not_mistaken_for_another_run(folder: Path) -> None:
         ),
     ):
         write_tensors(changed, path, notes | noted)
-        with pytest.raises(Damaged, match=f"round 2 .* is damaged: .*{said}"):
+        with pytest.raises(Damaged, match=f"round 2 .* is damaged: .*{message}"):
             reattack(folder, [], folder / "again")
     for other in path.parent.iterdir():
         write_tensors(cut, other, notes)
@@ -331,12 +334,12 @@ def test_kept_updates_of_unknown_clients_are_refused(tmp_path: Path) -> None:
 def test_partial_files_of_a_killed_study_are_removed_on_resume(tmp_path: Path) -> None:
     run_study(quick_study(), tmp_path / "run", pool=tmp_path / "pool")
     (place,) = (tmp_path / "pool").iterdir()
-    left = [folder / "x.json.0123abcd.partial" for folder in (tmp_path / "run", place)]
-    for path in left:
+    partial_files = [folder / "x.json.0123abcd.partial" for folder in (tmp_path / "run", place)]
+    for path in partial_files:
         path.write_text("{")
         os.utime(path, (1000, 1000))
     run_study(quick_study(), tmp_path / "run", pool=tmp_path / "pool")
-    assert not any(path.exists() for path in left)
+    assert not any(path.exists() for path in partial_files)
 
 
 def test_a_defense_that_would_fail_later_is_refused_before_training(
@@ -358,15 +361,15 @@ def test_another_runs_measurements_are_refused(tmp_path: Path) -> None:
 
 
 def test_descriptions_can_change_without_a_new_run(quick: Carried, folder: Path) -> None:
-    again = run_study(quick_study(hours="a minute", about="Small."), folder)
-    assert again.content_hash == quick.record.content_hash
+    record = run_study(quick_study(hours="a minute", about="Small."), folder)
+    assert record.content_hash == quick.record.content_hash
 
 
 def test_reattacking_keeps_the_attack_settings_of_the_study(tmp_path: Path) -> None:
-    given = quick_study(attacks={"fedmia-2": {"outlier_sigmas": 1.0, "leave_one_out": True}})
-    record = run_study(given, tmp_path / "run")
-    again = reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
-    assert again.config["attacks"] == record.config["attacks"]
+    study = quick_study(attacks={"fedmia-2": {"outlier_sigmas": 1.0, "leave_one_out": True}})
+    record = run_study(study, tmp_path / "run")
+    result = reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "again")
+    assert result.config["attacks"] == record.config["attacks"]
 
 
 def test_a_formal_guarantee_is_stated(tmp_path: Path) -> None:

@@ -23,43 +23,52 @@ def test_every_auc_of_the_record_follows_from_the_scores(small: Carried) -> None
     for figure in of_runs:
         assert figure.seed is not None
         assert figure.target is not None
-        one = scores[figure.seed, figure.target]
-        kept = np.isin(one.origin, [Origin.MEMBER, Origin.UNSEEN])
-        made = auc_interval(one.by_attack[figure.attack][kept], one.origin[kept] == Origin.MEMBER)
-        assert made.value == pytest.approx(figure.value, abs=1e-12)
+        scores_of_run = scores[figure.seed, figure.target]
+        is_compared = np.isin(scores_of_run.origin, [Origin.MEMBER, Origin.UNSEEN])
+        interval = auc_interval(
+            scores_of_run.by_attack[figure.attack][is_compared],
+            scores_of_run.origin[is_compared] == Origin.MEMBER,
+        )
+        assert interval.value == pytest.approx(figure.value, abs=1e-12)
 
 
 def test_the_difference_of_two_attacks_is_antisymmetric(small: Carried) -> None:
-    one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
-    first, second, *_ = one.by_attack
-    gap = paired_auc(one, first, one, second, "mixed")
-    turned = paired_auc(one, second, one, first, "mixed")
+    sample_scores = next(iter(read_scores(small.folder / SCORES_FILE).values()))
+    first, second, *_ = sample_scores.by_attack
+    gap = paired_auc(sample_scores, first, sample_scores, second, "mixed")
+    turned = paired_auc(sample_scores, second, sample_scores, first, "mixed")
     assert gap.value == pytest.approx(-turned.value)
-    assert paired_auc(one, first, one, first, "mixed").value == 0
+    assert paired_auc(sample_scores, first, sample_scores, first, "mixed").value == 0
 
 
 def test_runs_with_different_samples_are_not_compared(small: Carried) -> None:
-    one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
-    first = next(iter(one.by_attack))
+    sample_scores = next(iter(read_scores(small.folder / SCORES_FILE).values()))
+    first = next(iter(sample_scores.by_attack))
     with pytest.raises(BadInput, match="different audited samples"):
-        paired_auc(one, first, one._replace(ids=one.ids + 1), first, "mixed")
-    moved = np.where(np.arange(len(one.ids)) % 5 == 0, Origin.UNSEEN.value, one.origin)
+        paired_auc(
+            sample_scores, first, sample_scores._replace(ids=sample_scores.ids + 1), first, "mixed"
+        )
+    moved = np.where(
+        np.arange(len(sample_scores.ids)) % 5 == 0, Origin.UNSEEN.value, sample_scores.origin
+    )
     with pytest.raises(BadInput, match="have the same origin"):
-        paired_auc(one, first, one._replace(origin=moved), first, "mixed")
+        paired_auc(sample_scores, first, sample_scores._replace(origin=moved), first, "mixed")
     with pytest.raises(BadInput, match="no scores of 'nobody'"):
-        paired_auc(one, first, one, "nobody", "mixed")
+        paired_auc(sample_scores, first, sample_scores, "nobody", "mixed")
 
 
 def test_samples_that_one_run_holds_out_are_left_out_of_both(small: Carried) -> None:
-    one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
-    first, second, *_ = one.by_attack
-    member = int(np.flatnonzero(one.origin == Origin.MEMBER)[0])
-    origin = one.origin.copy()
+    sample_scores = next(iter(read_scores(small.folder / SCORES_FILE).values()))
+    first, second, *_ = sample_scores.by_attack
+    member = int(np.flatnonzero(sample_scores.origin == Origin.MEMBER)[0])
+    origin = sample_scores.origin.copy()
     origin[member] = Origin.UNSEEN
-    gap = paired_auc(one, first, one._replace(origin=origin), second, "mixed")
-    rest = np.arange(len(one.ids)) != member
+    gap = paired_auc(sample_scores, first, sample_scores._replace(origin=origin), second, "mixed")
+    is_other = np.arange(len(sample_scores.ids)) != member
     without = SampleScores(
-        one.ids[rest], one.origin[rest], {n: s[rest] for n, s in one.by_attack.items()}
+        sample_scores.ids[is_other],
+        sample_scores.origin[is_other],
+        {n: s[is_other] for n, s in sample_scores.by_attack.items()},
     )
     assert gap == paired_auc(without, first, without, second, "mixed")
 
@@ -69,8 +78,8 @@ def test_paired_intervals_are_narrower_for_similar_attacks() -> None:
     origin = np.repeat([Origin.MEMBER.value, Origin.UNSEEN.value], 300)
     common = rng.normal(size=600) + (origin == Origin.MEMBER)
     scores = {name: common + 0.1 * rng.normal(size=600) for name in ("one", "other")}
-    both = SampleScores(np.arange(600), origin, scores)
-    gap = paired_auc(both, "one", both, "other", "unseen")
+    paired_scores = SampleScores(np.arange(600), origin, scores)
+    gap = paired_auc(paired_scores, "one", paired_scores, "other", "unseen")
     alone = auc_interval(scores["one"], origin == Origin.MEMBER)
     assert gap.high - gap.low < (alone.high - alone.low) / 3
 

@@ -37,9 +37,11 @@ def sum_study(**changes: object) -> Study:
 
 def values(record: Record, seed: int | None = 1) -> dict[str, float]:
     return {
-        one.metric: one.number
-        for one in record.findings
-        if one.metric.startswith("secure_sum") and one.seed == seed and one.value is not None
+        estimate.metric: estimate.number
+        for estimate in record.findings
+        if estimate.metric.startswith("secure_sum")
+        and estimate.seed == seed
+        and estimate.value is not None
     }
 
 
@@ -59,9 +61,9 @@ def last_round(run: Setup) -> Round:
 @pytest.mark.slow
 def test_secure_sums_of_few_clients_leak_unless_noise_is_added(tmp_path: Path) -> None:
     plain = run_study(sum_study(), tmp_path / "plain")
-    found = values(plain)
-    ceiling = next(one.ceiling for one in plain.where(metric="secure_sum_epsilon"))
-    assert found == {"secure_sum_epsilon": ceiling}
+    epsilons = values(plain)
+    ceiling = next(estimate.ceiling for estimate in plain.where(metric="secure_sum_epsilon"))
+    assert epsilons == {"secure_sum_epsilon": ceiling}
     (refused,) = plain.where(metric="secure_sum_epsilon_if_gaussian")
     assert "may not be normally distributed" in refused.note
     (tile,) = tiles_of(plain)["epsilon"]
@@ -82,11 +84,13 @@ def test_the_sum_uses_the_targets_update_and_other_data(tmp_path: Path) -> None:
     round = last_round(run)
     share = round.weights[0] * flat(round.uploads[0].values).double()
     torch.testing.assert_close(update_of(run, round, 0), share)
-    first, second, *rest = list(sums_of_others(run, round, 0, 80))
-    assert len(rest) == 78
+    first, second, *other_sums = list(sums_of_others(run, round, 0, 80))
+    assert len(other_sums) == 78
     assert not torch.equal(first, second)
-    whole = sum(round.weights[c] * flat(round.uploads[c].values).double() for c in round.asked if c)
-    assert not torch.allclose(first, torch.as_tensor(whole))
+    whole_sum = sum(
+        round.weights[c] * flat(round.uploads[c].values).double() for c in round.asked if c
+    )
+    assert not torch.allclose(first, torch.as_tensor(whole_sum))
     assert torch.equal(next(sums_of_others(run, round, 0, 80)), first)
 
 
@@ -105,7 +109,7 @@ def test_the_targets_noise_is_in_the_sums_and_not_in_its_update() -> None:
 def test_several_runs_have_the_least_bound_of_all(tmp_path: Path) -> None:
     record = run_study(sum_study(seeds=[1, 2], defense=NOISE), tmp_path)
     each = [values(record, seed) for seed in (1, 2)]
-    assert values(record, None) == {name: min(one[name] for one in each) for name in each[0]}
+    assert values(record, None) == {name: min(bound[name] for bound in each) for name in each[0]}
     assert "with the last round’s sum" in measured_epsilon(record).text
 
 

@@ -41,7 +41,7 @@ PARTS = {
     "partition": [*PARTITIONS],
     "model": [*MODELS],
     "algorithm": [*ALGORITHMS],
-    "audit": [one for one in DRAWS if one != "fair"],
+    "audit": [draw for draw in DRAWS if draw != "fair"],
     "defense": [*DEFENSES],
 }
 KEYS = {"partition": "scheme", "audit": "draw"}
@@ -49,8 +49,11 @@ KEYS = {"partition": "scheme", "audit": "draw"}
 
 def study(section: str, part: str, name: str, value: object = 1) -> dict[str, object]:
     base = dict(SMALL)
-    given = {**cast(dict[str, object], base.get(section, {})), KEYS.get(section, "name"): part}
-    return {**base, section: {**given, "options": {name: value}}}
+    section_settings = {
+        **cast(dict[str, object], base.get(section, {})),
+        KEYS.get(section, "name"): part,
+    }
+    return {**base, section: {**section_settings, "options": {name: value}}}
 
 
 def passed_by_the_program() -> Iterator[tuple[str, str]]:
@@ -74,7 +77,7 @@ def test_an_option_with_its_own_setting_is_refused_with_advice(section: str, nam
 @pytest.mark.parametrize("section", PARTS)
 def test_a_refusal_offers_no_setting_that_would_be_refused(section: str) -> None:
     elsewhere = {name for field, name in passed_by_the_program() if field == section}
-    for part in (one for one in PARTS[section] if ":" not in one and one != "none"):
+    for part in (part for part in PARTS[section] if ":" not in part and part != "none"):
         with pytest.raises(BadInput) as refused:
             setup(study_from(study(section, part, "nothing_such")), 0, None)
         offered = re.findall(r"\w+", str(refused.value).rpartition("known: ")[2])
@@ -82,8 +85,8 @@ def test_a_refusal_offers_no_setting_that_would_be_refused(section: str) -> None
 
 
 def test_sections_list_options_that_are_set_elsewhere() -> None:
-    found = {field for field, _ in passed_by_the_program()}
-    assert found == set(PARTS)
+    fields = {field for field, _ in passed_by_the_program()}
+    assert fields == set(PARTS)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.estimates import estimate
 
 
 def figure(seed: int, value: float | None, note: str = "", **changes: object) -> Estimate:
-    given: dict[str, object] = {
+    settings: dict[str, object] = {
         "attack": "fedmia-2",
         "contrast": "unseen",
         "target": 0,
@@ -24,24 +24,29 @@ def figure(seed: int, value: float | None, note: str = "", **changes: object) ->
         "note": note,
         **changes,
     }
-    return estimate(given)
+    return estimate(settings)
 
 
 def auc(seed: int, shift: float = 1.0, size: int = 200) -> Estimate:
     """An AUC of normal scores, with DeLong's limits."""
     drawn = np.random.default_rng(seed)
     scores = np.concatenate([drawn.normal(shift, 1, size), drawn.normal(0, 1, size)])
-    found = auc_interval(scores, np.arange(2 * size) < size)
+    interval = auc_interval(scores, np.arange(2 * size) < size)
     return figure(
-        seed, found.value, metric="auc", low=found.low, high=found.high, method=found.method
+        seed,
+        interval.value,
+        metric="auc",
+        low=interval.low,
+        high=interval.high,
+        method=interval.method,
     )
 
 
 def mean_of(*figures: Estimate) -> Estimate:
     findings = Findings(list(figures))
-    for place, one in enumerate(figures):
-        if one.value is not None and one.metric != "auc":
-            findings.limits[place] = counted_limits(round(100 * one.value), 100)
+    for i, figure_of_run in enumerate(figures):
+        if figure_of_run.value is not None and figure_of_run.metric != "auc":
+            findings.limits[i] = counted_limits(round(100 * figure_of_run.value), 100)
     (mean,) = (row for row in corrected_figures(findings, 0.05) if row.seed is None)
     return mean
 
@@ -54,8 +59,8 @@ def test_a_mean_states_its_number_of_seeds() -> None:
 
 def test_a_seed_without_a_figure_does_not_weaken_the_other_seed() -> None:
     """Two seeds would otherwise say less than one: neither figure nor test was left."""
-    one = figure(1, 0.1).model_copy(update={"tests": [GuessingTest(p_value=1e-4)]})
-    mean = mean_of(one, figure(2, None, "too few members"))
+    significant_run = figure(1, 0.1).model_copy(update={"tests": [GuessingTest(p_value=1e-4)]})
+    mean = mean_of(significant_run, figure(2, None, "too few members"))
     assert (mean.value, mean.significant) == (0.1, True)
     assert (mean.low, mean.high) == pytest.approx(clopper_pearson(10, 100))
     assert mean.note == "mean over 1 of 2 seeds: too few members"
@@ -92,8 +97,8 @@ def test_five_seeds_give_an_interval_for_further_runs() -> None:
 
 def test_limits_for_further_runs_are_never_narrower_than_for_these_runs() -> None:
     runs = [auc(seed, size=30) for seed in range(5)]
-    alike = [run.model_copy(update={"value": 0.75 + at / 1e4}) for at, run in enumerate(runs)]
-    mean = mean_of(*alike)
+    similar_runs = [run.model_copy(update={"value": 0.75 + i / 1e4}) for i, run in enumerate(runs)]
+    mean = mean_of(*similar_runs)
     assert mean.further is not None
     assert (mean.further.low, mean.further.high) == (mean.low, mean.high)
     assert mean.further.method == "Student t over 5 seeds 95%, no narrower than these runs"
@@ -106,10 +111,10 @@ def test_limits_of_rates_over_seeds_equal_those_of_these_runs() -> None:
 
 
 def test_a_mean_rate_without_a_lower_limit_has_none_over_seeds() -> None:
-    found = further_runs_interval(
+    interval = further_runs_interval(
         [0.1, 0.11, 0.12, 0.13, 0.14], within=(0.0, 1.0), these=(None, 0.3)
     )
-    assert (found.low, found.high) == (0.0, 0.3)
+    assert (interval.low, interval.high) == (0.0, 0.3)
     # No limits at all, as of the count of clients in old records: nothing to widen by.
     alone = further_runs_interval([0.1, 0.11, 0.12, 0.13, 0.14])
     assert alone.method == "Student t over 5 seeds 95%"
@@ -117,10 +122,10 @@ def test_a_mean_rate_without_a_lower_limit_has_none_over_seeds() -> None:
 
 def test_a_difference_over_seeds_is_never_narrower() -> None:
     gaps = [Value(gap, gap - 0.1, gap + 0.1, "") for gap in (0.01, 0.011, 0.012, 0.013, 0.014)]
-    found = mean_difference(gaps)
-    assert found is not None
-    assert found.further is not None
-    assert (found.further.low, found.further.high) == (found.low, found.high)
+    difference = mean_difference(gaps)
+    assert difference is not None
+    assert difference.further is not None
+    assert (difference.further.low, difference.further.high) == (difference.low, difference.high)
 
 
 def test_rates_of_runs_have_joint_limits_at_any_confidence() -> None:
@@ -130,10 +135,10 @@ def test_rates_of_runs_have_joint_limits_at_any_confidence() -> None:
 
 
 def test_the_joint_interval_of_perfect_runs_is_narrower_but_positive() -> None:
-    one, mean = auc(1, 20.0, 50), mean_of(auc(1, 20.0, 50), auc(2, 20.0, 50))
+    single_run, mean = auc(1, 20.0, 50), mean_of(auc(1, 20.0, 50), auc(2, 20.0, 50))
     assert mean.value == 1.0
     assert mean.method == "exact on pairs 95%, over these 2 runs"
-    assert (one.low or 0) < (mean.low or 0) < 1.0
+    assert (single_run.low or 0) < (mean.low or 0) < 1.0
 
 
 def test_limits_of_rates_do_not_narrow_with_the_number_of_seeds() -> None:

@@ -51,12 +51,12 @@ def test_identical_clients_give_chance_level_source_accuracy(name: str) -> None:
     samples = source_queries(RUN)
     assert samples is not None
     values = torch.rand((2, 1, len(RUN.assignment.audit)), generator=seeded(1, "alike"))
-    alike = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
+    identical = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
     attack = attack_named(name)
-    found = posteriors(
-        RUN, attack, measurements_of_queries(attack, {"loss": alike}, samples), samples
+    probabilities = posteriors(
+        RUN, attack, measurements_of_queries(attack, {"loss": identical}, samples), samples
     )
-    success = source_success(infer_source(found), samples.owner)
+    success = source_success(infer_source(probabilities), samples.owner)
     assert success.value == 1 / 4
     assert success.low < 1 / 4 < success.high
 
@@ -65,24 +65,28 @@ def test_probabilities_are_of_the_measured_clients() -> None:
     samples = source_queries(RUN)
     assert samples is not None
     cubes = measurements_of_queries(SIA, {"loss": losses((0, 2, 3))}, samples)
-    found = posteriors(RUN, SIA, cubes, samples)
-    assert found.shape == (4, 24)
-    assert (found[1] == 0).all()
-    np.testing.assert_allclose(found.sum(0), 1)
+    probabilities = posteriors(RUN, SIA, cubes, samples)
+    assert probabilities.shape == (4, 24)
+    assert (probabilities[1] == 0).all()
+    np.testing.assert_allclose(probabilities.sum(0), 1)
     measured = samples.owner != 1
-    assert found.argmax(0)[measured].tolist() == samples.owner[measured].tolist()
+    assert probabilities.argmax(0)[measured].tolist() == samples.owner[measured].tolist()
 
 
 def test_the_success_rate_of_a_round_uses_only_that_round() -> None:
     samples = source_queries(RUN)
     assert samples is not None
-    both = losses((0, 1, 2, 3), rounds=2)
-    both = replace(both, values=torch.stack([both.values[0], both.values[0].roll(1, 0)]))
-    first, second = split_by_round(SIA, measurements_of_queries(SIA, {"loss": both}, samples))
+    two_rounds = losses((0, 1, 2, 3), rounds=2)
+    two_rounds = replace(
+        two_rounds, values=torch.stack([two_rounds.values[0], two_rounds.values[0].roll(1, 0)])
+    )
+    first, second = split_by_round(SIA, measurements_of_queries(SIA, {"loss": two_rounds}, samples))
     assert (first["loss"].rounds, second["loss"].rounds) == ((1,), (2,))
-    named = [posteriors(RUN, SIA, one, samples).argmax(0) for one in (first, second)]
-    assert named[0].tolist() == samples.owner.tolist()
-    assert named[1].tolist() == ((samples.owner + 1) % 4).tolist()
+    answers = [
+        posteriors(RUN, SIA, measurements, samples).argmax(0) for measurements in (first, second)
+    ]
+    assert answers[0].tolist() == samples.owner.tolist()
+    assert answers[1].tolist() == ((samples.owner + 1) % 4).tolist()
 
 
 def test_an_attack_that_needs_several_rounds_has_no_rate_by_round() -> None:

@@ -50,34 +50,40 @@ def record() -> Record:
         return run_study(source_study(), Path(folder))
 
 
-def result(name: str = "sia", of: Record | None = None) -> SourceResult:
-    return next(s for s in (of or record()).sources if s.attack == name)
+def result(name: str = "sia", audit_record: Record | None = None) -> SourceResult:
+    return next(s for s in (audit_record or record()).sources if s.attack == name)
 
 
-def figure(name: str = "sia", of: Record | None = None, against: str = "") -> Estimate:
-    (found,) = (of or record()).where(topic="source", attack=name, against=against, seed=1)
-    return found
+def figure(name: str = "sia", audit_record: Record | None = None, against: str = "") -> Estimate:
+    (estimate,) = (audit_record or record()).where(
+        topic="source", attack=name, against=against, seed=1
+    )
+    return estimate
 
 
 @pytest.mark.parametrize("name", SIA)
 def test_overfitted_clients_are_identified_beyond_their_labels(name: str) -> None:
-    found, beyond = figure(name), figure(name, against=LABELS)
-    assert found.samples == 48
-    assert (found.low or 0) > (found.level or 0) == 0.25
-    assert (found.tests[0].p_value or 0) < 0.01
+    estimate, beyond = figure(name), figure(name, against=LABELS)
+    assert estimate.samples == 48
+    assert (estimate.low or 0) > (estimate.level or 0) == 0.25
+    assert (estimate.tests[0].p_value or 0) < 0.01
     assert (beyond.tests[0].p_value or 0) < 0.01
     assert beyond.number > 0
 
 
 def test_source_counts_of_a_record_are_consistent() -> None:
-    found = result()
-    confusion = np.array(found.confusion)
-    assert np.trace(confusion) == round(figure().number * found.samples)
+    source_result = result()
+    confusion = np.array(source_result.confusion)
+    assert np.trace(confusion) == round(figure().number * source_result.samples)
     assert confusion.sum(1).tolist() == [12] * 4
-    assert sum(one.samples for one in found.classes) == found.samples
-    assert sum(one.right for one in found.classes) == np.trace(confusion)
-    assert [one.least for one in found.answers] == sorted(one.least for one in found.answers)
-    answered = [one.answered for one in found.answers]
+    assert (
+        sum(class_counts.samples for class_counts in source_result.classes) == source_result.samples
+    )
+    assert sum(class_counts.right for class_counts in source_result.classes) == np.trace(confusion)
+    assert [answer.least for answer in source_result.answers] == sorted(
+        answer.least for answer in source_result.answers
+    )
+    answered = [answer.answered for answer in source_result.answers]
     assert answered == sorted(answered, reverse=True)
     over = figure(against=LABEL_BASELINE)
     assert over.number == pytest.approx(figure().number - (over.level or 0))
@@ -88,11 +94,11 @@ def test_clients_without_measured_rounds_are_reported(tmp_path: Path) -> None:
     audit = {"draw": "sia", "fair": 1, "every": 1, "options": {"per_client": 12}}
     training = {"rounds": 1, "participation": 0.5}
     study = source_study(audit=audit, training=training, attacks={"sia": {}})
-    (found,) = run_study(study, tmp_path).sources
-    assert len(found.absent) == 2
-    confusion = np.array(found.confusion)
-    assert confusion[:, found.absent].sum() == 0
-    assert confusion[found.absent].sum() == 24
+    (source_result,) = run_study(study, tmp_path).sources
+    assert len(source_result.absent) == 2
+    confusion = np.array(source_result.confusion)
+    assert confusion[:, source_result.absent].sum() == 0
+    assert confusion[source_result.absent].sum() == 24
 
 
 def test_with_disjoint_classes_labels_explain_all_success(
@@ -104,17 +110,17 @@ def test_with_disjoint_classes_labels_explain_all_success(
         audit={"draw": "sia", "fair": 1, "every": 1, "options": {"per_client": 12}},
         attacks={"sia": {}},
     )
-    made = run_study(study, tmp_path)
-    (labels,) = figure(of=made, against=LABELS).tests
+    record = run_study(study, tmp_path)
+    (labels,) = figure(audit_record=record, against=LABELS).tests
     assert (labels.level or 0) > 0.7
     assert (labels.p_value or 0) > 0.05
     # All the more above guessing.
-    assert (figure(of=made).tests[0].high or 1) < 0.4
+    assert (figure(audit_record=record).tests[0].high or 1) < 0.4
     # The baseline by hand: of whose data a sample's class is the largest share.
     run = setup(study, 1, None)
     samples = source_queries(run)
     assert samples is not None
-    held = [
+    class_shares = [
         [
             Fraction(
                 int((run.assignment.clients[client].labels == label).sum()),
@@ -124,25 +130,27 @@ def test_with_disjoint_classes_labels_explain_all_success(
         ]
         for label in samples.labels.tolist()
     ]
-    right = [row.index(max(row)) == owner for row, owner in zip(held, samples.owner, strict=True)]
-    baseline = figure(of=made, against=LABEL_BASELINE).level
+    right = [
+        row.index(max(row)) == owner for row, owner in zip(class_shares, samples.owner, strict=True)
+    ]
+    baseline = figure(audit_record=record, against=LABEL_BASELINE).level
     assert baseline is not None
     assert baseline == pytest.approx(np.mean(right))
     assert baseline > 0.7
 
 
 def test_success_by_round_is_of_the_single_round_attack() -> None:
-    found = result()
-    assert found.rounds == [2, 4]
-    assert found.by_round[-1] == figure().number
+    source_result = result()
+    assert source_result.rounds == [2, 4]
+    assert source_result.by_round[-1] == figure().number
     assert result("sia-mean").by_round == []
 
 
 def test_overfitting_is_measured_for_every_client() -> None:
-    found = result()
-    assert len(found.overfitting) == 4
+    source_result = result()
+    assert len(source_result.overfitting) == 4
     # Twenty digits in twenty epochs are memorised.
-    assert min(found.overfitting) > 0.02
+    assert min(source_result.overfitting) > 0.02
 
 
 def test_the_upload_gap_is_the_mean_over_clients() -> None:
@@ -189,11 +197,11 @@ def test_untrained_models_give_chance_level_source_accuracy() -> None:
 
 
 def test_default_studies_include_source_inference(small: Carried) -> None:
-    whole = small.record
-    assert {s.attack for s in whole.sources} == set(SIA)
+    default_record = small.record
+    assert {s.attack for s in default_record.sources} == set(SIA)
     # As many of each client as the one with fewest audited samples has.
-    each = min(row.audited or 0 for row in whole.clients)
-    assert {s.samples for s in whole.sources} == {4 * each}
+    each = min(row.audited or 0 for row in default_record.clients)
+    assert {s.samples for s in default_record.sources} == {4 * each}
 
 
 def test_missing_source_inference_names_the_client_without_samples(tmp_path: Path) -> None:
@@ -206,17 +214,17 @@ def test_missing_source_inference_names_the_client_without_samples(tmp_path: Pat
 
 def test_source_inference_can_run_on_a_recording(tmp_path: Path) -> None:
     run_study(source_study(attacks={"loss-series": {}}), tmp_path / "run")
-    again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
-    assert result(of=again) == result()
-    assert figure(of=again) == figure()
+    record = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
+    assert result(audit_record=record) == result()
+    assert figure(audit_record=record) == figure()
 
 
 def test_the_content_hash_covers_source_results(tmp_path: Path) -> None:
     pool, sized = tmp_path / "pool", source_study(attacks={"sia": {"prior": "size"}})
-    one = run_study(source_study(attacks={"sia": {}}), tmp_path / "one", pool=pool)
+    record = run_study(source_study(attacks={"sia": {}}), tmp_path / "one", pool=pool)
     other = run_study(sized, tmp_path / "two", pool=pool)
-    assert one.content_hash != other.content_hash
-    assert read_record(tmp_path / "one" / "record.json").sources == one.sources
+    assert record.content_hash != other.content_hash
+    assert read_record(tmp_path / "one" / "record.json").sources == record.sources
 
 
 def test_source_inference_is_refused_if_only_sums_are_visible() -> None:
@@ -262,22 +270,22 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_study_of_any_algorithm_is_complete(name: str, tmp_path: Path) -> None:
-    found = run_study(quick_study(attacks={}, **ALGORITHMS[name]), tmp_path)
+    record = run_study(quick_study(attacks={}, **ALGORITHMS[name]), tmp_path)
     of_its_own = {
         name for name, a in attack_set(DEFAULT_SET).items() if a.needs & ADVERSARY_RESOURCES
     }
-    assert {row.name for row in found.attacks if row.status == "refused"} == of_its_own
-    assert not [row for row in found.attacks if row.status == "failed"]
-    assert found.where(metric="test_accuracy")[0].number > 0.3 or name == "fedsgd"
+    assert {row.name for row in record.attacks if row.status == "refused"} == of_its_own
+    assert not [row for row in record.attacks if row.status == "failed"]
+    assert record.where(metric="test_accuracy")[0].number > 0.3 or name == "fedsgd"
 
 
 def test_legacy_fedsgd_is_fedavg_with_one_epoch(tmp_path: Path) -> None:
     once = {"epochs": 1, "lr": 0.3}
     legacy = source_study(algorithm={"name": "legacy-fedsgd"}, training=once)
-    one = run_study(legacy, tmp_path / "a")
+    record = run_study(legacy, tmp_path / "a")
     two = run_study(source_study(training=once), tmp_path / "b")
-    assert result(of=one) == result(of=two)
-    assert figure(of=one) == figure(of=two)
+    assert result(audit_record=record) == result(audit_record=two)
+    assert figure(audit_record=record) == figure(audit_record=two)
 
 
 def fedmd_study(**changes: object) -> Study:
@@ -305,26 +313,26 @@ def fedmd_study(**changes: object) -> Study:
 
 
 def test_fedmd_is_audited_through_students(tmp_path: Path) -> None:
-    found = run_study(fedmd_study(model={"name": "mlp"}), tmp_path)
-    assert [row.status for row in found.attacks] == ["run"] * 3
-    assert result(of=found).rounds == [1, 2, 3]
+    record = run_study(fedmd_study(model={"name": "mlp"}), tmp_path)
+    assert [row.status for row in record.attacks] == ["run"] * 3
+    assert result(audit_record=record).rounds == [1, 2, 3]
     # The mean of the clients' own nets, each on its own samples and on the test part.
     train, test, gap = (
-        found.where(metric=name)[0]
+        record.where(metric=name)[0]
         for name in ("train_accuracy", "test_accuracy", "generalisation_gap")
     )
     assert train.number > 0.5
     assert test.samples < 200
     # As many samples of each, so that the clients' nets overfit on average as the whole does;
     # that one's test accuracy is of a whole number of samples.
-    gaps = result(of=found).overfitting
+    gaps = result(audit_record=record).overfitting
     assert np.mean(gaps) == pytest.approx(gap.number, abs=0.5 / test.samples)
 
 
 def test_fedmd_studies_run_all_attacks_except_on_updates(tmp_path: Path) -> None:
-    whole = fedmd_study(model={"name": "mlp"}, training={"rounds": 1}, attacks={})
-    found = run_study(whole, tmp_path)
-    refused = {row.name for row in found.attacks if row.status == "refused"}
+    default_record = fedmd_study(model={"name": "mlp"}, training={"rounds": 1}, attacks={})
+    record = run_study(default_record, tmp_path)
+    refused = {row.name for row in record.attacks if row.status == "refused"}
     assert {"grad-cosine", "avg-cosine", "fedmia-2", "sia-cosine"} <= refused
     assert {"blackbox-loss", "fedmia-1", "sia"}.isdisjoint(refused)
 

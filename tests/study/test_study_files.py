@@ -128,17 +128,17 @@ def _blank(
     /,
     **options: object,
 ) -> Dataset:
-    whole = select_classes(blank(name, str(options.get("group", ""))), classes, first=first)
+    dataset = select_classes(blank(name, str(options.get("group", ""))), classes, first=first)
     if options.get("people"):
-        people = torch.arange(len(whole)) // 7 % int(str(options["people"]))
-        whole = replace(whole, subject=people)
+        people = torch.arange(len(dataset)) // 7 % int(str(options["people"]))
+        dataset = replace(dataset, subject=people)
     if task.name == "denoising":  # inputs are stored next to their labels
         train, test = (
             part.replace(features=torch.zeros(1).expand(part.features.shape))
-            for part in (whole.train, whole.test)
+            for part in (dataset.train, dataset.test)
         )
-        whole = replace(whole, train=train, test=test)
-    return prepare_for_task(whole, task)
+        dataset = replace(dataset, train=train, test=test)
+    return prepare_for_task(dataset, task)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -167,11 +167,15 @@ def test_the_study_of_fedmias_settings_changes_one_setting_at_a_time() -> None:
 
 def test_the_single_epoch_study_differs_only_in_epochs() -> None:
     names = ("cofedmid-letters-epoch", "cofedmid-letters")
-    one, three = (studies_of(FOLDER / f"{name}.toml") for name in names)
-    for now, then in zip(one, three, strict=True):
-        assert (now.training.epochs, then.training.epochs) == (1, 3)
-        assert now.training.model_copy(update={"epochs": 3}) == then.training
-        assert (now.defense, now.audit, now.attacks) == (then.defense, then.audit, then.attacks)
+    single_epoch, three = (studies_of(FOLDER / f"{name}.toml") for name in names)
+    for study, other in zip(single_epoch, three, strict=True):
+        assert (study.training.epochs, other.training.epochs) == (1, 3)
+        assert study.training.model_copy(update={"epochs": 3}) == other.training
+        assert (study.defense, study.audit, study.attacks) == (
+            other.defense,
+            other.audit,
+            other.attacks,
+        )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

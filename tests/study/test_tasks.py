@@ -119,12 +119,15 @@ def audited(case: Case, out: Path, attacks: Sequence[str] = ("loss-series", "fed
 def test_a_task_is_audited_from_training_to_the_gate(name: str, tmp_path: Path) -> None:
     run = audited(CASES[name], tmp_path)
     record = run.record
-    found = {one.metric: one for one in record.where(topic="utility")}
-    assert found[CASES[name].utility].value is not None
+    by_metric = {estimate.metric: estimate for estimate in record.where(topic="utility")}
+    assert by_metric[CASES[name].utility].value is not None
     aucs = record.where(topic="membership", metric="auc", contrast="mixed")
     # Memorised samples are detected for every task.
-    assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.6
-    assert {one.control for one in record.controls} >= {"permuted members", "untrained model"}
+    assert max(estimate.number for estimate in aucs if estimate.low and estimate.low > 0.5) > 0.6
+    assert {control.control for control in record.controls} >= {
+        "permuted members",
+        "untrained model",
+    }
     assert all(control.passed is not False for control in record.controls)
     page = run.save_report().read_text(encoding="utf-8")
     assert "loss-series" in page
@@ -141,11 +144,11 @@ def test_a_task_resumes_with_the_same_hash_on_two_workers(tmp_path: Path) -> Non
         audit={"fair": 60, "background": 0, "every": 1},
         attacks={"loss-series": {}},
     )
-    one = run_study(study, tmp_path / "one")
+    record = run_study(study, tmp_path / "one")
     two = run_study(study, tmp_path / "two", workers=2)
-    again = run_study(study, tmp_path / "one")
-    assert one.content_hash == two.content_hash == again.content_hash
-    assert other_task(tmp_path).content_hash != one.content_hash
+    result = run_study(study, tmp_path / "one")
+    assert record.content_hash == two.content_hash == result.content_hash
+    assert other_task(tmp_path).content_hash != record.content_hash
 
 
 def numbers(*, seed: int) -> object:
@@ -166,13 +169,13 @@ def other_task(folder: Path) -> Record:
 @pytest.mark.slow
 def test_the_default_set_omits_attacks_that_a_task_does_not_support(tmp_path: Path) -> None:
     record = audited(CASES["regression"], tmp_path, attacks=()).record
-    refused = {one.name: one.note for one in record.attacks if one.status == "refused"}
+    refused = {row.name: row.note for row in record.attacks if row.status == "refused"}
     assert "probabilities of classes, which the task 'regression' does not" in refused["fta-c"]
     assert "fedmia-1" not in refused
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda f: {"attacks": ["fta-c"]}, "'fta-c' needs probabilities of classes"),
         (lambda f: {"attacks": ["min-k"]}, "'min-k' needs probabilities of tokens"),
@@ -190,24 +193,24 @@ def test_the_default_set_omits_attacks_that_a_task_does_not_support(tmp_path: Pa
     ],
 )
 def test_unsupported_parts_of_a_task_raise_before_training(
-    change: Callable[[dict[str, object]], dict[str, object] | None], said: str, tmp_path: Path
+    change: Callable[[dict[str, object]], dict[str, object] | None], message: str, tmp_path: Path
 ) -> None:
     case = CASES["regression"]
     parts: dict[str, object] = {"model": case.model, "task": case.task, "clients": 3}
-    asked = change(parts) or {}
-    with pytest.raises(FedauditError, match=said) as refusal:
+    changes = change(parts) or {}
+    with pytest.raises(FedauditError, match=message) as refusal:
         fa.audit(
             fa.Federation(case.samples, **parts),  # type: ignore[arg-type]
             audit=fa.Audit(samples=60),
             out=tmp_path,
-            **asked,  # type: ignore[arg-type]
+            **changes,  # type: ignore[arg-type]
         )
     assert "\n" not in str(refusal.value)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         ({"name": "next-token", "options": {"paddin": 5}}, "did you mean 'padding'"),
         ({"name": "next-token", "options": {"padding": "x"}}, "padding of the task 'next-token'"),
@@ -216,9 +219,9 @@ def test_unsupported_parts_of_a_task_raise_before_training(
     ],
 )
 def test_unknown_settings_of_a_task_are_refused(
-    task: dict[str, object], said: str, tmp_path: Path
+    task: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(FedauditError, match=said):
+    with pytest.raises(FedauditError, match=message):
         run_study(quick_study(task=task), tmp_path)
 
 
@@ -230,8 +233,8 @@ class Few(nn.Module):
         self.table, self.out = nn.Embedding(TOKENS - 1, 4), nn.Linear(4, TOKENS)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.out(self.table(x))
-        return found
+        logits: Tensor = self.out(self.table(x))
+        return logits
 
 
 def test_a_token_of_the_test_part_that_an_embedding_has_not_is_refused(tmp_path: Path) -> None:

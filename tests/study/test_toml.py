@@ -60,7 +60,7 @@ def test_long_runs_of_dots_or_brackets_are_refused_within_a_second(
         f"x = 1 # {DOTS}",
         f'x = """\\"{DOTS}"""',
         f"x = [{'0.5, ' * 1000}]",
-        "[a.b]\n" * 1 + "\n".join(f"k{at}.x.y = 1.5" for at in range(1000)),
+        "[a.b]\n" * 1 + "\n".join(f"k{i}.x.y = 1.5" for i in range(1000)),
         "x = " + "1" * 4000 + ".5",
     ],
     ids=lambda text: f"{text[:12]!r}",

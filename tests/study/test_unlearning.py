@@ -74,30 +74,30 @@ def released(folder: Path, run: Setup) -> Model:
     return Model.from_tensors(run.algorithm.architecture, state)
 
 
-def beside(run: Setup) -> tuple[Setup, Setup]:
-    own = run.extension(Unlearning)
-    assert own is not None
-    assert own.unlearned is not None
-    return own.unlearned, own.retrained
+def further_federations(run: Setup) -> tuple[Setup, Setup]:
+    extension = run.extension(Unlearning)
+    assert extension is not None
+    assert extension.unlearned is not None
+    return extension.unlearned, extension.retrained
 
 
 def begun(run: Setup, folder: Path) -> Setup:
     """What is trained after a run, with the model that it begins with."""
     section = run.study.unlearning
     assert section is not None
-    return _with_initial_model(replace(run, folder=folder), beside(run)[0], section)
+    return _with_initial_model(replace(run, folder=folder), further_federations(run)[0], section)
 
 
 def test_only_audited_members_of_the_target_are_unlearned() -> None:
     run = setup(unlearning_study(), 1, None)
     members = run.assignment.audit.owner == 0
-    for one in beside(run):
+    for federation in further_federations(run):
         forgotten = set(run.assignment.audit.samples.ids[torch.from_numpy(members)].tolist())
-        assert trained_on(run) - trained_on(one) == forgotten
-        assert trained_on(one) < trained_on(run)
-        assert (one.assignment.audit.owner[members] == NO_CLIENT).all()
+        assert trained_on(run) - trained_on(federation) == forgotten
+        assert trained_on(federation) < trained_on(run)
+        assert (federation.assignment.audit.owner[members] == NO_CLIENT).all()
         assert np.array_equal(
-            one.assignment.audit.owner[~members], run.assignment.audit.owner[~members]
+            federation.assignment.audit.owner[~members], run.assignment.audit.owner[~members]
         )
 
 
@@ -105,9 +105,9 @@ def test_a_client_that_unlearns_all_samples_leaves_the_federation() -> None:
     noise = {"name": "gradient-noise", "options": {"sigma": 0.1}}
     alone = unlearning_study(audit=FINAL | {"background": 0}, defense=noise)
     run = setup(alone, 1, None)
-    for one in beside(run):
-        assert set(run.assignment.clients) - set(one.assignment.clients) == {0}
-        assert set(one.defenses) == set(one.assignment.clients)
+    for federation in further_federations(run):
+        assert set(run.assignment.clients) - set(federation.assignment.clients) == {0}
+        assert set(federation.defenses) == set(federation.assignment.clients)
 
 
 def test_continued_training_starts_from_the_released_model(continued: Carried) -> None:
@@ -115,10 +115,10 @@ def test_continued_training_starts_from_the_released_model(continued: Carried) -
     after = begun(run, continued.folder / "seed-1")
     clients, seed = after.all_clients.data, seed_for(after.seed, "federation")
     first = next(iter(simulate(after.algorithm, clients, rounds=2, seed=seed)))
-    sent, known = first.sent[0].model, released(continued.folder, run)
-    assert all(torch.equal(value, known.params[n]) for n, value in sent.params.items())
+    sent, released_model = first.sent[0].model, released(continued.folder, run)
+    assert all(torch.equal(value, released_model.params[n]) for n, value in sent.params.items())
     copied = pickle.loads(pickle.dumps(sent.architecture)).initial(7)
-    assert all(torch.equal(value, known.params[n]) for n, value in copied.params.items())
+    assert all(torch.equal(value, released_model.params[n]) for n, value in copied.params.items())
 
 
 def last_of_one(sizes: list[int], among: list[int]) -> int:
@@ -181,32 +181,40 @@ def test_display_names_of_runs_and_additional_federations() -> None:
 def test_ascent_raises_the_loss_of_forgotten_samples_within_its_radius(continued: Carried) -> None:
     study = unlearning_study(unlearning={"method": "ascent", "radius": 0.25})
     run, folder = setup(study, 1, None), continued.folder
-    known, after = released(folder, run), begun(run, folder / "seed-1")
+    released_model, after = released(folder, run), begun(run, folder / "seed-1")
     assert isinstance(after.algorithm, FedAvg)
     climbed = after.algorithm.architecture.initial(0)
-    fresh = known.architecture.initial(seed_for(run.seed, "ascent"))
-    moved = norm(difference(climbed.params, known.params))
-    whole = norm(difference(known.params, fresh.params))
-    assert moved == pytest.approx(0.25 * whole, rel=1e-4)
-    own = run.assignment.audit.samples.take(torch.from_numpy(run.assignment.audit.owner == 0))
+    fresh = released_model.architecture.initial(seed_for(run.seed, "ascent"))
+    moved = norm(difference(climbed.params, released_model.params))
+    full_distance = norm(difference(released_model.params, fresh.params))
+    assert moved == pytest.approx(0.25 * full_distance, rel=1e-4)
+    own_samples = run.assignment.audit.samples.take(
+        torch.from_numpy(run.assignment.audit.owner == 0)
+    )
     losses = [
-        float(known.architecture.loss(one.module()(own.features), own.targets).mean().detach())
-        for one in (known, climbed)
+        float(
+            released_model.architecture.loss(
+                model.module()(own_samples.features), own_samples.targets
+            )
+            .mean()
+            .detach()
+        )
+        for model in (released_model, climbed)
     ]
     assert losses[1] > 2 * losses[0]
 
 
 def test_estimates_cover_the_models_before_after_and_retrained(continued: Carried) -> None:
     (row,) = unlearning_rows(continued.record)
-    own = [f for f in continued.record.findings if f.metric == "auc" and f.contrast == "unseen"]
-    assert row.before.value == next(one.value for one in own if one.seed == 1)
+    aucs = [f for f in continued.record.findings if f.metric == "auc" and f.contrast == "unseen"]
+    assert row.before.value == next(auc.value for auc in aucs if auc.seed == 1)
     assert row.excess.value == pytest.approx(row.after.number - row.retrained.number)
     assert row.excess.method.endswith("90%")
     run = setup(unlearning_study(), 1, None)
-    after, _ = beside(run)
+    after, _ = further_federations(run)
     folder = continued.folder / "shadow" / f"seed-{after.seed}"
     rounds = stored_rounds(replace(after, folder=folder))
-    (cube,) = stacked(one.measured for one in rounds).values()
+    (cube,) = stacked(round_.measured for round_ in rounds).values()
     values, owner = cube.values[0, 0].numpy(), run.assignment.audit.owner
     members, unseen = values[owner == 0], values[owner == NO_CLIENT]
     pairs = np.sign(members[:, None] - unseen[None]).mean()
@@ -223,29 +231,29 @@ def test_the_method_nothing_changes_no_estimate(tmp_path: Path) -> None:
 def test_reattacking_gives_the_same_unlearning_estimates(
     continued: Carried, tmp_path: Path
 ) -> None:
-    again = reattack(continued.folder, [], out=tmp_path / "again", data_dir=None)
-    assert unlearning_rows(again) == unlearning_rows(continued.record)
+    other_study = reattack(continued.folder, [], out=tmp_path / "again", data_dir=None)
+    assert unlearning_rows(other_study) == unlearning_rows(continued.record)
 
 
 def test_running_a_study_again_trains_nothing(continued: Carried) -> None:
-    again = run_study(unlearning_study(), continued.folder)
-    assert again.content_hash == continued.record.content_hash
+    other_study = run_study(unlearning_study(), continued.folder)
+    assert other_study.content_hash == continued.record.content_hash
 
 
 def test_methods_share_the_audited_run_and_the_retrained_federation() -> None:
-    one, other = (
+    first, other = (
         setup(unlearning_study(unlearning={"method": name}), 1, None)
         for name in ("continue", "ascent")
     )
-    assert run_key(one.study, 1) == run_key(other.study, 1)
-    assert beside(one)[1].seed == beside(other)[1].seed
-    assert beside(one)[0].seed != beside(other)[0].seed
+    assert run_key(first.study, 1) == run_key(other.study, 1)
+    assert further_federations(first)[1].seed == further_federations(other)[1].seed
+    assert further_federations(first)[0].seed != further_federations(other)[0].seed
 
 
 def test_continued_training_depends_on_the_released_model() -> None:
     short = setup(unlearning_study(), 1, None)
     longer = setup(unlearning_study(training={"rounds": 6}), 1, None)
-    assert beside(short)[0].seed != beside(longer)[0].seed
+    assert further_federations(short)[0].seed != further_federations(longer)[0].seed
 
 
 def test_a_leak_of_the_retrained_model_fails_its_control() -> None:
@@ -262,7 +270,7 @@ def test_a_leak_of_the_retrained_model_fails_its_control() -> None:
             tests=[estimate.Test(level=0.5, p_value=p_value)],
         )
         checks = unlearning_controls(run, [alone])
-        (control,) = [one for one in checks if one.control == "retrained federation"]
+        (control,) = [control for control in checks if control.control == "retrained federation"]
         return control.passed
 
     assert checked(0.4) is True
@@ -283,12 +291,12 @@ def test_memorised_samples_are_not_forgotten_without_unlearning(tmp_path: Path) 
     assert row.before.value is not None
     assert row.before.value > 0.75
     assert row.verdict == "not forgotten"
-    (control,) = [one for one in record.controls if one.control == "nothing deleted"]
+    (control,) = [control for control in record.controls if control.control == "nothing deleted"]
     assert control.passed
 
 
-@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "inconclusive")])
-def test_an_extreme_auc_is_judged_by_separate_intervals(low: float, said: str) -> None:
+@pytest.mark.parametrize(("low", "expected"), [(0.2, "not forgotten"), (-0.1, "inconclusive")])
+def test_an_extreme_auc_is_judged_by_separate_intervals(low: float, expected: str) -> None:
     # Without a p-value that says anything: of two AUCs apart it is 1.
     excess = estimate.Estimate(
         topic="unlearning",
@@ -305,7 +313,7 @@ def test_an_extreme_auc_is_judged_by_separate_intervals(low: float, said: str) -
         update={"against": "", "point": "before", "value": 0.98, "low": 0.9, "high": 1.0}
     )
     judged = _with_verdicts([before, excess], margin=0.05)[1]
-    assert judged.note.startswith(said)
+    assert judged.note.startswith(expected)
 
 
 def test_person_level_unlearning_counts_people(tmp_path: Path) -> None:
@@ -332,9 +340,9 @@ def test_packs_suppress_estimates_on_few_unlearned_samples(continued: Carried) -
     record = continued.record
     gone = suppressed(record, 1000).record
     assert all(
-        one.value is None and one.low is None
-        for one in gone.where(topic="unlearning")
-        if one.attack
+        estimate.value is None and estimate.low is None
+        for estimate in gone.where(topic="unlearning")
+        if estimate.attack
     )
     assert suppressed(record, 1).record.where(topic="unlearning") == record.where(
         topic="unlearning"
@@ -361,21 +369,21 @@ def test_a_model_destroyed_by_unlearning_has_no_forgotten_verdict(continued: Car
             update={
                 "controls": [],
                 "estimates": [
-                    one.model_copy(update={"value": accuracy, "low": None, "high": None})
-                    if (one.topic, one.point, one.metric)
+                    estimate.model_copy(update={"value": accuracy, "low": None, "high": None})
+                    if (estimate.topic, estimate.point, estimate.metric)
                     == ("unlearning", "after", "test_accuracy")
-                    else one.model_copy(update={"note": note})
-                    if one.against == "retrained"
-                    else one
-                    for one in continued.record.estimates
+                    else estimate.model_copy(update={"note": note})
+                    if estimate.against == "retrained"
+                    else estimate
+                    for estimate in continued.record.estimates
                 ],
             }
         )
 
-    forgotten, left = "forgotten as far as", "not forgotten: more distinguishable"
+    forgotten, not_forgotten = "forgotten as far as", "not forgotten: more distinguishable"
     assert must(deletion_result(at(0.6, forgotten))).verdict == "forgotten"
     assert must(deletion_result(at(0.04, forgotten))).verdict == "model destroyed"
-    assert must(deletion_result(at(0.04, left))).verdict == "not forgotten", (
+    assert must(deletion_result(at(0.04, not_forgotten))).verdict == "not forgotten", (
         "a leak that is left stands"
     )
     section = unlearning_section(at(0.04, forgotten))
@@ -392,7 +400,7 @@ def test_several_targets_unlearn_with_separate_estimates(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"audit": {"view": "uploads", "every": 2}}, "audit.view"),
         ({"audit": FINAL | {"draw": "fedmia_code", "options": {"n_unseen": 50}}}, "audit.draw"),
@@ -400,16 +408,16 @@ def test_several_targets_unlearn_with_separate_estimates(tmp_path: Path) -> None
         ({"figures": {"null_members": True}}, "null_members"),
     ],
 )
-def test_invalid_unlearning_settings_raise(changes: dict[str, object], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_invalid_unlearning_settings_raise(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         setup(unlearning_study(**changes), 1, None)
 
 
 def test_continued_training_requires_a_stateless_server() -> None:
     with pytest.raises(Unsupported, match="FedAdam"):
         setup(unlearning_study(algorithm={"name": "fedadam"}), 1, None)
-    again = unlearning_study(algorithm={"name": "fedadam"}, unlearning={"method": "retrain"})
-    assert beside(setup(again, 1, None))
+    other_study = unlearning_study(algorithm={"name": "fedadam"}, unlearning={"method": "retrain"})
+    assert further_federations(setup(other_study, 1, None))
 
 
 def test_a_missing_or_changed_released_model_raises(continued: Carried, tmp_path: Path) -> None:
