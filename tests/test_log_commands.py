@@ -22,7 +22,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.text import LogLines, indented, one_line, without_commands
 from fedaudit.study.comparing import compare_records
 from results.archives import unpacked
-from tests.gate.parts import auc, found, policy
+from tests.gate.parts import auc, policy, record_of
 from tests.programs import exit_code
 
 ROOT = Path(__file__).parents[1]
@@ -140,7 +140,7 @@ def test_a_verdict_on_a_foreign_record_is_no_ci_command(
     bad = f"x\n{command} {'y ' * 50}{command}\nPASS: all"
     held = FigureCheck(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
     check = ceiling_check("membership", bad, "auc", 0.6, [held])
-    made = evaluate_policy(found(auc(0.7, 0.8)), policy())
+    made = evaluate_policy(record_of(auc(0.7, 0.8)), policy())
     verdict = made.model_copy(update={"checks": [check], "reason": bad, "record": bad})
     text = junit_xml(verdict)
     assert not commands_in(text)
@@ -174,6 +174,6 @@ def test_the_screen_of_a_foreign_record_is_no_ci_command(
 
 def test_a_custom_console_gets_complete_lines() -> None:
     stream = StringIO()
-    made = evaluate_policy(found(auc(0.7, 0.8)), policy())
+    made = evaluate_policy(record_of(auc(0.7, 0.8)), policy())
     print_verdict(made.model_copy(update={"reason": "FAIL: x\r::error::y"}), Console(file=stream))
     assert "\r" not in stream.getvalue()

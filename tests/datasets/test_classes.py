@@ -13,32 +13,32 @@ def test_without_selected_classes_the_data_set_is_unchanged() -> None:
 
 
 def test_kept_classes_are_numbered_in_the_order_given() -> None:
-    found = select_classes(DATA, (2, 0))
-    assert found.classes == 2
-    assert found.train.features[:, 0].tolist() == [0, 2, 3, 5, 6, 8, 9, 11]
-    assert found.train.labels.tolist() == [1, 0, 1, 0, 1, 0, 1, 0]
-    assert found.test.features[:, 0].tolist() == [12, 14, 15, 17]
-    assert found.test.ids.tolist() == [8, 9, 10, 11]
+    selected = select_classes(DATA, (2, 0))
+    assert selected.classes == 2
+    assert selected.train.features[:, 0].tolist() == [0, 2, 3, 5, 6, 8, 9, 11]
+    assert selected.train.labels.tolist() == [1, 0, 1, 0, 1, 0, 1, 0]
+    assert selected.test.features[:, 0].tolist() == [12, 14, 15, 17]
+    assert selected.test.ids.tolist() == [8, 9, 10, 11]
 
 
 def test_class_numbers_may_start_after_those_of_another_data_set() -> None:
-    found = select_classes(DATA, (1,), first=10)
-    assert found.classes == 11
-    assert set(found.train.labels.tolist()) == {10}
+    selected = select_classes(DATA, (1,), first=10)
+    assert selected.classes == 11
+    assert set(selected.train.labels.tolist()) == {10}
     assert select_classes(DATA, (), first=3).train.labels.tolist() == [3, 4, 5] * 4
 
 
 def test_groups_stay_with_their_samples() -> None:
-    found = select_classes(DATA, (1, 2))
-    assert found.group is not None
-    features = torch.cat([found.train.features, found.test.features])[:, 0]
-    assert found.group.tolist() == (features.long() % 2).tolist()
+    selected = select_classes(DATA, (1, 2))
+    assert selected.group is not None
+    features = torch.cat([selected.train.features, selected.test.features])[:, 0]
+    assert selected.group.tolist() == (features.long() % 2).tolist()
 
 
-@pytest.mark.parametrize("kept", [(0, 3), (-1, 0), (1, 1)])
-def test_unknown_and_repeated_classes_are_refused(kept: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("classes", [(0, 3), (-1, 0), (1, 1)])
+def test_unknown_and_repeated_classes_are_refused(classes: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match=r"whole numbers from 0 to 2, each once"):
-        select_classes(DATA, kept)
+        select_classes(DATA, classes)
 
 
 def test_a_single_class_raises_unless_numbers_start_above_zero() -> None:

@@ -27,10 +27,10 @@ def test_ids_number_training_before_test_samples() -> None:
 
 
 def test_samples_are_found_by_id_in_the_order_asked_for() -> None:
-    found = small().samples(torch.tensor([7, 1, 6, 0]))
-    assert found.ids.tolist() == [7, 1, 6, 0]
-    assert found.labels.tolist() == [1, 1, 0, 0]
-    assert found.features[1].tolist() == [2, 3]
+    samples = small().samples(torch.tensor([7, 1, 6, 0]))
+    assert samples.ids.tolist() == [7, 1, 6, 0]
+    assert samples.labels.tolist() == [1, 1, 0, 0]
+    assert samples.features[1].tolist() == [2, 3]
 
 
 PART = number_samples(torch.zeros(2, 1), torch.tensor([0, 2]))
@@ -38,7 +38,7 @@ TWO = (torch.tensor([0, 1]), ("a", "b"))
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("build", "message"),
     [
         (lambda: small().samples(torch.tensor([3, 8])), "run from 0 to 7, got 3 to 8"),
         (
@@ -50,10 +50,10 @@ TWO = (torch.tensor([0, 1]), ("a", "b"))
     ],
 )
 def test_ids_groups_and_labels_that_do_not_fit_are_refused(
-    made: Callable[[], object], said: str
+    build: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=said):
-        made()
+    with pytest.raises(BadInput, match=message):
+        build()
 
 
 @pytest.mark.parametrize(

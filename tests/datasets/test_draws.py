@@ -44,13 +44,15 @@ def fair(
 
 def check_truth(assignment: Assignment) -> None:
     """Every sample has one owner at most, and the audit names it."""
-    held = {client: set(samples.ids.tolist()) for client, samples in assignment.clients.items()}
-    everything = [sample for mine in held.values() for sample in mine]
+    ids_of_clients = {
+        client: set(samples.ids.tolist()) for client, samples in assignment.clients.items()
+    }
+    everything = [sample for mine in ids_of_clients.values() for sample in mine]
     assert len(everything) == len(set(everything)) == sum(assignment.sizes.values())
     for sample, owner in zip(
         assignment.audit.samples.ids.tolist(), assignment.audit.owner, strict=True
     ):
-        holders = [client for client, mine in held.items() if sample in mine]
+        holders = [client for client, mine in ids_of_clients.items() if sample in mine]
         assert holders == ([] if owner == NO_CLIENT else [owner])
     for samples in [*assignment.clients.values(), assignment.audit.samples]:
         assert torch.equal(samples.features[:, 0].long(), samples.ids)
@@ -152,10 +154,10 @@ class TestFairDraw:
         assert result.pvalue > 1e-3
 
     def test_a_draw_depends_only_on_its_seed(self) -> None:
-        one, again, other = (fair(seed=seed) for seed in (1, 1, 2))
-        assert torch.equal(one.audit.samples.ids, again.audit.samples.ids)
-        assert torch.equal(one.clients[3].ids, again.clients[3].ids)
-        assert not torch.equal(one.audit.samples.ids, other.audit.samples.ids)
+        first, second, other = (fair(seed=seed) for seed in (1, 1, 2))
+        assert torch.equal(first.audit.samples.ids, second.audit.samples.ids)
+        assert torch.equal(first.clients[3].ids, second.clients[3].ids)
+        assert not torch.equal(first.audit.samples.ids, other.audit.samples.ids)
 
     def test_each_target_has_its_own_fair_draw(self) -> None:
         assignment = fair(n_fair=300, targets=(1, 4), extra_unseen=20)
@@ -223,7 +225,7 @@ class TestPublishedDraws:
         assert (audit.samples.ids[torch.from_numpy(audit.owner == NO_CLIENT)] >= 3000).all()
 
     @pytest.mark.parametrize(
-        ("name", "settings", "said"),
+        ("name", "settings", "message"),
         [
             ("fedmia_code", {}, r"the test part has 500 samples \(500 short\)"),
             ("cofedmid", {"n_unseen": 10}, r"clients have 2400 samples \(6600 short\)"),
@@ -236,9 +238,9 @@ class TestPublishedDraws:
         ],
     )
     def test_impossible_published_draws_raise_with_the_shortage(
-        self, name: str, settings: dict[str, object], said: str
+        self, name: str, settings: dict[str, object], message: str
     ) -> None:
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             DRAWS[name](DATA, clients=5, partition=IID(), seed=0, **settings)
 
 
@@ -251,8 +253,8 @@ class TestSourceDraw:
 
     def test_sia_draw_is_limited_by_the_smallest_client(self) -> None:
         assignment = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, per_client=10_000)
-        least, most = min(assignment.sizes.values()), max(assignment.sizes.values())
-        assert least < most
+        least, largest_client = min(assignment.sizes.values()), max(assignment.sizes.values())
+        assert least < largest_client
         assert assignment.audited == dict.fromkeys(range(5), least)
 
     def test_sia_draw_accepts_several_targets(self) -> None:
@@ -289,8 +291,8 @@ class TestAuditSet:
 
 class TestCanaries:
     def drawn(self, **settings: object) -> Assignment:
-        given = {"clients": 5, "partition": IID(samples_per_client=250), "seed": 0} | settings
-        return DRAWS["canaries"](DATA, **given)
+        options = {"clients": 5, "partition": IID(samples_per_client=250), "seed": 0} | settings
+        return DRAWS["canaries"](DATA, **options)
 
     def test_each_canary_is_a_member_by_a_fair_coin(self) -> None:
         assignment = self.drawn(count=400)
@@ -307,21 +309,23 @@ class TestCanaries:
 
     def test_canaries_have_wrong_labels_that_clients_train_on(self) -> None:
         assignment = self.drawn(count=400)
-        audit, own = assignment.audit.samples, assignment.clients[0]
+        audit, client_samples = assignment.audit.samples, assignment.clients[0]
         assert (audit.labels != DATA.train.labels[audit.ids]).all()
         assert audit.labels is audit.targets
-        told = dict(zip(audit.ids.tolist(), audit.labels.tolist(), strict=True))
-        for number, label in zip(own.ids.tolist(), own.labels.tolist(), strict=True):
-            assert label == told.get(number, int(DATA.train.labels[number]))
+        audited_labels = dict(zip(audit.ids.tolist(), audit.labels.tolist(), strict=True))
+        for number, label in zip(
+            client_samples.ids.tolist(), client_samples.labels.tolist(), strict=True
+        ):
+            assert label == audited_labels.get(number, int(DATA.train.labels[number]))
 
     def test_coins_change_only_the_membership_of_canaries(self) -> None:
-        nobodys = fair(IID(samples_per_client=250), n_fair=0, extra_unseen=60)
+        without_fair = fair(IID(samples_per_client=250), n_fair=0, extra_unseen=60)
         assignment = self.drawn(count=60)
-        assert assignment.audit.samples.ids.tolist() == nobodys.audit.samples.ids.tolist()
+        assert assignment.audit.samples.ids.tolist() == without_fair.audit.samples.ids.tolist()
         audited = assignment.audit.samples.ids
         for client, data in assignment.clients.items():
-            own = data.ids[~torch.isin(data.ids, audited)].tolist()
-            assert sorted(own) == sorted(nobodys.clients[client].ids.tolist())
+            unaudited_ids = data.ids[~torch.isin(data.ids, audited)].tolist()
+            assert sorted(unaudited_ids) == sorted(without_fair.clients[client].ids.tolist())
 
     def test_every_target_has_equally_many_canaries(self) -> None:
         assignment = self.drawn(count=100, targets=(0, 3))
@@ -336,10 +340,10 @@ class TestCanaries:
         values, size = assignment.audit.samples.features, DATA.train.features.square().mean().sqrt()
         assert abs(float(values.mean() / size)) < 0.2
         assert float(values.square().mean().sqrt() / size) == pytest.approx(1, abs=0.15)
-        kept = assignment.clients[0].features[
+        canary_features = assignment.clients[0].features[
             torch.isin(assignment.clients[0].ids, assignment.audit.samples.ids)
         ]
-        assert set(kept.flatten().tolist()) <= set(values.flatten().tolist())
+        assert set(canary_features.flatten().tolist()) <= set(values.flatten().tolist())
 
     def test_unknown_canary_kinds_and_counts_raise(self) -> None:
         with pytest.raises(BadInput, match="'blank'; give 'mislabelled' or 'noise'"):

@@ -32,7 +32,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return read
 
 
-def table(rows: int = 60, start: int = 0, **more: list[Any]) -> dict[str, Any]:
+def table(rows: int = 60, start: int = 0, **further: list[Any]) -> dict[str, Any]:
     """Patients as a data set of the package has them: numbers, texts and missing values."""
     cells = {name: values[start : start + rows] for name, values in patients(60 + start).items()}
     age: list[object] = [int(cell) for cell in cells["age"]]
@@ -40,7 +40,7 @@ def table(rows: int = 60, start: int = 0, **more: list[Any]) -> dict[str, Any]:
     texts: dict[str, list[object]] = {
         name: [cell or None for cell in cells[name]] for name in ("ward", "hospital", "readmitted")
     }
-    return dict(columns(age=age, pressure=pressure, **texts, **more))
+    return dict(columns(age=age, pressure=pressure, **texts, **further))
 
 
 def test_a_table_has_the_features_of_the_file_with_the_same_cells(

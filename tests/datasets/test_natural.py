@@ -176,15 +176,15 @@ def test_targets_may_be_named_as_in_the_data(tmp_path: Path) -> None:
         data, clients=fa.partitions.Natural(3), model="mlp", training=training
     )
     options = {"attacks": ["blackbox-loss"], "audit": fa.Audit(samples=60)}
-    named = fa.audit(federation, targets="clinic C", out=tmp_path / "out", **options)  # type: ignore[arg-type]
-    assert {figure.target for figure in named.record.findings} == {2}
-    scores = named.scores(target="clinic C").scores
-    assert np.array_equal(scores, named.scores(target=2).scores)
-    assert np.array_equal(scores, named.scores(target="client 2").scores)
+    result = fa.audit(federation, targets="clinic C", out=tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert {figure.target for figure in result.record.findings} == {2}
+    scores = result.scores(target="clinic C").scores
+    assert np.array_equal(scores, result.scores(target=2).scores)
+    assert np.array_equal(scores, result.scores(target="client 2").scores)
     with pytest.raises(
         BadInput, match="no audited client named 'clinic A'; did you mean 'clinic C'"
     ):
-        named.scores(target="clinic A")
+        result.scores(target="clinic A")
     by_number = plan_of(federation, targets=["client 2", 0], name="x").study
     assert by_number.audit.targets == (2, 0)
     with pytest.raises(BadInput, match="no client named 'clinic D'; did you mean 'clinic"):

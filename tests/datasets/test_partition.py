@@ -57,16 +57,16 @@ def test_every_sample_is_assigned_exactly_once(how: Partition, seed: int) -> Non
 def test_each_client_gets_the_requested_number_of_distinct_samples(
     how: IID | Dirichlet | Shards, seed: int
 ) -> None:
-    hands = dealt(how, seed=seed)
-    assert {len(hand) for hand in hands} == {how.samples_per_client}
-    assert len(np.unique(np.concatenate(hands))) == sum(map(len, hands))
+    rows_by_client = dealt(how, seed=seed)
+    assert {len(hand) for hand in rows_by_client} == {how.samples_per_client}
+    assert len(np.unique(np.concatenate(rows_by_client))) == sum(map(len, rows_by_client))
 
 
 @pytest.mark.parametrize("how", [*EXACT, *FIXED, SIAClass0Size(beta=1.0)])
 def test_a_partition_depends_only_on_its_seed(how: Partition) -> None:
-    one, again, other = (np.concatenate(dealt(how, seed=seed)) for seed in (1, 1, 2))
-    assert np.array_equal(one, again)
-    assert not np.array_equal(one, other)
+    first, second, other = (np.concatenate(dealt(how, seed=seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("how", EXACT)
@@ -89,7 +89,9 @@ def test_iid_clients_have_the_overall_label_distribution_on_average() -> None:
 def test_a_small_beta_is_more_unequal_than_a_large_one() -> None:
     def unevenness(beta: float) -> float:
         drawn = [Dirichlet(beta=beta).quotas(COUNTS, 4, rng=rng(seed)) for seed in range(50)]
-        return float(np.mean([(one.max(axis=1) / one.sum(axis=1)).mean() for one in drawn]))
+        return float(
+            np.mean([(counts.max(axis=1) / counts.sum(axis=1)).mean() for counts in drawn])
+        )
 
     assert unevenness(0.3) > unevenness(3.0) + 0.1
     assert unevenness(3.0) > unevenness(300.0) + 0.03
@@ -200,10 +202,10 @@ def test_apportioning_adds_up_and_stays_within_one_of_exact(
 
 
 def test_quotas_are_limited_to_the_available_samples() -> None:
-    wanted = np.array([[5, 1], [5, 2], [0, 3]])
-    served = limit_quotas(wanted, np.array([6, 10]), rng=rng())
+    quotas = np.array([[5, 1], [5, 2], [0, 3]])
+    served = limit_quotas(quotas, np.array([6, 10]), rng=rng())
     assert served.sum(axis=0).tolist() == [6, 6]
-    assert (served <= wanted).all()
+    assert (served <= quotas).all()
     assert served[:, 1].tolist() == [1, 2, 3]
 
 

@@ -59,9 +59,11 @@ def test_all_samples_of_a_person_are_audited_and_have_one_holder() -> None:
     for person, who in holders(assignment).items():
         assert (audit.subject == person).sum() == (training == person).sum()
         assert len(who) == 1
-    held = {i: c for c, own in assignment.clients.items() for i in own.ids.tolist()}
+    client_of_sample = {
+        i: c for c, samples in assignment.clients.items() for i in samples.ids.tolist()
+    }
     for sample, owner in zip(audit.samples.ids.tolist(), audit.owner, strict=True):
-        assert held.get(sample, NO_CLIENT) == owner
+        assert client_of_sample.get(sample, NO_CLIENT) == owner
 
 
 def test_people_are_members_others_or_held_out_with_equal_probability() -> None:
@@ -82,7 +84,9 @@ def test_the_background_does_not_depend_on_how_the_coins_fell(
 
     def background(assignment: Assignment) -> list[list[int]]:
         audited = set(assignment.audit.samples.ids.tolist())
-        return [sorted(set(own.ids.tolist()) - audited) for own in assignment.clients.values()]
+        return [
+            sorted(set(samples.ids.tolist()) - audited) for samples in assignment.clients.values()
+        ]
 
     seeded = seeded_numpy
     first = background(drawn())
@@ -98,14 +102,14 @@ def test_the_background_does_not_depend_on_how_the_coins_fell(
 
 def test_samples_of_a_person_at_several_clients_are_divided() -> None:
     assignment = drawn(each=2, people=120)
-    found = holders(assignment)
-    assert {len(who) for who in found.values() if who != {NO_CLIENT}} == {2}
-    members = [person for person, who in found.items() if 0 in who]
+    clients_of_person = holders(assignment)
+    assert {len(who) for who in clients_of_person.values() if who != {NO_CLIENT}} == {2}
+    members = [person for person, who in clients_of_person.items() if 0 in who]
     assert len(members) == pytest.approx(40, abs=16)
     audit = assignment.audit
     for person in members:
-        own = audit.owner[audit.subject == person]
-        assert abs((own == 0).sum() - (own != 0).sum()) <= 1
+        owners = audit.owner[audit.subject == person]
+        assert abs((owners == 0).sum() - (owners != 0).sum()) <= 1
 
 
 def test_several_targets_have_disjoint_people() -> None:
@@ -117,7 +121,7 @@ def test_several_targets_have_disjoint_people() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"people": 3}, "at least 4"),
         ({"people": 999}, r"999 people are audited .* has samples of 200; lower"),
@@ -125,13 +129,13 @@ def test_several_targets_have_disjoint_people() -> None:
         ({"each": 0}, "give 1 to 4"),
     ],
 )
-def test_draws_of_too_many_people_raise(changes: dict[str, int], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_draws_of_too_many_people_raise(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         drawn(**changes)  # type: ignore[arg-type]
 
 
 def test_data_without_people_and_extra_samples_are_refused() -> None:
-    given = {
+    settings = {
         "clients": 3,
         "partition": IID(samples_per_client=100),
         "n_fair": 30,
@@ -139,9 +143,9 @@ def test_data_without_people_and_extra_samples_are_refused() -> None:
         "unit": "person",
     }
     with pytest.raises(BadInput, match=r"data\.options\.person"):
-        draw(replace(DATA, subject=None), **given)  # type: ignore[arg-type]
+        draw(replace(DATA, subject=None), **settings)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="single samples"):
-        draw(DATA, **given, extra_unseen=5)  # type: ignore[arg-type]
+        draw(DATA, **settings, extra_unseen=5)  # type: ignore[arg-type]
 
 
 def test_a_stored_audit_set_keeps_its_people() -> None:
@@ -155,9 +159,14 @@ def test_a_shadow_federation_draws_remaining_people() -> None:
         DATA, clients=3, partition=IID(samples_per_client=200), n_fair=40, seed=0, unit="person"
     )
 
-    def again(rest: Dataset) -> Assignment:
+    def again(remaining: Dataset) -> Assignment:
         return draw(
-            rest, clients=3, partition=IID(samples_per_client=200), n_fair=20, seed=1, unit="person"
+            remaining,
+            clients=3,
+            partition=IID(samples_per_client=200),
+            n_fair=20,
+            seed=1,
+            unit="person",
         )
 
     shadow = shadow_assignment(DATA, assignment, again).audit
@@ -169,8 +178,8 @@ def test_a_shadow_federation_draws_remaining_people() -> None:
 def test_selecting_classes_keeps_people_with_their_samples() -> None:
     fewer = select_classes(DATA, [2, 0])
     assert fewer.subject is not None
-    kept = np.isin(torch.cat([DATA.train.labels, DATA.test.labels]).numpy(), [0, 2])
-    assert np.array_equal(fewer.subject.numpy(), SUBJECT[kept])
+    is_kept = np.isin(torch.cat([DATA.train.labels, DATA.test.labels]).numpy(), [0, 2])
+    assert np.array_equal(fewer.subject.numpy(), SUBJECT[is_kept])
 
 
 def write(folder: Path, **arrays: np.ndarray) -> None:
@@ -184,33 +193,40 @@ NAMES = np.array([f"p{i // 6}" for i in range(60)])
 
 def of(dataset: Dataset, row: int) -> int:
     """The person of the sample that was this row of X."""
-    both = torch.cat([dataset.train.features, dataset.test.features])
-    (at,) = (both[:, 0] == X[row, 0]).nonzero().flatten().tolist()
+    features = torch.cat([dataset.train.features, dataset.test.features])
+    (row_found,) = (features[:, 0] == X[row, 0]).nonzero().flatten().tolist()
     assert dataset.subject is not None
-    return int(dataset.subject[at])
+    return int(dataset.subject[row_found])
 
 
 @pytest.mark.parametrize("setting", ["person", "subject"])
 def test_a_file_names_the_person_of_each_sample(setting: str, tmp_path: Path) -> None:
     write(tmp_path, x=X, y=Y, patient=NAMES)
     people: dict[str, Any] = {setting: "patient"}
-    found = load("d", data_dir=tmp_path, seed=3, standardise=False, **people)
-    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
-    again = np.concatenate([X[:1], X])
-    write(tmp_path, x=again, y=np.concatenate([Y[:1], Y]), patient=np.concatenate([["p0"], NAMES]))
-    told = load("d", data_dir=tmp_path, seed=3, person="patient", standardise=False, distinct=True)
-    assert [of(told, row) for row in range(60)] == [i // 6 for i in range(60)]
+    dataset = load("d", data_dir=tmp_path, seed=3, standardise=False, **people)
+    assert [of(dataset, row) for row in range(60)] == [i // 6 for i in range(60)]
+    features_with_repeat = np.concatenate([X[:1], X])
+    write(
+        tmp_path,
+        x=features_with_repeat,
+        y=np.concatenate([Y[:1], Y]),
+        patient=np.concatenate([["p0"], NAMES]),
+    )
+    distinct = load(
+        "d", data_dir=tmp_path, seed=3, person="patient", standardise=False, distinct=True
+    )
+    assert [of(distinct, row) for row in range(60)] == [i // 6 for i in range(60)]
 
 
 def test_a_file_with_a_test_part_names_people_twice(tmp_path: Path) -> None:
     parts = {"x_train": X[:40], "y_train": Y[:40], "x_test": X[40:], "y_test": Y[40:]}
     write(tmp_path, **parts, who_train=NAMES[:40], who_test=NAMES[40:])
-    found = load("d", data_dir=tmp_path, seed=0, person="who", standardise=False)
-    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
+    dataset = load("d", data_dir=tmp_path, seed=0, person="who", standardise=False)
+    assert [of(dataset, row) for row in range(60)] == [i // 6 for i in range(60)]
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "message"),
     [
         ({}, "no array of people named 'patient'"),
         ({"patient": NAMES[:50]}, "one person for each sample"),
@@ -219,18 +235,18 @@ def test_a_file_with_a_test_part_names_people_twice(tmp_path: Path) -> None:
     ],
 )
 def test_person_arrays_of_wrong_length_raise(
-    tmp_path: Path, arrays: dict[str, np.ndarray], told: str
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
     write(tmp_path, x=X, y=Y, **arrays)
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=message):
         load("d", data_dir=tmp_path, seed=0, person="patient")
 
 
 def test_arrays_in_memory_have_people_with_and_without_a_test_part() -> None:
-    found = samples(X, Y, person=NAMES)(seed=2)
-    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
-    found = samples(X[:40], Y[:40], X[40:], Y[40:], subject=list(NAMES))(seed=2)
-    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
+    dataset = samples(X, Y, person=NAMES)(seed=2)
+    assert [of(dataset, row) for row in range(60)] == [i // 6 for i in range(60)]
+    dataset = samples(X[:40], Y[:40], X[40:], Y[40:], subject=list(NAMES))(seed=2)
+    assert [of(dataset, row) for row in range(60)] == [i // 6 for i in range(60)]
     with pytest.raises(BadInput, match="60 samples and people of shape"):
         samples(X[:40], Y[:40], X[40:], Y[40:], person=NAMES[:40])
 
@@ -249,8 +265,8 @@ def test_person_and_subject_are_one_setting_and_one_argument(tmp_path: Path) -> 
 
 
 def test_person_names_of_object_type_are_read_as_text() -> None:
-    found = samples(X, Y, subject=NAMES.astype(object))(seed=2)
-    assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
+    dataset = samples(X, Y, subject=NAMES.astype(object))(seed=2)
+    assert [of(dataset, row) for row in range(60)] == [i // 6 for i in range(60)]
 
 
 def test_one_valid_person_number_per_sample_is_required() -> None:
@@ -261,12 +277,14 @@ def test_one_valid_person_number_per_sample_is_required() -> None:
 
 
 def test_generated_people_have_the_requested_similarity() -> None:
-    for alike, least, most in ((0.0, 0.0, 0.05), (0.5, 0.35, 0.65), (1.0, 0.8, 1.2)):
-        made = load("synthetic", seed=0, samples=5000, people=100, dimensions=1, alike=alike)
-        assert made.subject is not None
-        x = torch.cat([made.train.features, made.test.features])[:, 0].numpy()
-        means = np.array([x[made.subject.numpy() == p].mean() for p in range(100)])
-        assert least <= means.var() / x.var() <= most
+    for similarity, lower, upper in ((0.0, 0.0, 0.05), (0.5, 0.35, 0.65), (1.0, 0.8, 1.2)):
+        dataset = load(
+            "synthetic", seed=0, samples=5000, people=100, dimensions=1, alike=similarity
+        )
+        assert dataset.subject is not None
+        x = torch.cat([dataset.train.features, dataset.test.features])[:, 0].numpy()
+        means = np.array([x[dataset.subject.numpy() == p].mean() for p in range(100)])
+        assert lower <= means.var() / x.var() <= upper
     with pytest.raises(BadInput, match="some people would have none"):
         load("synthetic", seed=0, samples=50, people=60)
 

@@ -29,7 +29,7 @@ def fair(data: Dataset, seed: int, partition: Partition) -> Assignment:
     return draw(data, clients=CLIENTS, partition=partition, n_fair=150, seed=seed)
 
 
-def everything(assignment: Assignment) -> set[int]:
+def all_ids(assignment: Assignment) -> set[int]:
     """Ids of all that a run trains on or audits."""
     parts = [*assignment.clients.values(), assignment.audit.samples]
     return set(torch.cat([part.ids for part in parts]).tolist())
@@ -40,15 +40,17 @@ def everything(assignment: Assignment) -> set[int]:
 def test_a_shadow_shares_no_sample_with_the_audited_run(seed: int, beta: float) -> None:
     partition = Dirichlet(beta=beta, samples_per_client=100)
     audited = fair(DATA, seed, partition)
-    shadow = shadow_assignment(DATA, audited, lambda rest: fair(rest, seed + 1, partition))
-    assert not everything(audited) & everything(shadow)
-    assert max(everything(shadow)) < len(DATA.train)
+    shadow = shadow_assignment(
+        DATA, audited, lambda remaining: fair(remaining, seed + 1, partition)
+    )
+    assert not all_ids(audited) & all_ids(shadow)
+    assert max(all_ids(shadow)) < len(DATA.train)
 
 
 def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=150))
     shadow = shadow_assignment(
-        DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=150))
+        DATA, audited, lambda remaining: fair(remaining, 2, IID(samples_per_client=150))
     )
     for samples in [*shadow.clients.values(), shadow.audit.samples]:
         assert samples.features[:, 0].tolist() == samples.ids.tolist()
@@ -62,24 +64,26 @@ def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
 
 def test_too_little_data_for_a_shadow_raises_with_advice() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=300))
-    need, left = sum(audited.sizes.values()), len(unused_ids(DATA, audited))
-    wanted = rf"needs {need} training samples .* {left} of 2000 are left; lower .*known-split"
-    with pytest.raises(BadInput, match=wanted):
-        shadow_assignment(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=300)))
+    need, n_left = sum(audited.sizes.values()), len(unused_ids(DATA, audited))
+    message = rf"needs {need} training samples .* {n_left} of 2000 are left; lower .*known-split"
+    with pytest.raises(BadInput, match=message):
+        shadow_assignment(
+            DATA, audited, lambda remaining: fair(remaining, 2, IID(samples_per_client=300))
+        )
 
 
 def test_a_known_split_is_half_members_and_never_audited() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=200))
-    known = known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=80, seed=3)
-    ids = known.samples.ids.numpy()
+    split = known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=80, seed=3)
+    ids = split.samples.ids.numpy()
     assert not set(ids.tolist()) & set(audited.audit.samples.ids.tolist())
     trained = {c: set(samples.ids.tolist()) for c, samples in audited.clients.items()}
-    for sample, member in zip(ids.tolist(), known.is_member.tolist(), strict=True):
+    for sample, member in zip(ids.tolist(), split.is_member.tolist(), strict=True):
         holders = [client for client, theirs in trained.items() if sample in theirs]
         assert holders == ([2] if member else [])
-    assert int(known.is_member.sum()) == 40
-    assert known.is_member[:40].any()
-    assert not known.is_member[:40].all()
+    assert int(split.is_member.sum()) == 40
+    assert split.is_member[:40].any()
+    assert not split.is_member[:40].all()
 
 
 def test_a_known_split_can_use_unaudited_test_samples() -> None:
@@ -91,11 +95,11 @@ def test_a_known_split_can_use_unaudited_test_samples() -> None:
         n_unseen=100,
         n_other=600,
     )
-    known = known_split(DATA, audited, client=3, trained_on=ids_of(audited, 3), size=200, seed=3)
-    nobodys = known.samples.ids[~known.is_member].numpy()
-    assert nobodys.min() >= len(DATA.train)
+    split = known_split(DATA, audited, client=3, trained_on=ids_of(audited, 3), size=200, seed=3)
+    non_member_ids = split.samples.ids[~split.is_member].numpy()
+    assert non_member_ids.min() >= len(DATA.train)
     unseen = audited.audit.samples.ids.numpy()[audited.audit.owner == NO_CLIENT]
-    assert not np.isin(nobodys, unseen).any()
+    assert not np.isin(non_member_ids, unseen).any()
 
 
 def test_too_large_known_splits_raise_with_the_available_number() -> None:

@@ -40,9 +40,9 @@ def dataset() -> Dataset:
     )
 
 
-def assignment(of: Dataset) -> Assignment:
+def assignment(dataset_given: Dataset) -> Assignment:
     return draw(
-        of,
+        dataset_given,
         clients=CLIENTS,
         partition=IID(samples_per_client=15),
         n_fair=20,
@@ -75,8 +75,8 @@ def test_each_image_is_rotated_by_its_client_angle() -> None:
 
 def test_brightness_multiplies_and_stops_at_white() -> None:
     images = torch.tensor([[[[0.25, 0.8]]], [[[0.25, 0.8]]]])
-    found = brighten(images, torch.tensor([2.0, 0.5]))
-    assert found.flatten().tolist() == pytest.approx([0.5, 1.0, 0.125, 0.4])
+    brightened = brighten(images, torch.tensor([2.0, 0.5]))
+    assert brightened.flatten().tolist() == pytest.approx([0.5, 1.0, 0.125, 0.4])
 
 
 def test_brightness_of_standardised_pixels_is_refused() -> None:
@@ -101,26 +101,26 @@ def test_clients_draw_from_their_groups_range() -> None:
 
 
 def test_samples_get_the_shift_of_their_client_and_others_in_turn() -> None:
-    world, hands = dataset(), assignment(dataset())
-    place = shift_clients(world, hands, (0, 5), seed=1)
-    for client, samples in hands.clients.items():
+    world, assigned = dataset(), assignment(dataset())
+    place = shift_clients(world, assigned, (0, 5), seed=1)
+    for client, samples in assigned.clients.items():
         assert set(place[samples.ids.numpy()].tolist()) == {client}
-    nobodys = hands.audit.samples.ids.numpy()[hands.audit.owner < 0]
-    assert set(place[nobodys].tolist()) == {0, 5}
+    unowned_ids = assigned.audit.samples.ids.numpy()[assigned.audit.owner < 0]
+    assert set(place[unowned_ids].tolist()) == {0, 5}
     tested = np.bincount(place[world.test.ids.numpy()], minlength=CLIENTS)
     assert tested.tolist() == [5] * CLIENTS
 
 
 def test_a_sample_has_the_same_shift_in_all_parts_of_a_deal() -> None:
-    world, hands = dataset(), assignment(dataset())
-    place = shift_clients(world, hands, (0,), seed=1)
+    world, assigned = dataset(), assignment(dataset())
+    place = shift_clients(world, assigned, (0,), seed=1)
     amounts = SHIFT.amounts(minority_groups(CLIENTS, 0.25), seed=1)
-    new, dealt = apply_shift(world, hands, SHIFT, place, seed=1)
+    new, dealt = apply_shift(world, assigned, SHIFT, place, seed=1)
     for before, after in (
         (world.train, new.train),
         (world.test, new.test),
-        (hands.audit.samples, dealt.audit.samples),
-        *((hands.clients[c], dealt.clients[c]) for c in hands.clients),
+        (assigned.audit.samples, dealt.audit.samples),
+        *((assigned.clients[c], dealt.clients[c]) for c in assigned.clients),
     ):
         factors = torch.from_numpy(amounts[place[before.ids.numpy()]]).float()
         expected = (before.features * factors[:, None, None, None]).clamp(max=1)

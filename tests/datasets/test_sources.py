@@ -86,8 +86,8 @@ class TestMade:
             load("diabetes", progression_classes=classes)
 
     def test_the_digits_split_depends_on_the_seed(self) -> None:
-        first, again, other = (load("digits", seed=seed) for seed in (1, 1, 2))
-        assert torch.equal(first.test.features, again.test.features)
+        first, second, other = (load("digits", seed=seed) for seed in (1, 1, 2))
+        assert torch.equal(first.test.features, second.test.features)
         assert not torch.equal(first.test.labels, other.test.labels)
 
     def test_synthetic_features_have_the_variances_of_the_paper(self) -> None:
@@ -116,9 +116,9 @@ class TestNpz:
 
     def test_a_single_part_is_split_by_the_seed(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
-        one, two = (load("own", data_dir=tmp_path, seed=1, test_share=0.25) for _ in range(2))
-        assert len(one.test) == 3
-        assert torch.equal(one.train.features, two.train.features)
+        first, second = (load("own", data_dir=tmp_path, seed=1, test_share=0.25) for _ in range(2))
+        assert len(first.test) == 3
+        assert torch.equal(first.train.features, second.train.features)
 
     def test_the_data_folder_is_read_from_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,20 +148,20 @@ class TestNpz:
             load("own", data_dir=tmp_path)
 
     @pytest.mark.parametrize(
-        ("shape", "said"),
+        ("shape", "message"),
         [("(8, 100000000000000000000000)", "declares more values"), ("(((", "cannot be read")],
     )
     def test_an_invalid_array_header_is_refused(
-        self, tmp_path: Path, shape: str, said: str
+        self, tmp_path: Path, shape: str, message: str
     ) -> None:
         text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
         with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
             archive.writestr("x.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text)
-        with pytest.raises(FedauditError, match=rf"own\.npz {said}"):
+        with pytest.raises(FedauditError, match=rf"own\.npz {message}"):
             load("own", data_dir=tmp_path)
 
     @pytest.mark.parametrize(
-        ("kind", "shape", "said"),
+        ("kind", "shape", "message"),
         [
             ("<f4", "(1000000000000, 0)", "no bytes; store arrays with values"),
             ("<U0", "(100000000000,)", "no bytes; store arrays with values"),
@@ -170,7 +170,7 @@ class TestNpz:
     )
     @pytest.mark.parametrize("name", ["x", "y", "columns", "vocab_json"])
     def test_headers_that_announce_more_values_than_bytes_are_refused(
-        self, tmp_path: Path, name: str, kind: str, shape: str, said: str
+        self, tmp_path: Path, name: str, kind: str, shape: str, message: str
     ) -> None:
         text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
         parts = {"x": IMAGES.reshape(12, -1), "y": LABELS, "columns": LABELS, "vocab_json": LABELS}
@@ -178,14 +178,16 @@ class TestNpz:
         np.savez(tmp_path / "own.npz", **parts)  # type: ignore[arg-type]
         with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
             archive.writestr(f"{name}.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text)
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             load("own", data_dir=tmp_path)
 
-    @pytest.mark.parametrize("at", [8, 10], ids=["encrypted", "unknown compression"])
-    def test_an_archive_that_cannot_be_unpacked_is_refused(self, tmp_path: Path, at: int) -> None:
+    @pytest.mark.parametrize("position", [8, 10], ids=["encrypted", "unknown compression"])
+    def test_an_archive_that_cannot_be_unpacked_is_refused(
+        self, tmp_path: Path, position: int
+    ) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
         data = bytearray((tmp_path / "own.npz").read_bytes())
-        data[data.find(b"PK\1\2") + at] |= 1 if at == 8 else 99
+        data[data.find(b"PK\1\2") + position] |= 1 if position == 8 else 99
         (tmp_path / "own.npz").write_bytes(data)
         with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
             load("own", data_dir=tmp_path)
@@ -204,16 +206,16 @@ class TestNpz:
         with zipfile.ZipFile(tmp_path / "own.npz") as archive:
             entry = archive.infolist()[0]
         # Behind the name: LZMA's version, the size of its properties, the first of them.
-        at = entry.header_offset + 30 + len(entry.filename) + 5
-        data[at : at + 4] = struct.pack("<I", 2**32 - 1)
+        position = entry.header_offset + 30 + len(entry.filename) + 5
+        data[position : position + 4] = struct.pack("<I", 2**32 - 1)
         (tmp_path / "own.npz").write_bytes(data)
         with pytest.raises(BadInput, match=r"would take 4\.00 GiB of memory"):
             load("own", data_dir=tmp_path)
 
     def test_a_file_that_is_cut_off_is_damaged(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
-        whole = (tmp_path / "own.npz").read_bytes()
-        (tmp_path / "own.npz").write_bytes(whole[: len(whole) // 2])
+        file_bytes = (tmp_path / "own.npz").read_bytes()
+        (tmp_path / "own.npz").write_bytes(file_bytes[: len(file_bytes) // 2])
         with pytest.raises(Damaged, match=r"own\.npz cannot be read"):
             load("own", data_dir=tmp_path)
 
@@ -239,7 +241,7 @@ class TestTable:
         assert dataset.group_names == ("f", "m")
 
     @pytest.mark.parametrize(
-        ("sex", "vocabulary", "options", "said"),
+        ("sex", "vocabulary", "options", "message"),
         [
             (2, '{"sex": ["f", "m"]}', {}, "must be whole numbers from 0 to 1, got 0 to 2"),
             (1, '{"sex": ["f", "m"]}', {"group": "sexe"}, "did you mean 'sex'"),
@@ -247,14 +249,14 @@ class TestTable:
         ],
     )
     def test_invalid_codes_groups_and_vocabularies_are_refused(
-        self, tmp_path: Path, sex: int, vocabulary: str, options: dict[str, Any], said: str
+        self, tmp_path: Path, sex: int, vocabulary: str, options: dict[str, Any], message: str
     ) -> None:
         self.store(tmp_path, [[20, 0], [30, sex], [40, 1]], vocabulary)
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             load("people", data_dir=tmp_path, **options)
 
     @pytest.mark.parametrize(
-        ("arrays", "options", "said"),
+        ("arrays", "options", "message"),
         [
             ({"images": IMAGES, "y": LABELS}, {}, "contains images, y; it must contain x_train"),
             (
@@ -271,10 +273,10 @@ class TestTable:
         ],
     )
     def test_arrays_of_wrong_shapes_are_refused(
-        self, tmp_path: Path, arrays: dict[str, ndarray], options: dict[str, Any], said: str
+        self, tmp_path: Path, arrays: dict[str, ndarray], options: dict[str, Any], message: str
     ) -> None:
         np.savez(tmp_path / "own.npz", **arrays)  # type: ignore[arg-type]
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             load("own", data_dir=tmp_path, **options)
 
 
@@ -285,10 +287,10 @@ def idx(values: ndarray) -> bytes:
 
 def store_idx(folder: Path, *, prefix: str = "", tested: str = "t10k", first: int = 0) -> None:
     folder.mkdir()
-    for part, kept in (("train", slice(0, 9)), (tested, slice(9, 12))):
-        images = gzip.compress(idx(IMAGES[kept]))
+    for part, rows in (("train", slice(0, 9)), (tested, slice(9, 12))):
+        images = gzip.compress(idx(IMAGES[rows]))
         (folder / f"{prefix}{part}-images-idx3-ubyte.gz").write_bytes(images)
-        labels = idx(LABELS[kept] + np.uint8(first))
+        labels = idx(LABELS[rows] + np.uint8(first))
         (folder / f"{prefix}{part}-labels-idx1-ubyte").write_bytes(labels)
 
 
@@ -309,7 +311,7 @@ class TestIdx:
         assert dataset.train.labels.tolist() == LABELS[:9].tolist()
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "message"),
         [
             (bytes([0, 0, 8, 3, 0, 0, 0, 0, *[255] * 8]), "declares 0 bytes"),
             (idx(LABELS[:9])[:-2], r"declares 9 bytes of shape \(9,\) and contains 7"),
@@ -320,11 +322,11 @@ class TestIdx:
         ],
     )
     def test_a_file_of_another_kind_or_length_is_damaged(
-        self, tmp_path: Path, content: bytes, said: str
+        self, tmp_path: Path, content: bytes, message: str
     ) -> None:
         store_idx(tmp_path / "mnist")
         (tmp_path / "mnist" / "train-labels-idx1-ubyte").write_bytes(content)
-        with pytest.raises(Damaged, match=said):
+        with pytest.raises(Damaged, match=message):
             load("mnist", data_dir=tmp_path)
 
     def test_a_packed_file_that_is_cut_off_is_damaged(self, tmp_path: Path) -> None:
@@ -412,7 +414,7 @@ class TestCifar:
         assert not (tmp_path / "ran").exists()
 
     @pytest.mark.parametrize(
-        ("batch", "said"),
+        ("batch", "message"),
         [
             (b"", "fetch"),
             (b"not a pickle", "fetch"),
@@ -427,11 +429,11 @@ class TestCifar:
         ],
     )
     def test_a_batch_with_wrong_contents_is_damaged(
-        self, tmp_path: Path, batch: bytes, said: str
+        self, tmp_path: Path, batch: bytes, message: str
     ) -> None:
         self.store(tmp_path / "c")
         (tmp_path / "c" / "data_batch_1").write_bytes(batch)
-        with pytest.raises(Damaged, match=said):
+        with pytest.raises(Damaged, match=message):
             load("c", data_dir=tmp_path)
 
     def test_cifar10_has_no_superclasses(self, tmp_path: Path) -> None:
@@ -449,14 +451,14 @@ def store_pictures(folder: Path, names: dict[str, int], *, side: int = 4) -> Non
 
 
 def saved(folder: Path, pictures: list[Image.Image], suffix: str = ".png") -> Path:
-    for at, picture in enumerate(pictures):
-        (folder / "shades" / str(at % 2)).mkdir(parents=True, exist_ok=True)
-        picture.save(folder / "shades" / str(at % 2) / f"{at}{suffix}")
+    for i, picture in enumerate(pictures):
+        (folder / "shades" / str(i % 2)).mkdir(parents=True, exist_ok=True)
+        picture.save(folder / "shades" / str(i % 2) / f"{i}{suffix}")
     return folder
 
 
-def shades(kind: type, most: int) -> list[Image.Image]:
-    levels: ndarray = np.linspace(0, most, 12).astype(kind)
+def shades(kind: type, largest: int) -> list[Image.Image]:
+    levels: ndarray = np.linspace(0, largest, 12).astype(kind)
     return [Image.fromarray(np.full((4, 4), level)) for level in levels]
 
 
@@ -485,7 +487,7 @@ class TestModesOfPictures:
         options = {"grey": grey, "standardise": False}
         fine = load("images:shades", seed=1, data_dir=fine_folder, **options)
         plain = load("images:shades", seed=1, data_dir=plain_folder, **options)
-        levels = {len(set(one.train.features.flatten().tolist())) for one in (fine, plain)}
+        levels = {len(set(picture.train.features.flatten().tolist())) for picture in (fine, plain)}
         assert levels == {10}
         assert torch.allclose(fine.train.features, plain.train.features, atol=1.01 / 255)
 
@@ -493,7 +495,7 @@ class TestModesOfPictures:
     def test_pictures_of_eight_bits_keep_their_range_in_every_mode(
         self, mode: str, tmp_path: Path
     ) -> None:
-        pictures = [one.convert(mode) for one in shades(np.uint8, 255)]
+        pictures = [picture.convert(mode) for picture in shades(np.uint8, 255)]
         folder = saved(tmp_path, pictures, ".tif" if mode == "CMYK" else ".png")
         dataset = load("images:shades", seed=1, data_dir=folder, grey=True, standardise=False)
         values = torch.cat([dataset.train.features, dataset.test.features])
@@ -532,8 +534,8 @@ class TestModesOfPictures:
         assert len(set(train.flatten().tolist())) == train.numel()
         assert "(training range) scaled to 0 to 1" in dataset.normalisation
         depth = "a floating-point number" if kind is np.float32 else "32 bits"
-        said = f"grey, {depth} per value, values from -100000 to 1.099e+06"
-        assert dataset.statement[0].endswith(said)
+        message = f"grey, {depth} per value, values from -100000 to 1.099e+06"
+        assert dataset.statement[0].endswith(message)
 
     def test_pictures_of_several_depths_or_without_numbers_are_refused(
         self, tmp_path: Path
@@ -714,15 +716,16 @@ class TestImageFolder:
             load("pets", data_dir=tmp_path)
 
     @pytest.mark.parametrize(
-        ("target", "said"), [("../../x.png", "a link that points outside"), ("gone.png", "No such")]
+        ("target", "message"),
+        [("../../x.png", "a link that points outside"), ("gone.png", "No such")],
     )
     def test_a_picture_that_links_out_of_the_folder_or_nowhere_is_refused(
-        self, target: str, said: str, tmp_path: Path
+        self, target: str, message: str, tmp_path: Path
     ) -> None:
         store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
         Image.fromarray(IMAGES[0]).save(tmp_path / "x.png")
         (tmp_path / "pets" / "a" / "9.png").symlink_to(target)
-        with pytest.raises(BadInput, match=f"9.png cannot be read as a picture .{said}"):
+        with pytest.raises(BadInput, match=f"9.png cannot be read as a picture .{message}"):
             load("pets", data_dir=tmp_path)
 
     def test_the_folder_itself_and_pictures_within_it_may_be_links(self, tmp_path: Path) -> None:
@@ -784,7 +787,7 @@ class TestHuggingFace:
         assert torch.equal(dataset.train.features, plain(IMAGES[:, None]))
 
     def test_rows_of_numbers_are_read_and_split(self, from_tables: Reads) -> None:
-        rows: list[object] = [[0.5, float(at)] for at in range(12)]
+        rows: list[object] = [[0.5, float(i)] for i in range(12)]
         table = columns(row=rows, label=list(LABELS))
         dataset = from_tables("t", {"train": table}, seed=0, features="row", test_share=0.25)
         assert (len(dataset.train), len(dataset.test)) == (9, 3)
@@ -817,9 +820,9 @@ class TestHuggingFace:
 
     def test_a_truncated_picture_is_refused_with_its_position(self, from_tables: Reads) -> None:
         pictures: list[object] = [as_stored(Image.fromarray(image)) for image in IMAGES]
-        whole = pictures[7]
-        assert isinstance(whole, dict)
-        pictures[7] = {"bytes": whole["bytes"][:50], "path": None}
+        picture_bytes = pictures[7]
+        assert isinstance(picture_bytes, dict)
+        pictures[7] = {"bytes": picture_bytes["bytes"][:50], "path": None}
         with pytest.raises(Damaged, match="picture 7 of the part 'train' cannot be read"):
             from_tables("t", {"train": columns(image=pictures, label=list(LABELS))}, seed=0)
 
@@ -930,7 +933,7 @@ class TestNames:
             load(name, data_dir=tmp_path)
 
     @pytest.mark.parametrize(
-        ("name", "options", "said"),
+        ("name", "options", "message"),
         [
             ("mnist", {}, "set FEDAUDIT_DATA or give data_dir"),
             ("npy:mnist", {"data_dir": Path()}, "did you mean 'npz'"),
@@ -942,9 +945,9 @@ class TestNames:
         ],
     )
     def test_unsupported_options_raise_with_the_supported_ones(
-        self, name: str, options: dict[str, Any], said: str
+        self, name: str, options: dict[str, Any], message: str
     ) -> None:
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             load(name, **options)
 
     def test_every_format_is_a_source(self) -> None:
@@ -960,5 +963,5 @@ def test_samples_may_require_gradients() -> None:
     assert not dataset.train.features.requires_grad
     tested = fedaudit.datasets.samples(x, y, x + 1, y)(seed=1)
     assert not tested.test.features.requires_grad
-    whole = from_samples(fedaudit.Samples(x, y))(seed=1)
-    assert torch.equal(whole.train.features, plain.train.features)
+    plain_dataset = from_samples(fedaudit.Samples(x, y))(seed=1)
+    assert torch.equal(plain_dataset.train.features, plain.train.features)

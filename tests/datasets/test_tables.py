@@ -53,17 +53,17 @@ class TestEncodingInsideClients:
         for client in range(3):
             is_train = dataset.client[: len(dataset.train)] == client
             values, gap = dataset.train.features[is_train].T
-            known = median(values[gap == 0].tolist())
-            both = features_of(dataset, client)
-            assert both[both[:, 1] == 1, 0].tolist() == pytest.approx(
-                [known] * int(both[:, 1].sum())
+            expected_median = median(values[gap == 0].tolist())
+            features_of_client = features_of(dataset, client)
+            assert features_of_client[features_of_client[:, 1] == 1, 0].tolist() == pytest.approx(
+                [expected_median] * int(features_of_client[:, 1].sum())
             )
             gaps = [
                 not cell
                 for cell, name in zip(columns["pressure"], columns["hospital"], strict=True)
                 if name == f"hospital-{client}"
             ]
-            assert int(both[:, 1].sum()) == sum(gaps)
+            assert int(features_of_client[:, 1].sum()) == sum(gaps)
 
     def test_declared_categories_are_features_in_their_order(self, tmp_path: Path) -> None:
         columns = patients()

@@ -94,7 +94,7 @@ def test_parquet_columns_of_other_types_are_refused_unless_ignored(tmp_path: Pat
     from pyarrow import parquet
 
     frame = frame_of(patients())
-    whole = pyarrow.Table.from_pandas(frame)
+    full_table = pyarrow.Table.from_pandas(frame)
     path = tmp_path / "patients.parquet"
     others = {
         "list": pyarrow.array([[row, 1] for row in range(60)]),
@@ -106,7 +106,7 @@ def test_parquet_columns_of_other_types_are_refused_unless_ignored(tmp_path: Pat
         ),
     }
     for name, values in others.items():
-        parquet.write_table(whole.append_column(name, values), path)
+        parquet.write_table(full_table.append_column(name, values), path)
         with pytest.raises(BadInput, match=f"column '{name}' of 'patients.parquet' has the type"):
             fa.datasets.parquet(path, **ROLES).read(seed=1)
         assert fa.datasets.parquet(path, **ROLES, ignore=[name]).read(seed=1).classes == 2

@@ -130,28 +130,28 @@ class Plain(Defense):
 def test_each_hook_is_called_on_every_part_in_order() -> None:
     calls: list[str] = []
     chain = Chain((RecordingDefense("a", calls), RecordingDefense("b", calls)))
-    model, at = Model(FEDAVG.architecture, {}), context()
-    chain.prepare(DATA[0], at)
-    chain.select(DATA[0], at)
-    chain.batch(Batch(DATA[0].features, DATA[0].labels, DATA[0].ids), at)
-    chain.upload(Update({}), at)
-    chain.after(model, model, at)
+    model, training_context = Model(FEDAVG.architecture, {}), context()
+    chain.prepare(DATA[0], training_context)
+    chain.select(DATA[0], training_context)
+    chain.batch(Batch(DATA[0].features, DATA[0].labels, DATA[0].ids), training_context)
+    chain.upload(Update({}), training_context)
+    chain.after(model, model, training_context)
     hooks = ("prepare", "select", "batch", "upload", "after")
     assert calls == [f"{hook} {name}" for hook in hooks for name in "ab"]
 
 
 def test_defenses_apply_in_the_given_order() -> None:
-    given = Update({"w": torch.tensor([4.0, 1.0, 0.0])})
+    upload = Update({"w": torch.tensor([4.0, 1.0, 0.0])})
     clipped, sparse = ClientDP(clip=1.0, noise_multiplier=0.0), GradientSparsification(0.6)
-    one = Chain((sparse, clipped)).upload(given, context()).values["w"]
-    other = Chain((clipped, sparse)).upload(given, context()).values["w"]
-    assert one.tolist() == pytest.approx([1.0, 0.0, 0.0])
+    sparse_first = Chain((sparse, clipped)).upload(upload, context()).values["w"]
+    other = Chain((clipped, sparse)).upload(upload, context()).values["w"]
+    assert sparse_first.tolist() == pytest.approx([1.0, 0.0, 0.0])
     assert other.tolist() == pytest.approx([4 / 17**0.5, 0.0, 0.0])
 
 
 def test_two_noise_defenses_draw_independently() -> None:
-    given = Update({"w": torch.zeros(10_000)})
-    sent = Chain((GradientNoise(3.0), GradientNoise(4.0))).upload(given, context()).values["w"]
+    upload = Update({"w": torch.zeros(10_000)})
+    sent = Chain((GradientNoise(3.0), GradientNoise(4.0))).upload(upload, context()).values["w"]
     assert float(sent.std()) == pytest.approx(5.0, rel=0.03)
 
 
@@ -165,11 +165,11 @@ def test_parts_that_replace_different_things_work_together() -> None:
 
 @pytest.mark.parametrize("part", [Doubled(), Reversed(), DataSampling(0.5)])
 def test_two_defenses_that_replace_the_same_hook_raise(part: Defense) -> None:
-    name, kept = type(part).__name__, GradientNoise(0.1)
+    name, noise = type(part).__name__, GradientNoise(0.1)
     with pytest.raises(Unsupported, match=f"{name} and {name} both replace the .*; put at most"):
-        Chain((part, kept, part))
+        Chain((part, noise, part))
     with pytest.raises(Unsupported, match=f"{name} and Chain both replace"):
-        Chain((part, Chain((kept, part))))
+        Chain((part, Chain((noise, part))))
 
 
 def test_neutral_defenses_replace_no_hook() -> None:
@@ -199,10 +199,10 @@ def test_mixup_with_a_defense_that_needs_classes_raises(asking: Defense) -> None
 
 def test_cancelling_noise_before_another_upload_change_raises() -> None:
     cancelling, sparse = NeutralNoise(members=(0, 1)), GradientSparsification(0.5)
-    said = "GradientSparsification follows in the chain and changes it; put .* before it"
-    with pytest.raises(Unsupported, match=said):
+    message = "GradientSparsification follows in the chain and changes it; put .* before it"
+    with pytest.raises(Unsupported, match=message):
         Chain((cancelling, sparse))
-    with pytest.raises(Unsupported, match=said):
+    with pytest.raises(Unsupported, match=message):
         Chain((Chain((DataSampling(0.5), cancelling)), sparse))
     assert Chain((sparse, cancelling)).cancels
     assert not Chain((NeutralNoise(members=(0, 1), sigma=0.0), sparse)).cancels
@@ -235,15 +235,15 @@ def test_states_are_stored_and_restored_by_position() -> None:
 
 def test_a_stateful_chain_resumes_after_interruption(tmp_path: Path) -> None:
     chain = Chain((Counting(1.0), GradientNoise(0.1), Counting(10.0)))
-    whole = uploads(run(chain, rounds=3))
+    uninterrupted = uploads(run(chain, rounds=3))
     path = tmp_path / "checkpoint.safetensors"
     stopped = run(chain, rounds=3, path=path)
     next(stopped), next(stopped)
-    rest = uploads(run(chain, rounds=3, path=path))
-    assert len(rest) == 2
-    assert all(torch.equal(a, b) for a, b in zip(rest, whole[1:], strict=True))
+    resumed = uploads(run(chain, rounds=3, path=path))
+    assert len(resumed) == 2
+    assert all(torch.equal(a, b) for a, b in zip(resumed, uninterrupted[1:], strict=True))
     # In round 3, the two defenses add 3 and 30 to every entry.
-    assert float(whole[2].mean()) == pytest.approx(33, abs=1)
+    assert float(uninterrupted[2].mean()) == pytest.approx(33, abs=1)
 
 
 def test_a_checkpoint_of_another_chain_raises(tmp_path: Path) -> None:
@@ -277,15 +277,15 @@ def test_a_sample_level_guarantee_requires_unchanged_samples() -> None:
 
 
 def test_a_chain_keeps_the_intersection_of_allowed_classes() -> None:
-    here = ClientContext(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
-    one = ClassGuided(members=(0, 1), m_max=4, m_min=4)
+    client_context = ClientContext(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
+    guided = ClassGuided(members=(0, 1), m_max=4, m_min=4)
     alone = ClassGuided(members=(0, 2), m_max=4, m_min=4)
-    assert bool(GradientNoise(0.1).assigned_classes(here, classes=6).all())
-    assert Chain((GradientNoise(0.1), one)).acts_in("assigned_classes")
+    assert bool(GradientNoise(0.1).assigned_classes(client_context, classes=6).all())
+    assert Chain((GradientNoise(0.1), guided)).acts_in("assigned_classes")
     assert not Chain((GradientNoise(0.1),)).acts_in("assigned_classes")
-    both = Chain((one, alone)).assigned_classes(here, classes=6)
-    parts = [part.assigned_classes(here, classes=6) for part in (one, alone)]
-    assert torch.equal(both, parts[0] & parts[1])
+    allowed = Chain((guided, alone)).assigned_classes(client_context, classes=6)
+    parts = [part.assigned_classes(client_context, classes=6) for part in (guided, alone)]
+    assert torch.equal(allowed, parts[0] & parts[1])
     assert [int(part.sum()) for part in parts] == [4, 4]
 
 

@@ -32,20 +32,22 @@ def objective(module: nn.Module) -> Objective:
     return Objective(module, lambda outputs, b: cross_entropy(outputs, b.y).mean(), cross_entropy)
 
 
-def stepped(defense: DPSGD, data: Samples, batch_size: int, at: TrainingContext) -> list[Params]:
+def stepped(
+    defense: DPSGD, data: Samples, batch_size: int, training_context: TrainingContext
+) -> list[Params]:
     """Return the gradient of every step of an epoch, all at the received model."""
-    goal = objective(at.received.module().train())
+    goal = objective(training_context.received.module().train())
     return [
-        defense.gradient(goal, defense.batch(batch, at), at)
-        for batch in defense.batches(data, batch_size, at)
+        defense.gradient(goal, defense.batch(batch, training_context), training_context)
+        for batch in defense.batches(data, batch_size, training_context)
     ]
 
 
 def test_a_step_draws_every_sample_independently() -> None:
     data, rate, sizes, times = samples(50), 0.2, [], torch.zeros(50)
-    defense, at = DPSGD(clip=1.0, noise_multiplier=0.0), context()
+    defense, training_context = DPSGD(clip=1.0, noise_multiplier=0.0), context()
     for _ in range(400):
-        for batch in defense.batches(data, 10, at):
+        for batch in defense.batches(data, 10, training_context):
             sizes.append(float(len(batch)))
             times[batch.ids] += 1
             assert torch.equal(batch.x, data.features[batch.ids])
@@ -71,30 +73,39 @@ def test_an_epoch_has_as_many_steps_as_with_shuffled_batches(count: int, batch_s
 
 
 def test_without_samples_no_training_step_is_taken() -> None:
-    data, at = samples(5), context()
-    nothing = data.take(torch.zeros(5, dtype=torch.bool))
+    data, training_context = samples(5), context()
+    no_samples = data.take(torch.zeros(5, dtype=torch.bool))
     defense = DPSGD(clip=1.0, noise_multiplier=1.0)
-    assert list(defense.batches(nothing, 2, at)) == []
-    trained = train(at.received, nothing, LocalTraining(batch_size=2), defense, at)
+    assert list(defense.batches(no_samples, 2, training_context)) == []
+    trained = train(
+        training_context.received,
+        no_samples,
+        LocalTraining(batch_size=2),
+        defense,
+        training_context,
+    )
     for name, value in trained.params.items():
-        assert torch.equal(value, at.received.params[name])
+        assert torch.equal(value, training_context.received.params[name])
 
 
 def test_a_step_without_noise_and_clip_equals_sgd() -> None:
-    data, at = samples(40), context()
+    data, training_context = samples(40), context()
     defense = DPSGD(clip=1e9, noise_multiplier=0.0)
-    goal = objective(at.received.module().train())
-    for batch in defense.batches(data, 8, at):
-        found, plain = defense.gradient(goal, batch, at), UNDEFENDED.gradient(goal, batch, at)
+    goal = objective(training_context.received.module().train())
+    for batch in defense.batches(data, 8, training_context):
+        places_found, plain = (
+            defense.gradient(goal, batch, training_context),
+            UNDEFENDED.gradient(goal, batch, training_context),
+        )
         for name, value in plain.items():
-            torch.testing.assert_close(found[name], value * len(batch) / 8)
+            torch.testing.assert_close(places_found[name], value * len(batch) / 8)
 
 
 @pytest.mark.parametrize(("optimizer", "batch_size"), [("sgd", 12), ("sgd", 100), ("adam", 12)])
 def test_with_sampling_rate_one_training_equals_plain_training(
     optimizer: str, batch_size: int
 ) -> None:
-    data, at = samples(12), context()
+    data, training_context = samples(12), context()
     how = LocalTraining(
         epochs=5,
         batch_size=batch_size,
@@ -103,60 +114,76 @@ def test_with_sampling_rate_one_training_equals_plain_training(
         weight_decay=0.01,
         optimizer=optimizer,  # type: ignore[arg-type]
     )
-    ours = train(at.received, data, how, DPSGD(clip=1e9, noise_multiplier=0.0), at)
-    plain = train(at.received, data, how, UNDEFENDED, context())
+    ours = train(
+        training_context.received,
+        data,
+        how,
+        DPSGD(clip=1e9, noise_multiplier=0.0),
+        training_context,
+    )
+    plain = train(training_context.received, data, how, UNDEFENDED, context())
     for name, value in plain.params.items():
         torch.testing.assert_close(ours.params[name], value)
 
 
 def test_sensitivity_of_a_step_is_clip_over_batch_size() -> None:
-    data, at = samples(20), context()
-    goal = objective(at.received.module().double().train())
+    data, training_context = samples(20), context()
+    goal = objective(training_context.received.module().double().train())
     for clip in (0.01, 0.5):
         defense = DPSGD(clip=clip, noise_multiplier=0.0)
-        (whole,) = defense.batches(data, 20, at)
-        whole = Batch(10 * whole.x.double(), whole.y, whole.ids)
-        full = flat(defense.gradient(goal, whole, at))
+        (epsilon,) = defense.batches(data, 20, training_context)
+        epsilon = Batch(10 * epsilon.x.double(), epsilon.y, epsilon.ids)
+        full = flat(defense.gradient(goal, epsilon, training_context))
         for row in range(20):
-            kept = torch.arange(20) != row
-            fewer = Batch(whole.x[kept], whole.y[kept], whole.ids[kept])
-            moved = full - flat(defense.gradient(goal, fewer, at))
+            is_kept = torch.arange(20) != row
+            fewer = Batch(epsilon.x[is_kept], epsilon.y[is_kept], epsilon.ids[is_kept])
+            moved = full - flat(defense.gradient(goal, fewer, training_context))
             assert float(moved.norm()) <= clip / 20 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("drawn", [0, 5])
 def test_noise_std_is_clip_times_multiplier_over_the_batch_size(drawn: int) -> None:
     wide = Architecture("wide", partial(nn.Linear, 200, 100))
-    at = context(net=wide)
+    training_context = context(net=wide)
     defense = DPSGD(clip=0.5, noise_multiplier=3.0)
     quiet = DPSGD(clip=0.5, noise_multiplier=0.0)
     data = samples(20, (200,))
-    goal = objective(at.received.module().train())
-    for one in (defense, quiet):
-        next(one.batches(data, 10, at))
+    goal = objective(training_context.received.module().train())
+    for each_defense in (defense, quiet):
+        next(each_defense.batches(data, 10, training_context))
     some = Batch(data.features[:drawn], data.labels[:drawn], data.ids[:drawn])
-    noise = flat(defense.gradient(goal, some, at)) - flat(quiet.gradient(goal, some, at))
+    noise = flat(defense.gradient(goal, some, training_context)) - flat(
+        quiet.gradient(goal, some, training_context)
+    )
     std = 0.5 * 3.0 / 10
     assert float(noise.std()) == pytest.approx(std, rel=4 / (2 * len(noise)) ** 0.5)
     assert abs(float(noise.mean())) < 4 * std / len(noise) ** 0.5
-    again = flat(defense.gradient(goal, some, at)) - flat(quiet.gradient(goal, some, at))
-    assert not torch.equal(noise, again)
+    second_noise = flat(defense.gradient(goal, some, training_context)) - flat(
+        quiet.gradient(goal, some, training_context)
+    )
+    assert not torch.equal(noise, second_noise)
 
 
 def test_the_gradient_of_an_empty_batch_is_noise_only() -> None:
-    data, at = samples(3), context()
-    tiny = next(batch for batch in DPSGD(1.0, 0.0).batches(data, 1, at) if len(batch) < 3)
+    data, training_context = samples(3), context()
+    tiny = next(
+        batch for batch in DPSGD(1.0, 0.0).batches(data, 1, training_context) if len(batch) < 3
+    )
     none = Batch(tiny.x[:0], tiny.y[:0], tiny.ids[:0])
     for noise in (0.0, 1.0):
         defense = DPSGD(clip=1.0, noise_multiplier=noise)
-        next(defense.batches(data, 1, at))
-        found = flat(defense.gradient(objective(at.received.module()), none, at))
-        assert bool(found.any()) == (noise > 0)
+        next(defense.batches(data, 1, training_context))
+        places_found = flat(
+            defense.gradient(objective(training_context.received.module()), none, training_context)
+        )
+        assert bool(places_found.any()) == (noise > 0)
 
 
 def test_draws_depend_on_round_and_seed() -> None:
-    def epoch(at: TrainingContext) -> torch.Tensor:
-        return torch.stack([flat(p) for p in stepped(DPSGD(1.0, 1.0), samples(9), 3, at)])
+    def epoch(training_context: TrainingContext) -> torch.Tensor:
+        return torch.stack(
+            [flat(p) for p in stepped(DPSGD(1.0, 1.0), samples(9), 3, training_context)]
+        )
 
     assert torch.equal(epoch(context()), epoch(context()))
     for other in (context(round=2), context(seed=1)):
@@ -167,19 +194,23 @@ def test_group_norm_is_trained_and_batch_norm_refused() -> None:
     data, how = samples(6, (3, 8, 8)), LocalTraining(batch_size=3)
     for norm in ("group", "batch"):
         net = architecture("resnet18", shape=(3, 8, 8), classes=3, norm=norm, width=32)
-        at, defense = context(net=net), DPSGD(clip=1.0, noise_multiplier=0.1)
+        training_context, defense = context(net=net), DPSGD(clip=1.0, noise_multiplier=0.1)
         if norm == "group":
-            assert isinstance(train(at.received, data, how, defense, at), Model)
+            assert isinstance(
+                train(training_context.received, data, how, defense, training_context), Model
+            )
         else:
             with pytest.raises(Unsupported, match="BatchNorm2d, whose statistics mix"):
-                train(at.received, data, how, defense, at)
+                train(training_context.received, data, how, defense, training_context)
 
 
 def test_a_gradient_without_poisson_batches_raises() -> None:
-    at, data = context(), samples(3)
+    training_context, data = context(), samples(3)
     batch = Batch(data.features, data.labels, data.ids)
     with pytest.raises(Unsupported, match="must draw the batches itself"):
-        DPSGD(1.0, 1.0).gradient(objective(at.received.module()), batch, at)
+        DPSGD(1.0, 1.0).gradient(
+            objective(training_context.received.module()), batch, training_context
+        )
 
 
 def test_every_augmented_copy_is_a_crop_or_flipped_crop() -> None:
@@ -188,7 +219,7 @@ def test_every_augmented_copy_is_a_crop_or_flipped_crop() -> None:
     seen = random_crops(
         images.repeat_interleave(60, 0), seeded(0, "windows"), padding=2, horizontal_flip=0.5
     )
-    found = set()
+    places_found = set()
     for copy, image in enumerate(seen):
         source = padded[copy // 60, 0]
         places = [
@@ -202,8 +233,8 @@ def test_every_augmented_copy_is_a_crop_or_flipped_crop() -> None:
             )
         ]
         assert len(places) == 1
-        found |= set(places)
-    assert len(found) > 30  # There are 50 places.
+        places_found |= set(places)
+    assert len(places_found) > 30  # There are 50 places.
 
 
 def test_without_padding_and_flip_augmentation_is_the_identity() -> None:
@@ -218,11 +249,13 @@ def test_identical_copies_do_not_change_the_step() -> None:
         "conv", lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))
     )
     data = samples(8, (1, 6, 6))
-    one = stepped(DPSGD(0.2, 0.0), data, 8, context(net=net))
-    alike = DPSGD(0.2, 0.0, multiplicity=3, padding=0, horizontal_flip=0.0)
-    for left, right in zip(one, stepped(alike, data, 8, context(net=net)), strict=True):
-        for name, value in left.items():
-            torch.testing.assert_close(right[name], value, rtol=1e-4, atol=1e-6)
+    single = stepped(DPSGD(0.2, 0.0), data, 8, context(net=net))
+    with_copies = DPSGD(0.2, 0.0, multiplicity=3, padding=0, horizontal_flip=0.0)
+    for actual, expected in zip(
+        single, stepped(with_copies, data, 8, context(net=net)), strict=True
+    ):
+        for name, value in actual.items():
+            torch.testing.assert_close(expected[name], value, rtol=1e-4, atol=1e-6)
 
 
 CASES = [(1.0, 0.01, 1000), (0.7, 0.064, 800), (2.0, 0.2, 50), (0.5, 0.1, 10)]
@@ -238,8 +271,8 @@ def test_epsilon_matches_opacus_and_is_at_least_the_prv_epsilon(
         accountants = pytest.importorskip("opacus.accountants")
         ours = gaussian_mechanism_epsilon(noise, steps, rate=rate, delta=1e-5)
         renyi, tight = accountants.RDPAccountant(), accountants.PRVAccountant()
-        for one in (renyi, tight):
-            one.history = [(noise, rate, steps)]
+        for accountant in (renyi, tight):
+            accountant.history = [(noise, rate, steps)]
         assert ours == pytest.approx(renyi.get_epsilon(1e-5), rel=0.03)
         assert ours >= tight.get_epsilon(1e-5)
 
@@ -290,22 +323,22 @@ def test_other_warnings_of_the_accountant_are_logged(
         logging.getLogger("absl").warning("Negative Renyi divergence")
         return 0.0
 
-    whole = gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
+    epsilon = gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
     monkeypatch.setattr(rdp.RdpAccountant, "get_epsilon", says)
     gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
     assert "Negative Renyi divergence" in caplog.text
     monkeypatch.undo()
-    assert gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5) == whole
+    assert gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5) == epsilon
 
 
 def test_zero_of_the_accountant_becomes_the_unsampled_epsilon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rdp = pytest.importorskip("dp_accounting.rdp")
-    whole = gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
-    answers = iter([0.0, whole])
+    epsilon = gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
+    answers = iter([0.0, epsilon])
     monkeypatch.setattr(rdp.RdpAccountant, "get_epsilon", lambda self, delta: next(answers))
-    assert gaussian_mechanism_epsilon(1.0, 10, rate=0.1, delta=1e-5) == whole > 0
+    assert gaussian_mechanism_epsilon(1.0, 10, rate=0.1, delta=1e-5) == epsilon > 0
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.1])
@@ -316,11 +349,13 @@ def test_an_invalid_sampling_rate_raises(rate: float) -> None:
 
 def test_the_guarantee_composes_all_training_steps() -> None:
     work = Workload(rounds=5, epochs=2, batch_size=30, samples=100)
-    given = DPSGD(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
-    assert given.epsilon == gaussian_mechanism_epsilon(1.5, 5 * 2 * 4, rate=0.3, delta=1e-5)
-    assert "40 steps" in given.unit
-    whole = ClientDP(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
-    assert whole.epsilon == gaussian_mechanism_epsilon(1.5, 5, delta=1e-5)
+    dpsgd_guarantee = DPSGD(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
+    assert dpsgd_guarantee.epsilon == gaussian_mechanism_epsilon(
+        1.5, 5 * 2 * 4, rate=0.3, delta=1e-5
+    )
+    assert "40 steps" in dpsgd_guarantee.unit
+    client_guarantee = ClientDP(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
+    assert client_guarantee.epsilon == gaussian_mechanism_epsilon(1.5, 5, delta=1e-5)
     assert UNDEFENDED.guarantee(work, delta=1e-5) is None
 
 
@@ -333,7 +368,7 @@ def test_a_batch_larger_than_the_data_has_sampling_rate_one() -> None:
 def test_augmented_copies_require_images_larger_than_the_padding(
     shape: tuple[int, ...],
 ) -> None:
-    defense, at = DPSGD(1.0, 1.0, multiplicity=2), context()
-    batch = next(defense.batches(samples(9, shape), 9, at))
+    defense, training_context = DPSGD(1.0, 1.0, multiplicity=2), context()
+    batch = next(defense.batches(samples(9, shape), 9, training_context))
     with pytest.raises(BadInput, match="multiplicity = 1 or a smaller padding"):
-        defense.batch(batch, at)
+        defense.batch(batch, training_context)

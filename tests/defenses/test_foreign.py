@@ -32,40 +32,40 @@ def sent(function: Callable[[Params], object], round: int = 1) -> Params:
 
 
 def test_filtered_uploads_keep_order_and_dtype() -> None:
-    found = sent(swapped)
-    assert list(found) == ["w", "b"]
-    assert found["w"].dtype == torch.float32
-    assert found["w"].tolist() == [0.0, 0.0]
-    assert found["b"].tolist() == [8.0]
+    filtered = sent(swapped)
+    assert list(filtered) == ["w", "b"]
+    assert filtered["w"].dtype == torch.float32
+    assert filtered["w"].tolist() == [0.0, 0.0]
+    assert filtered["b"].tolist() == [8.0]
 
 
 def test_in_place_filters_change_a_copy() -> None:
-    given = {name: value.clone() for name, value in RAW.items()}
-    Filter(spoilt).upload(Update(given), context())
-    assert all(torch.equal(given[name], RAW[name]) for name in RAW)
+    settings = {name: value.clone() for name, value in RAW.items()}
+    Filter(spoilt).upload(Update(settings), context())
+    assert all(torch.equal(settings[name], RAW[name]) for name in RAW)
 
 
 def test_filters_draw_from_the_run_generator() -> None:
     before = torch.get_rng_state()
-    first, again, later = sent(noisy), sent(noisy), sent(noisy, round=2)
+    first, second, later = sent(noisy), sent(noisy), sent(noisy, round=2)
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(first["w"], again["w"])
+    assert torch.equal(first["w"], second["w"])
     assert not torch.equal(first["w"], later["w"])
 
 
 def test_the_cosine_of_raw_and_filtered_update_is_recorded() -> None:
-    at = context()
-    Filter(swapped).upload(Update(dict(RAW)), at)
+    training_context = context()
+    Filter(swapped).upload(Update(dict(RAW)), training_context)
     # The cosine of (3, 0, 4) and (0, 0, 8) is 32 / (5 * 8).
-    assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8])
-    Filter(lambda update: scaled(update, -2.0)).upload(Update(dict(RAW)), at)
-    assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8, -1.0])
+    assert training_context.facts["filter_cosine"].tolist() == pytest.approx([0.8])
+    Filter(lambda update: scaled(update, -2.0)).upload(Update(dict(RAW)), training_context)
+    assert training_context.facts["filter_cosine"].tolist() == pytest.approx([0.8, -1.0])
 
 
 def test_a_zero_update_records_no_cosine() -> None:
-    at = context()
-    Filter(lambda update: scaled(update, 0.0)).upload(Update(dict(RAW)), at)
-    assert "filter_cosine" not in at.facts
+    training_context = context()
+    Filter(lambda update: scaled(update, 0.0)).upload(Update(dict(RAW)), training_context)
+    assert "filter_cosine" not in training_context.facts
 
 
 def failing(update: Params) -> Params:
@@ -73,7 +73,7 @@ def failing(update: Params) -> Params:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (failing, "'failing' failed on client 0's upload of round 1: ZeroDivisionError: by the"),
         (lambda update: None, "returned None; a filter receives tensors by name"),
@@ -85,8 +85,8 @@ def failing(update: Params) -> Params:
         (lambda update: scaled(update, float("nan")), "'w' that are not finite"),
     ],
 )
-def test_invalid_filter_outputs_raise(function: Callable[[Params], object], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_invalid_filter_outputs_raise(function: Callable[[Params], object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         sent(function)
 
 
@@ -96,7 +96,7 @@ def test_a_filter_is_imported_by_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("swapped", "a custom filter is named 'package.module:callable', got 'swapped'"),
         ("no_such_package:f", "cannot import 'no_such_package:f'.*PYTHONPATH"),
@@ -104,6 +104,6 @@ def test_a_filter_is_imported_by_path() -> None:
         ("math:pi", "is a float"),
     ],
 )
-def test_a_path_without_callable_raises(path: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_a_path_without_callable_raises(path: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         imported_filter(path=path)

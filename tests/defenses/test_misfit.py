@@ -40,12 +40,14 @@ OWN = Plan(
 )
 
 
-@pytest.mark.parametrize("given", [BATCH_NORM, OWN], ids=lambda given: given.architecture.name)
-def test_dp_sgd_on_batch_normalisation_is_refused_in_a_chain_too(given: Plan) -> None:
+@pytest.mark.parametrize(
+    "plan_given", [BATCH_NORM, OWN], ids=lambda algorithm: algorithm.architecture.name
+)
+def test_dp_sgd_on_batch_normalisation_is_refused_in_a_chain_too(plan_given: Plan) -> None:
     alone = DPSGD(1.0, 1.0)
     for defense in (alone, Chain((GradientNoise(0.1), alone))):
         with pytest.raises(Unsupported, match=r"BatchNorm.d, whose statistics mix the samples"):
-            defense.refuse_misfit(given)
+            defense.refuse_misfit(plan_given)
 
 
 def test_dp_sgd_accepts_group_norm_and_neutral_settings() -> None:
@@ -57,22 +59,22 @@ def test_dp_sgd_accepts_group_norm_and_neutral_settings() -> None:
 
 @pytest.mark.parametrize(("shape", "padding"), [((6,), 0), ((1, 4, 8), 4)])
 def test_dp_sgd_copies_require_large_images(shape: tuple[int, ...], padding: int) -> None:
-    given = plan("mlp", shape, hidden="")
-    DPSGD(1.0, 1.0).refuse_misfit(given)
+    plan_given = plan("mlp", shape, hidden="")
+    DPSGD(1.0, 1.0).refuse_misfit(plan_given)
     with pytest.raises(BadInput, match=f"got samples of shape {'x'.join(map(str, shape))};"):
-        DPSGD(1.0, 1.0, multiplicity=2, padding=padding).refuse_misfit(given)
+        DPSGD(1.0, 1.0, multiplicity=2, padding=padding).refuse_misfit(plan_given)
 
 
 @pytest.mark.parametrize("kind", [ClassGuided, Compensation, CoFedMID])
 def test_too_many_classes_per_client_raise(kind: type[ClassGuided]) -> None:
-    for most, least, said in (
+    for m_max, m_min, message in (
         (11, 0, "m_max is a number of classes from 1 to 10 here"),
         (0, 11, "m_min is a number of classes from 1 to 10 here"),
         (3, 4, "m_max is 3 and m_min is 4"),
         (1, 0, "m_max is 1 and m_min is 2"),
     ):
-        with pytest.raises(BadInput, match=said):
-            kind(members=(0, 1), m_max=most, m_min=least).refuse_misfit(GROUP_NORM)
+        with pytest.raises(BadInput, match=message):
+            kind(members=(0, 1), m_max=m_max, m_min=m_min).refuse_misfit(GROUP_NORM)
     kind(members=(0, 1), m_max=10, m_min=2).refuse_misfit(GROUP_NORM)
     kind(members=(0, 1)).refuse_misfit(GROUP_NORM)
 

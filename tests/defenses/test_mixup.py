@@ -18,8 +18,8 @@ def batch(samples: int = 6) -> Batch:
     return Batch(torch.eye(9)[:samples], ids % 3, ids + 50)
 
 
-def mixed(defense: MixUp, given: Batch, seed: int = 0) -> Batch:
-    return defense.batch(given, context(shape=SHAPE, seed=seed))
+def mixed(defense: MixUp, original: Batch, seed: int = 0) -> Batch:
+    return defense.batch(original, context(shape=SHAPE, seed=seed))
 
 
 def test_mixup_matches_hand_calculation() -> None:
@@ -32,31 +32,34 @@ def test_mixup_matches_hand_calculation() -> None:
 def test_inputs_and_labels_are_mixed_with_one_partner_and_share(
     alpha: float,
 ) -> None:
-    given = batch()
-    ours = mixed(MixUp(alpha), given)
-    assert torch.equal(ours.ids, given.ids)
+    original = batch()
+    ours = mixed(MixUp(alpha), original)
+    assert torch.equal(ours.ids, original.ids)
     shares = ours.x[:, :6]
     # A sample that is its own partner is unchanged. All others have the same larger weight.
     (share,) = {round(float(value), 6) for value in shares.diagonal() if value < 1}
     assert 0.5 <= share < 1
     torch.testing.assert_close(shares.sum(dim=0), torch.ones(6))
     torch.testing.assert_close(shares.sum(dim=1), torch.ones(6))
-    torch.testing.assert_close(ours.y, shares @ functional.one_hot(given.y, 3).float())
+    torch.testing.assert_close(ours.y, shares @ functional.one_hot(original.y, 3).float())
 
 
 def test_each_batch_draws_its_own_share_and_permutation() -> None:
-    at, defense = context(shape=SHAPE), MixUp(1.0)
-    one, other = defense.batch(batch(), at), defense.batch(batch(), at)
-    assert not torch.equal(one.x, other.x)
-    assert torch.equal(one.x, mixed(MixUp(1.0), batch()).x)
-    assert not torch.equal(one.x, mixed(MixUp(1.0), batch(), seed=1).x)
+    training_context, defense = context(shape=SHAPE), MixUp(1.0)
+    mixed_batch, other = (
+        defense.batch(batch(), training_context),
+        defense.batch(batch(), training_context),
+    )
+    assert not torch.equal(mixed_batch.x, other.x)
+    assert torch.equal(mixed_batch.x, mixed(MixUp(1.0), batch()).x)
+    assert not torch.equal(mixed_batch.x, mixed(MixUp(1.0), batch(), seed=1).x)
 
 
 def shares(defense: MixUp, draws: int = 1000) -> torch.Tensor:
     """Return the weight of the sample itself in each draw that mixes a pair."""
-    at, pair = context(shape=SHAPE), batch(2)
-    own = torch.stack([defense.batch(pair, at).x[0, 0] for _ in range(draws)])
-    return own[own < 1]
+    training_context, pair = context(shape=SHAPE), batch(2)
+    own_shares = torch.stack([defense.batch(pair, training_context).x[0, 0] for _ in range(draws)])
+    return own_shares[own_shares < 1]
 
 
 def test_shares_have_the_beta_distribution_folded_at_one_half() -> None:
@@ -70,21 +73,21 @@ def test_shares_have_the_beta_distribution_folded_at_one_half() -> None:
 
 
 def test_legacy_label_only_mixes_labels_and_keeps_inputs() -> None:
-    given = batch()
-    ours = mixed(MixUp(1.0, "legacy_label_only"), given)
-    assert ours.x is given.x
+    original = batch()
+    ours = mixed(MixUp(1.0, "legacy_label_only"), original)
+    assert ours.x is original.x
     assert ours.y.shape == (6, 3)
     torch.testing.assert_close(ours.y.sum(dim=1), torch.ones(6))
-    hard = functional.one_hot(given.y, 3).float()
+    hard = functional.one_hot(original.y, 3).float()
     assert not torch.allclose(ours.y, hard)
 
 
 def test_legacy_mixing_often_loses_the_label() -> None:
     lost = 0
     for seed in range(100):
-        given = batch(3)
-        ours = mixed(MixUp(1e-5, "legacy_label_only"), given, seed)
-        lost += int((ours.y.argmax(dim=1) != given.y).sum())
+        original = batch(3)
+        ours = mixed(MixUp(1e-5, "legacy_label_only"), original, seed)
+        lost += int((ours.y.argmax(dim=1) != original.y).sum())
     # The weight is 0 in half of the batches, and 2 of 3 partners are others: 1/3 of all labels.
     assert lost / 300 == pytest.approx(1 / 3, abs=0.1)
 
@@ -112,7 +115,7 @@ def test_mixing_keeps_the_sum_shapes_and_dtypes_of_a_batch(samples: int, alpha: 
 
 
 def test_mixup_does_not_change_empty_batches_or_alpha_zero() -> None:
-    given = batch()
-    assert mixed(MixUp(0.0), given) is given
+    original = batch()
+    assert mixed(MixUp(0.0), original) is original
     empty = batch(0)
     assert mixed(MixUp(1.0), empty) is empty

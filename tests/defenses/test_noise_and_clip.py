@@ -34,10 +34,12 @@ def update(params: Params | None = None) -> Update:
 
 
 def added(
-    defense: GradientNoise | ClientDP, given: Update, at: TrainingContext | None = None
+    defense: GradientNoise | ClientDP,
+    upload: Update,
+    training_context: TrainingContext | None = None,
 ) -> torch.Tensor:
-    sent = defense.upload(given, at or context())
-    return flat(sent.values) - flat(given.values)
+    sent = defense.upload(upload, training_context or context())
+    return flat(sent.values) - flat(upload.values)
 
 
 @pytest.mark.parametrize("sigma", [1e-3, 0.5, 20.0])
@@ -60,11 +62,11 @@ def test_noise_is_normal_with_mean_zero_and_standard_deviation_sigma(sigma: floa
 def test_noise_depends_on_round_and_client(
     make: Callable[[], GradientNoise | ClientDP],
 ) -> None:
-    given = update()
-    same = added(make(), given)
-    assert torch.equal(added(make(), given), same)
+    upload = update()
+    same = added(make(), upload)
+    assert torch.equal(added(make(), upload), same)
     for other in (context(round=2), context(client=1), context(seed=1)):
-        assert not torch.equal(added(make(), given, other), same)
+        assert not torch.equal(added(make(), upload, other), same)
 
 
 @settings(max_examples=40)
@@ -74,15 +76,15 @@ def test_noise_depends_on_round_and_client(
 def test_the_norm_of_a_clipped_upload_is_at_most_the_clipping_norm(
     share: float, scale: float
 ) -> None:
-    given = values(20, scale)
-    limit = share * norm(given)
-    sent = clip_norm(given, limit)
+    upload = values(20, scale)
+    limit = share * norm(upload)
+    sent = clip_norm(upload, limit)
     assert norm(sent) <= limit * (1 + 1e-6)
-    if norm(given) <= limit:
-        assert sent is given
+    if norm(upload) <= limit:
+        assert sent is upload
     else:
         assert norm(sent) == pytest.approx(limit, rel=1e-6)
-        assert float(torch.cosine_similarity(flat(sent), flat(given), 0)) > 1 - 1e-6
+        assert float(torch.cosine_similarity(flat(sent), flat(upload), 0)) > 1 - 1e-6
 
 
 def test_the_whole_upload_is_clipped_and_not_each_layer() -> None:

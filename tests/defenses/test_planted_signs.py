@@ -17,12 +17,12 @@ from fedaudit.defenses.planted import SIGNS, activations_on, distance_between, d
 from fedaudit.models import MLP
 
 
-def own(*rows: list[float]) -> Samples:
+def own_samples(*rows: list[float]) -> Samples:
     count = len(rows)
     return Samples(torch.tensor(rows), torch.zeros(count, dtype=torch.long), torch.arange(count))
 
 
-POINTS = own([1.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-1.0, -1.0])
+POINTS = own_samples([1.0, 0.0], [0.0, 1.0], [3.0, 0.0], [-1.0, -1.0])
 
 
 def model(first: list[list[float]], second: list[list[float]], **biases: list[float]) -> Model:
@@ -33,10 +33,10 @@ def model(first: list[list[float]], second: list[list[float]], **biases: list[fl
         MLP(hidden=",".join(map(str, sizes))).for_samples((len(first[0]),), 1),
         (("sizes", str((len(first[0]), *sizes))),),
     )
-    given = net.initial(0)
+    initial = net.initial(0)
     values: dict[str, Tensor] = dict(
         zip(
-            given.params,
+            initial.params,
             [
                 torch.tensor(first),
                 torch.tensor(biases.get("first_bias", [0.0] * sizes[0])),
@@ -52,9 +52,9 @@ def model(first: list[list[float]], second: list[list[float]], **biases: list[fl
 
 
 def sign_value(
-    name: str, now: Model, before: Model | None = None, samples: Samples = POINTS
+    name: str, after: Model, before: Model | None = None, samples: Samples = POINTS
 ) -> float:
-    return SIGNS[name](now, before, samples)
+    return SIGNS[name](after, before, samples)
 
 
 PLAIN = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]])
@@ -99,8 +99,8 @@ def test_weight_lengths_are_relative_to_the_median_of_the_layer() -> None:
 
 def test_the_largest_bias_is_relative_to_the_median_of_the_layer() -> None:
     biases = {"first_bias": [0.5, -8.0, 2.0], "second_bias": [1.0, 1.0, -1.0]}
-    one = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3, **biases)
-    assert sign_value("bias-ratio", one) == pytest.approx(math.log(4))
+    with_bias = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3, **biases)
+    assert sign_value("bias-ratio", with_bias) == pytest.approx(math.log(4))
     assert sign_value("bias-ratio", PLAIN) == 0.0
 
 
@@ -117,10 +117,10 @@ def test_distances_agree_with_scipy(seed: int, rows: int, each: int, ties: bool)
     rng = seeded(seed, "weights")
     values = torch.randn(rows, each, generator=rng, dtype=torch.float64)
     values = values.round() if ties else values
-    for row, found in enumerate(distance_from_others(values)):
+    for row, distance in enumerate(distance_from_others(values)):
         others = values[torch.arange(rows) != row].flatten()
         expected = ks_2samp(values[row].numpy(), others.numpy(), method="asymp").statistic
-        assert float(found) == pytest.approx(expected)
+        assert float(distance) == pytest.approx(expected)
         assert distance_between(values[row], others) == pytest.approx(expected)
         assert distance_between(others, values[row]) == pytest.approx(expected)
 
@@ -141,15 +141,15 @@ def test_the_layer_with_most_zeros_counts() -> None:
 
 def test_signs_of_movement_find_the_row_that_was_replaced() -> None:
     before = model([[3.0, 4.0], [1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0, 0.0]] * 3)
-    now = model([[3.0, 6.0], [1.0, 0.1], [0.1, 1.0]], [[1.0, 0.0, 0.0]] * 3)
+    after = model([[3.0, 6.0], [1.0, 0.1], [0.1, 1.0]], [[1.0, 0.0, 0.0]] * 3)
     # Rows of norms 5, 1 and 1 change by 2, 0.1 and 0.1.
-    assert sign_value("moved-row", now, before) == pytest.approx(math.log(20), abs=1e-5)
-    assert sign_value("rewritten-row", now, before) == pytest.approx(math.log(2 / 5), abs=1e-5)
+    assert sign_value("moved-row", after, before) == pytest.approx(math.log(20), abs=1e-5)
+    assert sign_value("rewritten-row", after, before) == pytest.approx(math.log(2 / 5), abs=1e-5)
     # The largest difference of the distributions is that two of six weights are no longer 0.
-    assert sign_value("moved-weights", now, before) == pytest.approx(2 / 6)
-    assert sign_value("moved-row", now, now) == 0.0
-    assert sign_value("moved-weights", now, now) == 0.0
-    assert sign_value("rewritten-row", now, now) < -10
+    assert sign_value("moved-weights", after, before) == pytest.approx(2 / 6)
+    assert sign_value("moved-row", after, after) == 0.0
+    assert sign_value("moved-weights", after, after) == 0.0
+    assert sign_value("rewritten-row", after, after) < -10
 
 
 @pytest.mark.parametrize("name", SIGNS)
@@ -158,8 +158,8 @@ def test_non_finite_weights_are_most_suspicious(name: str, bad: float) -> None:
     params = dict(PLAIN.params)
     first = next(iter(params))
     params[first] = torch.full_like(params[first], bad)
-    found = sign_value(name, Model(PLAIN.architecture, params), PLAIN)
-    assert found == math.inf or (bad == 3e38 and math.isfinite(found))
+    suspicion = sign_value(name, Model(PLAIN.architecture, params), PLAIN)
+    assert suspicion == math.inf or (bad == 3e38 and math.isfinite(suspicion))
 
 
 @pytest.mark.parametrize("name", SIGNS)
@@ -187,7 +187,7 @@ def test_change_needs_the_round_before(name: str) -> None:
 
 def test_signs_of_activations_need_at_least_three_samples() -> None:
     with pytest.raises(BadInput, match=r"at least three of the client.s samples, got 2"):
-        sign_value("lone-units", PLAIN, samples=own([1.0, 0.0], [0.0, 1.0]))
+        sign_value("lone-units", PLAIN, samples=own_samples([1.0, 0.0], [0.0, 1.0]))
 
 
 def test_units_are_seen_before_their_relu() -> None:

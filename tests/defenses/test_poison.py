@@ -47,8 +47,8 @@ def loss_of(params: Mapping[str, Tensor], samples: Samples) -> Tensor:
 
 def gradient_of(samples: Samples) -> Tensor:
     params = {n: v.clone().requires_grad_() for n, v in MODEL.params.items()}
-    found = torch.autograd.grad(loss_of(params, samples).mean(), list(params.values()))
-    return torch.cat([part.flatten() for part in found])
+    gradients = torch.autograd.grad(loss_of(params, samples).mean(), list(params.values()))
+    return torch.cat([part.flatten() for part in gradients])
 
 
 def test_a_poisoned_upload_is_the_scaled_update_on_the_probes() -> None:
@@ -81,9 +81,9 @@ def test_ascent_stops_at_the_loss_limit() -> None:
     poison = PoisonedUpload(PROBES, frozenset({1}), max_loss=middle)
     below = losses < middle
     share = float(below.double().mean())
-    wanted = LR * share * gradient_of(PROBES.take(below))
+    expected_step = LR * share * gradient_of(PROBES.take(below))
     moved = flat(sent_by(poison, 1, ONE_STEP))
-    torch.testing.assert_close(moved, wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(moved, expected_step, rtol=1e-4, atol=1e-6)
     assert 0 < share < 1
 
 

@@ -21,16 +21,16 @@ def random_values(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.
 
 def test_floor_rounding_matches_hand_calculation() -> None:
     # With 2 bits, the range 0 to 8 has the levels 0, 2, 4, 6 and 8.
-    given = torch.tensor([[0.0, 1.9, 2.0], [3.9, 7.9, 8.0]])
-    assert floor_to_level(given, 2).tolist() == [[0.0, 0.0, 2.0], [2.0, 6.0, 8.0]]
-    assert floor_to_level(given - 4, 1).tolist() == [[-4.0, -4.0, -4.0], [-4.0, 0.0, 4.0]]
+    values = torch.tensor([[0.0, 1.9, 2.0], [3.9, 7.9, 8.0]])
+    assert floor_to_level(values, 2).tolist() == [[0.0, 0.0, 2.0], [2.0, 6.0, 8.0]]
+    assert floor_to_level(values - 4, 1).tolist() == [[-4.0, -4.0, -4.0], [-4.0, 0.0, 4.0]]
 
 
 def test_stochastic_rounding_uses_the_adjacent_levels() -> None:
     # With 2 bits, the range 0 to 6 has the levels 0, 2, 4 and 6.
-    given = torch.tensor([0.0, 2.0, 3.0, 4.5, 6.0])
-    found = torch.stack([round_at_random(given, 2, seed) for seed in range(60)])
-    levels = [sorted(set(column.tolist())) for column in found.T]
+    values = torch.tensor([0.0, 2.0, 3.0, 4.5, 6.0])
+    rounded = torch.stack([round_at_random(values, 2, seed) for seed in range(60)])
+    levels = [sorted(set(column.tolist())) for column in rounded.T]
     assert levels == [[0.0], [2.0], [2.0, 4.0], [4.0, 6.0], [6.0]]
 
 
@@ -70,9 +70,11 @@ def test_no_entry_moves_by_a_step_or_beyond_the_extremes(bits: int, seed: int) -
 def test_quantisation_is_idempotent(
     bits: int, seed: int, scale: float, shift: float, floor: bool
 ) -> None:
-    def moved(values: torch.Tensor, again: int) -> torch.Tensor:
+    def moved(values: torch.Tensor, repeated: int) -> torch.Tensor:
         return (
-            floor_to_level(values, bits) if floor else round_at_random(values, bits, seed + again)
+            floor_to_level(values, bits)
+            if floor
+            else round_at_random(values, bits, seed + repeated)
         )
 
     once = moved(random_values(20, seed, scale=scale, shift=shift), 0)
@@ -116,9 +118,9 @@ def test_each_tensor_is_quantised_within_its_range() -> None:
 
 def test_stochastic_rounding_differs_between_rounds() -> None:
     upload = Update({"w": random_values(200, 0)})
-    first, again, later = (
-        GradientQuantization(1).upload(upload, at).values["w"]
-        for at in (context(1), context(1), context(2))
+    first, repeated, later = (
+        GradientQuantization(1).upload(upload, training_context).values["w"]
+        for training_context in (context(1), context(1), context(2))
     )
-    assert torch.equal(first, again)
+    assert torch.equal(first, repeated)
     assert not torch.equal(first, later)

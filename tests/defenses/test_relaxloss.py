@@ -40,9 +40,12 @@ def flattened(
     total = outputs.new_zeros(())
     for row, label in zip(outputs, batch.y.tolist(), strict=True):
         predicted = row.exp() / row.exp().sum()
-        own = torch.minimum(predicted[label], torch.tensor(upper, dtype=row.dtype))
-        rest = (1 - own) / (len(row) - 1)
-        soft = -sum((own if i == label else rest) * predicted[i].log() for i in range(len(row)))
+        own_probability = torch.minimum(predicted[label], torch.tensor(upper, dtype=row.dtype))
+        other_probability = (1 - own_probability) / (len(row) - 1)
+        soft = -sum(
+            (own_probability if i == label else other_probability) * predicted[i].log()
+            for i in range(len(row))
+        )
         right = int(row.argmax()) == label
         total = total + ((0.0 if right else soft) + predicted[label].log() if images else soft)
     loss = total / len(outputs)
@@ -52,20 +55,20 @@ def flattened(
 @pytest.mark.parametrize("sign", [1, -1], ids=["below", "above"])
 def test_odd_rounds_move_the_mean_loss_towards_the_target(sign: int) -> None:
     outputs, batch = example()
-    usual, usual_gradient = plain(outputs, batch)
-    target = float(usual) + sign * 0.3
+    plain_loss, plain_gradient = plain(outputs, batch)
+    target = float(plain_loss) + sign * 0.3
     loss, gradient = step(RelaxLoss(target), TOWARDS_TARGET, outputs, batch)
     assert float(loss) == pytest.approx(0.3)
     # The loss increases below the target, and decreases above it.
-    torch.testing.assert_close(gradient, -sign * usual_gradient)
+    torch.testing.assert_close(gradient, -sign * plain_gradient)
 
 
 def test_even_rounds_descend_above_the_target_loss() -> None:
     outputs, batch = example()
-    usual, usual_gradient = plain(outputs, batch)
-    loss, gradient = step(RelaxLoss(float(usual) - 0.1), IN_TURN, outputs, batch)
-    torch.testing.assert_close(loss, usual)
-    torch.testing.assert_close(gradient, usual_gradient)
+    plain_loss, plain_gradient = plain(outputs, batch)
+    loss, gradient = step(RelaxLoss(float(plain_loss) - 0.1), IN_TURN, outputs, batch)
+    torch.testing.assert_close(loss, plain_loss)
+    torch.testing.assert_close(gradient, plain_gradient)
 
 
 @pytest.mark.parametrize("upper", [1.0, 0.3, 0.0])

@@ -21,10 +21,12 @@ def epoch(
     defense: DataSampling, count: int, batch_size: int, *, epochs: int = 1
 ) -> list[list[int]]:
     """Return the ids in each batch of the last epoch."""
-    at = context()
-    chosen = defense.select(samples(count), at)
+    training_context = context()
+    chosen = defense.select(samples(count), training_context)
     for _ in range(epochs):
-        batches = [batch.ids.tolist() for batch in defense.batches(chosen, batch_size, at)]
+        batches = [
+            batch.ids.tolist() for batch in defense.batches(chosen, batch_size, training_context)
+        ]
     return batches
 
 
@@ -60,9 +62,9 @@ def test_the_sampled_share_is_drawn_per_epoch_or_round() -> None:
 
 
 def test_every_sample_is_used_eventually() -> None:
-    at, seen = context(), set()
+    training_context, seen = context(), set()
     for _ in range(30):
-        for batch in DataSampling(0.3).batches(samples(20), 4, at):
+        for batch in DataSampling(0.3).batches(samples(20), 4, training_context):
             seen |= set(batch.ids.tolist())
     assert seen == set(range(20))
 

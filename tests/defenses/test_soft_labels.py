@@ -26,7 +26,7 @@ from tests.defenses.turns import context
 
 
 @pytest.mark.parametrize(
-    ("classes", "threshold", "own", "rest"),
+    ("classes", "threshold", "own_probability", "other_probability"),
     [
         (100, 0.5, 0.64, 0.00364),
         (10, 0.95, 0.26, 0.08222),
@@ -35,11 +35,11 @@ from tests.defenses.turns import context
     ],
 )
 def test_entropy_labels_match_hand_calculation(
-    classes: int, threshold: float, own: float, rest: float
+    classes: int, threshold: float, own_probability: float, other_probability: float
 ) -> None:
     label = label_of_entropy(classes, threshold).tolist()
-    assert label[0] == pytest.approx(own)
-    assert label[1:] == pytest.approx([rest] * (classes - 1), abs=5e-6)
+    assert label[0] == pytest.approx(own_probability)
+    assert label[1:] == pytest.approx([other_probability] * (classes - 1), abs=5e-6)
 
 
 @given(classes=st.integers(2, 300), threshold=st.floats(0, 1))
@@ -76,12 +76,12 @@ def test_a_label_that_is_no_class_is_an_error() -> None:
 
 def test_the_probability_of_a_soft_target_keeps_its_graph() -> None:
     outputs = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
-    own = true_probability(outputs, torch.tensor([1]))
-    torch.testing.assert_close(own, outputs.softmax(dim=1)[:, 1])
-    target = soft_target(own, torch.tensor([1]), classes=3)
+    own_probability = true_probability(outputs, torch.tensor([1]))
+    torch.testing.assert_close(own_probability, outputs.softmax(dim=1)[:, 1])
+    target = soft_target(own_probability, torch.tensor([1]), classes=3)
     (gradient,) = torch.autograd.grad(target[0, 0], outputs)
     # Another class has (1 - p) / 2, and dp / d(true output) = p (1 - p).
-    probability = float(own.detach())
+    probability = float(own_probability.detach())
     assert float(gradient[0, 1]) == pytest.approx(-probability * (1 - probability) / 2)
 
 
@@ -113,8 +113,8 @@ ASKING = {"hamp": Hamp(0.5, 0.01), "relaxloss": RelaxLoss(1.0)}
 @pytest.mark.parametrize("name", ASKING)
 def test_mixed_labels_raise_if_classes_are_needed(name: str) -> None:
     batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
-    said = f"{name!r} needs the class of each sample.*leave out the defense that mixes labels"
-    with pytest.raises(Unsupported, match=said):
+    message = f"{name!r} needs the class of each sample.*leave out the defense that mixes labels"
+    with pytest.raises(Unsupported, match=message):
         ASKING[name].loss(torch.zeros(2, 3), batch, context())
 
 

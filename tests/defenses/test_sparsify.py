@@ -22,15 +22,15 @@ def two_tensors(numbers: list[int]) -> Params:
 
 
 @pytest.mark.parametrize(
-    ("total", "ratio", "kept"),
+    ("total", "ratio", "n_kept"),
     [(2, 0.25, 2), (2, 0.75, 0), (6, 0.25, 4), (6, 0.75, 2), (1, 0.5, 0)],
 )
 def test_the_number_of_kept_entries_rounds_half_to_even(
-    total: int, ratio: float, kept: int
+    total: int, ratio: float, n_kept: int
 ) -> None:
     # The numbers before rounding are 1.5, 0.5, 4.5, 1.5 and 0.5.
     sparse = sparsify_globally({"w": torch.arange(1.0, total + 1)}, ratio)
-    assert int((sparse["w"] != 0).sum()) == kept
+    assert int((sparse["w"] != 0).sum()) == n_kept
 
 
 @given(numbers=entries, ratio=ratios)
@@ -50,8 +50,8 @@ def test_sparsification_is_idempotent(numbers: list[int], ratio: float, per_tens
 
 
 def test_tensors_keep_their_precision_when_mixed() -> None:
-    given = {"w": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 4.0], dtype=torch.float64)}
-    sparse = sparsify_globally(given, 0.5)
+    settings = {"w": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 4.0], dtype=torch.float64)}
+    sparse = sparsify_globally(settings, 0.5)
     assert sparse["w"].dtype == torch.float32
     assert sparse["b"].dtype == torch.float64
     assert flat(sparse).tolist() == [0.0, 3.0, 0.0, 4.0]
@@ -59,12 +59,12 @@ def test_tensors_keep_their_precision_when_mixed() -> None:
 
 def test_sparse_per_tensor_ranks_each_large_tensor_alone() -> None:
     ramp = torch.arange(1, 1001, dtype=torch.float32)
-    given = {
+    settings = {
         "large": torch.arange(1, 2001, dtype=torch.float32),
         "small": ramp,
         "equal": torch.ones(1001),
     }
-    sparse = sparsify_per_tensor(given, 0.75)
+    sparse = sparsify_per_tensor(settings, 0.75)
     assert sparse["large"].nonzero().flatten().tolist() == list(range(1500, 2000))
     assert torch.equal(sparse["small"], ramp)
     assert torch.equal(sparse["equal"], torch.ones(1001))

@@ -29,12 +29,12 @@ def policy(text: str = POLICY) -> Policy:
     return policy_from(text)
 
 
-def verdict(given: Record, text: str = POLICY) -> Verdict:
-    return evaluate_policy(given, policy(text))
+def verdict(record: Record, text: str = POLICY) -> Verdict:
+    return evaluate_policy(record, policy(text))
 
 
-def outcome(given: Record, text: str = POLICY) -> Outcome:
-    return verdict(given, text).outcome
+def outcome(record: Record, text: str = POLICY) -> Outcome:
+    return verdict(record, text).outcome
 
 
 def worst_of(check: Check) -> FigureCheck:
@@ -45,29 +45,29 @@ def worst_of(check: Check) -> FigureCheck:
 
 def needed_by(check: Check) -> RequiredSamples:
     """What would settle the figure that decides a check."""
-    more = worst_of(check).more
-    assert more is not None
-    return more
+    required = worst_of(check).more
+    assert required is not None
+    return required
 
 
-def auc(least: float, most: float, **changes: object) -> Estimate:
+def auc(least: float, largest: float, **changes: object) -> Estimate:
     """An AUC of one attack on client 0 in seed 1 against unseen samples, in the middle."""
-    found: dict[str, object] = {
+    settings: dict[str, object] = {
         "attack": "fedmia-2",
         "contrast": "unseen",
         "target": 0,
         "seed": 1,
         "metric": "auc",
-        "value": (least + most) / 2,
+        "value": (least + largest) / 2,
         "low": least,
-        "high": most,
+        "high": largest,
         "method": "DeLong 95%",
         "n_members": 500,
         "n_nonmembers": 500,
         "significant": least > 0.5,
         **changes,
     }
-    return estimate(found)
+    return estimate(settings)
 
 
 def tpr(hits: int, members: int = 500, nonmembers: int = 0, **changes: object) -> Estimate:
@@ -75,26 +75,26 @@ def tpr(hits: int, members: int = 500, nonmembers: int = 0, **changes: object) -
     others = nonmembers or members
     scores = np.concatenate([np.full(hits, 2.0), np.full(members - hits, -1.0)])
     scores = np.concatenate([scores, np.linspace(0, 1, others)])
-    held = rate_limits(scores, np.arange(members + others) < members, 0.01)
-    given = {"metric": "tpr@0.01", "value": hits / members, "high": held.high}
-    given["low"] = None if held.needs else held.low
-    given |= {"n_members": members, "n_nonmembers": others, "method": held.method}
-    return auc(0.0, 1.0, **{**given, "significant": True, **changes})
+    limits = rate_limits(scores, np.arange(members + others) < members, 0.01)
+    settings = {"metric": "tpr@0.01", "value": hits / members, "high": limits.high}
+    settings["low"] = None if limits.needs else limits.low
+    settings |= {"n_members": members, "n_nonmembers": others, "method": limits.method}
+    return auc(0.0, 1.0, **{**settings, "significant": True, **changes})
 
 
 def bound(value: float, **changes: object) -> Estimate:
     """A lower bound on epsilon."""
     method = "one run 99.5%, delta 0; error shared by 10 bounds"
-    given = {"metric": "epsilon", "value": value, "high": None, "method": method, "ceiling": 3.4}
-    return auc(value, value, **{**given, "significant": None, **changes})
+    settings = {"metric": "epsilon", "value": value, "high": None, "method": method, "ceiling": 3.4}
+    return auc(value, value, **{**settings, "significant": None, **changes})
 
 
 def control(kind: str, passed: bool | None = True, **changes: object) -> ControlResult:
-    found = {"control": kind, "expected": "soundness", "value": 0.5, "passed": passed, **changes}
-    return ControlResult.model_validate(found)
+    settings = {"control": kind, "expected": "soundness", "value": 0.5, "passed": passed, **changes}
+    return ControlResult.model_validate(settings)
 
 
-def found(*figures: Estimate, groups: Sequence[Estimate] = (), **changes: object) -> Record:
+def record_of(*figures: Estimate, groups: Sequence[Estimate] = (), **changes: object) -> Record:
     """A record of these figures whose controls all hold."""
     names = dict.fromkeys(figure.attack for figure in figures if figure.attack)
     seeds: Sequence[int] = sorted({f.seed for f in figures if f.seed is not None}) or [1]
@@ -110,7 +110,12 @@ def found(*figures: Estimate, groups: Sequence[Estimate] = (), **changes: object
 
 
 def ran(name: str, status: str = "run", note: str = "") -> AttackRow:
-    given: dict[str, object] = {"name": name, "signals": [], "over_clients": "", "over_rounds": ""}
+    settings: dict[str, object] = {
+        "name": name,
+        "signals": [],
+        "over_clients": "",
+        "over_rounds": "",
+    }
     return AttackRow.model_validate(
-        {**given, "needs": [], "source": "", "status": status, "note": note}
+        {**settings, "needs": [], "source": "", "status": status, "note": note}
     )

@@ -66,7 +66,7 @@ def policy(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("run", "ceiling", "code", "said"),
+    ("run", "ceiling", "code", "message"),
     [
         ("quiet", "0.66", 0, "PASS"),
         ("leaking", "0.59", 1, "FAIL"),
@@ -77,7 +77,7 @@ def test_example_runs_have_the_expected_outcomes(
     run: str,
     ceiling: str,
     code: int,
-    said: str,
+    message: str,
     policy: Path,
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -86,12 +86,12 @@ def test_example_runs_have_the_expected_outcomes(
     policy.write_text(POLICY.replace("0.59", ceiling))
     folder: Path = request.getfixturevalue(run)
     out = tmp_path / "verdict.json"
-    given = exit_code("gate", folder, "--policy", policy, "--json", out)
-    assert given == code, capsys.readouterr().out
+    exit_status = exit_code("gate", folder, "--policy", policy, "--json", out)
+    assert exit_status == code, capsys.readouterr().out
     printed = capsys.readouterr().out
-    assert any(line.startswith(said) for line in printed.splitlines())
+    assert any(line.startswith(message) for line in printed.splitlines())
     verdict = json.loads(out.read_text())
-    assert verdict["outcome"].upper().startswith(said)
+    assert verdict["outcome"].upper().startswith(message)
     if code == 3:
         open_figure = verdict["checks"][0]["worst"]
         assert open_figure["more"]["count"] > 0
@@ -130,18 +130,24 @@ def test_only_earlier_verdicts_are_replaced(
     assert root is not None
     assert root.attrib["errors"] == "0"
     other.write_text("mine")
-    own = tmp_path / "own"
-    shutil.copytree(quiet, own)
-    kept = (own / "record.json").read_bytes()
-    for target in (other, policy, own / "record.json", tmp_path, tmp_path / "gone" / "x.xml"):
-        assert exit_code("gate", own, "--policy", policy, "--junit", target) == 2
-        assert exit_code("gate", own, "--policy", policy, "--json", target) == 2
+    own_folder = tmp_path / "own"
+    shutil.copytree(quiet, own_folder)
+    record_bytes = (own_folder / "record.json").read_bytes()
+    for target in (
+        other,
+        policy,
+        own_folder / "record.json",
+        tmp_path,
+        tmp_path / "gone" / "x.xml",
+    ):
+        assert exit_code("gate", own_folder, "--policy", policy, "--junit", target) == 2
+        assert exit_code("gate", own_folder, "--policy", policy, "--json", target) == 2
     for option, name in (("--junit", "x.json"), ("--json", "x.xml"), ("--json", "x.html")):
-        assert exit_code("gate", own, "--policy", policy, option, tmp_path / name) == 2
+        assert exit_code("gate", own_folder, "--policy", policy, option, tmp_path / name) == 2
         assert not (tmp_path / name).exists()
     assert other.read_text() == "mine"
     assert policy.read_text() == POLICY.replace("0.59", "0.66")
-    assert (own / "record.json").read_bytes() == kept
+    assert (own_folder / "record.json").read_bytes() == record_bytes
     assert "fedaudit: " in capsys.readouterr().err
 
 

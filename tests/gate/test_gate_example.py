@@ -35,5 +35,5 @@ def test_no_page_installs_fedaudit_from_an_index_without_it() -> None:
     pages = [root / "README.md", *root.glob("docs/*.md"), *root.glob("examples/**/*.y*ml")]
     for page in pages:
         # An extra is one of the fedaudit that is installed.
-        found = re.search(r"pip install [\"']?fedaudit(?!\[)", page.read_text(encoding="utf-8"))
-        assert found is None, f"{page}: {found}"
+        text = re.search(r"pip install [\"']?fedaudit(?!\[)", page.read_text(encoding="utf-8"))
+        assert text is None, f"{page}: {text}"

@@ -10,7 +10,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.verdict import FigureCheck, Verdict, ceiling_check
 from fedaudit.results.record import Record
-from tests.gate.parts import auc, bound, control, found, policy
+from tests.gate.parts import auc, bound, control, policy, record_of
 from tests.report.games import hostile_games
 from tests.report.records import hostile
 
@@ -26,17 +26,17 @@ contrasts = ["unseen", "other_client"]
 def mixed() -> Record:
     """A record with a check of each outcome."""
     good, bad = auc(0.48, 0.52), auc(0.7, 0.8, contrast="other_client")
-    return found(good, bad, bound(0.3), controls=[control("blind classifier", False)])
+    return record_of(good, bad, bound(0.3), controls=[control("blind classifier", False)])
 
 
 def verdict(record: Record) -> Verdict:
     text = TEXT + '[controls]\nrequired = ["blind classifier"]'
-    given = record.model_copy(update={"attacks": []})
-    return evaluate_policy(given, policy(text))
+    without_attacks = record.model_copy(update={"attacks": []})
+    return evaluate_policy(without_attacks, policy(text))
 
 
 def test_junit_counts_match_its_test_cases() -> None:
-    root = ElementTree.fromstring(junit_xml(evaluate_policy(found(auc(0.48, 0.52)), policy())))
+    root = ElementTree.fromstring(junit_xml(evaluate_policy(record_of(auc(0.48, 0.52)), policy())))
     assert root.attrib | {"name": ""} == {
         "name": "",
         "tests": "8",
@@ -50,8 +50,8 @@ def test_junit_counts_match_its_test_cases() -> None:
     cases = suite.findall("testcase")
     assert int(suite.attrib["tests"]) == len(cases)
     for kind, number in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
-        there = [case for case in cases if case.find(kind) is not None]
-        assert int(suite.attrib[number]) == len(there)
+        matching_cases = [case for case in cases if case.find(kind) is not None]
+        assert int(suite.attrib[number]) == len(matching_cases)
 
 
 def test_junit_maps_inconclusive_to_error_and_bounds_to_skipped() -> None:
@@ -70,7 +70,7 @@ def test_junit_maps_inconclusive_to_error_and_bounds_to_skipped() -> None:
 
 
 def test_a_gate_without_a_passed_check_is_not_green() -> None:
-    only = evaluate_policy(found(bound(0.1)), policy('name = "x"\n[membership]\nepsilon = 2.0'))
+    only = evaluate_policy(record_of(bound(0.1)), policy('name = "x"\n[membership]\nepsilon = 2.0'))
     root = ElementTree.fromstring(junit_xml(only))
     assert only.outcome is Outcome.INCONCLUSIVE
     assert root.attrib["errors"] == "1"
@@ -94,23 +94,27 @@ def test_hostile_names_are_escaped() -> None:
     tables = (
         "[membership]\nauc = 0.6\ngroup_auc = 0.6\n[sources]\nabove_label_distributions = 0.1\n"
     )
-    given = policy(f'name = "tests"\n{tables}[games]\nsuccess = 0.6')
+    hostile_policy = policy(f'name = "tests"\n{tables}[games]\nsuccess = 0.6')
     for record in (hostile(), hostile_games()):
-        text = junit_xml(evaluate_policy(record, given))
+        text = junit_xml(evaluate_policy(record, hostile_policy))
         assert "<script" not in text
         assert "<img" not in text
         root = ElementTree.fromstring(text)
-        known = {"testsuites", "testsuite", "properties", "property", "testcase", "failure"}
-        known |= {"error", "skipped", "system-out"}
-        assert {element.tag for element in root.iter()} <= known
+        element_names = {"testsuites", "testsuite", "properties", "property", "testcase", "failure"}
+        element_names |= {"error", "skipped", "system-out"}
+        assert {element.tag for element in root.iter()} <= element_names
 
 
 def test_junit_escapes_markup_and_forbidden_characters() -> None:
     bad = "a\x00b\x1bc\ud800d\ufffee]]>&amp;<!--\"' <!DOCTYPE x [<!ENTITY y 'z'>]>&y;"
-    held = FigureCheck(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
-    check = ceiling_check("membership", bad, "auc", 0.6, [held])
-    made = evaluate_policy(found(auc(0.7, 0.8)), policy())
-    text = junit_xml(made.model_copy(update={"checks": [check], "reason": bad, "record": bad}))
+    hostile_check = FigureCheck(
+        what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad
+    )
+    check = ceiling_check("membership", bad, "auc", 0.6, [hostile_check])
+    verdict_given = evaluate_policy(record_of(auc(0.7, 0.8)), policy())
+    text = junit_xml(
+        verdict_given.model_copy(update={"checks": [check], "reason": bad, "record": bad})
+    )
     root = ElementTree.fromstring(text)
     failure = next(root.iter("failure"))
     assert failure.text is not None

@@ -33,9 +33,9 @@ def test_limits_against_a_ceiling_of_six_tenths(
 
 @given(st.lists(shares, min_size=2, max_size=2).map(sorted), shares, shares)
 def test_a_higher_ceiling_never_makes_anything_worse(
-    limits: list[float], one: float, other: float
+    limits: list[float], ceiling: float, other: float
 ) -> None:
-    tight, loose = sorted([one, other])
+    tight, loose = sorted([ceiling, other])
     low, high = limits
     assert severity(compare_limits(low, high, loose)) <= severity(compare_limits(low, high, tight))
 
@@ -58,11 +58,11 @@ def share_of(rate: float) -> object:
 
 @pytest.mark.parametrize(("rate", "outcome"), [(0.04, Outcome.PASS), (0.06, Outcome.FAIL)])
 def test_smallest_deciding_size_is_minimal(rate: float, outcome: Outcome) -> None:
-    found = smallest_deciding_size(share_of(rate), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
-    assert found is not None
-    assert found.outcome is outcome
-    assert compare_limits(*clopper_pearson(rate * found.size, found.size), 0.05) is outcome
-    before = found.size - 1
+    size = smallest_deciding_size(share_of(rate), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
+    assert size is not None
+    assert size.outcome is outcome
+    assert compare_limits(*clopper_pearson(rate * size.size, size.size), 0.05) is outcome
+    before = size.size - 1
     assert compare_limits(*clopper_pearson(rate * before, before), 0.05) is Outcome.INCONCLUSIVE
 
 
@@ -72,15 +72,15 @@ def test_a_linear_search_finds_the_same_sample_size() -> None:
         for n in range(100, 5000)
         if compare_limits(*clopper_pearson(0.02 * n, n), 0.05) is Outcome.PASS
     )
-    found = smallest_deciding_size(share_of(0.02), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
-    assert found is not None
-    assert found.size == slow
+    size = smallest_deciding_size(share_of(0.02), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
+    assert size is not None
+    assert size.size == slow
 
 
 def test_no_sample_size_decides_a_figure_at_its_ceiling() -> None:
-    told = required_sample_size(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
-    assert (told.count, told.then) == (0, None)
-    assert "even 100 times as many members would not decide it" in told.text
+    required = required_sample_size(share_of(0.05), 100, 0.05, what="members")  # type: ignore[arg-type]
+    assert (required.count, required.then) == (0, None)
+    assert "even 100 times as many members would not decide it" in required.text
 
 
 @pytest.mark.parametrize("start", [1, 30, 1000, 10**6])
@@ -92,11 +92,11 @@ def test_no_more_than_a_hundred_times_the_audit_is_suggested(start: int) -> None
 
 
 def test_required_seeds_are_limited() -> None:
-    told = required_sample_size(share_of(0.05), 5, 0.05, what="seeds", largest=1000)  # type: ignore[arg-type]
-    assert "even 1,000 seeds would not decide it" in told.text
+    required = required_sample_size(share_of(0.05), 5, 0.05, what="seeds", largest=1000)  # type: ignore[arg-type]
+    assert "even 1,000 seeds would not decide it" in required.text
 
 
 def test_missing_requirements_are_reported_as_unknown() -> None:
-    told = required_sample_size(lambda size: None, 100, 0.05, what="members")
-    assert told.count == 0
-    assert "the record does not show how many" in told.text
+    required = required_sample_size(lambda size: None, 100, 0.05, what="members")
+    assert required.count == 0
+    assert "the record does not show how many" in required.text

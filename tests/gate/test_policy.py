@@ -26,7 +26,7 @@ def test_commented_lines_of_the_printed_policy_are_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[membership]\nauc = 0.6", "name"),
         ('name = "x"\n[membership]\nauk = 0.6', "did you mean 'membership.auc'"),
@@ -60,22 +60,22 @@ def test_commented_lines_of_the_printed_policy_are_settings() -> None:
         ("a." * 40 + "b = 1", "more than 32 levels of tables"),
     ],
 )
-def test_policy_errors_state_the_allowed_values(text: str, said: str) -> None:
+def test_policy_errors_state_the_allowed_values(text: str, message: str) -> None:
     with pytest.raises(BadInput) as refused:
         policy_from(text, source="policy.toml")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "policy.toml" in str(refused.value)
 
 
 def test_only_a_short_regular_file_is_read(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_text("#" * 2_000_000)
-    for path, said in (
+    for path, message in (
         (tmp_path, "regular file"),
         (large, "short file"),
         (tmp_path / "n", "does not exist"),
     ):
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             read_policy(path)
     (tmp_path / "bad").write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match="not valid TOML"):

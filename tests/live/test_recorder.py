@@ -340,15 +340,15 @@ def test_attacking_a_recording_gives_a_complete_record(
     single_attack = attack_recording(
         standard_recording, ("blackbox-loss",), tmp_path, figures=FIGURES
     )
-    for record, further_controls in (
+    for audit_record, further_controls in (
         (attacked, {"peer updates"}),
         (single_attack, {"blind classifier"}),
     ):
-        controls = {c.control for c in record.controls}
+        controls = {c.control for c in audit_record.controls}
         assert controls == {"permuted members", "untrained model"} | further_controls
         # Sixty samples of a client are too few for a classifier of inputs to show anything.
-        assert {c.control for c in record.controls if not c.passed} <= {"blind classifier"}
-        assert not [c for c in record.controls if c.passed is False]
+        assert {c.control for c in audit_record.controls if not c.passed} <= {"blind classifier"}
+        assert not [c for c in audit_record.controls if c.passed is False]
     assert attacked.where(metric="test_accuracy")[0].samples == int(
         (AUDIT.owner == NO_CLIENT).sum()
     )

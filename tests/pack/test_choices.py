@@ -50,37 +50,37 @@ def attacked(run: Path, folder: Path, *names: str, **figures: object) -> Path:
     return packed(folder / "again" / "record.json", folder)
 
 
-def wrong(found: Verified) -> str:
-    return "\n".join(found.problems)
+def wrong(verified: Verified) -> str:
+    return "\n".join(verified.problems)
 
 
 def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> None:
     pack = packed(run / "record.json", tmp_path)
-    found = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
-    assert found.problems == []
-    assert "attacks and settings of figures are those of the run" in found.checked
-    assert "signals are those of the updates that the run kept" in found.checked
-    assert "policy.toml has the settings of your policy policy.toml" in found.checked
+    verified = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
+    assert verified.problems == []
+    assert "attacks and settings of figures are those of the run" in verified.checked
+    assert "signals are those of the updates that the run kept" in verified.checked
+    assert "policy.toml has the settings of your policy policy.toml" in verified.checked
 
 
 def test_an_omitted_attack_is_reported(run: Path, tmp_path: Path) -> None:
     pack = attacked(run, tmp_path, "blackbox-loss")
-    assert any("attacks, targets, seeds" in one for one in verify(pack).unchecked)
-    found = compare_with_run(verify(pack), run)
-    assert wrong(found) == "the record omits attacks of the run: loss-series"
+    assert any("attacks, targets, seeds" in line for line in verify(pack).unchecked)
+    verified = compare_with_run(verify(pack), run)
+    assert wrong(verified) == "the record omits attacks of the run: loss-series"
 
 
 def test_the_attacks_of_the_receivers_policy_are_sufficient(run: Path, tmp_path: Path) -> None:
-    named = POLICY.replace("auc = 0.6", 'auc = 0.6\nattacks = ["blackbox-loss"]')
+    policy_text = POLICY.replace("auc = 0.6", 'auc = 0.6\nattacks = ["blackbox-loss"]')
     reattack(run, ["blackbox-loss"], tmp_path / "again")
-    pack = packed(tmp_path / "again" / "record.json", tmp_path, named)
-    found = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
-    assert found.problems == []
-    assert any("does not require: loss-series" in one for one in found.unchecked)
-    (tmp_path / "mine.toml").write_text(named.replace("blackbox-loss", "loss-series"))
-    found = compare_with_run(verify(pack, policy=tmp_path / "mine.toml"), run)
-    assert "lacks attacks that your policy requires: loss-series" in wrong(found)
-    assert "omits attacks of the run: loss-series" in wrong(found)
+    pack = packed(tmp_path / "again" / "record.json", tmp_path, policy_text)
+    verified = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
+    assert verified.problems == []
+    assert any("does not require: loss-series" in line for line in verified.unchecked)
+    (tmp_path / "mine.toml").write_text(policy_text.replace("blackbox-loss", "loss-series"))
+    verified = compare_with_run(verify(pack, policy=tmp_path / "mine.toml"), run)
+    assert "lacks attacks that your policy requires: loss-series" in wrong(verified)
+    assert "omits attacks of the run: loss-series" in wrong(verified)
 
 
 @pytest.mark.slow
@@ -98,8 +98,8 @@ def test_the_attacks_of_the_receivers_policy_are_sufficient(run: Path, tmp_path:
 def test_settings_of_figures_that_differ_from_the_run_are_reported(
     name: str, value: object, run: Path, tmp_path: Path
 ) -> None:
-    found = compare_with_run(verify(attacked(run, tmp_path, **{name: value})), run)
-    assert f"settings of figures are not those of the run: figures.{name} is " in wrong(found)
+    verified = compare_with_run(verify(attacked(run, tmp_path, **{name: value})), run)
+    assert f"settings of figures are not those of the run: figures.{name} is " in wrong(verified)
 
 
 def test_an_added_control_is_accepted(run: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_added_attack_is_reported(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("auc = 0.6", "auc = 0.99", "membership.auc is 0.6 instead of 0.99"),
         ("required = []", 'otherwise = "fail"', "controls.otherwise is 'inconclusive' instead of"),
@@ -128,15 +128,15 @@ def test_an_added_attack_is_reported(run: Path) -> None:
     ],
 )
 def test_a_changed_policy_with_the_same_name_is_reported(
-    old: str, new: str, said: str, run: Path, tmp_path: Path
+    old: str, new: str, message: str, run: Path, tmp_path: Path
 ) -> None:
     pack = packed(run / "record.json", tmp_path)
     assert any(
-        "policy 'x' in the pack is yours (--policy)" in one for one in verify(pack).unchecked
+        "policy 'x' in the pack is yours (--policy)" in line for line in verify(pack).unchecked
     )
     mine = tmp_path / "mine.toml"
     mine.write_text(POLICY.replace(old, new))
-    assert said in wrong(verify(pack, policy=mine))
+    assert message in wrong(verify(pack, policy=mine))
     assert "by your policy the verdict on the packed record is " in wrong(verify(pack, policy=mine))
     mine.write_text("# a comment\n" + POLICY.replace('"x"', '"another name"'))
     assert verify(pack, policy=mine).problems == []
@@ -187,17 +187,17 @@ def test_signals_that_contradict_kept_updates_are_reported(
     write_tensors({**tensors, "signal/loss": change(tensors["signal/loss"])}, path, notes)
     reattack(false, [], tmp_path / "again")
     pack = packed(tmp_path / "again" / "record.json", tmp_path)
-    said = "round 4 of seed 1 has signals that differ from those of its stored updates: loss"
-    assert said in wrong(compare_with_run(verify(pack), false))
+    line = "round 4 of seed 1 has signals that differ from those of its stored updates: loss"
+    assert line in wrong(compare_with_run(verify(pack), false))
 
 
 def test_signals_without_kept_updates_are_listed_as_unchecked(tmp_path: Path) -> None:
     run_study(quick_study(), tmp_path / "run")
-    found = compare_with_run(
+    verified = compare_with_run(
         verify(packed(tmp_path / "run" / "record.json", tmp_path)), tmp_path / "run"
     )
-    assert found.problems == []
-    assert any("did not store its updates" in one for one in found.unchecked)
+    assert verified.problems == []
+    assert any("did not store its updates" in line for line in verified.unchecked)
 
 
 def renamed(record: Record, name: str) -> Record:
@@ -207,8 +207,8 @@ def renamed(record: Record, name: str) -> Record:
 @pytest.mark.parametrize("name", ["lοss-series", "loss‐series", "lo\u0455\u0455-series"])
 def test_a_name_with_look_alike_letters_is_refused(name: str, run: Path, tmp_path: Path) -> None:
     write_record(renamed(read_record(run / "record.json"), name), tmp_path / "record.json")
-    found = verify(packed(tmp_path / "record.json", tmp_path))
-    assert f"names with letters outside ASCII: {name!a}" in wrong(found)
+    verified = verify(packed(tmp_path / "record.json", tmp_path))
+    assert f"names with letters outside ASCII: {name!a}" in wrong(verified)
 
 
 def test_a_policy_with_look_alike_letters_is_refused(run: Path) -> None:
@@ -219,8 +219,8 @@ def test_a_policy_with_look_alike_letters_is_refused(run: Path) -> None:
 @pytest.mark.parametrize("name", ["loss-serles", "mine:attack"])
 def test_custom_attacks_are_listed_as_unchecked(name: str, run: Path) -> None:
     other = renamed(read_record(run / "record.json"), name)
-    (said,) = suspicious_names(other, policy_from(POLICY)).unchecked
-    assert name in said
+    (line,) = suspicious_names(other, policy_from(POLICY)).unchecked
+    assert name in line
 
 
 def without_a_seed(record: Json) -> None:
@@ -289,37 +289,42 @@ def test_verify_reports_missing_coverage(run: Path, tmp_path: Path) -> None:
     record = covered(read_record(run / "record.json"))
     write_record(record, tmp_path / "record.json")
     pack = packed(tmp_path / "record.json", tmp_path)
-    found = verify(pack)
-    assert found.record is not None
-    assert found.record.coverage == record.coverage
-    assert any("not measured: 24 rounds (7–30)" in one for one in found.unchecked)
-    assert found.manifest is not None
-    assert found.manifest.coverage["missing_rounds"] == 24
+    verified = verify(pack)
+    assert verified.record is not None
+    assert verified.record.coverage == record.coverage
+    assert any("not measured: 24 rounds (7–30)" in line for line in verified.unchecked)
+    assert verified.manifest is not None
+    assert verified.manifest.coverage["missing_rounds"] == 24
     (gone := tmp_path / "gone").mkdir()
     write_record(record.model_copy(update={"coverage": None}), gone / "record.json")
-    (whole := tmp_path / "whole").mkdir()
+    (complete_folder := tmp_path / "whole").mkdir()
     older = read_record(run / "record.json").model_copy(update={"coverage": None})
-    write_record(older, whole / "record.json")
-    assert "coverage" in wrong(compare_with_run(found, run))
-    assert "coverage" not in (packed(whole / "record.json", whole) / "manifest.json").read_text()
+    write_record(older, complete_folder / "record.json")
+    assert "coverage" in wrong(compare_with_run(verified, run))
+    assert (
+        "coverage"
+        not in (
+            packed(complete_folder / "record.json", complete_folder) / "manifest.json"
+        ).read_text()
+    )
 
 
 @pytest.mark.slow
 def test_choices_of_a_live_recording_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "recording"
     with recorder(folder) as live:
-        for one in rounds():
-            live.round(one.number, sent=one.sent, uploads=one.uploads)
+        for live_round in rounds():
+            live.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
     figures = {"permutations": 20, "blind_classifier": False, "alpha": 1e-9}
-    whole = attack_recording(folder, (), tmp_path / "whole", figures=figures)
+    record = attack_recording(folder, (), tmp_path / "whole", figures=figures)
     few = attack_recording(folder, ("blackbox-loss",), tmp_path / "few")
-    found = compare_choices(whole, folder, None)
-    assert found.problems == []
-    (said,) = found.unchecked
-    assert "figures.alpha is 1e-09 instead of 0.05" in said
-    assert "figures.blind_classifier is False" in said
+    verified = compare_choices(record, folder, None)
+    assert verified.problems == []
+    (line,) = verified.unchecked
+    assert "figures.alpha is 1e-09 instead of 0.05" in line
+    assert "figures.blind_classifier is False" in line
     assert "omits attacks of the run: avg-cosine, fedmia-1" in wrong(
         Verified(compare_choices(few, folder, None).problems, [])
     )
-    nobody = whole.model_copy(update={"null_members": True})
+    nobody = record.model_copy(update={"null_members": True})
     assert "labels unseen samples as members" in compare_choices(nobody, folder, None).problems[0]

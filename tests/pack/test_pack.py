@@ -23,7 +23,7 @@ from fedaudit.pack.verifying import verify
 from fedaudit.results.record import Record, write_record
 from tests.digests import write_with_digest
 from tests.estimates import replace_estimates
-from tests.gate.parts import auc, bound, found
+from tests.gate.parts import auc, bound, record_of
 from tests.programs import exit_code
 from tests.report.games import played, point
 from tests.report.records import hostile, record
@@ -55,7 +55,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pack of a study that must not be changed."""
     folder = tmp_path_factory.mktemp("original")
     full = record(strengths=(0.1,), seeds=(1,), defenses=(("none", 1.0),))
-    passing = found(auc(0.48, 0.52), bound(0.1)).model_copy(
+    passing = record_of(auc(0.48, 0.52), bound(0.1)).model_copy(
         update={"exposed": full.exposed, "clients": full.clients}
     )
     return packed(replace_estimates(passing, full.groups[:3]), folder)
@@ -116,8 +116,8 @@ def test_a_pack_verifies_and_matches_its_manifest(original: Path) -> None:
 @pytest.mark.parametrize("name", ["pack.zip", "pack.tar.gz", "PACK.HTML", "pack.json"])
 def test_a_file_name_as_pack_folder_raises(name: str, original: Path, tmp_path: Path) -> None:
     run = original.parent
-    said = r"a pack is a folder, but .* is the name of a file; .*, such as pack, and compress"
-    with pytest.raises(BadInput, match=rf"(?i:{said})"):
+    message = r"a pack is a folder, but .* is the name of a file; .*, such as pack, and compress"
+    with pytest.raises(BadInput, match=rf"(?i:{message})"):
         write_pack(run / "record.json", run / "policy.toml", tmp_path / name)
     assert not (tmp_path / name).exists()
 
@@ -284,7 +284,7 @@ def test_manifest_fields_must_match_the_record(pack: Path, field: str, value: ob
 def test_only_the_digest_detects_a_replaced_pack(pack: Path, tmp_path: Path) -> None:
     digest = manifest(pack).digest
     (tmp_path / "other").mkdir()
-    other = packed(found(auc(0.48, 0.51), bound(0.1)), tmp_path / "other")
+    other = packed(record_of(auc(0.48, 0.51), bound(0.1)), tmp_path / "other")
     assert verify(other).problems == []
     assert "does not have the given digest" in wrong(other, digest)
     with pytest.raises(BadInput, match="64 digits"):
@@ -412,7 +412,7 @@ def test_an_unfinished_pack_beside_other_files_is_not_replaced(
 
 
 def test_suppression_that_changes_the_verdict_raises(tmp_path: Path) -> None:
-    write_record(found(auc(0.48, 0.52, n_members=9)), tmp_path / "record.json")
+    write_record(record_of(auc(0.48, 0.52, n_members=9)), tmp_path / "record.json")
     text = 'name = "x"\n[membership]\nauc = 0.6\ncontrasts = ["unseen"]'
     (tmp_path / "policy.toml").write_text(text)
     files = (tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
@@ -547,10 +547,12 @@ def test_verify_rejects_a_foreign_report_whatever_its_stated_version(
     assert exit_code("verify", pack) == 1
     rewritten(pack, made_with={**manifest(pack).made_with, "fedaudit": "0.0.9"})
     assert exit_code("verify", pack) == 4
-    said = capsys.readouterr().out
-    assert "not checked: report.html: the manifest states that other versions made the pack" in said
-    assert "fedaudit 0.0.9" in said
-    assert "the pack is sound" not in said
+    stdout = capsys.readouterr().out
+    assert (
+        "not checked: report.html: the manifest states that other versions made the pack" in stdout
+    )
+    assert "fedaudit 0.0.9" in stdout
+    assert "the pack is sound" not in stdout
     assert exit_code("verify", pack, "--other-version") == 0
     assert "not checked: report.html" in capsys.readouterr().out
 
@@ -598,20 +600,20 @@ def test_verify_lists_the_environment_as_unchecked(pack: Path) -> None:
     write_with_digest(packed, pack / "record.json")
     resealed(pack)
     rewritten(pack, commit="beef", device="a cluster")
-    said = "\n".join(verify(pack).unchecked)
-    assert "(commit beef; device a cluster; started 1999; versions fedaudit" in said
+    message = "\n".join(verify(pack).unchecked)
+    assert "(commit beef; device a cluster; started 1999; versions fedaudit" in message
 
 
 def test_verify_rejects_suppression_of_large_groups(tmp_path: Path) -> None:
     gone = {"value": None, "low": None, "high": None}
     hidden = auc(0.8, 0.9, **gone, note="suppressed: fewer than 10 samples on a side")
-    said = wrong(packed(found(hidden, bound(0.1)), tmp_path))
+    said = wrong(packed(record_of(hidden, bound(0.1)), tmp_path))
     assert "marks figures as suppressed that have at least 10 members and non-members" in said
 
 
 def test_verify_detects_settings_that_recorders_never_write(tmp_path: Path) -> None:
     settings = {"name": "x", "recording": {"name": "x"}, "figures": {}}
-    watched = found(auc(0.48, 0.52), bound(0.1), watched=True, config=settings)
+    watched = record_of(auc(0.48, 0.52), bound(0.1), watched=True, config=settings)
     assert verify(packed(watched, tmp_path)).problems == []
     more = {**settings, "data": {"name": "a bank"}, "recording": {"name": "x", "epochs": 3}}
     write_record(watched.model_copy(update={"config": more}), tmp_path / "record.json")

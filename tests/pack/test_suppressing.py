@@ -7,15 +7,15 @@ from fedaudit.pack.suppressing import suppressed, wrongly_suppressed
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 from fedaudit.results.runs import ClassSuccess
-from tests.gate.parts import auc, found, tpr
+from tests.gate.parts import auc, record_of, tpr
 from tests.report.records import record, source, with_sources
 
 FULL = record(strengths=(1.5, 1.0), seeds=(1,), defenses=(("none", 1.0),))
 
 
-def reread(given: Record) -> Record:
+def reread(record: Record) -> Record:
     """As it is read from a file, with all that a record must hold to."""
-    return Record.model_validate_json(given.model_dump_json())
+    return Record.model_validate_json(record.model_dump_json())
 
 
 def test_packs_remove_exposed_samples_and_histograms() -> None:
@@ -31,17 +31,17 @@ def test_packs_remove_exposed_samples_and_histograms() -> None:
 
 def test_groups_below_the_minimum_size_are_suppressed() -> None:
     sizes = [(9, 100), (100, 9), (100, 100)]
-    whole = [
-        one.model_copy(update={"n_members": 209, "n_nonmembers": 209})
-        for one in FULL.estimates
-        if not one.by
+    estimate = [
+        estimate.model_copy(update={"n_members": 209, "n_nonmembers": 209})
+        for estimate in FULL.estimates
+        if not estimate.by
     ]
     first = FULL.groups[0].model_copy(update={"by": "class", "contrast": "mixed"})
     rows = [
         first.model_copy(update={"n_members": n, "n_nonmembers": m, "group": f"{n},{m}"})
         for n, m in sizes
     ]
-    given, counts = suppressed(FULL.model_copy(update={"estimates": [*whole, *rows]}), 10)
+    given, counts = suppressed(FULL.model_copy(update={"estimates": [*estimate, *rows]}), 10)
     assert [row.group for row in given.groups] == ["100,100"]
     assert counts["groups"] == 2
 
@@ -52,7 +52,7 @@ def test_estimates_on_few_samples_lose_value_and_curve() -> None:
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
     )
     other = curve.model_copy(update={"attack": "fedmia-2"})
-    given, counts = suppressed(found(few, tpr(20), curves=[curve, other]))
+    given, counts = suppressed(record_of(few, tpr(20), curves=[curve, other]))
     assert (given.findings[0].value, given.findings[0].high) == (None, None)
     assert given.findings[0].note == "suppressed: fewer than 10 samples on a side"
     assert given.findings[1] == tpr(20)
@@ -61,9 +61,9 @@ def test_estimates_on_few_samples_lose_value_and_curve() -> None:
 
 
 def test_a_formal_epsilon_is_not_suppressed() -> None:
-    given = {"attack": "", "metric": "formal_epsilon", "value": 4.0, "low": None, "high": None}
-    formal = auc(0.0, 1.0, **given, n_members=0, n_nonmembers=0)
-    assert suppressed(found(formal)).record.findings == [formal]
+    settings = {"attack": "", "metric": "formal_epsilon", "value": 4.0, "low": None, "high": None}
+    formal = auc(0.0, 1.0, **settings, n_members=0, n_nonmembers=0)
+    assert suppressed(record_of(formal)).record.findings == [formal]
 
 
 def test_small_classes_and_small_clients_are_suppressed() -> None:
@@ -94,7 +94,7 @@ def test_sample_aucs_of_few_people_are_suppressed() -> None:
 
     people, few = on("person", 40, 1), on("person", 9, 2)
     samples = [on("sample", 900, 1), on("sample", 500, 2)]
-    given = suppressed(found(people, few, *samples), 10).record
+    given = suppressed(record_of(people, few, *samples), 10).record
     assert given.unit == "person"
     assert given.findings[0] == people
     assert given.findings[1].value is None
@@ -148,7 +148,7 @@ def test_restored_curves_of_suppressed_estimates_are_detected() -> None:
     curve = FULL.curves[0].model_copy(
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
     )
-    given = suppressed(found(few, curves=[curve])).record
+    given = suppressed(record_of(few, curves=[curve])).record
     assert suppressed(given.model_copy(update={"curves": [curve]})).counts["curves"] == 1
 
 
@@ -162,7 +162,7 @@ def test_limits_that_reveal_a_suppressed_estimate_are_removed() -> None:
     further = Interval(low=0.5, high=0.9, method="t")
     few = auc(0.4, 0.9, n_members=9, seed=None)
     few = few.model_copy(update={"further": further, "labels_alone": 0.7})
-    (given,) = suppressed(found(few), 10).record.findings
+    (given,) = suppressed(record_of(few), 10).record.findings
     assert (given.further, given.labels_alone, given.tests) == (None, None, [])
 
 
@@ -173,18 +173,20 @@ def test_estimates_that_reveal_a_suppressed_one_are_suppressed() -> None:
         for contrast, n in sizes.items()
         for seed in (1, 2)
     ]
-    given = suppressed(found(*figures), 10).record
-    assert {one.contrast for one in given.findings if one.value is not None} == {"unseen"}
+    given = suppressed(record_of(*figures), 10).record
+    assert {estimate.contrast for estimate in given.findings if estimate.value is not None} == {
+        "unseen"
+    }
     assert wrongly_suppressed(given, 10) == []
     blank = {"value": None, "low": None, "high": None, "note": given.findings[-1].note}
-    false = [one.model_copy(update=blank) for one in given.findings]
+    false = [estimate.model_copy(update=blank) for estimate in given.findings]
     assert len(wrongly_suppressed(given.model_copy(update={"estimates": false}), 10)) == 4
 
 
 def test_means_over_a_suppressed_run_are_suppressed() -> None:
     runs = [auc(0.4, 0.9, n_members=n, seed=seed) for seed, n in ((1, 9), (2, 40), (None, 49))]
-    given = suppressed(found(*runs), 10).record
-    assert [one.seed for one in given.findings if one.value is not None] == [2]
+    given = suppressed(record_of(*runs), 10).record
+    assert [estimate.seed for estimate in given.findings if estimate.value is not None] == [2]
 
 
 def test_controls_on_small_clients_keep_only_their_outcome() -> None:
@@ -200,7 +202,7 @@ def test_controls_on_small_clients_keep_only_their_outcome() -> None:
         note="measured 0.88 on 9 audited members",
     )
     other = about.model_copy(update={"target": (few.target or 0) + 1})
-    given, counts = suppressed(found(few, controls=[about, other]))
+    given, counts = suppressed(record_of(few, controls=[about, other]))
     assert given.controls == [
         about.model_copy(update={"value": None, "note": "suppressed: fewer than 10 samples"}),
         other,

@@ -40,10 +40,10 @@ def clustered(
     thresholds = seeded_numpy(seed, "thresholds").uniform(0.5, 0.8, clients)
     group = np.zeros(clients, dtype=np.int64)
     group[clients - minority :] = 1
-    found, choice = [], rng.integers(0, models, clients)
+    results, choice = [], rng.integers(0, models, clients)
     for step in range(1, rounds + 1):
         choice = _chosen(choice, group, thresholds, step, rng, weighs=algorithm == "ifca-mir")
-        found.append(_round(5 * step, choice % models, models, algorithm == "ifca-mir", rng))
+        results.append(_round(5 * step, choice % models, models, algorithm == "ifca-mir", rng))
     groups = ["majority", "minority"] if minority else ["everybody"]
     result: dict[str, object] = {
         "algorithm": algorithm,
@@ -53,7 +53,7 @@ def clustered(
         "group_names": groups,
         "group": group.tolist(),
         "thresholds": thresholds.tolist(),
-        "rounds": found,
+        "rounds": results,
         "fairness_note": "" if minority else "there is one group of clients",
     }
     return ClusterResult.model_validate({**result, **changes})
@@ -76,13 +76,13 @@ def _chosen(
 
 
 def _round(
-    index: int, choice: Choices, models: int, told: bool, rng: np.random.Generator
+    index: int, choice: Choices, models: int, is_reported: bool, rng: np.random.Generator
 ) -> ClusterRound:
     states = []
     for model in range(models):
         size = int((choice == model).sum())
         if not size:
-            states.append(ModelState(clients=0, told=0.5 if told else None))
+            states.append(ModelState(clients=0, told=0.5 if is_reported else None))
             continue
         final = RISKS[min(model, 1)] + 0.08 * (model == 1 and size < 20)
         risk = 0.5 + (final - 0.5) * (1 - np.exp(-index / 12)) + rng.normal(0, 0.004)
@@ -90,7 +90,7 @@ def _round(
         states.append(
             ModelState(
                 clients=size,
-                told=min(max(risk - 0.03, 0.5), 1) if told else None,
+                told=min(max(risk - 0.03, 0.5), 1) if is_reported else None,
                 estimated=min(max(risk + rng.normal(0.02 * model, 0.01), 0), 1),
                 risk=min(max(risk, 0), 1),
                 low=max(risk - reach, 0),
@@ -116,8 +116,10 @@ def figures(run: ClusterResult, gaps: tuple[str, ...] = FAIRNESS_GAPS) -> list[E
     served = []
     for name, tested, share in parts:
         right = int(tested * min(share + rng.normal(0, 0.004), 1))
-        found = (right / tested, *limits(right, tested))
-        served.append(utility_estimate(run, ACCURACY, found, group=name, samples=tested))
+        value_with_limits = (right / tested, *limits(right, tested))
+        served.append(
+            utility_estimate(run, ACCURACY, value_with_limits, group=name, samples=tested)
+        )
     for name, size in zip(gaps, (0.011, 0.042, 0.045), strict=True):
         value = size + float(rng.uniform(0, 0.003))
         if len(run.group_names) > 1:
@@ -127,16 +129,16 @@ def figures(run: ClusterResult, gaps: tuple[str, ...] = FAIRNESS_GAPS) -> list[E
 
 def over_runs(*runs: ClusterResult) -> list[Estimate]:
     """Figures over runs."""
-    return average_each([one for run in runs for one in figures(run)])
+    return average_each([estimate for run in runs for estimate in figures(run)])
 
 
-def with_clusters(*results: ClusterResult, membership: bool = False, **rest: object) -> Record:
+def with_clusters(*results: ClusterResult, membership: bool = False, **further: object) -> Record:
     """A record of clustered learning, and with ``membership`` of attacks on members too."""
-    changes = {"details": False, "defenses": (("none", 1.0),), "strengths": (1.9, 0.4), **rest}
+    changes = {"details": False, "defenses": (("none", 1.0),), "strengths": (1.9, 0.4), **further}
     plain = record(**changes)  # type: ignore[arg-type]
     only: dict[str, object] = {} if membership else {"attacks": []}
     others = plain.estimates if membership else plain.where(topic="utility")
-    runs = [one for run in results for one in figures(run)]
+    runs = [estimate for run in results for estimate in figures(run)]
     return changed(
         plain,
         clusters=list(results),
@@ -152,15 +154,18 @@ def hostile_clusters() -> Record:
     runs = [
         changed(
             clustered(name, clients=20, minority=4, rounds=3),
-            algorithm=f"{at} {bad}",
+            algorithm=f"{i} {bad}",
             defense=HOSTILE_TAG,
             measure=HOSTILE_LINK,
             group_names=[HOSTILE, HOSTILE_TAG],
             fairness_note=bad,
         )
-        for at, name in enumerate(("ifca", "ifca-mir"))
+        for i, name in enumerate(("ifca", "ifca-mir"))
     ]
     gaps = (bad, f"{bad} too", f"{bad} as well")
-    found = [one for run in runs for one in figures(run, gaps)]
-    given = with_clusters(*runs)
-    return changed(given, estimates=[*given.where(topic="utility"), *found, *average_each(found)])
+    estimates = [estimate for run in runs for estimate in figures(run, gaps)]
+    hostile_record = with_clusters(*runs)
+    return changed(
+        hostile_record,
+        estimates=[*hostile_record.where(topic="utility"), *estimates, *average_each(estimates)],
+    )

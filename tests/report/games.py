@@ -39,7 +39,7 @@ SPREAD = Spread(edges=[-2.0, -1.0, 0.0, 1.0, 2.0], of_target=[0, 1, 5, 4], of_ot
 
 def certificate(**changes: object) -> TargetCertificate:
     """Of one target."""
-    given: dict[str, object] = {
+    settings: dict[str, object] = {
         "delta_sound": 0.2,
         "failure_sound": 0.4,
         "delta_sample": 1e-8,
@@ -47,17 +47,17 @@ def certificate(**changes: object) -> TargetCertificate:
         "high": 0.7,
         "played": 0.6,
     }
-    return TargetCertificate.model_validate({**given, **changes})
+    return TargetCertificate.model_validate({**settings, **changes})
 
 
 def point(
     mechanism: str = "bitrand",
-    named: float | None = 3.0,
+    claimed: float | None = 3.0,
     true: float | None = 668.0,
     *,
     right: int = 60,
     games: int = 200,
-    most: float | None = None,
+    largest: float | None = None,
     figures: Mapping[str, float | None] | None = None,
     **changes: object,
 ) -> PointPlayed:
@@ -65,23 +65,27 @@ def point(
     half = games // 2
     hits = right * half // 100
     success = game_success(hits, half, hits, half)
-    settings = {} if named is None else {"mechanism.name": mechanism}
-    if named is not None:
-        settings["mechanism.options.nominal_epsilon"] = str(named)
+    settings = {} if claimed is None else {"mechanism.name": mechanism}
+    if claimed is not None:
+        settings["mechanism.options.nominal_epsilon"] = str(claimed)
     fires = proportion(30, games * 20 - half)
-    at = partial(Estimate, topic=GAMES, defense=mechanism)
-    known = {PREDICTED_NEGATIVES: 0.8, CLAIMED: named, ACTUAL: true}
-    known[CLAIMED_SUCCESS] = None if named is None else most_success(named)
-    known |= figures or {}
-    allowed = most_success(math.inf if true is None else true) if most is None else most
+    estimate_of = partial(Estimate, topic=GAMES, defense=mechanism)
+    figures_of_point = {PREDICTED_NEGATIVES: 0.8, CLAIMED: claimed, ACTUAL: true}
+    figures_of_point[CLAIMED_SUCCESS] = None if claimed is None else most_success(claimed)
+    figures_of_point |= figures or {}
+    allowed = most_success(math.inf if true is None else true) if largest is None else largest
     estimates = [
-        *success_estimates(success, at, allowed),
-        rate_estimate(at, FIRES_FOR_TARGET, proportion(hits, half)),
-        rate_estimate(at, FIRES_FOR_OTHERS, fires),
-        *(at(metric=name, value=value) for name, value in known.items() if value is not None),
+        *success_estimates(success, estimate_of, allowed),
+        rate_estimate(estimate_of, FIRES_FOR_TARGET, proportion(hits, half)),
+        rate_estimate(estimate_of, FIRES_FOR_OTHERS, fires),
+        *(
+            estimate_of(metric=name, value=value)
+            for name, value in figures_of_point.items()
+            if value is not None
+        ),
     ]
-    found: dict[str, object] = {
-        "label": "" if named is None else f"{mechanism},nominal_epsilon={named}",
+    settings_of_point: dict[str, object] = {
+        "label": "" if claimed is None else f"{mechanism},nominal_epsilon={claimed}",
         "settings": settings,
         "records": "digits, pixels, 64 features; 719 records of the clients, 719 of the server",
         "mechanism": mechanism,
@@ -91,33 +95,35 @@ def point(
         "estimates": estimates,
         **changes,
     }
-    return PointPlayed.model_validate(found)
+    return PointPlayed.model_validate(settings_of_point)
 
 
-def shared(named: float = 3.0, **changes: object) -> PointPlayed:
+def shared(claimed: float = 3.0, **changes: object) -> PointPlayed:
     """A point whose batches share one mask."""
-    one = point(named=named, true=None, shared_mask=True, **changes)  # type: ignore[arg-type]
+    base_point = point(claimed=claimed, true=None, shared_mask=True, **changes)  # type: ignore[arg-type]
     mask = {"mechanism.options.shared_mask": "True"}
-    label = f"{one.label},shared_mask=true"
-    return changed(one, settings=one.settings | mask, label=label)
+    label = f"{base_point.label},shared_mask=true"
+    return changed(base_point, settings=base_point.settings | mask, label=label)
 
 
 NONE = point("none", None, None, right=99)
-CERTIFIED = point(named=5.0, certificates=[certificate(), certificate(played=None)], spread=SPREAD)
+CERTIFIED = point(
+    claimed=5.0, certificates=[certificate(), certificate(played=None)], spread=SPREAD
+)
 REFUTED = point("ome", 1.0, 35_342.3, right=95)
 HONEST = point("bitwise-rr", 7.0, 6.999999999999034, right=49)
 
 
 def played(*points: PointPlayed, **changes: object) -> Record:
     """A record of points; of several mechanisms by default."""
-    given = points or (NONE, point(), CERTIFIED, shared(right=66), REFUTED, HONEST)
+    played_points = points or (NONE, point(), CERTIFIED, shared(right=66), REFUTED, HONEST)
     labels: dict[str, int] = {}
-    named = []
-    for one in given:
-        times = labels[one.label] = labels.get(one.label, 0) + 1
-        label = one.label if times == 1 else f"{one.label},again={times}"
-        figures = [changed(figure, point=label) for figure in one.estimates]
-        named.append(changed(one, label=label, estimates=figures))
+    named_points = []
+    for each_point in played_points:
+        times = labels[each_point.label] = labels.get(each_point.label, 0) + 1
+        label = each_point.label if times == 1 else f"{each_point.label},again={times}"
+        figures = [changed(figure, point=label) for figure in each_point.estimates]
+        named_points.append(changed(each_point, label=label, estimates=figures))
     config = {
         "name": "games-of-tests",
         "about": "For tests.",
@@ -126,22 +132,22 @@ def played(*points: PointPlayed, **changes: object) -> Record:
     }
     detected = changes.pop("detected", None)
     assert detected is None or isinstance(detected, Detection)
-    made = Environment(versions={"torch": "2"}, commit="c0ffee", device="CPU")
-    record = games_record("games-of-tests", config, named, detected, made)
+    environment = Environment(versions={"torch": "2"}, commit="c0ffee", device="CPU")
+    record = games_record("games-of-tests", config, named_points, detected, environment)
     return changed(record, **changes)
 
 
 def sign(name: str, server: str, auc: float, **changes: object) -> list[Estimate]:
     """Of one sign against one server."""
-    at = partial(Estimate, topic=DETECTOR, attack=server, group=name)
+    estimate_of = partial(Estimate, topic=DETECTOR, attack=server, group=name)
     low, high, method = max(auc - 0.02, 0.0), min(auc + 0.02, 1.0), "bootstrap over 20 runs 95%"
-    area = at(metric=SIGN_AUC, value=auc, low=low, high=high, method=method)
+    area = estimate_of(metric=SIGN_AUC, value=auc, low=low, high=high, method=method)
     return [
         changed(area, **changes),
-        at(metric=OWN_AUC, value=auc),
-        at(metric=OTHERS_AUC, value=auc),
-        at(metric=DETECTED, value=0.4, low=0.12, high=0.74, n_members=10),
-        at(metric=FALSE_ALARMS, value=0.1, low=0.01, high=0.45, n_nonmembers=10),
+        estimate_of(metric=OWN_AUC, value=auc),
+        estimate_of(metric=OTHERS_AUC, value=auc),
+        estimate_of(metric=DETECTED, value=0.4, low=0.12, high=0.74, n_members=10),
+        estimate_of(metric=FALSE_ALARMS, value=0.1, low=0.01, high=0.45, n_nonmembers=10),
     ]
 
 
@@ -149,14 +155,14 @@ def detector(*signs: list[Estimate], **changes: object) -> Detection:
     """Of two signs and two servers by default."""
     success = changes.pop("success", {"planted": 0.986, "one-row": 0.998})
     assert isinstance(success, dict)
-    at = partial(Estimate, topic=DETECTOR, metric=SERVER_SUCCESS)
+    estimate_of = partial(Estimate, topic=DETECTOR, metric=SERVER_SUCCESS)
     figures = signs or (
         sign("twins", "planted", 0.99),
         sign("rewritten-row", "planted", 1.0, low=None, high=None),
         sign("twins", "one-row", 0.5),
         sign("rewritten-row", "one-row", 0.8),
     )
-    given: dict[str, object] = {
+    settings: dict[str, object] = {
         "federation": "fedsgd with 5 clients over 20 rounds, dense layers of 400 and 10 units",
         "runs": 20,
         "judged": 10,
@@ -164,8 +170,8 @@ def detector(*signs: list[Estimate], **changes: object) -> Detection:
         "planted": 80,
         "own": 144,
         "estimates": [
-            *(at(attack=server, value=value) for server, value in success.items()),
-            *(figure for of in figures for figure in of),
+            *(estimate_of(attack=server, value=value) for server, value in success.items()),
+            *(figure for estimate in figures for figure in estimate),
         ],
         "weights": WeightSpread(
             edges=[-1.0, 0.0, 1.0],
@@ -173,7 +179,7 @@ def detector(*signs: list[Estimate], **changes: object) -> Detection:
         ),
         **changes,
     }
-    return Detection.model_validate(given)
+    return Detection.model_validate(settings)
 
 
 def hostile_games() -> Record:
@@ -181,14 +187,14 @@ def hostile_games() -> Record:
     bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 9000
     points = [
         changed(
-            one,
+            hostile_point,
             label=f"{place} {bad}",
             settings={f"{HOSTILE_TAG}.{place}": bad, "mechanism.name": bad},
             records=bad,
             mechanism=f"{HOSTILE}{place % 30}{HOSTILE_TAG}",
-            estimates=[changed(f, method=bad) for f in one.estimates],
+            estimates=[changed(f, method=bad) for f in hostile_point.estimates],
         )
-        for place, one in enumerate([NONE, CERTIFIED, REFUTED, shared()] * 50)
+        for place, hostile_point in enumerate([NONE, CERTIFIED, REFUTED, shared()] * 50)
     ]
     return played(
         *points,

@@ -136,14 +136,14 @@ def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: o
     hits = int((split.member > threshold).sum())
     used = limits(hits, len(split.member))
     truth = np.arange(len(split.member) + len(other)) < len(split.member)
-    held = rate_limits(np.concatenate([split.member, other]), truth, rate)
+    rate_interval = rate_limits(np.concatenate([split.member, other]), truth, rate)
     return estimate(
         {
             **shared,
             "value": hits / len(split.member),
-            "low": None if held.needs else held.low,
-            "high": held.high,
-            "method": held.method,
+            "low": None if rate_interval.needs else rate_interval.low,
+            "high": rate_interval.high,
+            "method": rate_interval.method,
             "realised_fpr": float((other > threshold).mean()),
             "low_at_threshold": used[0],
             "high_at_threshold": used[1],
@@ -187,7 +187,7 @@ def histogram(attack: str, split: Split, **where: object) -> Histogram:
 
 def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]:
     rounds = list(range(0, 40, 2))
-    found = []
+    lines = []
     for origin, end in (("member", 0.05), ("other_client", 0.55), ("unseen", 0.7)):
         mean = [scale * -(end + (2.3 - end) * np.exp(-step / 12)) for step in rounds]
         missing = 3 if signal == "grad_cosine" else None
@@ -199,8 +199,8 @@ def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]
             "low": [m - scale * (0.3 + end) for m in mean],
             "high": [min(m + scale * 0.3, 0) for m in mean],
         }
-        found.append(Trajectory.model_validate({**line, **where}))
-    return found
+        lines.append(Trajectory.model_validate({**line, **where}))
+    return lines
 
 
 class Attacked(NamedTuple):
@@ -225,18 +225,24 @@ def attacked(attack: str, strength: float, seed: int, size: int, defense: str) -
 
 @cache
 def groups(attack: str, strength: float, seed: int) -> tuple[Estimate, ...]:
-    found = []
+    estimates = []
     # Client 0 is the target: its own samples are not among the non-members.
-    for by, contrast, first in (("client", "other_client", 1), ("class", "mixed", 0)):
+    for grouping, contrast, first in (("client", "other_client", 1), ("class", "mixed", 0)):
         for group in range(first, 10):
-            split = scores(strength * (0.4 + 0.15 * group), attack, by, group, size=100)
-            where = {"by": by, "group": str(group), "target": 0, "seed": seed, "n_nonmembers": 100}
+            split = scores(strength * (0.4 + 0.15 * group), attack, grouping, group, size=100)
+            where = {
+                "by": grouping,
+                "group": str(group),
+                "target": 0,
+                "seed": seed,
+                "n_nonmembers": 100,
+            }
             figure = changed(auc_figure(attack, contrast, split, **where), significant=None)
-            if by == "class" and group == 7:
+            if grouping == "class" and group == 7:
                 refused = {"value": None, "low": None, "high": None, "method": "", "n_members": 3}
                 figure = changed(figure, **refused)
-            found.append(figure)
-    return tuple(found)
+            estimates.append(figure)
+    return tuple(estimates)
 
 
 CONTROLS = (
@@ -282,7 +288,7 @@ def unlearned(verdict: str, *, target: int = 0) -> list[Estimate]:
 
 def utility(defense: str, seed: int, accuracy: float) -> list[Estimate]:
     low, high = limits(int(accuracy * 2000), 2000)
-    at = Estimate(
+    accuracy_estimate = Estimate(
         topic="utility",
         defense=defense,
         seed=seed,
@@ -296,8 +302,8 @@ def utility(defense: str, seed: int, accuracy: float) -> list[Estimate]:
     alone = {"low": None, "high": None, "method": "", "samples": 0}
     others = {TRAIN_ACCURACY: min(accuracy + 0.11, 1), GENERALISATION_GAP: 0.11}
     return [
-        at,
-        *(changed(at, metric=m, value=v, **alone) for m, v in others.items()),
+        accuracy_estimate,
+        *(changed(accuracy_estimate, metric=m, value=v, **alone) for m, v in others.items()),
     ]
 
 
@@ -336,15 +342,15 @@ def accuracy_by_round(defense: str, seed: int, accuracy: float) -> AccuracyByRou
 
 def clients() -> list[ClientRow]:
     rng = seeded_numpy(7, "clients")
-    counts = [rng.multinomial(400 + 25 * at, rng.dirichlet(np.ones(10))) for at in range(10)]
+    counts = [rng.multinomial(400 + 25 * i, rng.dirichlet(np.ones(10))) for i in range(10)]
     return [
         ClientRow(
             client=client,
-            samples=int(of.sum()),
+            samples=int(class_counts.sum()),
             audited=100 if client else 1000,
-            class_counts=of.tolist(),
+            class_counts=class_counts.tolist(),
         )
-        for client, of in enumerate(counts)
+        for client, class_counts in enumerate(counts)
     ]
 
 
@@ -396,10 +402,10 @@ def record(
         for seed in seeds:
             where: dict[str, object] = {"defense": defense, "target": 0, "seed": seed}
             for attack, strength in zip(attacks, strengths, strict=True):
-                made = attacked(attack, strength * factor, seed, size, defense)
-                findings += made.figures
-                curves += made.curves
-                bars.append(made.histogram)
+                record = attacked(attack, strength * factor, seed, size, defense)
+                findings += record.figures
+                curves += record.curves
+                bars.append(record.histogram)
             lines += trajectories("loss", 1.0, **where) + trajectories("grad_cosine", 0.2, **where)
     if over_seeds:
         findings += average_each(findings)
@@ -422,8 +428,8 @@ def record(
         )
     )
     trained = [
-        (defense, seed, 0.871 - 0.03 * at - 0.004 * seed)
-        for at, (defense, _) in enumerate(defenses)
+        (defense, seed, 0.871 - 0.03 * i - 0.004 * seed)
+        for i, (defense, _) in enumerate(defenses)
         for seed in seeds
     ]
     return Record(
@@ -454,7 +460,7 @@ def record(
         estimates=[
             *findings,
             *(parts if details else []),
-            *(one for run in trained for one in utility(*run)),
+            *(estimate for run in trained for estimate in utility(*run)),
         ],
         curves=curves if details else [],
         trajectories=lines if details else [],
@@ -500,11 +506,11 @@ def source(
     samples = clients * each
     confusion = [[0] * clients for _ in range(clients)]
     for client in range(clients):
-        own = right // clients + (client < right % clients)
-        confusion[client][client] = own
-        confusion[client][(client + 1) % clients] += each - own
+        correct = right // clients + (client < right % clients)
+        confusion[client][client] = correct
+        confusion[client][(client + 1) % clients] += each - correct
     low, high = limits(right, samples)
-    found: dict[str, object] = {
+    settings: dict[str, object] = {
         "attack": attack,
         "seed": seed,
         "clients": list(range(clients)),
@@ -523,7 +529,7 @@ def source(
         "by_round": [0.5, min(right / samples + 0.1, 1.0), right / samples],
         "overfitting": [0.01 * client for client in range(clients)],
     }
-    answers = SourceResult.model_validate({**found, **changes})
+    answers = SourceResult.model_validate({**settings, **changes})
     figures = source_estimates(
         answers,
         Limited(right / samples, low, high),
@@ -537,18 +543,20 @@ def source(
 
 def over_runs(*sources: SourceEvaluation, alpha: float = 0.05) -> list[Estimate]:
     """Figures of source attacks over their runs."""
-    return correct_tests(average_each([one for run in sources for one in run.estimates]), alpha)
+    return correct_tests(
+        average_each([estimate for run in sources for estimate in run.estimates]), alpha
+    )
 
 
-def with_sources(*sources: SourceEvaluation, membership: bool = False, **rest: object) -> Record:
+def with_sources(*sources: SourceEvaluation, membership: bool = False, **further: object) -> Record:
     """A record that is about owners, and with ``membership`` about members too."""
-    changes = {"details": False, "defenses": (("none", 1.0),), **rest}
+    changes = {"details": False, "defenses": (("none", 1.0),), **further}
     plain = record(**changes)  # type: ignore[arg-type]
     only: dict[str, object] = {} if membership else {"attacks": []}
     others = plain.estimates if membership else plain.where(topic="utility")
-    runs = [one for run in sources for one in run.estimates]
+    runs = [estimate for run in sources for estimate in run.estimates]
     update: dict[str, object] = {
-        "sources": [one.answers for one in sources],
+        "sources": [result.answers for result in sources],
         "estimates": [*others, *runs, *over_runs(*sources, alpha=alpha_of(plain))],
     }
     return changed(plain, **only, **update)
@@ -604,6 +612,9 @@ def hostile() -> Record:
         for place in range(2)
         for seed in (1, 2)
     ]
-    update["sources"] = [one.answers for one in owners]
-    figures = [*(estimate for one in owners for estimate in one.estimates), *over_runs(*owners)]
+    update["sources"] = [result.answers for result in owners]
+    figures = [
+        *(estimate for result in owners for estimate in result.estimates),
+        *over_runs(*owners),
+    ]
     return changed(plain, **update, estimates=[*estimates, *figures])

@@ -19,9 +19,9 @@ Found = TypeVar("Found")
 
 def tiles(record: Record) -> list[Tile]:
     """The numbers of every topic, in the order of the first screen."""
-    found = tiles_of(record)
+    found_tiles = tiles_of(record)
     topics = ("membership", "sources", "clusters")
-    return [tile for topic in topics for tile in found.get(topic, ())]
+    return [tile for topic in topics for tile in found_tiles.get(topic, ())]
 
 
 def figures_of(record: Record) -> dict[str, Figures]:
@@ -29,10 +29,10 @@ def figures_of(record: Record) -> dict[str, Figures]:
     return {part.figure.ident: part.figure for part in sections_of(record) if part.figure}
 
 
-def must(found: Found | None) -> Found:
+def must(value: Found | None) -> Found:
     """What has to be there, and is."""
-    assert found is not None
-    return found
+    assert value is not None
+    return value
 
 
 def printed(*records: Record, width: int = 80) -> str:
@@ -54,9 +54,9 @@ def words(document: str) -> str:
 
 def cells(grid: Grid | None, name: str) -> list[Cell]:
     """A column of a table by its heading."""
-    shown = must(grid)
-    place = [one.text for one in shown.columns].index(name)
-    return [row[place] for row in shown.rows]
+    table = must(grid)
+    place = [column.text for column in table.columns].index(name)
+    return [row[place] for row in table.rows]
 
 
 def column(grid: Grid | None, name: str) -> list[str]:

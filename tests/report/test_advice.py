@@ -20,42 +20,42 @@ from tests.report.seen import must
 
 def federation(auc: float | None = None, defense: str = "none", **parts: object) -> Record:
     """One that has what a rung takes; its attacks find what they do, or all the same."""
-    made = record(defenses=((defense, 1.0),))
+    base_record = record(defenses=((defense, 1.0),))
 
-    def moved(one: Estimate) -> Estimate:
-        if one.metric != "auc" or auc is None:
-            return one
-        return changed(one, value=auc, low=auc - 0.01, high=auc + 0.01)
+    def moved(estimate: Estimate) -> Estimate:
+        if estimate.metric != "auc" or auc is None:
+            return estimate
+        return changed(estimate, value=auc, low=auc - 0.01, high=auc + 0.01)
 
-    findings = [moved(one) for one in made.findings]
-    return changed(replace_estimates(made, findings), **parts)
+    findings = [moved(estimate) for estimate in base_record.findings]
+    return changed(replace_estimates(base_record, findings), **parts)
 
 
-def expected(of: Record) -> float:
-    gap = must(loss_gap(of))
+def expected(record: Record) -> float:
+    gap = must(loss_gap(record))
     return ladder().uploads.at(gap)
 
 
 def test_advice_states_the_expected_and_the_measured_auc() -> None:
-    usual = federation()
-    there = federation(auc=expected(usual))
-    found = must(advice(there))
-    assert f"{loss_gap(there):.3f} standard deviations" in found.place
-    assert f"Here it is {expected(usual):.3f}" in found.place
-    assert found.place.endswith("as expected.")
-    text = report_html(there)
+    standard = federation()
+    as_expected = federation(auc=expected(standard))
+    suggestion = must(advice(as_expected))
+    assert f"{loss_gap(as_expected):.3f} standard deviations" in suggestion.place
+    assert f"Here it is {expected(standard):.3f}" in suggestion.place
+    assert suggestion.place.endswith("as expected.")
+    text = report_html(as_expected)
     assert "On the leak ladder" in text
 
 
 def test_advice_mentions_deviation_from_the_expected_auc() -> None:
-    usual = expected(federation())
+    expected_auc = expected(federation())
     spread = ladder().uploads.spread
     above, below = (
-        must(advice(federation(auc=usual + far))) for far in (1.5 * spread, -1.5 * spread)
+        must(advice(federation(auc=expected_auc + far))) for far in (1.5 * spread, -1.5 * spread)
     )
     assert "more than in nine of ten" in above.place
     assert below.place.endswith("less than expected.")
-    with_one = must(advice(federation(auc=usual - 1.5 * spread, defense="cofedmid")))
+    with_one = must(advice(federation(auc=expected_auc - 1.5 * spread, defense="cofedmid")))
     assert "less than expected, with cofedmid" in with_one.place
 
 
@@ -93,39 +93,46 @@ def test_a_record_without_required_parts_gets_no_advice(parts: dict[str, object]
 
 
 def test_advice_requires_all_four_ladder_attacks() -> None:
-    made = federation()
-    assert strongest(made) is not None
-    fewer = [one for one in made.findings if one.attack in ("loss-series", "fedmia-1")]
-    assert advice(replace_estimates(made, fewer)) is None
+    standard_record = federation()
+    assert strongest(standard_record) is not None
+    fewer = [
+        estimate
+        for estimate in standard_record.findings
+        if estimate.attack in ("loss-series", "fedmia-1")
+    ]
+    assert advice(replace_estimates(standard_record, fewer)) is None
 
 
 def test_the_final_view_is_compared_with_the_generalisation_gap() -> None:
     view = changed(record().view, name="final")
-    found = must(advice(federation(view=view, auc=0.6)))
-    assert "of the final model is 11.0% higher" in found.place
-    assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} on the ladder" in found.place
+    suggestion = must(advice(federation(view=view, auc=0.6)))
+    assert "of the final model is 11.0% higher" in suggestion.place
+    assert (
+        f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} on the ladder"
+        in suggestion.place
+    )
 
 
 def test_next_steps_start_with_the_cheapest_effective_change() -> None:
     leaking = federation(auc=0.95)
-    found = must(advice(leaking))
-    helped = [one for one in ladder().changes if one.auc[0] - one.auc[1] >= 0.03]
+    suggestion = must(advice(leaking))
+    helped = [change for change in ladder().changes if change.auc[0] - change.auc[1] >= 0.03]
     cheap = [
-        one
-        for one in helped
-        if one.accuracy[0] - one.accuracy[1] <= 0.05 and one.accuracy[1] >= 0.2
+        change
+        for change in helped
+        if change.accuracy[0] - change.accuracy[1] <= 0.05 and change.accuracy[1] >= 0.2
     ]
-    most = max(cheap, key=lambda one: one.auc[0] - one.auc[1])
-    assert f"AUC {most.auc[0]:.3f} → {most.auc[1]:.3f}" in found.step
-    assert "see the section “On the leak ladder”" in found.step, "the page itself has it"
-    assert first_screen(leaking, verdict(leaking)).next[0] == found.step
+    best_change = max(cheap, key=lambda change: change.auc[0] - change.auc[1])
+    assert f"AUC {best_change.auc[0]:.3f} → {best_change.auc[1]:.3f}" in suggestion.step
+    assert "see the section “On the leak ladder”" in suggestion.step, "the page itself has it"
+    assert first_screen(leaking, verdict(leaking)).next[0] == suggestion.step
     hidden = federation(auc=0.5)
-    assert found.step not in first_screen(hidden, verdict(hidden)).next
+    assert suggestion.step not in first_screen(hidden, verdict(hidden)).next
 
 
 @pytest.mark.parametrize("name", ["people-synthetic", "canaries-mnist", "attacker-location30"])
 def test_people_canaries_and_malicious_clients_get_no_advice(
     name: str,
 ) -> None:
-    kept = unpacked() / name
-    assert advice(read_record(kept / f"{name}.json")) is None
+    folder = unpacked() / name
+    assert advice(read_record(folder / f"{name}.json")) is None

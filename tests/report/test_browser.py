@@ -86,17 +86,17 @@ def dom(page: Path, profile: Path) -> str:
 
 def on_phones(documents: Sequence[str], folder: Path) -> list[dict[str, str]]:
     """Notes of pages in frames 380 pixels wide: no window of a headless browser gets below 500."""
-    inside = [one.replace("&", "&amp;").replace('"', "&quot;") for one in documents]
+    inside = [document.replace("&", "&amp;").replace('"', "&quot;") for document in documents]
     page = folder / "phones.html"
     page.write_text(PHONES.format("\n".join(map(FRAME.format, inside))), encoding="utf-8")
     # A busy Chromium at times blocks the script of a framed page, whose hash it accepts at the
     # next try; a page that is really unsound fails every time.
     for attempt in range(4):
-        found = all_notes_of(dom(page, folder / f"profile{attempt}"), "p")
-        if len(found) == len(documents) and all(map(is_sound, found)):
+        notes = all_notes_of(dom(page, folder / f"profile{attempt}"), "p")
+        if len(notes) == len(documents) and all(map(is_sound, notes)):
             break
-    assert len(found) == len(documents)
-    return found
+    assert len(notes) == len(documents)
+    return notes
 
 
 def notes_of(document: str) -> dict[str, str]:
@@ -105,20 +105,20 @@ def notes_of(document: str) -> dict[str, str]:
 
 
 def all_notes_of(document: str, element: str) -> list[dict[str, str]]:
-    found = re.findall(rf"<{element}( [^>]*)?>", document)
-    return [dict(re.findall(r'data-([\w-]+)="([^"]*)"', one)) for one in found]
+    elements = re.findall(rf"<{element}( [^>]*)?>", document)
+    return [dict(re.findall(r'data-([\w-]+)="([^"]*)"', element)) for element in elements]
 
 
 def is_sound(notes: dict[str, str]) -> bool:
     """Whether nothing went wrong, and only the inside of scrolling boxes exceeds the window."""
-    wanted = {"script-errors": "0", "blocked": "0", "overflow": "0", "ready": "true"}
-    return wanted.items() <= notes.items()
+    expected_notes = {"script-errors": "0", "blocked": "0", "overflow": "0", "ready": "true"}
+    return expected_notes.items() <= notes.items()
 
 
-def opened(of: Record, folder: Path) -> tuple[str, dict[str, str]]:
+def opened(record: Record, folder: Path) -> tuple[str, dict[str, str]]:
     """A record's page as the browser has it, and the notes of its script: nothing went wrong."""
     page = folder / "report.html"
-    write_report(of, page)
+    write_report(record, page)
     document = dom(page, folder / "profile")
     notes = notes_of(document)
     assert is_sound(notes), notes
@@ -164,12 +164,12 @@ def test_hostile_names_run_nothing_and_break_nothing(
 def test_a_hostile_recording_runs_nothing_and_breaks_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "recording"
     with start_recording(folder, network, data().split.audit, attacks=("blackbox-loss",)) as live:
-        for one in rounds():
-            live.round(one.number, sent=one.sent, uploads=one.uploads)
+        for live_round in rounds():
+            live.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
     bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "\x1b[2J" + "\u202e"
-    said = json.loads((folder / RECORDING_FILE).read_text())
-    said |= {"model": bad, "started": HOSTILE[:40], "refused": {"seqmia": bad}}
-    (folder / RECORDING_FILE).write_text(json.dumps(said))
+    settings = json.loads((folder / RECORDING_FILE).read_text())
+    settings |= {"model": bad, "started": HOSTILE[:40], "refused": {"seqmia": bad}}
+    (folder / RECORDING_FILE).write_text(json.dumps(settings))
     lines = (folder / LOG_FILE).read_text().splitlines()
     lines = [json.dumps(json.loads(line) | {"note": bad}) for line in lines]
     (folder / LOG_FILE).write_text("\n".join(lines) + "\n")
@@ -187,7 +187,7 @@ def test_on_a_phone_nothing_sticks_out_of_a_page(tmp_path: Path) -> None:
         played(),
         hostile_games(),
     )
-    for notes in on_phones([report_html(one) for one in records], tmp_path):
+    for notes in on_phones([report_html(each) for each in records], tmp_path):
         assert is_sound(notes), notes
         assert "hacked" not in notes
         assert int(notes["width"]) <= 380

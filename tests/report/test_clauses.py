@@ -33,7 +33,7 @@ from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records
 from results.archives import unpacked
 from tests.estimates import changed, estimate
-from tests.gate.parts import auc, bound, control, found, tpr
+from tests.gate.parts import auc, bound, control, record_of, tpr
 from tests.report.games import NONE, played, point
 from tests.report.records import HOSTILE, HOSTILE_TAG, hostile, record, source, with_sources
 from tests.report.seen import must
@@ -44,14 +44,14 @@ def rate(high: float, **changes: object) -> Estimate:
 
 
 def epsilon(metric: str, value: float | None, **changes: object) -> Estimate:
-    given = {"metric": metric, "value": value, "contrast": "unseen", "seed": None}
-    return estimate({**given, "method": "Renyi accountant, delta 1e-05", **changes})
+    settings = {"metric": metric, "value": value, "contrast": "unseen", "seed": None}
+    return estimate({**settings, "method": "Renyi accountant, delta 1e-05", **changes})
 
 
-def asked(topic: str, of: Record) -> Answer:
+def answer_to(topic: str, record: Record) -> Answer:
     """Return the answer of one row of the map."""
-    (row,) = [one for one in ROWS if one.topic == topic]
-    return row.answer(of)
+    (row,) = [row for row in ROWS if row.topic == topic]
+    return row.answer(record)
 
 
 def test_predictive_value_at_one_per_cent_fpr_follows_bayes_rule() -> None:
@@ -62,19 +62,19 @@ def test_predictive_value_at_one_per_cent_fpr_follows_bayes_rule() -> None:
 
 
 def test_predictive_value_uses_the_largest_upper_limit_rounded_up() -> None:
-    two = found(rate(0.2), rate(0.1, attack="fta-c", value=0.09))
+    two = record_of(rate(0.2), rate(0.1, attack="fta-c", value=0.09))
     assert answers.flagged(two).text == (
         "At most 95.3% at a prior of 50% and 16.9% at a prior of 1%"
     )
     assert "(20.0%: fedmia-2 v. unseen)" in answers.flagged(two).more
     odd = rate(0.3, attack="odd", method="lowest and highest")
-    assert answers.flagged(found(rate(0.2), odd)).more.endswith(
+    assert answers.flagged(record_of(rate(0.2), odd)).more.endswith(
         "an assumption. Some or all figures of these have no such limit: odd."
     )
 
 
 def test_without_a_tpr_the_predictive_value_is_not_tested() -> None:
-    assert answers.flagged(found(auc(0.5, 0.6))).kind == "not tested"
+    assert answers.flagged(record_of(auc(0.5, 0.6))).kind == "not tested"
 
 
 def test_a_tpr_refused_for_few_samples_is_inconclusive() -> None:
@@ -88,16 +88,16 @@ def test_a_tpr_refused_for_few_samples_is_inconclusive() -> None:
         )
         for contrast, needs in (("unseen", 67), ("other_client", 69))
     ]
-    said = answers.flagged(found(auc(0.4, 0.6), *refused))
-    assert said.kind == "inconclusive"
-    assert said.more == "TPR at 1% FPR: 2 figures not computed. More non-members are needed."
+    answer = answers.flagged(record_of(auc(0.4, 0.6), *refused))
+    assert answer.kind == "inconclusive"
+    assert answer.more == "TPR at 1% FPR: 2 figures not computed. More non-members are needed."
 
 
 def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
-    two = found(auc(0.4, 0.6), auc(0.4, 0.6, seed=2, n_members=480, n_nonmembers=510))
-    said = answers.conclusion(two)
-    assert said.text == verdict(two).headline + "."
-    assert said.more == (
+    two = record_of(auc(0.4, 0.6), auc(0.4, 0.6, seed=2, n_members=480, n_nonmembers=510))
+    answer = answers.conclusion(two)
+    assert answer.text == verdict(two).headline + "."
+    assert answer.more == (
         "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members; 2 seeds. "
         "The verdict of a policy is in the file verdict.json of an evidence pack."
     )
@@ -107,139 +107,151 @@ def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "of"),
+    ("topic", "record"),
     [
         ("membership of a record", record(details=False)),
         ("client of a record", with_sources(source())),
         ("malicious server", played()),
     ],
 )
-def test_answers_repeat_the_numbers_of_the_summary(topic: str, of: Record) -> None:
-    said = asked(topic, of)
+def test_answers_repeat_the_numbers_of_the_summary(topic: str, record: Record) -> None:
+    answer = answer_to(topic, record)
     topics = {"membership of a record": "membership", "client of a record": "sources"}
-    assert said.kind == "figure"
+    assert answer.kind == "figure"
     assert all(
-        f"{tile.label}: {tile.value} ({tile.detail})" in said.text
-        for tile in tiles_of(of)[topics.get(topic, "games")]
+        f"{tile.label}: {tile.value} ({tile.detail})" in answer.text
+        for tile in tiles_of(record)[topics.get(topic, "games")]
     )
 
 
 def test_the_bound_is_of_the_worst_run_not_of_the_mean() -> None:
     mean = auc(0.45, 0.577, seed=None)
     runs = [auc(0.4, 0.56), auc(0.5, 0.657, seed=2, contrast="other_client")]
-    said = answers.bound_on_success(found(mean, *runs))
-    assert said.text == (
+    answer = answers.bound_on_success(record_of(mean, *runs))
+    assert answer.text == (
         "AUC at most 0.657 with 95% confidence (fedmia-2 v. other clients', seed 2)"
     )
     assert "65.7% of pairs (fedmia-2 v. other clients', seed 2; guessing: 50%)" in (
-        answers.residual(found(mean, *runs)).text
+        answers.residual(record_of(mean, *runs)).text
     )
 
 
 def test_the_bound_is_of_the_worst_client_not_of_the_mean() -> None:
     targets = [auc(0.4, 0.56), auc(0.5, 0.64, target=3)]
-    said = answers.bound_on_success(found(auc(0.45, 0.58, target=None), *targets)).text
-    assert "0.640 with 95% confidence (" in said
-    assert said.endswith("client 3)")
+    answer = answers.bound_on_success(record_of(auc(0.45, 0.58, target=None), *targets)).text
+    assert "0.640 with 95% confidence (" in answer
+    assert answer.endswith("client 3)")
 
 
 def test_a_mean_alone_is_not_called_the_worst_of_its_models() -> None:
     range_ = "lowest and highest"
     runs = [auc(0.4, 0.7, seed=seed, method=range_) for seed in (1, 2)]
-    said = answers.bound_on_success(found(auc(0.45, 0.577, seed=None), *runs))
-    assert "over seeds" in said.text
-    assert "Some or all figures of these have no such limit: fedmia-2" in said.more
+    answer = answers.bound_on_success(record_of(auc(0.45, 0.577, seed=None), *runs))
+    assert "over seeds" in answer.text
+    assert "Some or all figures of these have no such limit: fedmia-2" in answer.more
 
 
 def test_controls_are_counted_by_kind_and_missing_ones_are_listed() -> None:
     ran = [control("permuted members"), control("permuted members"), control("untrained model")]
-    said = answers.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
-    assert said.text == "3 of 4 controls passed, 1 without a result"
-    assert said.more == (
+    answer = answers.controls(
+        record_of(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)])
+    )
+    assert answer.text == "3 of 4 controls passed, 1 without a result"
+    assert answer.more == (
         "Run: permuted members and untrained model. Not run: blind classifier and planted leak."
     )
 
 
 def test_the_strongest_reference_attack_is_reported() -> None:
-    said = answers.references(found(auc(0.4, 0.6, attack="rmia"), auc(0.5, 0.6, attack="loss")))
-    assert said.text == "Yes; their largest AUC is 0.500 (95% interval 0.400–0.600), rmia"
+    answer = answers.references(
+        record_of(auc(0.4, 0.6, attack="rmia"), auc(0.5, 0.6, attack="loss"))
+    )
+    assert answer.text == "Yes; their largest AUC is 0.500 (95% interval 0.400–0.600), rmia"
 
 
 def test_the_bound_is_the_largest_upper_confidence_limit() -> None:
-    two = found(auc(0.55, 0.60), auc(0.40, 0.65, attack="loss-series"))
-    said = answers.bound_on_success(two)
-    assert (said.kind, said.text) == (
+    two = record_of(auc(0.55, 0.60), auc(0.40, 0.65, attack="loss-series"))
+    answer = answers.bound_on_success(two)
+    assert (answer.kind, answer.text) == (
         "figure",
         "AUC at most 0.650 with 95% confidence (loss-series v. unseen)",
     )
-    assert "Without such a limit" not in said.more
+    assert "Without such a limit" not in answer.more
 
 
 def test_an_upper_limit_is_never_rounded_down() -> None:
-    assert answers.bound_on_success(found(auc(0.4, 0.6121))).text.startswith("AUC at most 0.613 ")
-    assert answers.bound_on_success(found(auc(0.4, 0.58))).text.startswith("AUC at most 0.580 ")
+    assert answers.bound_on_success(record_of(auc(0.4, 0.6121))).text.startswith(
+        "AUC at most 0.613 "
+    )
+    assert answers.bound_on_success(record_of(auc(0.4, 0.58))).text.startswith("AUC at most 0.580 ")
 
 
 def test_attacks_without_an_upper_limit_are_listed_with_the_bound() -> None:
     odd = auc(0.3, 0.9, attack="odd", method="mean of 3 seeds, lowest and highest")
     blank = auc(0.3, 0.9, attack="blank", value=None, low=None, high=None)
-    one = found(auc(0.4, 0.6), odd, blank)
-    refused = changed(one.attacks[0], name="ami", status="refused")
-    one = changed(one, attacks=[*one.attacks, refused])
-    said = answers.bound_on_success(one)
-    assert said.text.startswith("AUC at most 0.600 ")
-    assert "Some or all figures of these have no such limit: odd, blank and ami." in said.more
+    record = record_of(auc(0.4, 0.6), odd, blank)
+    refused = changed(record.attacks[0], name="ami", status="refused")
+    record = changed(record, attacks=[*record.attacks, refused])
+    answer = answers.bound_on_success(record)
+    assert answer.text.startswith("AUC at most 0.600 ")
+    assert "Some or all figures of these have no such limit: odd, blank and ami." in answer.more
 
 
 def test_the_released_model_counts_as_tested_only_in_the_final_view() -> None:
     alone = "No adversary that sees only the released model was tested."
-    assert alone in answers.caveats(found(auc(0.4, 0.6)))
-    assert alone not in answers.caveats(found(auc(0.4, 0.6, view="final")))
+    assert alone in answers.caveats(record_of(auc(0.4, 0.6)))
+    assert alone not in answers.caveats(record_of(auc(0.4, 0.6, view="final")))
 
 
 @pytest.mark.parametrize(("attack", "kind"), [("rmia-series", "figure"), ("loss", "not tested")])
 def test_only_rmia_and_lira_use_reference_models(attack: str, kind: str) -> None:
-    assert answers.references(found(auc(0.4, 0.6, attack=attack))).kind == kind
+    assert answers.references(record_of(auc(0.4, 0.6, attack=attack))).kind == kind
 
 
 def test_source_inference_is_reported_with_the_label_baseline() -> None:
-    said = asked("client of a record", with_sources(source(right=60)))  # of 120, ten clients
-    assert said.text.startswith("Attack success rate: 50.0% (above guessing (10.0%)")
-    assert "label distributions alone 20.0%" in said.text
-    assert asked("client of a record", found(auc(0.4, 0.6))).kind == "not tested"
+    answer = answer_to("client of a record", with_sources(source(right=60)))  # of 120, ten clients
+    assert answer.text.startswith("Attack success rate: 50.0% (above guessing (10.0%)")
+    assert "label distributions alone 20.0%" in answer.text
+    assert answer_to("client of a record", record_of(auc(0.4, 0.6))).kind == "not tested"
 
 
 def test_defenses_are_compared_only_with_an_undefended_run() -> None:
-    both = answers.defenses(record(details=False))
-    assert both.kind == "figure"
-    assert [line.split(":")[0] for line in both.more.splitlines()] == ["no defense", "cofedmid"]
-    assert "test accuracy 86.7%" in both.more  # of no defense, in the one run
-    alone = answers.defenses(found(auc(0.4, 0.6)))
+    answer_for_both = answers.defenses(record(details=False))
+    assert answer_for_both.kind == "figure"
+    assert [line.split(":")[0] for line in answer_for_both.more.splitlines()] == [
+        "no defense",
+        "cofedmid",
+    ]
+    assert "test accuracy 86.7%" in answer_for_both.more  # of no defense, in the one run
+    alone = answers.defenses(record_of(auc(0.4, 0.6)))
     assert alone.kind == "not tested"
     assert "fedaudit compare" in alone.more
 
 
 def test_a_claimed_epsilon_is_stated_with_unit_adjacency_and_delta() -> None:
-    given = epsilon(FORMAL_EPSILON, 8.0, note="unit: one sample, in 20 steps")
-    said = answers.claimed_epsilon(found(auc(0.4, 0.6), given))
-    assert said.text == "ε 8.000 (proven; against an adversary that sees every upload)"
-    assert said.more == (
+    formal = epsilon(FORMAL_EPSILON, 8.0, note="unit: one sample, in 20 steps")
+    answer = answers.claimed_epsilon(record_of(auc(0.4, 0.6), formal))
+    assert answer.text == "ε 8.000 (proven; against an adversary that sees every upload)"
+    assert answer.more == (
         "Proven: unit: one sample, in 20 steps; adjacency: one unit added or removed; Renyi "
         "accountant, delta 1e-05."
     )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
-    assert "adjacency: as stated for the unit" in answers.claimed_epsilon(found(local)).more
-    whole = epsilon(FORMAL_EPSILON, 8.0, note="unit: a client's whole contribution to each upload")
+    assert "adjacency: as stated for the unit" in answers.claimed_epsilon(record_of(local)).more
+    client_level = epsilon(
+        FORMAL_EPSILON, 8.0, note="unit: a client's whole contribution to each upload"
+    )
     assert (
-        "whether a client takes part is not covered" in answers.claimed_epsilon(found(whole)).more
+        "whether a client takes part is not covered"
+        in answers.claimed_epsilon(record_of(client_level)).more
     )
 
 
 def test_without_noise_no_epsilon_is_claimed() -> None:
     none = epsilon(FORMAL_EPSILON, None, note="without noise there is no guarantee")
-    said = answers.claimed_epsilon(found(auc(0.4, 0.6), none))
-    assert said.kind == "not stated"
-    assert said.more == "Without noise there is no guarantee."
+    answer = answers.claimed_epsilon(record_of(auc(0.4, 0.6), none))
+    assert answer.kind == "not stated"
+    assert answer.more == "Without noise there is no guarantee."
 
 
 @pytest.mark.parametrize(
@@ -252,57 +264,59 @@ def test_without_noise_no_epsilon_is_claimed() -> None:
 def test_the_empirical_epsilon_is_compared_with_the_claim(measured: float, ends: str) -> None:
     claim = epsilon(CLAIMED_CLIENT_EPSILON, 2.0)
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
-    of = found(bound(0.4), coins, claim)
-    said = answers.measured_epsilon(of)
+    record = record_of(bound(0.4), coins, claim)
+    answer = answers.measured_epsilon(record)
     observer = "against an adversary with the first and the last global model"
-    assert said.text == (
+    assert answer.text == (
         "Epsilon at least 0.400 for one sample, against the adversary here; epsilon at least "
         f"{measured:.3f} for one client's whole contribution, {observer}"
     )
-    assert ends in said.more
-    assert said.more.endswith("A lower bound does not certify privacy.")
-    assert answers.claimed_epsilon(of).text == (
+    assert ends in answer.more
+    assert answer.more.endswith("A lower bound does not certify privacy.")
+    assert answers.claimed_epsilon(record).text == (
         f"ε 2.000 (claimed, with canary clients, as audited; {observer})"
     )
-    assert answers.residual(of).text.endswith(
+    assert answers.residual(record).text.endswith(
         f"ne client's whole contribution: epsilon at least {measured:.3f}; t{ends[1:]}"
     )
 
 
 def test_a_gaussian_bound_refutes_a_claim_only_under_its_assumption() -> None:
     gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 3.0, method="mean-only Gaussian 95%")
-    one = found(gauss, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
-    (bounds,) = shown_bounds(one)
+    record = record_of(gauss, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
+    (bounds,) = shown_bounds(record)
     assert bounds.refutes
     assert "3.000 if the mechanism is Gaussian; the claimed 2.000 is refuted" in bounds.sentence
-    assert "3.000 if the mechanism is Gaussian" in answers.measured_epsilon(one).text
+    assert "3.000 if the mechanism is Gaussian" in answers.measured_epsilon(record).text
 
 
 def test_a_refuted_claim_is_shown_although_its_control_failed() -> None:
     figures = [epsilon(CLIENT_EPSILON, 3.0), epsilon(CLAIMED_CLIENT_EPSILON, 2.0)]
-    refuted = found(auc(0.4, 0.6), *figures, controls=[control("claimed epsilon", passed=False)])
+    refuted = record_of(
+        auc(0.4, 0.6), *figures, controls=[control("claimed epsilon", passed=False)]
+    )
     assert verdict(refuted).status == "control failed"
     assert "the claimed 2.000 is refuted" in verdict(refuted).headline
-    blind = found(auc(0.4, 0.6), *figures, controls=[control("blind classifier", passed=False)])
+    blind = record_of(auc(0.4, 0.6), *figures, controls=[control("blind classifier", passed=False)])
     assert "at least 3.000" not in verdict(blind).headline
 
 
 def test_a_claim_of_another_defense_is_not_compared() -> None:
     coins = epsilon(CLIENT_EPSILON, 3.0, method="one run 95%")
-    other = found(coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0, defense="client-dp"))
+    other = record_of(coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0, defense="client-dp"))
     assert "refuted" not in answers.measured_epsilon(other).more + verdict(other).headline
 
 
 def test_games_answer_the_malicious_server_clause() -> None:
     games = played(point(right=60))
-    said = asked("malicious server", games)
-    assert "60.0%" in said.text
-    assert "95% interval" in said.text
+    answer = answer_to("malicious server", games)
+    assert "60.0%" in answer.text
+    assert "95% interval" in answer.text
     assert answers.claimed_epsilon(games).text == "ε 3.000 claimed for one record, delta 0"
     assert "the actual ε is 668" in answers.claimed_epsilon(games).more
     assert "one record, against a server that tampers" in answers.measured_epsilon(games).text
-    assert asked("membership of a record", games).kind == "not tested"
-    assert asked("malicious server", found(auc(0.4, 0.6))).kind == "not tested"
+    assert answer_to("membership of a record", games).kind == "not tested"
+    assert answer_to("malicious server", record_of(auc(0.4, 0.6))).kind == "not tested"
 
 
 def test_details_missing_in_the_record_are_not_stated() -> None:
@@ -316,9 +330,9 @@ def test_details_missing_in_the_record_are_not_stated() -> None:
 def test_the_parameter_count_is_given_per_training_sample() -> None:
     plain = record(details=False)
     samples = sum(row.samples for row in plain.clients)
-    said = answers.parameters(changed(plain, parameters=2 * samples))
-    assert said.kind == "figure"
-    assert said.text == (
+    answer = answers.parameters(changed(plain, parameters=2 * samples))
+    assert answer.kind == "figure"
+    assert answer.text == (
         f"{2 * samples:,} trained parameters, 2.000 for each of {samples:,} training samples"
     )
     alone = changed(plain, parameters=1, clients=[])
@@ -326,13 +340,13 @@ def test_the_parameter_count_is_given_per_training_sample() -> None:
 
 
 def test_a_person_level_epsilon_is_labelled() -> None:
-    one = changed(epsilon("epsilon", 0.5, attack="rmia"), unit="person")
-    assert "for one person" in answers.measured_epsilon(found(one)).text
+    bound_at_ceiling = changed(epsilon("epsilon", 0.5, attack="rmia"), unit="person")
+    assert "for one person" in answers.measured_epsilon(record_of(bound_at_ceiling)).text
 
 
 def test_residual_risk_is_given_by_upper_confidence_limits() -> None:
-    said = answers.residual(found(auc(0.4, 0.6), rate(0.2)))
-    assert said.text == (
+    answer = answers.residual(record_of(auc(0.4, 0.6), rate(0.2)))
+    assert answer.text == (
         "An attack ranks a member above a non-member in at most 60.0% of pairs (fedmia-2 v. "
         "unseen; guessing: 50%); at 1% false alarms at most 20.0% of members are found (fedmia-2 "
         "v. unseen)"
@@ -340,7 +354,7 @@ def test_residual_risk_is_given_by_upper_confidence_limits() -> None:
 
 
 def test_trivial_upper_limits_are_left_out() -> None:
-    certain = found(auc(0.4, 1.0), rate(0.2))
+    certain = record_of(auc(0.4, 1.0), rate(0.2))
     assert answers.residual(certain).text.startswith("At 1% false alarms at most 20.0% of members")
     games = played(NONE, point(right=60), point("ome", right=100))
     assert answers.residual(games).text == "No upper limit of a risk is known"
@@ -351,7 +365,7 @@ def test_trivial_upper_limits_are_left_out() -> None:
 
 @pytest.mark.parametrize("kind", ["planted leak", "blind classifier"])
 def test_a_failed_control_suppresses_upper_limits(kind: str) -> None:
-    failed = found(auc(0.4, 0.6), rate(0.2), controls=[control(kind, passed=False)])
+    failed = record_of(auc(0.4, 0.6), rate(0.2), controls=[control(kind, passed=False)])
     for answer in (answers.bound_on_success, answers.flagged):
         assert answer(failed).kind == "inconclusive"
     assert answers.residual(failed).text == "No upper limit of a risk is known"
@@ -360,12 +374,14 @@ def test_a_failed_control_suppresses_upper_limits(kind: str) -> None:
 def test_a_flawed_evaluation_answers_no_leakage_clause() -> None:
     flawed = record(details=False, evaluation="redraw")
     topics = ("membership of a record", "bound on attack success", "certainty of a flagged record")
-    assert {asked(topic, flawed).kind for topic in (*topics, "measured epsilon")} == {"not tested"}
+    assert {answer_to(topic, flawed).kind for topic in (*topics, "measured epsilon")} == {
+        "not tested"
+    }
     assert answers.residual(flawed).text == "Nothing follows from this record"
 
 
 @pytest.mark.parametrize(
-    "of",
+    "record",
     [
         record(details=False),
         played(),
@@ -374,13 +390,13 @@ def test_a_flawed_evaluation_answers_no_leakage_clause() -> None:
     ],
     ids=["members", "games", "sources", "nothing"],
 )
-def test_every_question_has_an_answer_in_every_record(of: Record) -> None:
-    said = [row.answer(of) for row in ROWS]
-    assert all(answer.text for answer in said)
-    introduction, kinds = clause_summary(of)
-    page = report_html(of)
+def test_every_question_has_an_answer_in_every_record(record: Record) -> None:
+    answers_of_record = [row.answer(record) for row in ROWS]
+    assert all(answer.text for answer in answers_of_record)
+    introduction, kinds = clause_summary(record)
+    page = report_html(record)
     assert introduction in page.replace("&#39;", "'")
-    for row, answer in zip(ROWS, said, strict=True):
+    for row, answer in zip(ROWS, answers_of_record, strict=True):
         listed = any(row.topic in topics for _, topics in kinds)
         assert listed is (answer.kind not in ("figure", "stated")), row.topic
 
@@ -389,7 +405,9 @@ def test_only_clauses_that_could_be_checked_are_quoted() -> None:
     document = json.loads(clauses_json(record(details=False)))
     assert document["about"] == CAVEAT
     assert document["verdict"] == document["clauses"][0]["text"]
-    texts = {one["name"]: one["text"] for row in document["clauses"] for one in row["sources"]}
+    texts = {
+        source["name"]: source["text"] for row in document["clauses"] for source in row["sources"]
+    }
     quoted = {name for name, text in texts.items() if text != UNCHECKED}
     assert quoted == {f"OWASP AISVS 1.0, 11.2{part}" for part in ("", ".4", ".5")}
     assert {row["kind"] for row in document["clauses"]} <= {
@@ -406,103 +424,115 @@ def test_names_in_records_are_shortened_and_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "said"),
+    ("measured", "expected"),
     [
         (1.5, "epsilon at least 1.500; the claimed 2.000 is not refuted, which proves nothing"),
         (2.5, "epsilon at least 2.500; the claimed 2.000 is refuted"),
     ],
 )
-def test_the_verdict_compares_the_canary_bound_with_the_claim(measured: float, said: str) -> None:
+def test_the_verdict_compares_the_canary_bound_with_the_claim(
+    measured: float, expected: str
+) -> None:
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
-    one = found(auc(0.4, 0.6), coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
-    assert verdict(one).headline.endswith(f"One client's whole contribution: {said}")
-    bare = verdict(found(auc(0.4, 0.6), coins)).headline
+    record = record_of(auc(0.4, 0.6), coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
+    assert verdict(record).headline.endswith(f"One client's whole contribution: {expected}")
+    bare = verdict(record_of(auc(0.4, 0.6), coins)).headline
     assert bare.endswith("and none is claimed")
     gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 1.0, method="mean-only Gaussian 95%")
-    assert "1.000 if the mechanism is Gaussian" in verdict(found(auc(0.4, 0.6), gauss)).headline
+    assert "1.000 if the mechanism is Gaussian" in verdict(record_of(auc(0.4, 0.6), gauss)).headline
 
 
 def test_a_comparison_has_claimed_and_measured_epsilons_row_by_row() -> None:
-    first = found(auc(0.4, 0.6), epsilon(CLIENT_EPSILON, 1.5), epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
-    second = found(auc(0.4, 0.6))
+    first = record_of(
+        auc(0.4, 0.6), epsilon(CLIENT_EPSILON, 1.5), epsilon(CLAIMED_CLIENT_EPSILON, 2.0)
+    )
+    second = record_of(auc(0.4, 0.6))
     grid = must(epsilon_comparison(compare_records([first, second]), [first, second]))
     (row,) = grid.rows
-    shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
-    assert (shown["ε claimed"], shown["ε at least, without assumptions"]) == ("2.000", "1.500")
+    by_column = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
+    assert (by_column["ε claimed"], by_column["ε at least, without assumptions"]) == (
+        "2.000",
+        "1.500",
+    )
     assert epsilon_comparison(compare_records([second, second]), [second, second]) is None
 
 
 def test_the_claim_without_canaries_is_given_as_deployed() -> None:
     alone = epsilon("claimed_client_epsilon_without_canaries", 3.0)
-    one = found(auc(0.4, 0.6), epsilon(CLAIMED_CLIENT_EPSILON, 2.0), alone)
-    claimed = answers.claimed_epsilon(one).text
+    record = record_of(auc(0.4, 0.6), epsilon(CLAIMED_CLIENT_EPSILON, 2.0), alone)
+    claimed = answers.claimed_epsilon(record).text
     assert claimed.startswith("ε 3.000 (claimed, without canary clients, as deployed;")
     assert "ε 2.000 (claimed, with canary clients, as audited;" in claimed
-    measured = changed(one, estimates=[*one.estimates, epsilon(CLIENT_EPSILON, 1.0)])
+    measured = changed(record, estimates=[*record.estimates, epsilon(CLIENT_EPSILON, 1.0)])
     risk = answers.residual(measured).text
     assert "the claimed 2.000 (without canary clients, as deployed, 3.000) is not refuted" in risk
 
 
 def test_a_partly_missing_limit_is_attributed_to_its_seed() -> None:
-    given = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
+    aucs = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
-    one = found(*given, *rates)
-    assert "13.9% of members are found (fedmia-2 v. unseen, seed 1)" in answers.residual(one).text
-    assert "have no such limit: fedmia-2" in answers.flagged(one).more
+    record = record_of(*aucs, *rates)
+    assert (
+        "13.9% of members are found (fedmia-2 v. unseen, seed 1)" in answers.residual(record).text
+    )
+    assert "have no such limit: fedmia-2" in answers.flagged(record).more
 
 
 def test_a_bound_at_the_ceiling_of_its_test_is_labelled() -> None:
-    one = epsilon("secure_sum_epsilon", 3.984, ceiling=3.984, method="counted 95%")
-    record = found(auc(0.4, 0.6), one)
-    most = "epsilon at least 3.984, the most this test can show"
-    said = (answers.one_sum(record).text, answers.residual(record).text, verdict(record).headline)
-    assert all(most in text.lower() for text in said)
-    lower = found(auc(0.4, 0.6), epsilon("secure_sum_epsilon", 1.0, ceiling=3.984))
+    bound_at_ceiling = epsilon("secure_sum_epsilon", 3.984, ceiling=3.984, method="counted 95%")
+    record = record_of(auc(0.4, 0.6), bound_at_ceiling)
+    expected = "epsilon at least 3.984, the most this test can show"
+    answer = (answers.one_sum(record).text, answers.residual(record).text, verdict(record).headline)
+    assert all(expected in text.lower() for text in answer)
+    lower = record_of(auc(0.4, 0.6), epsilon("secure_sum_epsilon", 1.0, ceiling=3.984))
     assert "the most" not in answers.one_sum(lower).text
 
 
 def test_person_deletion_sum_and_malice_clauses_default_to_not_tested() -> None:
     plain = record(details=False)
     for topic in ("people with several records", "deletion", "one round’s sum", "malicious client"):
-        assert asked(topic, plain).kind == "not tested"
+        assert answer_to(topic, plain).kind == "not tested"
 
 
 def test_a_person_audit_claims_no_sample_level_epsilon() -> None:
     person = changed(auc(0.6, 0.8), unit="person")
-    one = found(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
-    said = asked("people with several records", one)
-    assert said.text.startswith("These figures are for people, each with all of their samples. ")
-    assert "0.700" in said.text
-    assert "none is stated for a person" in said.more
+    record = record_of(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
+    answer = answer_to("people with several records", record)
+    assert answer.text.startswith("These figures are for people, each with all of their samples. ")
+    assert "0.700" in answer.text
+    assert "none is stated for a person" in answer.more
 
 
 def test_the_deletion_clause_uses_the_model_after_unlearning() -> None:
-    kept = unpacked() / "unlearning-location30"
-    gone, there = (
-        read_record(kept / f"unlearning-location30-{name}.json") for name in ("retrain", "nothing")
+    folder = unpacked() / "unlearning-location30"
+    retrained, unchanged = (
+        read_record(folder / f"unlearning-location30-{name}.json")
+        for name in ("retrain", "nothing")
     )
-    said = asked("deletion", gone)
-    assert said.text.startswith("Unlearning by retrain: forgotten (")
-    assert "adversary with both models 0.87" in said.text
-    assert ": not forgotten (" in asked("deletion", there).text
-    assert verdict(gone).headline.endswith(
+    answer = answer_to("deletion", retrained)
+    assert answer.text.startswith("Unlearning by retrain: forgotten (")
+    assert "adversary with both models 0.87" in answer.text
+    assert ": not forgotten (" in answer_to("deletion", unchanged).text
+    assert verdict(retrained).headline.endswith(
         "These figures are for the model before deletion; verdict after deletion: forgotten"
     )
-    assert answers.caveats(gone).startswith("The figures are for the model before deletion.")
+    assert answers.caveats(retrained).startswith("The figures are for the model before deletion.")
 
 
 def test_a_malicious_client_is_reported_with_its_attack() -> None:
-    one = changed(found(auc(0.6, 0.8)), config={"attacker": {"kind": "mislabel"}})
-    said = asked("malicious client", one)
-    assert said.kind == "figure"
-    assert "0.700" in said.text
-    assert "a client that poisons its updates" in said.more
-    looks_on = changed(one, config={"attacker": {"kind": "none"}})
-    assert asked("malicious client", looks_on).kind == "not tested"
+    record = changed(record_of(auc(0.6, 0.8)), config={"attacker": {"kind": "mislabel"}})
+    answer = answer_to("malicious client", record)
+    assert answer.kind == "figure"
+    assert "0.700" in answer.text
+    assert "a client that poisons its updates" in answer.more
+    looks_on = changed(record, config={"attacker": {"kind": "none"}})
+    assert answer_to("malicious client", looks_on).kind == "not tested"
 
 
 def test_a_failed_control_makes_the_clauses_inconclusive() -> None:
-    whole = record(details=False, controls=(control("untrained model", passed=False),))
-    said = json.loads(clauses_json(whole))["clauses"][1]
-    assert said["kind"] == "inconclusive"
-    assert "not relied on: a control failed" in said["text"]
+    with_failed_control = record(
+        details=False, controls=(control("untrained model", passed=False),)
+    )
+    document = json.loads(clauses_json(with_failed_control))["clauses"][1]
+    assert document["kind"] == "inconclusive"
+    assert "not relied on: a control failed" in document["text"]

@@ -17,7 +17,7 @@ class Named(BaseModel):
 
 
 def printed(names: Sequence[str]) -> list[str]:
-    numbered = {str(10**8 + at): name for at, name in enumerate(names)}
+    numbered = {str(10**8 + i): name for i, name in enumerate(names)}
     record = Named(config={"recording": {"names": numbered}})
     return [client.name for client in client_names(record).values()]
 
@@ -35,9 +35,9 @@ def printed(names: Sequence[str]) -> list[str]:
     ids=["end", "start", "middle", "equal", "length", "invisible"],
 )
 def test_long_client_names_stay_distinguishable(names: Sequence[str]) -> None:
-    found = printed(names)
-    assert len({*found}) == len(names)
-    assert all(len(name) <= LONGEST_NAME for name in found)
+    names_printed = printed(names)
+    assert len({*names_printed}) == len(names)
+    assert all(len(name) <= LONGEST_NAME for name in names_printed)
 
 
 def test_a_name_that_fits_is_printed_as_it_is() -> None:

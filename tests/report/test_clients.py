@@ -120,9 +120,9 @@ def test_limits_of_rates_name_their_client_too() -> None:
         rate(0.01, None, 0.09, target=1, significant=False),
     ]
     record = of_clients(*three(), *rates)
-    said = screen(record).numbers[1].detail
-    assert "TPR at 1% FPR up to 9.0%" in said
-    assert said.endswith("for hospital-b")
+    detail = screen(record).numbers[1].detail
+    assert "TPR at 1% FPR up to 9.0%" in detail
+    assert detail.endswith("for hospital-b")
 
 
 def test_leaks_and_limits_name_their_clients() -> None:
@@ -134,8 +134,8 @@ def test_leaks_and_limits_name_their_clients() -> None:
 
 def test_a_pooled_headline_describes_the_comparison() -> None:
     record = of_clients(*three(), pooled(0.65, 0.62, 0.68, significant=True))
-    said = "Shown over all 3 audited clients, each compared with its own held-out samples"
-    assert said in verdict(record).headline
+    expected = "Shown over all 3 audited clients, each compared with its own held-out samples"
+    assert expected in verdict(record).headline
 
 
 def test_pooled_estimates_of_fewer_clients_are_labelled() -> None:
@@ -152,19 +152,19 @@ def test_pooled_estimates_of_fewer_clients_are_labelled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over_all", "said"),
+    ("over_all", "expected"),
     [
         (0.65, "Shown over all 3 audited clients"),
         (0.50, "Not shown over all 3 audited clients"),
     ],
 )
 def test_a_leaking_client_is_reported_next_to_the_pooled_estimate(
-    over_all: float, said: str
+    over_all: float, expected: str
 ) -> None:
-    shown = over_all > 0.6
-    every = pooled(over_all, over_all - 0.03, over_all + 0.03, significant=shown)
+    is_leak_over_all = over_all > 0.6
+    every = pooled(over_all, over_all - 0.03, over_all + 0.03, significant=is_leak_over_all)
     headline = verdict(of_clients(*three(0.9, significant=True), every)).headline
-    assert said in headline
+    assert expected in headline
     assert headline.endswith("for hospital-a separately")
 
 
@@ -222,9 +222,9 @@ def test_the_question_about_canaries_is_about_a_canary_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "said"),
+    ("unit", "expected"),
     [("sample", "a given sample was"), ("person", "a given person's data were")],
 )
-def test_the_audited_question_depends_on_the_unit(unit: str, said: str) -> None:
+def test_the_audited_question_depends_on_the_unit(unit: str, expected: str) -> None:
     record = only(auc(0.8, 0.7, 0.9, unit=unit))
-    assert said in verdict(record).audited
+    assert expected in verdict(record).audited

@@ -21,15 +21,15 @@ SMALL = clustered(clients=20, minority=4, rounds=3)
 
 
 def row(grid: Grid, name: str) -> list[str]:
-    (found,) = [one for one in grid.rows if one[0].text == name]
-    return [cell.text for cell in found[1:]]
+    (row_found,) = [row_ for row_ in grid.rows if row_[0].text == name]
+    return [cell.text for cell in row_found[1:]]
 
 
 def tiny(*choices: list[int], **changes: object) -> ClusterResult:
     """Six clients, the last two the minority; risks 0.52 and 0.7."""
     rounds = [
         ClusterRound(
-            round=at + 1,
+            round=i + 1,
             choice=choice,
             models=[
                 ModelState(
@@ -42,7 +42,7 @@ def tiny(*choices: list[int], **changes: object) -> ClusterResult:
                 for model, risk in enumerate((0.52, 0.7))
             ],
         )
-        for at, choice in enumerate(choices)
+        for i, choice in enumerate(choices)
     ]
     fields: dict[str, object] = {
         "clients": list(range(6)),
@@ -62,8 +62,8 @@ def with_models(*models: ModelState) -> Record:
 
 def test_the_verdict_starts_with_clients_of_risky_models() -> None:
     record = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
-    said = verdict(record)
-    front, uses = said.headline.split(": ")
+    audit_verdict = verdict(record)
+    front, uses = audit_verdict.headline.split(": ")
     assert front == "Strong leakage from the riskiest model"
     assert uses == "2 of 6 clients use a model riskier than they accept"
     grid = cluster_table(record)
@@ -128,17 +128,22 @@ def test_without_server_estimates_the_report_notes_missing_warnings() -> None:
 
 def test_the_table_has_all_clients_and_groups() -> None:
     grid = cluster_table(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
-    assert [one.text for one in grid.columns] == ["Figure", "Everybody", "Majority", "Minority"]
+    assert [column.text for column in grid.columns] == [
+        "Figure",
+        "Everybody",
+        "Majority",
+        "Minority",
+    ]
     assert row(grid, "Risk of the group’s model") == ["–", "52.0%", "70.0%"]
     assert row(grid, "Violations") == ["2", "1", "1"]
     assert row(grid, "Clients with the group’s model") == ["–", "4", "2"]
 
 
 def test_tiles_have_violations_and_the_riskiest_model() -> None:
-    found = {tile.label: tile for tile in tiles(with_clusters(tiny([0, 0, 0, 0, 1, 1])))}
-    assert found["Violations"].value == "2"
-    assert found["Riskiest model"].value == "70.0%"
-    assert "a strong leak" in found["Riskiest model"].detail
+    by_label = {tile.label: tile for tile in tiles(with_clusters(tiny([0, 0, 0, 0, 1, 1])))}
+    assert by_label["Violations"].value == "2"
+    assert by_label["Riskiest model"].value == "70.0%"
+    assert "a strong leak" in by_label["Riskiest model"].detail
 
 
 UNKNOWN = [ModelState(clients=3), ModelState(clients=3)]
@@ -180,16 +185,17 @@ def both(seeds: tuple[int, ...] = (1, 2, 3)) -> list[Record]:
 def test_a_comparison_has_the_metrics_of_the_paper_with_paired_changes() -> None:
     records = both()
     grid = must(cluster_comparison(compare_records(records)))
-    assert [one.text for one in grid.columns[1:]] == ["ifca", "ifca-mir"]
+    assert [column.text for column in grid.columns[1:]] == ["ifca", "ifca-mir"]
     names = {row[0].text for row in grid.rows}
     assert {"Accuracy", "Violations", "Agreement of models and groups"} < names
     assert {"Demographic parity", "Equal opportunity", "Equalised odds"} < names
     (row,) = [
-        one for one in grid.rows if (one[0].text, one[0].detail) == ("Violations", "Everybody")
+        row_ for row_ in grid.rows if (row_[0].text, row_[0].detail) == ("Violations", "Everybody")
     ]
-    at = {"topic": "clusters", "metric": "violations", "group": "everybody"}
+    coordinates = {"topic": "clusters", "metric": "violations", "group": "everybody"}
     plain, mir = (
-        [one.number for one in record.where(**at) if one.seed is not None] for record in records
+        [estimate.number for estimate in record.where(**coordinates) if estimate.seed is not None]
+        for record in records
     )
     change = sum(b - a for a, b in zip(plain, mir, strict=True)) / 3
     assert row[2].detail.split("\n")[0].startswith(f"Δ −{abs(change):.1f}")
@@ -210,6 +216,6 @@ def test_one_seed_gives_changes_without_intervals() -> None:
 
 
 def test_clients_that_never_participated_are_excluded_with_a_note() -> None:
-    one = tiny([0, 0, 0, 0, 1, 0], joined=[1, 1, 1, 1, 1, None])
-    assert "1 of 6 clients took part in no round" in cluster_sentence(with_clusters(one))
+    late_client = tiny([0, 0, 0, 0, 1, 0], joined=[1, 1, 1, 1, 1, None])
+    assert "1 of 6 clients took part in no round" in cluster_sentence(with_clusters(late_client))
     assert "took part" not in cluster_sentence(with_clusters(ONE))

@@ -359,8 +359,8 @@ def test_use_of_data_is_measured_on_the_clients_that_defend() -> None:
     plain = changed(PLAIN, usage=[WHOLE])
     beside = changed(WHOLE, client=9, defense=NOISE)
     weak = changed(WEAK, usage=[LESS, beside])
-    both = compare_records([plain, weak])
-    table = must(usage_table(both, [plain, weak]))
+    comparison = compare_records([plain, weak])
+    table = must(usage_table(comparison, [plain, weak]))
     texts = [[cell.text for cell in row[1:]] for row in table.rows]
     assert texts[0] == ["100%", "2.000", "0", "2 s"]
     # Rounds of 5 and 3 of 10; 4 + 2 x 2 uses of 10; 40 bytes in two rounds.

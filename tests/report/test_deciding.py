@@ -373,9 +373,9 @@ def test_the_headline_excludes_unfair_contrasts_if_fair_ones_exist() -> None:
     fair = auc(0.5, 0.48, 0.52, significant=False)
     unfair = auc(0.8, 0.78, 0.82, contrast="other_client", significant=True, fair=False)
     caveat = "may include differences between clients"
-    both, alone = only(fair, unfair), only(unfair)
-    assert main_figures(both) == [fair]
-    assert caveat not in verdict(both).headline
+    with_unfair, alone = only(fair, unfair), only(unfair)
+    assert main_figures(with_unfair) == [fair]
+    assert caveat not in verdict(with_unfair).headline
     assert caveat in verdict(alone).headline
 
 
@@ -493,10 +493,10 @@ def test_an_undefended_leak_does_not_show_that_a_defended_model_learned() -> Non
     quiet = hardly_learned(none_found(), 0.1)
     rows = [changed(item, defense="dp-sgd") for item in quiet.estimates]
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
-    both = changed(quiet, estimates=[leak, *rows])
-    answer = evaluate_policy(both, POLICY).model_dump_json()
+    with_undefended_leak = changed(quiet, estimates=[leak, *rows])
+    answer = evaluate_policy(with_undefended_leak, POLICY).model_dump_json()
     assert "the training accuracy with dp-sgd" in answer
-    first = first_screen(both, verdict(both))
+    first = first_screen(with_undefended_leak, verdict(with_undefended_leak))
     assert first.status == "strong leak"
     assert "dp-sgd" in first.warning
     assert "Train the model until" not in " ".join(first.next)

@@ -8,8 +8,8 @@ from fedaudit.results.guessing import above_chance
 from tests.estimates import changed, estimate
 
 
-def figure(**rest: object) -> Estimate:
-    return estimate({"metric": "auc", "value": 0.65, "low": 0.61, "high": 0.7, **rest})
+def figure(**changes: object) -> Estimate:
+    return estimate({"metric": "auc", "value": 0.65, "low": 0.61, "high": 0.7, **changes})
 
 
 @pytest.mark.parametrize(

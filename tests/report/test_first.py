@@ -47,24 +47,24 @@ def test_sections_after_the_summary_are_collapsed(kind: str) -> None:
 
 
 def test_summary_chart_and_tiles_show_the_estimate_of_the_verdict() -> None:
-    whole = record()
-    said = verdict(whole)
-    first = first_screen(whole, said)
-    assert first.status == said.status
-    assert first.headline == said.headline
+    audit = record()
+    audit_verdict = verdict(audit)
+    first = first_screen(audit, audit_verdict)
+    assert first.status == audit_verdict.status
+    assert first.headline == audit_verdict.headline
     assert first.status in LEAKS.values()
     assert len(first.numbers) == 3
-    auc = next(one for one in first.numbers if "AUC" in one.label)
+    auc = next(tile for tile in first.numbers if "AUC" in tile.label)
     top = first.picture[0].lines[0]
     assert top.cells[0].value == f"▲ {auc.value}"
     assert top.label in auc.detail
 
 
 def test_every_attack_has_a_row_with_interval_and_chance_level() -> None:
-    whole = record()
-    forest = first_screen(whole, verdict(whole)).picture[0]
+    audit = record()
+    forest = first_screen(audit, verdict(audit)).picture[0]
     assert forest.tracks[0].guess == 0.5
-    ran = {figure.attack for figure in whole.findings if figure.attack}
+    ran = {figure.attack for figure in audit.findings if figure.attack}
     assert {line.label for line in forest.lines} == ran
     marks = [mark for line in forest.lines for mark in line.cells[0].marks]
     assert all(mark.low is not None and mark.low <= mark.value for mark in marks)
@@ -72,11 +72,11 @@ def test_every_attack_has_a_row_with_interval_and_chance_level() -> None:
 
 
 def test_tile_chart_and_text_use_the_same_label_baseline() -> None:
-    whole = RECORDS["sources"]
-    first = first_screen(whole, verdict(whole))
+    audit = RECORDS["sources"]
+    first = first_screen(audit, verdict(audit))
     (forest,) = first.picture
     assert forest.tracks[0].title == "Attack success rate"
-    level = percent(source_attacks(whole)[0].label_level)
+    level = percent(source_attacks(audit)[0].label_level)
     assert f"label distributions alone {level}" in first.numbers[1].detail
     assert f"labels alone {level}" in forest.lines[0].cells[0].limits
     assert "label distributions alone" in [key.name for key in forest.keys]
@@ -85,10 +85,10 @@ def test_tile_chart_and_text_use_the_same_label_baseline() -> None:
 
 
 def test_badge_headline_and_tiles_use_the_same_leak_size() -> None:
-    whole = with_sources(source(), source(seed=2), membership=True)
-    said = verdict(whole)
-    assert len({status for _, status in said.topics}) == 2, "the topics leak differently"
-    first = first_screen(whole, said)
+    audit = with_sources(source(), source(seed=2), membership=True)
+    audit_verdict = verdict(audit)
+    assert len({status for _, status in audit_verdict.topics}) == 2, "the topics leak differently"
+    first = first_screen(audit, audit_verdict)
     assert first.headline.startswith("Strong leakage")
     assert first.finding.startswith("Members can be distinguished")
     others = [word for word in ("trace", "weak", "clear") if word in first.headline.lower()]
@@ -102,19 +102,19 @@ def test_a_custom_attacks_digest_is_printed_only_for_ambiguous_names(
     other: str,
 ) -> None:
     text = record().model_dump_json().replace("fedmia-2", "my-attack#0a1b2c3d")
-    whole = Record.model_validate_json(text.replace("fedmia-1", f"my-attack{other}"))
+    audit = Record.model_validate_json(text.replace("fedmia-1", f"my-attack{other}"))
     alone = Record.model_validate_json(text)
     page = report_html(alone).partition('class="config"')[0]
-    for shown in (page, printed(alone)):
-        assert "my-attack" in shown
-        assert "0a1b2c3d" not in shown
-    assert "my-attack#0a1b2c3d" in report_html(whole)
+    for text_shown in (page, printed(alone)):
+        assert "my-attack" in text_shown
+        assert "0a1b2c3d" not in text_shown
+    assert "my-attack#0a1b2c3d" in report_html(audit)
 
 
 def test_the_first_advice_is_about_a_failed_control() -> None:
     broken = [changed(c, passed=False) for c in record().controls[:1]]
-    whole = changed(record(), controls=[*broken, *record().controls[1:]])
-    first = first_screen(whole, verdict(whole))
+    audit = changed(record(), controls=[*broken, *record().controls[1:]])
+    first = first_screen(audit, verdict(audit))
     assert first.sign == "✗"
     assert first.next[0].startswith("Find out why the control failed")
 
@@ -139,9 +139,9 @@ def test_a_comparison_starts_with_its_best_trade_off() -> None:
         for point in front.points[1:]
     ]
     assert best.cost == pytest.approx(min(front))
-    said = first_of_comparison(comparison, records, [verdict(one) for one in records])
-    assert said.headline.startswith(f"{best.name}: {-100 * best.leakage:.1f} points less leakage")
-    assert said.headline in comparison_html(comparison, records)
+    first = first_of_comparison(comparison, records, [verdict(record) for record in records])
+    assert first.headline.startswith(f"{best.name}: {-100 * best.leakage:.1f} points less leakage")
+    assert first.headline in comparison_html(comparison, records)
 
 
 def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
@@ -149,14 +149,16 @@ def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
         record(strengths=(0.0,), details=False, defenses=((name, 0.0),))
         for name in ("none", "cofedmid")
     ]
-    said = first_of_comparison(compare_records(quiet), quiet, [verdict(one) for one in quiet])
-    assert (said.look, said.status) == ("inconclusive", "nothing to lower")
-    assert not said.numbers
-    assert "Then compare again." in said.next
+    first = first_of_comparison(
+        compare_records(quiet), quiet, [verdict(record) for record in quiet]
+    )
+    assert (first.look, first.status) == ("inconclusive", "nothing to lower")
+    assert not first.numbers
+    assert "Then compare again." in first.next
 
 
 def _of(comparison_of: list[Record]) -> FirstScreen:
-    verdicts = [verdict(one) for one in comparison_of]
+    verdicts = [verdict(record) for record in comparison_of]
     return first_of_comparison(compare_records(comparison_of), comparison_of, verdicts)
 
 
@@ -173,132 +175,132 @@ def test_a_source_leak_alone_gives_no_membership_trade_off() -> None:
         for name in ("none", "cofedmid")
     ]
     assert verdict(quiet[0]).status == "clear leak", "of sources alone"
-    said = _of(quiet)
-    assert (said.look, said.status, said.numbers) == ("inconclusive", "nothing to lower", ())
-    assert "no membership attack is above guessing" in said.headline
-    assert said.picture == (), "the front of membership stands there, not sources"
+    first = _of(quiet)
+    assert (first.look, first.status, first.numbers) == ("inconclusive", "nothing to lower", ())
+    assert "no membership attack is above guessing" in first.headline
+    assert first.picture == (), "the front of membership stands there, not sources"
 
 
 def test_an_insignificant_reduction_of_leakage_is_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
-    said = _of([plain, less])
-    assert (said.look, said.status) == ("inconclusive", "no trade-off")
+    first = _of([plain, less])
+    assert (first.look, first.status) == ("inconclusive", "no trade-off")
     start = (
         "No defense is shown to lower the leakage to the strongest attack. gradient-noise (sigma"
     )
-    assert said.headline.startswith(start)
-    assert re.search(r"4\.0 points less leakage \(95% interval −[\d.]+ to [\d.]+\)", said.headline)
-    assert said.numbers[0].tone == ""
+    assert first.headline.startswith(start)
+    assert re.search(r"4\.0 points less leakage \(95% interval −[\d.]+ to [\d.]+\)", first.headline)
+    assert first.numbers[0].tone == ""
 
 
 def test_a_defense_that_costs_more_than_it_helps_is_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.005)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))
-    said = _of([plain, less])
-    assert said.status == "no trade-off"
-    assert said.headline.startswith("No defense is shown to lower leakage by more than it costs")
+    first = _of([plain, less])
+    assert first.status == "no trade-off"
+    assert first.headline.startswith("No defense is shown to lower leakage by more than it costs")
     assert best_tradeoff(compare_records([plain, less])) is None
 
 
 def of_classes(name: str, accuracy: float, defense: Mapping[str, object] | None = None) -> Record:
     """A record over a hundred equally frequent classes, of a strong leak that a defense halves."""
     aucs = {"a": {1: {0: 0.75 if defense else 0.95}}}
-    whole = given(name, aucs, {1: accuracy}, reach=0.005, defense=defense)
+    audit = given(name, aucs, {1: accuracy}, reach=0.005, defense=defense)
     row = ClientRow(client=0, samples=100, audited=10, class_counts=[1] * 100)
-    return changed(whole, clients=[row])
+    return changed(audit, clients=[row])
 
 
 def test_losing_three_quarters_of_the_learned_accuracy_is_no_trade_off() -> None:
-    said = _of([of_classes("plain", 0.039), of_classes("less", 0.017, defense=noise(0.1))])
-    assert said.status == "no trade-off"
-    assert "75.9% of the accuracy above guessing lost" in said.headline
-    assert said.numbers[1].value == "1.7%"
-    assert said.numbers[1].detail.startswith("3.9% without the defense")
+    first = _of([of_classes("plain", 0.039), of_classes("less", 0.017, defense=noise(0.1))])
+    assert first.status == "no trade-off"
+    assert "75.9% of the accuracy above guessing lost" in first.headline
+    assert first.numbers[1].value == "1.7%"
+    assert first.numbers[1].detail.startswith("3.9% without the defense")
 
 
 def test_accuracy_costs_are_relative_to_chance_level() -> None:
     records = [of_classes("plain", 0.039), of_classes("less", 0.032, defense=noise(0.1))]
-    (one,) = tradeoffs(compare_records(records))
-    assert one.lost == pytest.approx(0.007 / 0.029)
-    assert one.error == pytest.approx(0.007)
-    assert one.pays
-    assert best_tradeoff(compare_records(records)) == one
+    (tradeoff,) = tradeoffs(compare_records(records))
+    assert tradeoff.lost == pytest.approx(0.007 / 0.029)
+    assert tradeoff.error == pytest.approx(0.007)
+    assert tradeoff.pays
+    assert best_tradeoff(compare_records(records)) == tradeoff
 
 
 def test_an_undefended_model_at_chance_level_gives_no_trade_off() -> None:
     records = [of_classes("plain", 0.01), of_classes("less", 0.01, defense=noise(0.1))]
-    (one,) = tradeoffs(compare_records(records))
-    assert (one.lost, one.pays) == (None, False)
+    (tradeoff,) = tradeoffs(compare_records(records))
+    assert (tradeoff.lost, tradeoff.pays) == (None, False)
     assert best_tradeoff(compare_records(records)) is None
 
 
 def test_unchanged_accuracy_is_reported_as_no_cost_shown() -> None:
-    said = _of([of_classes("plain", 0.5), of_classes("less", 0.5, defense=noise(0.1))])
-    assert said.status == "best trade-off"
-    assert said.headline.endswith("no cost in accuracy shown")
+    first = _of([of_classes("plain", 0.5), of_classes("less", 0.5, defense=noise(0.1))])
+    assert first.status == "best trade-off"
+    assert first.headline.endswith("no cost in accuracy shown")
 
 
 def test_a_stronger_second_attack_makes_the_reduction_insignificant() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
     other = given("other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1))
-    (one,) = tradeoffs(compare_records([plain, other]))
-    assert one.leakage < 0
-    assert must(one.high) > 0
-    assert not one.lowers
+    (tradeoff,) = tradeoffs(compare_records([plain, other]))
+    assert tradeoff.leakage < 0
+    assert must(tradeoff.high) > 0
+    assert not tradeoff.lowers
 
 
 def test_the_best_trade_off_has_an_interval_of_the_change() -> None:
-    said = _of([PLAIN, WEAK, STRONG])
-    assert re.search(r"less leakage \(95% interval [\d.]+ to [\d.]+\)", said.headline)
-    assert said.headline.startswith("gradient-noise (sigma 0.1) · "), "the strength is named"
-    numbers = [set(re.findall(r"\d+\.\d", text)) for text in (said.headline, str(said.numbers))]
+    first = _of([PLAIN, WEAK, STRONG])
+    assert re.search(r"less leakage \(95% interval [\d.]+ to [\d.]+\)", first.headline)
+    assert first.headline.startswith("gradient-noise (sigma 0.1) · "), "the strength is named"
+    numbers = [set(re.findall(r"\d+\.\d", text)) for text in (first.headline, str(first.numbers))]
     assert not numbers[0] & numbers[1], "no figure is printed twice"
 
 
 def test_undefended_rows_start_with_their_largest_difference() -> None:
     quiet = given("quiet", {"a": {1: {0: 0.6}}}, {1: 0.9}, rounds=30)
-    said = _of([given("plain", {"a": {1: {0: 0.8}}}, {1: 0.9}), quiet])
-    assert said.headline.endswith(
+    first = _of([given("plain", {"a": {1: {0: 0.8}}}, {1: 0.9}), quiet])
+    assert first.headline.endswith(
         "Largest difference in the strongest AUC v. unseen: −0.200 (95% interval −0.229 to −0.171)"
         ", rounds 30 against rounds 10"
     )
 
 
 def test_games_are_compared_with_chance_and_list_contradictions() -> None:
-    whole = played()
-    first = game_verdict(whole).first
+    audit = played()
+    first = game_verdict(audit).first
     (forest,) = first.picture
     assert forest.tracks[0].guess == 0.5
     assert len(forest.lines) > 1
     assert "points" in first.controls
-    assert report_html(whole).index('class="forest ') < report_html(whole).index('id="asked"')
+    assert report_html(audit).index('class="forest ') < report_html(audit).index('id="asked"')
 
 
 def test_the_summary_warns_of_an_epsilon_above_the_claim() -> None:
-    whole = played()
-    said = game_verdict(whole)
-    first = said.first
-    assert said.claims
-    assert first.caveats == said.claims[:2]
+    audit = played()
+    verdict_of_games = game_verdict(audit)
+    first = verdict_of_games.first
+    assert verdict_of_games.claims
+    assert first.caveats == verdict_of_games.claims[:2]
     assert first.sign == "✗"
     assert "far below the actual ε at" in first.controls
-    page = report_html(whole)
+    page = report_html(audit)
     above = page[: page.index('class="forest ')]
-    assert said.claims[0] in re.sub(r"<[^>]+>", "", above)
+    assert verdict_of_games.claims[0] in re.sub(r"<[^>]+>", "", above)
     assert "✓" not in above
 
 
 def test_games_summary_describes_the_leak_under_the_mechanism() -> None:
-    whole = played()
-    first = game_verdict(whole).first
+    audit = played()
+    first = game_verdict(audit).first
     assert "without" not in first.headline
     assert any(tile.label.startswith("Server guesses correctly, no ") for tile in first.numbers)
 
 
 def test_a_leak_of_a_barely_trained_model_has_no_warning() -> None:
-    whole = with_sources(source(), source(seed=2))
-    hardly = hardly_learned(whole, 0.1)
+    audit = with_sources(source(), source(seed=2))
+    hardly = hardly_learned(audit, 0.1)
     first = first_screen(hardly, verdict(hardly))
     assert not first.warning
     assert first.look in LEAKS.values()
@@ -309,13 +311,13 @@ def test_a_leak_of_a_barely_trained_model_has_no_warning() -> None:
 
 def test_different_sample_sizes_are_noted_below_the_headline() -> None:
     fewer = record(size=500, details=False, defenses=(("cofedmid", 0.35),))
-    more = record(details=False, defenses=(("none", 1.0),))
-    said = _of([more, fewer])
-    assert said.caveats == (SIZES_DIFFER,)
-    page = comparison_html(compare_records([more, fewer]), [more, fewer])
+    larger = record(details=False, defenses=(("none", 1.0),))
+    first = _of([larger, fewer])
+    assert first.caveats == (SIZES_DIFFER,)
+    page = comparison_html(compare_records([larger, fewer]), [larger, fewer])
     assert page.count(SIZES_DIFFER) == 1
     assert page.index(SIZES_DIFFER) < page.index('class="glance')
-    assert _of([more, more]).caveats == ()
+    assert _of([larger, larger]).caveats == ()
 
 
 def test_comparison_tiles_and_axes_are_in_per_cent() -> None:
@@ -337,17 +339,21 @@ def test_a_printed_comparison_starts_with_trade_off_and_membership_rows(width: i
     if width == 80:
         assert len(lines) <= 38, "the names of files follow"
     else:
-        place = next(at for at, line in enumerate(lines) if line.startswith("no defense"))
+        place = next(i for i, line in enumerate(lines) if line.startswith("no defense"))
         assert lines[place + 1].startswith("  Strongest AUC ▲ 0.820")
         assert lines[place + 2].startswith("  ")
 
 
 def test_requested_attacks_without_estimates_are_listed_with_a_reason() -> None:
-    whole = record(details=False)
-    refused = [changed(row, status="refused", note="needs 2 peers") for row in whole.attacks[:1]]
+    audit = record(details=False)
+    refused = [changed(row, status="refused", note="needs 2 peers") for row in audit.attacks[:1]]
     name = refused[0].name
     cases: tuple[tuple[dict[str, object], int], ...] = (({"attacks": {name: {}}}, 1), ({}, 0))
     for config, lines in cases:
-        one = changed(whole, attacks=[*refused, *whole.attacks[1:]], config=config)
-        reasons = [text for text in first_screen(one, verdict(one)).caveats if name in text]
+        with_refused = changed(audit, attacks=[*refused, *audit.attacks[1:]], config=config)
+        reasons = [
+            text
+            for text in first_screen(with_refused, verdict(with_refused)).caveats
+            if name in text
+        ]
         assert reasons == [f"No figures of {attack_name(name)}: needs 2 peers"] * lines

@@ -8,13 +8,13 @@ from tests.report.games import NONE, detector, played, sign
 def test_detector_rows_are_signs_and_columns_servers() -> None:
     grid = detector_table(detector())
     assert [row[0].text for row in grid.rows] == ["Twins", "Rewritten unit"]
-    assert [(one.text, one.detail) for one in grid.headings] == [
+    assert [(heading.text, heading.detail) for heading in grid.headings] == [
         ("", ""),
         ("As published", "right in 98.6%"),
         ("One row changed", "right in 99.80%"),
     ]
-    assert sum(one.span for one in grid.headings) == len(grid.columns) == 6
-    assert [one.text for one in grid.columns[1:4]] == ["False alarms", "AUC", "Found"]
+    assert sum(heading.span for heading in grid.headings) == len(grid.columns) == 6
+    assert [column.text for column in grid.columns[1:4]] == ["False alarms", "AUC", "Found"]
     twins, rewritten = grid.rows
     assert (twins[1].text, twins[1].detail) == ("1 of 10", "1.0–45.0%")
     assert (twins[2].text, twins[2].detail) == ("0.990", "0.970–1.000")

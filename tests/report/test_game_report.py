@@ -36,7 +36,7 @@ def tones(grid: Grid | None, name: str) -> list[str]:
 
 
 def names(*points: PointPlayed) -> list[str]:
-    return [one.name for one in shown_points(points)]
+    return [shown.name for shown in shown_points(points)]
 
 
 def test_points_are_labelled_by_their_differing_settings() -> None:
@@ -47,7 +47,7 @@ def test_points_are_labelled_by_their_differing_settings() -> None:
         "bitwise-rr, ε 7",
     ]
     bits = {"mechanism.options.bits": "10"}
-    same = [point(named=e, settings=bits | point(named=e).settings) for e in (1.0, 3.0)]
+    same = [point(claimed=e, settings=bits | point(claimed=e).settings) for e in (1.0, 3.0)]
     assert names(*same) == ["bitrand, ε 1", "bitrand, ε 3"]
     assert names(same[0], point()) == ["bitrand, bits=10, ε 1", "bitrand, ε 3"]
     labelled = must(points_table(played(point(label="weak"), point(label="a=1,b=2"))))
@@ -58,21 +58,24 @@ def test_points_are_labelled_by_their_differing_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [(3.0, "3"), (0.25, "0.25"), (6.999999, "7"), (668.02, "668"), (1e5, "100,000"), (0.0, "0")],
 )
-def test_epsilons_are_formatted_briefly(value: float, said: str) -> None:
-    assert format_epsilon(value) == said
+def test_epsilons_are_formatted_briefly(value: float, expected: str) -> None:
+    assert format_epsilon(value) == expected
 
 
 def test_a_refuted_epsilon_is_reported_first() -> None:
-    said = game_verdict(ALL)
-    assert (said.first.status, said.first.look) == ("claim contradicted", "strong leak")
-    assert said.first.headline == "Success contradicts the claimed epsilon: ome, ε 1"
-    (alarm,) = said.contradictions
+    verdict_of_games = game_verdict(ALL)
+    assert (verdict_of_games.first.status, verdict_of_games.first.look) == (
+        "claim contradicted",
+        "strong leak",
+    )
+    assert verdict_of_games.first.headline == "Success contradicts the claimed epsilon: ome, ε 1"
+    (alarm,) = verdict_of_games.contradictions
     assert alarm.endswith("proves an epsilon of at least 2.06; 1 is claimed.")
     document = report_html(ALL)
-    assert document.index(said.first.headline) < document.index('class="glance')
+    assert document.index(verdict_of_games.first.headline) < document.index('class="glance')
     assert document.index('class="notice alarm" role="alert"') < document.index(
         '<section id="asked">'
     )
@@ -85,15 +88,18 @@ def test_a_refuted_epsilon_is_reported_first() -> None:
 
 def test_a_contradiction_is_severe_even_with_little_success() -> None:
     small = point("ome", 0.1, 35_342.3, right=60, games=4000)
-    said = game_verdict(played(small))
-    assert (said.first.status, said.first.look) == ("claim contradicted", "strong leak")
+    verdict_of_games = game_verdict(played(small))
+    assert (verdict_of_games.first.status, verdict_of_games.first.look) == (
+        "claim contradicted",
+        "strong leak",
+    )
     assert game_verdict(played(point("ome", 3.0, right=60, games=4000))).first.look == "clear leak"
 
 
 def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     wrong = point("bitwise-rr", 1.0, 1.0, right=95)
-    said = game_verdict(played(wrong))
-    assert "is not what it claims to be" in said.contradictions[0]
+    verdict_of_games = game_verdict(played(wrong))
+    assert "is not what it claims to be" in verdict_of_games.contradictions[0]
     below_its_claim = played(point("bitwise-rr", 9.0, 1.0, right=95))
     headline = game_verdict(below_its_claim).first.headline
     assert headline == "Success contradicts the actual epsilon: bitwise-rr, ε 9"
@@ -103,8 +109,8 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
 
 
 def test_an_actual_epsilon_above_the_claim_is_reported_with_its_factor() -> None:
-    said = game_verdict(ALL)
-    assert said.claims == (
+    verdict_of_games = game_verdict(ALL)
+    assert verdict_of_games.claims == (
         "bitrand claims ε 3 to 5 but has an actual ε of 668 for one record, by its own "
         "probabilities: 134 to 223 times as much.",
         "bitrand, shared mask claims ε 3 but has no finite ε: all records of a batch get "
@@ -129,10 +135,10 @@ def test_the_headline_gives_success_rate_and_mechanism() -> None:
 
 
 def test_mechanisms_are_compared_at_their_weakest_point() -> None:
-    points = (point(right=60), point(named=5.0, right=90), HONEST)
+    points = (point(right=60), point(claimed=5.0, right=90), HONEST)
     loud = point("bitwise-rr", 9.0, 9.0, right=70)
-    said = game_verdict(played(NONE, *points, loud))
-    assert said.first.headline == (
+    verdict_of_games = game_verdict(played(NONE, *points, loud))
+    assert verdict_of_games.first.headline == (
         "With bitrand, ε 5 the server is right in 90.0% of games, with bitwise-rr, ε 9 in 70.0%; "
         "guessing is right in 50%"
     )
@@ -146,10 +152,10 @@ def test_mechanisms_are_compared_at_their_weakest_point() -> None:
 
 def test_status_headline_and_tile_use_the_same_point() -> None:
     sure, lucky = point("bitrand", 5.0, right=96, games=2000), point("ome", 5.0, right=99, games=20)
-    given = played(NONE, lucky, sure)
+    games = played(NONE, lucky, sure)
     assert sure.success.low > lucky.success.low
-    assert "bitrand" in game_verdict(given).first.headline.split(",")[0]
-    assert game_tiles(given)[0].value == percent(sure.success.value)
+    assert "bitrand" in game_verdict(games).first.headline.split(",")[0]
+    assert game_tiles(games)[0].value == percent(sure.success.value)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +193,8 @@ def test_the_printed_games_start_with_contradictions() -> None:
     lines = printed(ALL).splitlines()
     assert lines[0].startswith("CLAIM CONTRADICTED: Success contradicts the claimed epsilon")
     assert any(line.startswith("! ") for line in lines)
-    for told in ("bitwise-rr", "shared mask", "99.0%", "Next: "):
-        assert any(told in line for line in lines), told
+    for text in ("bitwise-rr", "shared mask", "99.0%", "Next: "):
+        assert any(text in line for line in lines), text
     assert max(map(len, lines)) <= 80
     assert len(lines) < 40
 
@@ -197,15 +203,17 @@ def test_the_points_table_lists_success_epsilons_and_rates() -> None:
     grid = must(points_table(ALL))
     assert sum(heading.span for heading in grid.headings) == len(grid.columns)
     document = words(report_html(ALL))
-    for row, one in zip(grid.rows, ALL.games, strict=True):
-        of = dict(zip([column.text for column in grid.columns], row, strict=True))
-        for name, rate in {"Adv": one.success, "TPR": one.tpr, "TNR": one.tnr}.items():
+    for row, game in zip(grid.rows, ALL.games, strict=True):
+        by_column = dict(zip([column.text for column in grid.columns], row, strict=True))
+        for name, rate in {"Adv": game.success, "TPR": game.tpr, "TNR": game.tnr}.items():
             limits = interval(rate.low, rate.high, "accuracy")
-            assert (of[name].text, of[name].detail) == (percent(rate.value), limits)
-        assert of["Fires for others"].text == percent(one.by_others.value)
-        bounded = one.actual_epsilon is not None
-        assert of["At most"].text == (percent(one.largest_success) if bounded else "no bound")
-        assert of["Lower bound"].text == format_epsilon(one.empirical_epsilon)
+            assert (by_column[name].text, by_column[name].detail) == (percent(rate.value), limits)
+        assert by_column["Fires for others"].text == percent(game.by_others.value)
+        bounded = game.actual_epsilon is not None
+        assert by_column["At most"].text == (
+            percent(game.largest_success) if bounded else "no bound"
+        )
+        assert by_column["Lower bound"].text == format_epsilon(game.empirical_epsilon)
         assert all(" ".join(cell.text.split()) in document for cell in row)
 
 
@@ -247,7 +255,7 @@ def test_rows_show_the_maximum_success_for_claimed_and_actual_epsilon() -> None:
 
 
 def test_the_first_chart_of_many_points_shows_extremes_per_mechanism() -> None:
-    points = [point(name, 1.0 + at) for name in ("bitrand", "ome") for at in range(MOST_LINES)]
+    points = [point(name, 1.0 + i) for name in ("bitrand", "ome") for i in range(MOST_LINES)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [
         "bitrand, ε 1",
@@ -260,8 +268,8 @@ def test_the_first_chart_of_many_points_shows_extremes_per_mechanism() -> None:
 
 
 def test_the_first_chart_of_many_mechanisms_shows_the_best_points() -> None:
-    names = [f"m{at}" for at in range(MOST_LINES)]
-    points = [point(name, 1.0 + at, right=50 + at) for name in names for at in range(3)]
+    names = [f"m{i}" for i in range(MOST_LINES)]
+    points = [point(name, 1.0 + i, right=50 + i) for name in names for i in range(3)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [f"{name}, ε 3" for name in names]
     assert "with the server’s highest success" in forest.caption
@@ -275,8 +283,8 @@ def test_no_contradiction_is_reported_without_one() -> None:
     far = played(NONE, point())
     assert "contradicted" not in game_verdict(far).first.controls
     bare = played(NONE)
-    nothing = game_verdict(bare).first
-    assert (nothing.controls, nothing.sign) == ("No claim to check", "?")
+    first_line = game_verdict(bare).first
+    assert (first_line.controls, first_line.sign) == ("No claim to check", "?")
 
 
 FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
@@ -290,10 +298,10 @@ FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
         (shared(),),
         (REFUTED,),
         (NONE, changed(NONE, label="legacy")),
-        (NONE, point(named=1e5, true=1e15), point("ldp-laplace", 1e-12, 0.0)),
-        (point(named=0.0, true=0.0), point(named=0.0, true=5.0)),
-        (point(named=None, true=5.0), point(named=4.0, true=None)),
-        (point(spread=FLAT), point(named=2.0, spread=SPREAD)),
+        (NONE, point(claimed=1e5, true=1e15), point("ldp-laplace", 1e-12, 0.0)),
+        (point(claimed=0.0, true=0.0), point(claimed=0.0, true=5.0)),
+        (point(claimed=None, true=5.0), point(claimed=4.0, true=None)),
+        (point(spread=FLAT), point(claimed=2.0, spread=SPREAD)),
         tuple(point(f"m{place}", 1.0 + place) for place in range(40)),
     ],
     ids=["none", "one", "shared", "refuted", "two", "far", "zero", "half", "flat", "many"],
@@ -337,9 +345,9 @@ def test_the_study_file_of_a_report_reproduces_its_games(tmp_path: Path) -> None
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text(STUDY)
     record = run_games(read_points(first), tmp_path / "one")
-    again = reproducing(record)
-    assert again.command == "fedaudit run study.toml"
-    second.write_text(again.study)
+    study_file = reproducing(record)
+    assert study_file.command == "fedaudit run study.toml"
+    second.write_text(study_file.study)
     assert run_games(read_points(second), tmp_path / "two").content_hash == record.content_hash
 
 
@@ -362,8 +370,8 @@ def test_report_overwrites_only_html_files(
     study.write_text(STUDY)
     mine = tmp_path / "report.html"
     mine.write_text("mine")
-    for said in (["report", str(path)], ["run", str(study), "--out", str(tmp_path)]):
-        assert exit_code(*said) == 2
+    for command in (["report", str(path)], ["run", str(study), "--out", str(tmp_path)]):
+        assert exit_code(*command) == 2
         assert "not an HTML file" in capsys.readouterr().err
     assert exit_code("report", path, "--out", path) == 2
     assert mine.read_text() == "mine"
@@ -409,8 +417,8 @@ def test_memorised_neurons_give_a_warning() -> None:
         for name, held_out in (("ome", 0.62), ("bitrand", 0.9))
     )
     warned = game_verdict(played(fine, heart)).limits
-    (said,) = [text for text in warned if "have memorised their training rows" in text]
-    assert "protection at ome, ε 3: neurons have memorised" in said
+    (warning,) = [text for text in warned if "have memorised their training rows" in text]
+    assert "protection at ome, ε 3: neurons have memorised" in warning
     assert not any("memorised" in text for text in game_verdict(played(fine)).limits)
     unfit = point(figures={FIT: 0.8, HELD_OUT: 0.5})
     assert not any("memorised" in text for text in game_verdict(played(unfit)).limits)
@@ -419,12 +427,12 @@ def test_memorised_neurons_give_a_warning() -> None:
 def test_point_labels_include_the_threshold_and_a_lost_sign() -> None:
     as_trained = {"game.validation": "0", "game.validation_copies": "0"}
     lost = {"mechanism.options.sign_lost": "True"}
-    usual = point()
+    standard_point = point()
     others = [
-        changed(usual, settings=usual.settings | more)
-        for more in (as_trained, lost, as_trained | lost)
+        changed(standard_point, settings=standard_point.settings | options)
+        for options in (as_trained, lost, as_trained | lost)
     ]
-    assert [one.family for one in shown_points([usual, *others])] == [
+    assert [shown.family for shown in shown_points([standard_point, *others])] == [
         "bitrand",
         "bitrand, threshold as trained",
         "bitrand, sign lost",
@@ -437,11 +445,11 @@ def test_mechanisms_are_compared_at_equal_or_weakest_epsilon(claimed: float, rat
     others = [point("rr", 4.0, right=60), point("rr", 1.0, right=55)]
     (least,) = [
         tile
-        for tile in game_tiles(played(point(named=claimed, right=90), *others))
+        for tile in game_tiles(played(point(claimed=claimed, right=90), *others))
         if "strongest" in tile.label
     ]
     assert least.value == rate
-    alone = game_tiles(played(point(named=1.0, right=60), point(named=3.0, right=90)))
+    alone = game_tiles(played(point(claimed=1.0, right=60), point(claimed=3.0, right=90)))
     assert not any("strongest" in tile.label for tile in alone)
 
 

@@ -51,11 +51,11 @@ def rounds(noise: float | None = None, *, right: int = 60, **changes: object) ->
         DISTANCE: distance,
         EXPECTED_SUCCESS: None if distance is None else gaussian_success(0.15 * distance),
     }
-    most = 1.0 if distance is None else gaussian_success(distance)
-    given = InRounds.model_validate(how)
-    played = point("none", None, None, right=right, most=most, batch=batch, figures=figures)
+    bound = 1.0 if distance is None else gaussian_success(distance)
+    in_rounds = InRounds.model_validate(how)
+    played = point("none", None, None, right=right, largest=bound, batch=batch, figures=figures)
     signs = Estimate(topic=GAMES, metric=SIGN_SUCCESS, value=0.99, low=0.9, high=1.0, n_members=100)
-    given_ = {"rounds": given, "estimates": [*played.estimates, signs]}
+    given_ = {"rounds": in_rounds, "estimates": [*played.estimates, signs]}
     return PointPlayed.model_validate({**dict(played), **given_})
 
 
@@ -69,11 +69,11 @@ SOME = played(
     rounds(2.0, right=60, averaged=1, neurons=4, batch=100),
     rounds(clients=10, others="dead", right=99),
 )
-ONLY = played(*(one for one in SOME.games if one.rounds))
+ONLY = played(*(game for game in SOME.games if game.rounds))
 
 
 def test_round_points_are_labelled_by_defense_and_server() -> None:
-    assert [one.name for one in shown_points(SOME.games)] == [
+    assert [game.name for game in shown_points(SOME.games)] == [
         "no mechanism",
         "bitrand, ε 3",
         "in rounds, no defense",
@@ -90,7 +90,7 @@ def test_round_points_have_a_separate_table_without_epsilons() -> None:
     assert len(must(points_table(SOME)).rows) == 2
     table = points_table(SOME, in_rounds=True)
     assert len(column(table, "Point")) == 6
-    assert not any("ε" in one.text for one in must(table).columns)
+    assert not any("ε" in column.text for column in must(table).columns)
     assert points_table(ONLY) is None
     assert points_table(played(), in_rounds=True) is None
 
@@ -98,15 +98,15 @@ def test_round_points_have_a_separate_table_without_epsilons() -> None:
 def test_the_bound_from_noise_is_next_to_every_success_rate() -> None:
     table = points_table(SOME, in_rounds=True)
     allowed = [percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
-    most = column(table, "At most")
-    assert most == ["no bound", allowed[0], allowed[1], allowed[1], allowed[0], "no bound"]
+    bounds = column(table, "At most")
+    assert bounds == ["no bound", allowed[0], allowed[1], allowed[1], allowed[0], "no bound"]
     assert column(table, "Expected")[1] == percent(gaussian_success(0.15))
 
 
 def test_rows_show_the_maximum_success_under_noise() -> None:
     (forest,) = games_picture(SOME)
     by_label = {line.label: line.cells[0].marks for line in forest.lines}
-    once, often = (f"in rounds, dp-sgd, clip 1, noise 2{more}" for more in ("", ", 10 rounds"))
+    once, often = (f"in rounds, dp-sgd, clip 1, noise 2{suffix}" for suffix in ("", ", 10 rounds"))
     values = [[mark.value for mark in by_label[name]] for name in (once, often)]
     assert values[0] == pytest.approx([0.55, gaussian_success(1.0)])
     assert values[1] == pytest.approx([0.7, gaussian_success(math.sqrt(10))])
@@ -114,36 +114,40 @@ def test_rows_show_the_maximum_success_under_noise() -> None:
 
 
 def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
-    shown = shown_points(ONLY.games)
-    behind, bare = by_protection(shown)
-    assert [one.name for one in bare] == ["no defense"]
+    points = shown_points(ONLY.games)
+    behind, bare = by_protection(points)
+    assert [game.name for game in bare] == ["no defense"]
     assert len(behind) == 5
-    said = game_verdict(ONLY)
-    assert said.first.headline.endswith("guessing is right in 50%")
+    verdict_of_games = game_verdict(ONLY)
+    assert verdict_of_games.first.headline.endswith("guessing is right in 50%")
     assert [tile.label for tile in game_tiles(ONLY)][::2] == [
         "Server guesses correctly, weakest defense",
         "Server guesses correctly, no defense",
     ]
-    assert "the success of one kind of server" in " ".join(said.limits)
+    assert "the success of one kind of server" in " ".join(verdict_of_games.limits)
     assert "the success of one kind of server" not in " ".join(game_verdict(played()).limits)
 
 
 def test_games_in_rounds_have_no_actual_epsilon_to_rely_on() -> None:
     for right in (50, 55, 95):
-        said = game_verdict(played(rounds(2.0, right=right)))
-        assert "actual ε" not in " ".join((*said.first.next, said.meaning))
+        verdict_of_games = game_verdict(played(rounds(2.0, right=right)))
+        assert "actual ε" not in " ".join((*verdict_of_games.first.next, verdict_of_games.meaning))
     assert "actual ε" in " ".join(game_verdict(played(NONE, point("ome", 3.0, 3.0))).first.next)
 
 
 def test_success_above_the_noise_bound_is_an_alarm() -> None:
     wrong = played(rounds(8.0, right=95))
-    said = game_verdict(wrong)
-    assert said.first.status == "claim contradicted"
-    assert "more than the 55.0% that its noise allows any server" in said.contradictions[0]
-    assert said.first.headline.startswith("Success contradicts the bound of the noise: dp-sgd")
+    verdict_of_games = game_verdict(wrong)
+    assert verdict_of_games.first.status == "claim contradicted"
+    assert (
+        "more than the 55.0% that its noise allows any server" in verdict_of_games.contradictions[0]
+    )
+    assert verdict_of_games.first.headline.startswith(
+        "Success contradicts the bound of the noise: dp-sgd"
+    )
     table = must(points_table(wrong, in_rounds=True))
     assert table.rows[0][1].tone == "alarm"
-    first = said.first
+    first = verdict_of_games.first
     assert first.controls == "Noise bound contradicted by games at 1 of 1 point"
     assert game_verdict(ONLY).first.controls == ("No noise bound contradicted by games (4 points)")
 
@@ -159,7 +163,7 @@ def test_the_summary_names_defenses_in_rounds_as_protection() -> None:
 @pytest.mark.parametrize("record", [SOME, ONLY, played()])
 def test_a_page_has_the_sections_that_its_points_need(record: Record) -> None:
     document = report_html(record)
-    points = [one.rounds is not None for one in record.points]
+    points = [point.rounds is not None for point in record.points]
     assert ('<section id="rounds">' in document) == any(points)
     assert ('<section id="points">' in document) != all(points)
 

@@ -62,13 +62,13 @@ every_page = pytest.mark.parametrize("name", RECORDS)
 
 
 @cache
-def made(name: str) -> Record:
+def record_named(name: str) -> Record:
     return RECORDS[name]()
 
 
 @cache
 def document(name: str) -> str:
-    return report_html(made(name))
+    return report_html(record_named(name))
 
 
 @cache
@@ -124,7 +124,7 @@ def test_direction_and_surrogate_characters_do_not_reach_the_page() -> None:
 
 
 def test_the_page_contains_every_estimate_with_its_interval() -> None:
-    for figure in made("plain").findings:
+    for figure in record_named("plain").findings:
         if figure.value is None:
             assert f"needs {figure.note.split()[2]} more" in page_of("plain").text
         else:
@@ -133,8 +133,8 @@ def test_the_page_contains_every_estimate_with_its_interval() -> None:
 
 
 def test_the_header_counts_the_attacks_that_were_tried() -> None:
-    tried = sum(row.status == "run" for row in made("plain").attacks)
-    assert 0 < tried < len(made("plain").attacks)
+    tried = sum(row.status == "run" for row in record_named("plain").attacks)
+    assert 0 < tried < len(record_named("plain").attacks)
     assert f"<span>{tried} attacks</span>" in document("plain")
 
 
@@ -163,15 +163,15 @@ def test_a_very_long_name_is_never_printed_whole() -> None:
     assert not re.search("n{130}", page.text)
     texts = [value or "" for _, attributes in page.elements for value in attributes.values()]
     assert not any(re.search("n{401}", text) for text in texts)
-    both = Page(comparison_html(compare_records([long, plain]), [long, plain]))
-    assert not re.search("n{130}", both.text)
+    comparison_page = Page(comparison_html(compare_records([long, plain]), [long, plain]))
+    assert not re.search("n{130}", comparison_page.text)
 
 
 def test_refused_estimates_show_their_reason() -> None:
     assert "needs 970 more" in report_html(record(size=30))
     figures = [
-        changed(one, value=None, low=None, high=None, note="the score is constant")
-        for one in made("plain").findings[:1]
+        changed(estimate, value=None, low=None, high=None, note="the score is constant")
+        for estimate in record_named("plain").findings[:1]
     ]
     assert "the score is constant" in report_html(changed(record(), estimates=figures))
 
@@ -236,8 +236,8 @@ def test_an_almost_empty_record_has_a_report() -> None:
 @pytest.mark.parametrize("name", ["plain", "games"])
 def test_the_same_record_makes_the_same_bytes(name: str, tmp_path: Path) -> None:
     first, second = tmp_path / "1.html", tmp_path / "2.html"
-    write_report(made(name), first)
-    write_report(made(name), second)
+    write_report(record_named(name), first)
+    write_report(record_named(name), second)
     assert first.read_bytes() == second.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.html", "2.html"]
 
@@ -275,8 +275,8 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
 
 def test_a_comparison_needs_two_records_and_warns_of_redraw() -> None:
     with pytest.raises(BadInput, match="at least 2 records, got 1"):
-        compare_records([made("plain")])
+        compare_records([record_named("plain")])
     flawed = [small(), changed(small(), evaluation="redraw")]
     assert "flawed redraw" in comparison_html(compare_records(flawed), flawed)
-    both = [small(), made("hostile")]
-    assert HOSTILE not in comparison_html(compare_records(both), both)
+    records = [small(), record_named("hostile")]
+    assert HOSTILE not in comparison_html(compare_records(records), records)

@@ -111,10 +111,10 @@ def test_charts_show_epsilons_of_canary_clients_and_sums() -> None:
     assert names == ["Measured", "Claimed"]
     sums = first_picture(audit_of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
     assert [line.label for line in sums.lines] == ["Measured"]
-    both = audit_of(bound(SECURE_SUM_EPSILON, 0.0), bound(SECURE_SUM_EPSILON_IF_GAUSSIAN, 1.8))
+    audit = audit_of(bound(SECURE_SUM_EPSILON, 0.0), bound(SECURE_SUM_EPSILON_IF_GAUSSIAN, 1.8))
     expected = "epsilon at least 1.800 if the noise is normal (0.000 without an assumption)"
-    assert expected in verdict(both).headline, "a bound of 0 hides no other"
-    assert [line.cells[0].value for line in first_picture(both)[0].lines] == ["≥ 1.800", "≥ 0.000"]
+    assert expected in verdict(audit).headline, "a bound of 0 hides no other"
+    assert [line.cells[0].value for line in first_picture(audit)[0].lines] == ["≥ 1.800", "≥ 0.000"]
     title = "Epsilon of one client's update in one round's sum: lower bounds"
     assert (sums.title, sums.keys) == (title, ()), "nothing is claimed"
 

@@ -21,15 +21,15 @@ CARDS = {"light": "#ffffff", "dark": "#1a2027"}
 
 
 def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted(map(luminance, (one, other)))
+def contrast(colour: str, other: str) -> float:
+    dark, light = sorted(map(luminance, (colour, other)))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -101,7 +101,7 @@ def cells_of(page: str) -> list[str]:
 def test_a_tables_head_keeps_its_first_rows_on_a_printed_page(gap: int, tmp_path: Path) -> None:
     lower = f"<style>#points .scroll {{ margin-top: {gap}px !important }}</style></head>"
     text = printed_lines(pdf_of(report_html(played()).replace("</head>", lower), tmp_path))
-    (page,) = [one for one in text.split("\f") if "Games by sign" in one]
+    (page,) = [page_text for page_text in text.split("\f") if "Games by sign" in page_text]
     table = page.partition("Games by sign")[2]
     assert len(re.findall(r"(?m)^(no mechanism|bitrand|ome|bitwise)", table)) >= 3
 
@@ -111,30 +111,39 @@ def test_a_tables_head_keeps_its_first_rows_on_a_printed_page(gap: int, tmp_path
 @pytest.mark.skipif(not CAN_READ_PDF, reason="there is no Chromium or no pdftotext on the PATH")
 def test_the_text_of_every_cell_is_printed(tmp_path: Path) -> None:
     page = report_html(with_sources(source(), source(seed=2), membership=True, details=True))
-    printed, shown = text_of(pdf_of(page, tmp_path)), cells_of(page)
-    assert len(shown) > 100
-    assert [part for part in shown if part not in printed] == []
+    printed, cells_shown = text_of(pdf_of(page, tmp_path)), cells_of(page)
+    assert len(cells_shown) > 100
+    assert [part for part in cells_shown if part not in printed] == []
 
 
 def test_no_estimate_is_printed_twice_below_the_summary() -> None:
-    whole = with_sources(source(right=61), source(seed=2), membership=True, details=True)
-    page = report_html(whole).partition('id="asked"')[2]
+    audit = with_sources(source(right=61), source(seed=2), membership=True, details=True)
+    page = report_html(audit).partition('id="asked"')[2]
     cells = [
         " ".join(unescape(re.sub(r"<[^>]+>", " ", cell)).split())
         for cell in re.findall(r"<td[^>]*>(.*?)</td>", page, re.DOTALL)
     ]
-    figures = [one for one in [*whole.findings, *whole.groups] if one.value is not None]
+    figures = [
+        estimate for estimate in [*audit.findings, *audit.groups] if estimate.value is not None
+    ]
     assert len(figures) > 50
     for figure in figures:
         limits = interval_text(figure)
         if figure.by == "client" or not limits:
             continue
-        found = [c for c in cells if format_value(figure.value, figure.metric) in c and limits in c]
-        alike = [
-            one
-            for one in figures
-            if format_value(one.value, one.metric) == format_value(figure.value, figure.metric)
-            and interval_text(one) == limits
-            and one.by != "client"
+        cells_of_estimate = [
+            c for c in cells if format_value(figure.value, figure.metric) in c and limits in c
         ]
-        assert len(found) == len(alike), (figure.attack, figure.metric, figure.contrast)
+        equal_estimates = [
+            estimate
+            for estimate in figures
+            if format_value(estimate.value, estimate.metric)
+            == format_value(figure.value, figure.metric)
+            and interval_text(estimate) == limits
+            and estimate.by != "client"
+        ]
+        assert len(cells_of_estimate) == len(equal_estimates), (
+            figure.attack,
+            figure.metric,
+            figure.contrast,
+        )

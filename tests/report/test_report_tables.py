@@ -101,8 +101,8 @@ def test_refused_estimates_show_a_dash_and_a_footnote() -> None:
 
 
 def test_figures_over_seeds_replace_those_of_single_seeds() -> None:
-    both = only(auc(0.6, seed=1), auc(0.8, seed=2), auc(0.7, low=0.6, high=0.8, seed=None))
-    (grid,) = attack_tables(both)
+    audit = only(auc(0.6, seed=1), auc(0.8, seed=2), auc(0.7, low=0.6, high=0.8, seed=None))
+    (grid,) = attack_tables(audit)
     assert texts(grid, 1) == ["▲ 0.700"]
 
 
@@ -179,8 +179,8 @@ def test_an_exposed_sample_has_the_attacks_that_list_it() -> None:
 
 
 def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
-    named = changed(record(strengths=(1.0,)), estimates=[auc(0.61, attack="[red]sly[/red]")])
-    text = printed(named, width=100)
+    audit = changed(record(strengths=(1.0,)), estimates=[auc(0.61, attack="[red]sly[/red]")])
+    text = printed(audit, width=100)
     assert all(part in text for part in ("[red]sly[/red]", "0.610", "INCONCLUSIVE"))
 
 
@@ -294,5 +294,5 @@ def test_a_recording_is_not_advised_to_change_settings() -> None:
 
 
 def test_people_with_one_sample_each_need_no_note_on_independence() -> None:
-    named = changed(only(), config={"data": {"options": {"person": "patient"}}})
-    assert independence(named) == ""
+    audit = changed(only(), config={"data": {"options": {"person": "patient"}}})
+    assert independence(audit) == ""

@@ -62,8 +62,8 @@ def panel(*parts: Curve | Point, x: Axis = TEN, y: Axis = TEN) -> Panel:
     return Panel("a panel", "what it shows", x, y, curves, points)
 
 
-def drawn(shown: Panel) -> str:
-    return str(templates().get_template("charts.html.j2").module.panel(shown))  # type: ignore[attr-defined]
+def drawn(panel: Panel) -> str:
+    return str(templates().get_template("charts.html.j2").module.panel(panel))  # type: ignore[attr-defined]
 
 
 def places(markup: str) -> list[tuple[float, float]]:

@@ -110,12 +110,15 @@ def test_members_without_coordination_draw_independent_sets() -> None:
             ]
             for r in range(1, 41)
         ]
-        return [[defense.assigned_classes(v, classes=10).numpy() for v in both] for both in visits]
+        return [
+            [defense.assigned_classes(v, classes=10).numpy() for v in pair_of_contexts]
+            for pair_of_contexts in visits
+        ]
 
     def common(rounds: list[list[np.ndarray]]) -> float:
-        return float(np.mean([(one & other).sum() for one, other in rounds]))
+        return float(np.mean([(round_ & other).sum() for round_, other in rounds]))
 
     # Coordinated sets of five of ten classes are disjoint; independent ones share 2.5 on average.
     assert common(sets(independent=False)) == 0
     assert common(sets(independent=True)) == pytest.approx(2.5, abs=0.6)
-    assert all(one.sum() == 5 for both in sets(independent=True) for one in both)
+    assert all(classes.sum() == 5 for pair in sets(independent=True) for classes in pair)

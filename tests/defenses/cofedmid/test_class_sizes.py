@@ -42,12 +42,12 @@ def test_sizes_on_cifar100_round_the_papers_formula() -> None:
 def test_sizes_never_grow_and_end_at_the_least(
     decay: str, least: int, extra: int, rounds: int
 ) -> None:
-    most = least + extra
+    largest = least + extra
     sizes = [
-        size_in_round(t, rounds, largest=most, smallest=least, decay=decay)
+        size_in_round(t, rounds, largest=largest, smallest=least, decay=decay)
         for t in range(1, rounds + 1)
     ]
-    assert sizes[0] == most
+    assert sizes[0] == largest
     assert sizes == sorted(sizes, reverse=True)
     assert min(sizes) >= least
     if rounds > 1:
@@ -65,16 +65,16 @@ def test_the_class_count_is_the_smallest_with_full_mean_coverage(
 ) -> None:
     least = smallest_size(classes, 0)
 
-    def places(most: int) -> int:
+    def places(largest: int) -> int:
         every = range(1, rounds + 1)
         return members * sum(
-            size_in_round(t, rounds, largest=most, smallest=least, decay=decay) for t in every
+            size_in_round(t, rounds, largest=largest, smallest=least, decay=decay) for t in every
         )
 
-    most = largest_size(classes, members, rounds, m_max=0, smallest=least, decay=decay)
-    assert least <= most <= classes
-    assert places(most) >= classes * rounds or most == classes
-    assert most == least or places(most - 1) < classes * rounds
+    largest = largest_size(classes, members, rounds, m_max=0, smallest=least, decay=decay)
+    assert least <= largest <= classes
+    assert places(largest) >= classes * rounds or largest == classes
+    assert largest == least or places(largest - 1) < classes * rounds
 
 
 def test_largest_size_by_number_of_members() -> None:

@@ -72,7 +72,7 @@ def test_members_train_on_their_classes_and_cover_all() -> None:
     sets = []
     for round in run(guided):
         used = [classes_used(round, client) for client in PAIR]
-        assert [len(one) for one in used] == [3, 3]
+        assert [len(classes) for classes in used] == [3, 3]
         assert used[0] | used[1] == set(range(CLASSES))
         assert classes_used(round, 2) == set(range(CLASSES))
         sets.append(frozenset(used[0]))
@@ -93,25 +93,26 @@ def test_classes_rotate_if_one_round_cannot_cover_all() -> None:
         set(np.flatnonzero(guided.assignment_in(CLASSES, 2, context(t)).sets.any(0)).tolist())
         for t in range(1, 7)
     ]
-    assert all(len(one) == 2 for one in covered)
+    assert all(len(classes) == 2 for classes in covered)
     assert covered[0] | covered[1] | covered[2] == set(range(CLASSES))
     assert covered[3] | covered[4] | covered[5] == set(range(CLASSES))
 
 
 def test_participating_members_cover_all_classes() -> None:
     guided = ClassGuided(members=(0, 1, 3), m_max=3, m_min=3)
-    own = {c: guided.has_class(DATA[c], context(client=c)) for c in PAIR}
-    labels = [set(DATA[c].labels[own[c]].tolist()) for c in PAIR]
+    has_class = {c: guided.has_class(DATA[c], context(client=c)) for c in PAIR}
+    labels = [set(DATA[c].labels[has_class[c]].tolist()) for c in PAIR]
     assert labels[0] | labels[1] == set(range(CLASSES))
 
 
 def test_the_number_of_classes_is_inferred_from_the_output() -> None:
     unnamed = Architecture("net", partial(nn.Linear, 4, CLASSES)).initial(0)
-    at = ClientContext(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(
-        unnamed
-    )
+    training_context = ClientContext(
+        round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0
+    ).at(unnamed)
     assert (
-        len(ClassGuided(members=(0,), m_max=2, m_min=2).select(DATA[0], at)) == 2 * EACH // CLASSES
+        len(ClassGuided(members=(0,), m_max=2, m_min=2).select(DATA[0], training_context))
+        == 2 * EACH // CLASSES
     )
 
 
@@ -138,12 +139,12 @@ def test_samples_return_from_the_start_round_up_to_the_limit() -> None:
 def test_returned_samples_are_of_other_classes_and_limited(recycling: str) -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)  # type: ignore[arg-type]
     for index in range(1, 8):
-        at = context(index)
-        own = DATA[0].ids[ours.has_class(DATA[0], at)]
-        chosen = ours.select(DATA[0], at).ids
-        back = chosen[~torch.isin(chosen, own)]
-        assert bool(torch.isin(own, chosen).all())
-        assert len(set(chosen.tolist())) == len(chosen) == len(own) + len(back)
+        training_context = context(index)
+        own_ids = DATA[0].ids[ours.has_class(DATA[0], training_context)]
+        chosen = ours.select(DATA[0], training_context).ids
+        back = chosen[~torch.isin(chosen, own_ids)]
+        assert bool(torch.isin(own_ids, chosen).all())
+        assert len(set(chosen.tolist())) == len(chosen) == len(own_ids) + len(back)
         assert ours.memory.back is not None
         assert ours.memory.back.sort().values.tolist() == back.sort().values.tolist()
         assert len(back) <= 6
@@ -160,8 +161,10 @@ def test_loss_intervals_are_fixed_in_the_start_round() -> None:
     # With another model, losses change but intervals do not.
     assert [len(e) for e in edges] == [0, 0, 9, 9, 9, 9]
     moved = NET.initial(5)
-    at = ClientContext(round=8, rounds=10, client=0, cohort=(0, 1), weights={}, seed=3).at(moved)
-    ours.select(DATA[0], at)
+    training_context = ClientContext(
+        round=8, rounds=10, client=0, cohort=(0, 1), weights={}, seed=3
+    ).at(moved)
+    ours.select(DATA[0], training_context)
     assert torch.equal(ours.state()["edges"], edges[2])
 
 
@@ -169,26 +172,26 @@ def test_sequential_returns_samples_by_increasing_loss() -> None:
     ours = Compensation(
         members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
     )
-    at = context()
-    losses = at.evaluate(DATA[0])
-    left = ~ours.has_class(DATA[0], at)
-    ranked = DATA[0].ids[left][losses[left].argsort(stable=True)]
-    ours.select(DATA[0], at)
+    training_context = context()
+    losses = training_context.evaluate(DATA[0])
+    is_left_out = ~ours.has_class(DATA[0], training_context)
+    ranked = DATA[0].ids[is_left_out][losses[is_left_out].argsort(stable=True)]
+    ours.select(DATA[0], training_context)
     assert ours.memory.back is not None
     assert torch.equal(ours.memory.back, ranked[:6])
-    ours.select(DATA[0], at)
+    ours.select(DATA[0], training_context)
     assert torch.equal(ours.memory.back, ranked[6:12])
 
 
 def test_confidence_penalty_matches_hand_calculation() -> None:
     outputs = torch.tensor([[2.0, 0.0, -1.0]])
     p = outputs.softmax(1)[0]
-    rest = (1 - p[0]) / 2
-    target = torch.stack([p[0], rest, rest])
+    other_probability = (1 - p[0]) / 2
+    target = torch.stack([p[0], other_probability, other_probability])
     divergence = (target * (target.log() - p.log())).sum() / 3
     expected = divergence - 0.005 * -(p * p.log()).sum()
-    found = confidence_penalty(outputs, torch.tensor([0]), mu=0.005)
-    torch.testing.assert_close(found[0], expected)
+    penalty = confidence_penalty(outputs, torch.tensor([0]), mu=0.005)
+    torch.testing.assert_close(penalty[0], expected)
 
 
 def test_no_gradient_flows_through_the_soft_label() -> None:
@@ -197,23 +200,25 @@ def test_no_gradient_flows_through_the_soft_label() -> None:
         confidence_penalty(outputs, torch.tensor([0]), mu=0.0).sum(), outputs
     )
     p = outputs.detach().softmax(1)[0]
-    rest = (1 - p[0]) / 2
+    other_probability = (1 - p[0]) / 2
     # The true class keeps its probability, and the others tend to their mean.
-    expected = torch.stack([torch.zeros(()), p[1] - rest, p[2] - rest]) / 3
+    expected = (
+        torch.stack([torch.zeros(()), p[1] - other_probability, p[2] - other_probability]) / 3
+    )
     torch.testing.assert_close(slope[0], expected)
 
 
 def test_only_returned_samples_have_a_confidence_penalty() -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
-    at = context()
+    training_context = context()
     outputs = torch.randn(3, CLASSES, generator=seeded(0, "outputs"))
     batch = Batch(torch.zeros(3, 4), torch.tensor([0, 1, 2]), torch.tensor([7, 8, 9]))
     ours.memory.begin(torch.tensor([8]))
     plain = functional.cross_entropy(outputs, batch.y)
     extra = confidence_penalty(outputs[1:2], batch.y[1:2], mu=0.1).sum() / 3
-    torch.testing.assert_close(ours.loss(outputs, batch, at), plain + extra)
+    torch.testing.assert_close(ours.loss(outputs, batch, training_context), plain + extra)
     ours.memory.begin(torch.tensor([4]))
-    assert torch.equal(ours.loss(outputs, batch, at), plain)
+    assert torch.equal(ours.loss(outputs, batch, training_context), plain)
 
 
 def test_without_regularisation_training_is_plain() -> None:
@@ -223,15 +228,15 @@ def test_without_regularisation_training_is_plain() -> None:
 
 
 def test_validation_samples_are_never_in_a_batch() -> None:
-    held = {c: DATA[c].ids[held_out(DATA[c].ids, 0.1, seed=1)] for c in DATA}
-    assert all(0 < len(ids) < EACH / 3 for ids in held.values())
+    held_out_ids = {c: DATA[c].ids[held_out(DATA[c].ids, 0.1, seed=1)] for c in DATA}
+    assert all(0 < len(ids) < EACH / 3 for ids in held_out_ids.values())
     seen: dict[int, set[int]] = {c: set() for c in DATA}
     for round in run(pair(m_max=6)):
         for client in DATA:
             seen[client] |= set(round.facts[client]["used"].tolist())
     for client in PAIR:
-        assert not seen[client] & set(held[client].tolist())
-        assert len(seen[client]) == EACH - len(held[client])
+        assert not seen[client] & set(held_out_ids[client].tolist())
+        assert len(seen[client]) == EACH - len(held_out_ids[client])
     assert seen[2] == set(DATA[2].ids.tolist())
 
 
@@ -260,12 +265,16 @@ def test_an_interval_that_harms_validation_samples_loses_weight() -> None:
     client_context = ClientContext(round=0, rounds=9, client=0, cohort=PAIR, weights={}, seed=3)
     data = ours.prepare(DATA[0], client_context)
     for index in range(1, 7):
-        at = context(index)
-        ours.select(data, at)
+        training_context = context(index)
+        ours.select(data, training_context)
         arm = ours.memory.arm
         assert arm is not None
         before = ours.state()["weights"]
-        ours.after(at.received, NET.initial(index) if index < 6 else _worse(), at)
+        ours.after(
+            training_context.received,
+            NET.initial(index) if index < 6 else _worse(),
+            training_context,
+        )
         after = ours.state()["weights"]
         if index < 5:
             assert torch.allclose(before, after)
@@ -296,8 +305,8 @@ def test_bytes_are_counted_as_the_paper_counts_them() -> None:
 
 def test_coalitions_are_independent() -> None:
     two = {c: CoFedMID(members=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
-    both = {**pair(), **two}
-    rounds = list(run(both))
+    coalitions = {**pair(), **two}
+    rounds = list(run(coalitions))
     assert len(rounds) == ROUNDS
     alone = list(run(pair()))
     assert torch.equal(flat(rounds[0].uploads[0].values), flat(alone[0].uploads[0].values))
@@ -313,9 +322,9 @@ def test_coalitions_work_with_partial_participation() -> None:
 
 
 def test_cofedmid_has_the_settings_and_defaults_of_its_modules() -> None:
-    whole = signature(CoFedMID).parameters
+    parameters = signature(CoFedMID).parameters
     parts = [signature(module).parameters for module in (Compensation, NeutralNoise)]
-    assert {name: whole[name].default for name in whole} == {
+    assert {name: parameters[name].default for name in parameters} == {
         name: part[name].default for part in parts for name in part
     }
 

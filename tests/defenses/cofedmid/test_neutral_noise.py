@@ -25,8 +25,10 @@ def zeros(size: int = 40) -> Params:
     return {"w": torch.zeros(size // 2, 2), "b": torch.zeros(7, dtype=torch.float64)}
 
 
-def sent(defense: NeutralNoise, at: TrainingContext, values: Params | None = None) -> torch.Tensor:
-    return flat(defense.upload(Update(values or zeros()), at).values)
+def sent(
+    defense: NeutralNoise, training_context: TrainingContext, values: Params | None = None
+) -> torch.Tensor:
+    return flat(defense.upload(Update(values or zeros()), training_context).values)
 
 
 coalitions = st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=9)
@@ -101,8 +103,8 @@ def test_neutral_noise_differs_by_round_and_coalition() -> None:
         sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights, seed=1)),
         sent(NeutralNoise(members=(0, 2), sigma=1.0, ratio=1.0), context(0, weights)),
     ]
-    for i, one in enumerate(noise):
-        assert all(not torch.equal(one, other) for other in noise[i + 1 :])
+    for i, vector in enumerate(noise):
+        assert all(not torch.equal(vector, other) for other in noise[i + 1 :])
 
 
 def test_the_noise_std_before_projection_is_sigma() -> None:

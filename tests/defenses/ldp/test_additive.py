@@ -114,10 +114,10 @@ def test_equal_seeds_give_equal_features_of_the_input_dtype(
 ) -> None:
     for dtype in (torch.float32, torch.float64):
         x = random_values(5, 3).to(dtype)
-        one, other = (mechanism(x, seeded(1, "noise")) for _ in range(2))
-        assert torch.equal(one, other)
-        assert (one.shape, one.dtype) == (x.shape, dtype)
-        assert not torch.equal(one, mechanism(x, seeded(2, "noise")))
+        first, second = (mechanism(x, seeded(1, "noise")) for _ in range(2))
+        assert torch.equal(first, second)
+        assert (first.shape, first.dtype) == (x.shape, dtype)
+        assert not torch.equal(first, mechanism(x, seeded(2, "noise")))
 
 
 @every

@@ -39,15 +39,15 @@ def images() -> Samples:
 def test_only_features_are_perturbed_with_the_same_shape(
     defense: LocalDP,
 ) -> None:
-    given = images()
-    made = defense.prepare(given, client_context())
-    assert made.features.shape == given.features.shape
-    assert not torch.equal(made.features, given.features)
-    assert torch.equal(made.labels, given.labels)
-    assert torch.equal(made.ids, given.ids)
-    assert torch.equal(given.features, images().features)
+    samples = images()
+    perturbed = defense.prepare(samples, client_context())
+    assert perturbed.features.shape == samples.features.shape
+    assert not torch.equal(perturbed.features, samples.features)
+    assert torch.equal(perturbed.labels, samples.labels)
+    assert torch.equal(perturbed.ids, samples.ids)
+    assert torch.equal(samples.features, images().features)
     rng = client_context().rng("local differential privacy")
-    assert torch.equal(made.features.flatten(1), defense(given.features.flatten(1), rng))
+    assert torch.equal(perturbed.features.flatten(1), defense(samples.features.flatten(1), rng))
 
 
 @every
@@ -67,11 +67,11 @@ def test_integer_features_raise(defense: LocalDP) -> None:
 
 @every
 def test_the_guarantee_states_actual_and_nominal_epsilon(defense: LocalDP) -> None:
-    found = defense.guarantee(WORK, delta=1e-5)
-    assert found.epsilon == pytest.approx(defense.actual_epsilon(12))
-    assert found.unit.startswith("one record's features against any other features")
-    assert found.unit.endswith("labels are not protected")
-    assert f"claimed epsilon {defense.nominal:g}" in found.method
+    guarantee = defense.guarantee(WORK, delta=1e-5)
+    assert guarantee.epsilon == pytest.approx(defense.actual_epsilon(12))
+    assert guarantee.unit.startswith("one record's features against any other features")
+    assert guarantee.unit.endswith("labels are not protected")
+    assert f"claimed epsilon {defense.nominal:g}" in guarantee.method
 
 
 def test_published_mechanisms_have_a_much_larger_actual_epsilon() -> None:
@@ -127,5 +127,5 @@ def test_several_mechanisms_in_a_chain_draw_independently() -> None:
         return defense.prepare(data, client_context()).features[0]
 
     once = noise(LdpGaussian(5.0, 2.0))
-    again = noise(twice) - once.double().mul(2 / float(once.norm())).float()
-    assert abs(float(torch.corrcoef(torch.stack([once, again]))[0, 1])) < 0.3
+    second_noise = noise(twice) - once.double().mul(2 / float(once.norm())).float()
+    assert abs(float(torch.corrcoef(torch.stack([once, second_noise]))[0, 1])) < 0.3

@@ -38,8 +38,8 @@ def skewed(records: int) -> Tensor:
 
 def correlation(mechanism: Mechanism) -> float:
     x = skewed(600)
-    both = torch.stack([x.flatten(), drawn(mechanism, x).flatten()]).double()
-    return float(torch.corrcoef(both)[0, 1])
+    before_and_after = torch.stack([x.flatten(), drawn(mechanism, x).flatten()]).double()
+    return float(torch.corrcoef(before_and_after)[0, 1])
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_bitrand_alpha_matches_hand_calculation() -> None:
     # For one feature of two bits at epsilon 2, alpha^2 is (2 + 2) / (2 (1 + e^2)).
     alpha = (4 / (2 * (1 + np.exp(2)))) ** 0.5
     expected = [alpha / (1 + alpha), alpha * np.e / (1 + alpha * np.e)]
-    found = BitRandPublished(2.0, bits=2, integer_bits=1).flips(1).drops[0]
-    assert found.tolist() == pytest.approx(expected)
+    drop_probability = BitRandPublished(2.0, bits=2, integer_bits=1).flips(1).drops[0]
+    assert drop_probability.tolist() == pytest.approx(expected)
 
 
 def test_ome_probabilities_match_hand_calculation() -> None:
@@ -85,8 +85,8 @@ def test_ome_probabilities_match_hand_calculation() -> None:
 
 def test_ome_positions_are_counted_over_the_whole_record() -> None:
     flips = OmePublished(1.0, bits=3, integer_bits=1).flips(2)
-    kept = 1 - flips.drops
-    assert (kept > 0.5).tolist() == [[True, False, True], [False, True, False]]
+    keep_probability = 1 - flips.drops
+    assert (keep_probability > 0.5).tolist() == [[True, False, True], [False, True, False]]
 
 
 @every
@@ -98,12 +98,12 @@ def test_decoded_features_have_the_stated_flip_rates(mechanism: BitMechanism) ->
     flips = mechanism.flips(2)
     chances = torch.where(before, flips.drops, flips.sets)
     # Minus zero is decoded as zero, so signs are compared only for other words.
-    told = after[..., 1:].any(-1)
+    is_nonzero = after[..., 1:].any(-1)
     for feature, bit in np.ndindex(2, 10):
-        rows = after[told[:, feature]] if bit == 0 else after
+        rows = after[is_nonzero[:, feature]] if bit == 0 else after
         count = int((rows[:, feature, bit] != before[feature, bit]).sum())
-        found = binomtest(count, len(rows), float(chances[feature, bit])).pvalue
-        assert found > 1e-5, (feature, bit)
+        p_value = binomtest(count, len(rows), float(chances[feature, bit])).pvalue
+        assert p_value > 1e-5, (feature, bit)
 
 
 @example(7977.203125, 106, 9, "even")
@@ -174,10 +174,10 @@ def test_a_shared_mask_has_infinite_actual_epsilon(mechanism: BitMechanism) -> N
 
 def test_sign_lost_decodes_absolute_values() -> None:
     x = torch.tensor([[-3.5, 3.5, 0.0, -10.625]])
-    kept = BitwiseRR(1e6)
-    assert drawn(kept, x).tolist() == x.tolist()
+    with_sign = BitwiseRR(1e6)
+    assert drawn(with_sign, x).tolist() == x.tolist()
     for shared in (False, True):
-        lost = replace(kept, sign_lost=True, shared_mask=shared)
+        lost = replace(with_sign, sign_lost=True, shared_mask=shared)
         assert drawn(lost, x).tolist() == [[3.5, 3.5, 0.0, 10.625]]
 
 
@@ -191,19 +191,19 @@ def test_sign_lost_gives_absolute_values_of_the_same_draw(
     mechanism: BitMechanism, share: float, shared: bool
 ) -> None:
     mechanism, x = replace(mechanism, shared_mask=shared), skewed(200)
-    found, lost = drawn(mechanism, x), drawn(replace(mechanism, sign_lost=True), x)
+    decoded, lost = drawn(mechanism, x), drawn(replace(mechanism, sign_lost=True), x)
     # A positive feature becomes negative if its sign is flipped.
-    assert float((found < 0).double().mean()) == pytest.approx(share, abs=0.05)
+    assert float((decoded < 0).double().mean()) == pytest.approx(share, abs=0.05)
     assert not bool((lost < 0).any())
-    assert torch.equal(lost, found.abs())
+    assert torch.equal(lost, decoded.abs())
 
 
 def test_sign_lost_excludes_the_sign_from_the_actual_epsilon() -> None:
     # A linear split of epsilon 12 over two features of three bits gives 3, 2 and 1.
-    kept = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1)
-    assert kept.actual_epsilon(2) == pytest.approx(12)
-    assert replace(kept, sign_lost=True).actual_epsilon(2) == pytest.approx(6)
-    assert replace(kept, sign_lost=True, shared_mask=True).actual_epsilon(2) == float("inf")
+    with_sign = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1)
+    assert with_sign.actual_epsilon(2) == pytest.approx(12)
+    assert replace(with_sign, sign_lost=True).actual_epsilon(2) == pytest.approx(6)
+    assert replace(with_sign, sign_lost=True, shared_mask=True).actual_epsilon(2) == float("inf")
 
 
 @every

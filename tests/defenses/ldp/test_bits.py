@@ -30,47 +30,49 @@ def flips(drops: list[list[float]], sets: list[list[float]] | None = None) -> Bi
     return BitFlips(tensor(drops), tensor(drops if sets is None else sets))
 
 
-def flip_counts(start: bool, given: BitFlips, records: int, seed: int = 0) -> Tensor:
+def flip_counts(start: bool, bit_flips: BitFlips, records: int, seed: int = 0) -> Tensor:
     """Return how often each bit of records of ones (or zeros) is flipped."""
-    ones = torch.full((1, *given.drops.shape), start)
-    words = pack_bits(ones).expand(records, -1)
-    out = unpack_bits(flip_bits(words, given, seeded(seed, "bits")), given.bits)
-    return (out != ones).sum(0)
+    bits = torch.full((1, *bit_flips.drops.shape), start)
+    words = pack_bits(bits).expand(records, -1)
+    out = unpack_bits(flip_bits(words, bit_flips, seeded(seed, "bits")), bit_flips.bits)
+    return (out != bits).sum(0)
 
 
 def test_bits_flip_with_their_probability_in_both_directions() -> None:
-    given = flips([SOME, SOME[::-1]], [SOME[3:] + SOME[:3], SOME])
+    bit_flips = flips([SOME, SOME[::-1]], [SOME[3:] + SOME[:3], SOME])
     records = 100_000
-    for start, asked in ((True, given.drops), (False, given.sets)):
-        counts = flip_counts(start, given, records)
-        for count, chance in zip(counts.flatten().tolist(), asked.flatten().tolist(), strict=True):
+    for start, probabilities in ((True, bit_flips.drops), (False, bit_flips.sets)):
+        counts = flip_counts(start, bit_flips, records)
+        for count, chance in zip(
+            counts.flatten().tolist(), probabilities.flatten().tolist(), strict=True
+        ):
             assert binomtest(count, records, chance).pvalue > 1e-5, (start, chance)
 
 
 def test_all_sixteen_bits_of_a_word_flip_with_their_probability() -> None:
-    given = flips([[(place + 0.5) / 16 for place in range(16)]])
+    bit_flips = flips([[(place + 0.5) / 16 for place in range(16)]])
     for start in (True, False):
-        counts = flip_counts(start, given, 50_000)[0].tolist()
-        for count, chance in zip(counts, given.drops[0].tolist(), strict=True):
+        counts = flip_counts(start, bit_flips, 50_000)[0].tolist()
+        for count, chance in zip(counts, bit_flips.drops[0].tolist(), strict=True):
             assert binomtest(count, 50_000, chance).pvalue > 1e-5, (start, chance)
 
 
 def test_flip_probabilities_of_one_in_a_million_are_realised() -> None:
-    given = flips([[1e-6] * 10] * 50, [[1 - 1e-6] * 10] * 50)
+    bit_flips = flips([[1e-6] * 10] * 50, [[1 - 1e-6] * 10] * 50)
     draws = 10_000 * 500
-    assert 0 < int(flip_counts(True, given, 10_000).sum()) < 30
-    assert 0 < draws - int(flip_counts(False, given, 10_000).sum()) < 30
+    assert 0 < int(flip_counts(True, bit_flips, 10_000).sum()) < 30
+    assert 0 < draws - int(flip_counts(False, bit_flips, 10_000).sum()) < 30
 
 
 def test_flip_probabilities_of_zero_and_one_are_exact() -> None:
-    given = flips([[1.0, 0.0] * 4] * 30)
-    assert flip_counts(True, given, 3_000).tolist() == [[3_000, 0] * 4] * 30
+    bit_flips = flips([[1.0, 0.0] * 4] * 30)
+    assert flip_counts(True, bit_flips, 3_000).tolist() == [[3_000, 0] * 4] * 30
 
 
 def test_bits_flip_independently_within_and_across_words() -> None:
-    given = flips([[0.3] * 8] * 8)
+    bit_flips = flips([[0.3] * 8] * 8)
     words = torch.zeros(4_000, 8, dtype=torch.int16)
-    out = unpack_bits(flip_bits(words, given, seeded(1, "bits")), 8).flatten(1).double()
+    out = unpack_bits(flip_bits(words, bit_flips, seeded(1, "bits")), 8).flatten(1).double()
     spread = torch.corrcoef(torch.cat([out, out.roll(1, 0)], 1).T).fill_diagonal_(0)
     # The standard deviation of each correlation is 1 / sqrt(4,000).
     assert float(spread.abs().max()) < 5 / 4_000**0.5
@@ -84,15 +86,17 @@ def test_random_words_are_fair_in_every_bit_and_every_lane() -> None:
 
 @given(values=st.lists(chances, min_size=1, max_size=16))
 def test_digits_and_remainder_sum_to_the_probability(values: list[float]) -> None:
-    given = flips([values])
+    bit_flips = flips([values])
     words = torch.zeros(1, 1, dtype=torch.int16)
     digits = torch.cat(
-        [unpack_bits(given.digit(k, words)[0], len(values)) for k in range(8)]
+        [unpack_bits(bit_flips.digit(k, words)[0], len(values)) for k in range(8)]
     ).double()
-    at = torch.arange(len(values))
-    rest = given.remainder(torch.zeros_like(at), at, torch.zeros(len(values), dtype=torch.bool))
-    whole = (digits * 0.5 ** torch.arange(1, 9)[:, None]).sum(0) + rest / 256
-    assert torch.equal(whole, given.sets[0])
+    positions = torch.arange(len(values))
+    remainder = bit_flips.remainder(
+        torch.zeros_like(positions), positions, torch.zeros(len(values), dtype=torch.bool)
+    )
+    total = (digits * 0.5 ** torch.arange(1, 9)[:, None]).sum(0) + remainder / 256
+    assert torch.equal(total, bit_flips.sets[0])
 
 
 @given(chance=chances)
@@ -102,28 +106,28 @@ def test_drawn_probabilities_are_exact_from_2_to_the_minus_8(chance: float) -> N
     assert (drawn == 0) == (chance == 0)
 
 
-def probability(out: tuple[bool, ...], start: tuple[bool, ...], given: BitFlips) -> float:
+def probability(out: tuple[bool, ...], start: tuple[bool, ...], bit_flips: BitFlips) -> float:
     result = 1.0
-    rows = zip(out, start, given.drops.flatten(), given.sets.flatten(), strict=True)
+    rows = zip(out, start, bit_flips.drops.flatten(), bit_flips.sets.flatten(), strict=True)
     for after, before, drop, set_ in rows:
-        one = float(1 - drop if before else set_)
-        result *= one if after else 1 - one
+        p_bit = float(1 - drop if before else set_)
+        result *= p_bit if after else 1 - p_bit
     return result
 
 
 def test_output_frequencies_are_products_of_bit_probabilities() -> None:
-    given = flips([[0.1, 0.9], [0.3, 0.6]], [[0.2, 0.05], [0.9, 0.6]])
+    bit_flips = flips([[0.1, 0.9], [0.3, 0.6]], [[0.2, 0.05], [0.9, 0.6]])
     every = list(product([False, True], repeat=4))
     for start in every[::3]:
         words = pack_bits(torch.tensor(start).view(1, 2, 2)).expand(40_000, -1)
-        out = unpack_bits(flip_bits(words, given, seeded(0, "bits")), 2).flatten(1)
-        found = torch.bincount(pack_bits(out).long(), minlength=16).numpy()
-        expected = [40_000 * probability(each, start, given) for each in every]
-        assert chisquare(found, expected).pvalue > 1e-4
+        out = unpack_bits(flip_bits(words, bit_flips, seeded(0, "bits")), 2).flatten(1)
+        frequencies = torch.bincount(pack_bits(out).long(), minlength=16).numpy()
+        expected = [40_000 * probability(each, start, bit_flips) for each in every]
+        assert chisquare(frequencies, expected).pvalue > 1e-4
 
 
 @pytest.mark.parametrize(
-    "given",
+    "bit_flips",
     [
         flips([[0.1, 0.3, 0.45], [0.2, 0.5, 0.01]]),
         flips([[0.1, 0.999], [0.3, 0.6]], [[0.2, 0.01], [0.9, 0.6]]),
@@ -131,13 +135,13 @@ def test_output_frequencies_are_products_of_bit_probabilities() -> None:
     ],
 )
 def test_actual_epsilon_is_the_largest_log_likelihood_ratio(
-    given: BitFlips,
+    bit_flips: BitFlips,
 ) -> None:
-    every = list(product([False, True], repeat=given.drops.numel()))
-    table = torch.tensor([[probability(out, start, given) for out in every] for start in every])
+    every = list(product([False, True], repeat=bit_flips.drops.numel()))
+    table = torch.tensor([[probability(out, start, bit_flips) for out in every] for start in every])
     logs = table.double().log()
     worst = float((logs[:, None] - logs[None]).abs().max())
-    assert given.actual_epsilon == pytest.approx(worst, rel=1e-5)
+    assert bit_flips.actual_epsilon == pytest.approx(worst, rel=1e-5)
 
 
 def test_a_one_sided_flip_has_infinite_epsilon() -> None:
@@ -152,20 +156,20 @@ def test_a_constant_output_bit_has_epsilon_zero() -> None:
 
 
 def test_a_shared_mask_keeps_equal_records_equal() -> None:
-    given = flips([SOME] * 20)
+    bit_flips = flips([SOME] * 20)
     words = pack_bits(torch.rand(1, 20, 10, generator=seeded(0, "record")) < 0.5).expand(50, -1)
-    alike = flip_bits_with_shared_mask(words, given, seeded(1, "bits"))
-    apart = flip_bits(words, given, seeded(1, "bits"))
-    assert len({tuple(row) for row in alike.tolist()}) == 1
-    assert len({tuple(row) for row in apart.tolist()}) == 50
+    masked = flip_bits_with_shared_mask(words, bit_flips, seeded(1, "bits"))
+    unmasked = flip_bits(words, bit_flips, seeded(1, "bits"))
+    assert len({tuple(row) for row in masked.tolist()}) == 1
+    assert len({tuple(row) for row in unmasked.tolist()}) == 50
 
 
 def test_a_shared_mask_flips_with_the_given_probability() -> None:
-    given = flips([[0.3] * 10] * 2_000)
+    bit_flips = flips([[0.3] * 10] * 2_000)
     zeros = torch.zeros(1, 2_000, dtype=torch.int16)
-    both = torch.cat([zeros, ~zeros & 1023])
-    out = flip_bits_with_shared_mask(both, given, seeded(0, "bits"))
-    mask = out ^ both
+    words = torch.cat([zeros, ~zeros & 1023])
+    out = flip_bits_with_shared_mask(words, bit_flips, seeded(0, "bits"))
+    mask = out ^ words
     assert torch.equal(mask[0], mask[1])
     assert binomtest(int(unpack_bits(mask[0], 10).sum()), 20_000, 0.3).pvalue > 1e-5
 

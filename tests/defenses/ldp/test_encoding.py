@@ -13,8 +13,8 @@ layouts = st.integers(2, 16).flatmap(
 finite = st.floats(-100, 100, width=32)
 
 
-def written(ones: Tensor) -> list[str]:
-    return ["".join("01"[int(one)] for one in feature) for feature in ones]
+def written(bits: Tensor) -> list[str]:
+    return ["".join("01"[int(bit)] for bit in feature) for feature in bits]
 
 
 def test_words_have_sign_integer_and_four_fraction_bits() -> None:
@@ -59,9 +59,9 @@ def test_two_bits_without_an_integer_part_are_a_sign_and_a_half() -> None:
 def test_decoding_gives_the_nearest_number_that_fits(
     point: FixedPoint, features: list[float]
 ) -> None:
-    given = torch.tensor(features, dtype=torch.float64)
-    back = point.decode(point.encode(given), torch.float64)
-    within = given.clamp(-point.largest, point.largest)
+    numbers = torch.tensor(features, dtype=torch.float64)
+    back = point.decode(point.encode(numbers), torch.float64)
+    within = numbers.clamp(-point.largest, point.largest)
     assert float((back - within).abs().max()) <= 0.5 / point.steps
     assert torch.equal(point.decode(point.encode(back), torch.float64), back)
 
@@ -69,9 +69,9 @@ def test_decoding_gives_the_nearest_number_that_fits(
 @given(point=layouts, shape=st.sampled_from([(3,), (2, 3), (2, 1, 4)]))
 def test_any_shape_is_encoded_feature_by_feature(point: FixedPoint, shape: tuple[int, ...]) -> None:
     features = 9 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    ones = point.encode(features)
-    assert ones.shape == (*shape, point.bits)
-    assert torch.equal(ones.flatten(0, -2), point.encode(features.flatten()))
+    bits = point.encode(features)
+    assert bits.shape == (*shape, point.bits)
+    assert torch.equal(bits.flatten(0, -2), point.encode(features.flatten()))
 
 
 @given(bits=st.integers(2, 16))
@@ -79,10 +79,10 @@ def test_every_word_is_decoded_and_encoded_back_except_minus_zero(bits: int) -> 
     words = torch.arange(2**bits).to(torch.int16)
     point = FixedPoint(bits, integer_bits=bits // 2)
     assert torch.equal(pack_bits(unpack_bits(words, bits)), words)
-    again = point.words(point.numbers(words))
+    encoded_again = point.words(point.numbers(words))
     zero = words == torch.tensor(1 << (bits - 1)).to(torch.int16)
-    assert torch.equal(again[~zero], words[~zero])
-    assert again[zero].tolist() == [0]
+    assert torch.equal(encoded_again[~zero], words[~zero])
+    assert encoded_again[zero].tolist() == [0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -94,9 +94,9 @@ def test_encoding_supports_half_and_double_precision(dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize(
-    ("bits", "integer_bits", "said"),
+    ("bits", "integer_bits", "message"),
     [(1, 0, "from 2 to 16, got 1;"), (17, 5, "got 17"), (6, 6, "0 to 5, got 6")],
 )
-def test_invalid_layouts_raise(bits: int, integer_bits: int, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_invalid_layouts_raise(bits: int, integer_bits: int, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         FixedPoint(bits, integer_bits)
