@@ -395,10 +395,11 @@ def _owners(
     """
     rng = seeded_numpy(seed, "owners", drawn.target)
     size = len(drawn.positions)
-    other = rng.choice(np.delete(np.arange(clients), drawn.target), size=size)
-    fair = np.choose(rng.integers(3, size=size), [np.full(size, drawn.target), other, NO_CLIENT])
+    target = np.full(size, drawn.target)
+    other_client = rng.choice(np.delete(np.arange(clients), drawn.target), size=size)
+    fair = np.choose(rng.integers(3, size=size), [target, other_client, NO_CLIENT])
     index = np.arange(size)
-    extra = np.where(index < n_fair + n_other, other, NO_CLIENT)
+    extra = np.where(index < n_fair + n_other, other_client, NO_CLIENT)
     return np.where(index < n_fair, fair, extra)
 
 

@@ -27,10 +27,10 @@ def fedmia_paper(
     targets: Sequence[ClientId] = (0,),
     share: float = 0.1,
 ) -> Assignment:
-    """Audit all of the target's data, and a share of the test part and of every other client.
+    """Audit all of the target's data, and a fraction of the test part and of every other client.
 
     Args:
-        share: Share of the test part, and of each other client, that is audited, in (0, 1].
+        share: Fraction of the test part, and of each other client, that is audited, in (0, 1].
 
     Raises:
         BadInput: There is more than one target, or a number is out of range.
@@ -65,7 +65,7 @@ def fedmia_code(
 
     Args:
         n_unseen: Number of audited test samples.
-        share: Share of each other client that is audited, in (0, 1].
+        share: Fraction of each other client's samples that is audited, in (0, 1].
 
     Raises:
         BadInput: There is more than one target, or the test part has fewer samples.

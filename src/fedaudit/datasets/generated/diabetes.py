@@ -24,7 +24,7 @@ class diabetes(DataSource):
 
     Attributes:
         progression_classes: Number of classes, from 2 to 10.
-        test_share: Share of each class in the test part, in (0, 1).
+        test_share: Fraction of each class in the test part, in (0, 1).
         standardise: Whether measurements are scaled to mean 0 and standard deviation 1.
 
     Examples:

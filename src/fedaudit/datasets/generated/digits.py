@@ -19,7 +19,7 @@ class digits(DataSource):
     """1,797 handwritten digits of 8 x 8 pixels, bundled with scikit-learn.
 
     Attributes:
-        test_share: Share of each class in the test part, in (0, 1).
+        test_share: Fraction of each class in the test part, in (0, 1).
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1.
 
     Examples:

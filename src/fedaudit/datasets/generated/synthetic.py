@@ -21,16 +21,17 @@ class synthetic(DataSource):
     entries of W and b are normal with standard deviation 2. Classes differ in size, and a small
     draw may omit a class.
 
-    With ``people``, each sample belongs to one of them, drawn uniformly. A share ``alike`` of the
-    variance of each feature, and of each entry of W and b, is common to all samples of a person.
+    If ``people`` is above 0, each sample belongs to a person, drawn uniformly. A fraction ``alike``
+    of the variance of each feature, and of each entry of W and b, is common to all samples of a
+    person.
 
     Attributes:
         samples: Number of samples in both parts together, at least 2.
         dimensions: Number of features, at least 1.
         classes: Number of classes, from 2 to 1,000,000.
-        test_share: Share of each class in the test part, in (0, 1).
+        test_share: Fraction of each class in the test part, in (0, 1).
         people: Number of people that the samples belong to; 0 for none.
-        alike: Share of the variance that is common to a person's samples, in [0, 1].
+        alike: Fraction of the variance that is common to a person's samples, in [0, 1].
 
     Examples:
         >>> import fedaudit as fa
@@ -38,7 +39,7 @@ class synthetic(DataSource):
         2000
 
     Source: SIA, section 4.1 (Synthetic); generator of its published code.
-    Differs: The test share is taken within each class, not over the whole set.
+    Differs: The test fraction is taken within each class, not over the whole set.
     """
 
     _: KW_ONLY

@@ -160,13 +160,13 @@ class hf(TableSource, DataSource):
                 f"data set {self.name!r} has the parts {', '.join(sorted(parts))}; one must be "
                 "'train'"
             )
-        used = {"train": parts["train"]}
+        used_parts = {"train": parts["train"]}
         for part in ("test", "validation"):
             if part in parts and _has_labels(parts[part], self.label):
-                used[part] = parts[part]
+                used_parts[part] = parts[part]
                 break
         person = person_setting(self.person, self.subject)
-        return source._replace(parts=used), replace(self, person=person, subject="")
+        return source._replace(parts=used_parts), replace(self, person=person, subject="")
 
     def _is_table(self, source: Source) -> bool:
         has_pictures = any(name in source.parts["train"] for name in _PICTURE_COLUMNS)
