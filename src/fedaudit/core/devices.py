@@ -30,11 +30,9 @@ def device_named(name: str) -> torch.device:
     """
     match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", name)
     if match is None or name.startswith("cpu:"):
-        reason = (
-            "mps has no double precision, in which gradients are summed"
-            if name.partition(":")[0] == "mps"
-            else 'a device is "cpu", "cuda" or "cuda:1"'
-        )
+        reason = 'a device is "cpu", "cuda" or "cuda:1"'
+        if name.partition(":")[0] == "mps":
+            reason = "mps has no double precision, in which gradients are summed"
         raise BadInput(
             f"{name!r} is no device for fedaudit: {reason}; this machine has {_device_names()}"
         )

@@ -105,7 +105,7 @@ def assignment(name: str, value: str) -> str:
     return f"{option(name)}{' ' if _caller.get() == 'command' else ''}{value}"
 
 
-_ARGUMENTS = {
+_PYTHON_ARGUMENTS = {
     "algorithm.name": "algorithm",
     "algorithm.options": "algorithm",
     "data.classes": "classes",
@@ -131,19 +131,21 @@ _ARGUMENTS = {
     "task.options": "task",
     "training": "",
 }
-"""Maps prefixes of settings in study files to arguments in Python, where their names differ."""
+"""Maps settings in study files to arguments in Python, if their names differ.
+
+A key applies to a setting and to all settings below it."""
 
 
 def setting(name: str) -> str:
     """Return the name of a setting in the caller's form.
 
     Args:
-        name: Dotted name in a study file. For audits of Python objects it is converted to an
-            argument and its attribute, such as ``partition.samples_per_client`` to
-            ``clients.samples_per_client``. Most settings have the same name in both.
+        name: Dotted name in a study file. For audits of Python objects, it is converted to an
+            argument and its attribute: ``partition.samples_per_client`` becomes
+            ``clients.samples_per_client``.
     """
     if _caller.get() == "objects":
-        for prefix, argument in _ARGUMENTS.items():
+        for prefix, argument in _PYTHON_ARGUMENTS.items():
             if f"{name}.".startswith(f"{prefix}."):
                 return f"{argument}{name.removeprefix(prefix)}".removeprefix(".") or name
     return name
@@ -173,7 +175,7 @@ CATALOGUE_NAMES = {
 _MAX_LISTED = 12
 """Number of names up to which a message lists all of them."""
 _SIMILARITY_GAP = 0.1
-"""Other names are suggested too if they are at most this much less similar than the nearest."""
+"""Further names are suggested if their similarity is at most this much below the best."""
 
 
 def unknown_name(kind: str, name: str, names: Iterable[str], *, list_command: str = "") -> BadInput:

@@ -486,9 +486,9 @@ def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> N
 
 
 def record_at(path: Path) -> Path:
-    """Return the file of a record: the path itself, or the record in the folder at the path.
+    """Return the path of a record: the path itself, or the record in the folder at the path.
 
-    For the folder of a live recording, return the record of the attacks on this recording.
+    For the folder of a live recording, return the record of the attacks on it.
 
     Raises:
         BadInput: The folder has a live recording without a record of attacks, or the folder of

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 
-_EXACT = 2**24
-"""All whole numbers up to this one are exact in 32-bit floating point."""
+_MAX_EXACT = 2**24
+"""Largest number up to which all whole numbers are exact in 32-bit floating point."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Field:
 
     Attributes:
         name: Parameter of ``forward`` that takes the input.
-        shape: Shape of the input of one sample.
-        whole: Whether the values are whole numbers.
+        shape: Shape of the input for one sample.
+        whole: True if the values are whole numbers, such as token ids.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Inputs:
 
 
 def pack_inputs(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples _"]]:
-    """Concatenate the inputs of a model along their columns, and return their layout as well.
+    """Concatenate the inputs of a model to one row per sample, and return their layout as well.
 
     Args:
         inputs: Tensors by name, with one row per sample.
@@ -79,10 +79,10 @@ def pack_inputs(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "s
     is_whole = {name: not value.is_floating_point() for name, value in inputs.items()}
     dtype = torch.int64 if all(is_whole.values()) else torch.float32
     for name, value in inputs.items():
-        if is_whole[name] and value.numel() and int(value.abs().max()) > _EXACT:
+        if is_whole[name] and value.numel() and int(value.abs().max()) > _MAX_EXACT:
             raise BadInput(
                 f"the input {name!r} has whole numbers up to {int(value.abs().max())}, but only "
-                f"those up to {_EXACT} are exact in 32-bit floating point; renumber them from 0"
+                f"those up to {_MAX_EXACT} are exact in 32-bit floating point; renumber them from 0"
             )
     fields = tuple(Field(n, tuple(value.shape[1:]), is_whole[n]) for n, value in inputs.items())
     return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(dtype) for v in inputs.values()], 1)

@@ -39,10 +39,12 @@ _N_PROBES = 3
 _Key: TypeAlias = tuple[Architecture, str, torch.device]
 
 
-class _Cached(NamedTuple):
+class _CachedModule(NamedTuple):
+    """Cached module, the function that built it, and the names of all buffers that were filled."""
+
     build: Callable[[], nn.Module]
     module: nn.Module
-    filled: set[str]
+    filled_buffers: set[str]
 
 
 def load_module(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
@@ -56,20 +58,20 @@ def load_module(model: Model, use: str, device: torch.device = CPU) -> nn.Module
         use: Name of the purpose, such as "training". Each purpose has a separate module.
         device: Device of the module.
     """
-    modules: dict[_Key, _Cached] = _cache.__dict__.setdefault("modules", {})
+    modules: dict[_Key, _CachedModule] = _cache.__dict__.setdefault("modules", {})
     key, build = (model.architecture, use, device), model.architecture.build
     cached = modules.get(key)
     # If this model lacks a buffer that an earlier model filled, its old value would remain.
     if (
         cached is None
         or not _same_build(cached.build, build)
-        or cached.filled - model.buffers.keys()
+        or cached.filled_buffers - model.buffers.keys()
     ):
         built = model.architecture.build_module().to(device)
         # The memory layout is chosen for CPUs.
         module = in_fastest_layout(built) if device.type == "cpu" else built
-        cached = modules[key] = _Cached(build, module, set())
-    cached.filled.update(model.buffers)
+        cached = modules[key] = _CachedModule(build, module, set())
+    cached.filled_buffers.update(model.buffers)
     module = model.load_into(cached.module)
     for name, buffer in module.named_buffers():
         if name.endswith("num_batches_tracked"):

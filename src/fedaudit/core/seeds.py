@@ -45,8 +45,8 @@ def held_out(
 ) -> Bool[Tensor, " samples"]:
     """Return which samples are held out of training, each with the same probability.
 
-    One coin is tossed per sample, independently of the client that has it. Membership of the
-    remaining samples is therefore still a fair draw.
+    The decision about a sample depends only on its id and the seed, and not on the client that has
+    the sample. Membership of the remaining samples is therefore still a fair draw.
 
     Args:
         ids: Ids of the samples.

@@ -421,7 +421,7 @@ def tail_size(params: Mapping[str, Tensor], fraction: float) -> int:
 
 
 def plus_tail(params: Mapping[str, Tensor], added: Float[Tensor, " entries"]) -> Params:
-    """Return the tensors with a vector added to their last entries, in each tensor's precision."""
+    """Return the tensors with a vector added to their last entries. Data types do not change."""
     changed, remaining = dict(params), len(added)
     for name in reversed(changed):
         part = min(remaining, changed[name].numel())
@@ -487,7 +487,7 @@ def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]
 
 
 def common(parts: Sequence[Mapping[str, Tensor]]) -> list[Params]:
-    """Restrict dictionaries of tensors to the names that all of them have."""
+    """Return each dictionary of tensors restricted to the names that all dictionaries have."""
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return [{name: part[name] for name in names} for part in parts]
 
