@@ -19,7 +19,7 @@ from time import process_time
 import numpy as np
 import torch
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Params, Samples
 from fedaudit.datasets.catalog import load
@@ -81,7 +81,7 @@ def figures(
     cubes = stacked(measured)
     aucs = {}
     for name in names:
-        auc = auc_interval(attack_named(name).scores(cubes, 0).numpy(), is_member)
+        auc = auc_interval(resolve_attack(name).scores(cubes, 0).numpy(), is_member)
         aucs[name] = (auc.value, (auc.high - auc.low) / 2)
     return aucs
 
@@ -131,8 +131,8 @@ def main() -> None:
     dataset = load(args.data, data_dir=args.data_dir)
     data, shape = dataset.train, tuple(dataset.train.features.shape[1:])
     net = architecture("mlp", shape=shape, classes=dataset.classes, hidden="200,100")
-    signals = list({s.name: s for n in ATTACKS for s in attack_named(n).signals}.values())
-    cosine = list(attack_named("fedmia-2").signals)
+    signals = list({s.name: s for n in ATTACKS for s in resolve_attack(n).signals}.values())
+    cosine = list(resolve_attack("fedmia-2").signals)
     rows: dict[str, list[dict[str, tuple[float, float]]]] = {}
     by_rank: dict[str, list[dict[str, tuple[float, float]]]] = {}
     errors: dict[int, list[float]] = {rank: [] for rank in RANKS}

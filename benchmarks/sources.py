@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.losses import forward, in_order
 from benchmarks.training import CASES, Case
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.core.values import Model, Samples, plus
 from fedaudit.observe.measurements import MeasuredRound, stacked
 from fedaudit.observe.round import Exposed, Round
@@ -54,7 +54,7 @@ def main() -> None:
     torch.set_num_threads(1)
     (case,) = (case for case in CASES if case.name.startswith("SIA"))
     data, names = case.data(CLIENTS * args.each), tuple(range(CLIENTS))
-    signals = list({s.name: s for name in ATTACKS for s in attack_named(name).signals}.values())
+    signals = list({s.name: s for name in ATTACKS for s in resolve_attack(name).signals}.values())
     floors, ours, measured = list[float](), list[float](), list[MeasuredRound]()
     for index in range(args.rounds + 1):
         models = models_of(case, index)
@@ -67,7 +67,7 @@ def main() -> None:
     # The first round warms up.
     floors, ours, cubes = floors[1:], ours[1:], stacked(measured[1:])
     sizes = dict.fromkeys(names, 1_000)
-    answers = timed(lambda: [attack_named(name).posterior(cubes, sizes) for name in ATTACKS])
+    answers = timed(lambda: [resolve_attack(name).posterior(cubes, sizes) for name in ATTACKS])
     ratio = median(spent / floor for spent, floor in zip(ours, floors, strict=True))
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| model | samples x clients x rounds | forward passes | signals | x | all attacks |")

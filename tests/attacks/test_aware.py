@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.rules import Mean, OneSidedLikelihood, WhereAssigned
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
@@ -57,7 +57,7 @@ def test_the_likelihood_compares_clients_of_the_same_rounds() -> None:
 
 
 def test_missing_side_information_for_a_measured_round_is_refused() -> None:
-    attack = attack_named("loss-series-aware").with_side_information({10: torch.tensor(True)})
+    attack = resolve_attack("loss-series-aware").with_side_information({10: torch.tensor(True)})
     with pytest.raises(BadInput, match=r"side information for the rounds \[20, 30\]"):
         attack.scores({"loss": example_measurements()}, 0)
 

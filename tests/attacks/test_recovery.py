@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.rules import Recovery
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Sees
@@ -59,4 +59,4 @@ def test_recovery_without_a_poisoned_round_is_refused(
 
 
 def test_recovery_needs_an_adversary_that_chooses_uploads() -> None:
-    assert Sees.CHOOSES_UPLOAD in attack_named("recovery").needs
+    assert Sees.CHOOSES_UPLOAD in resolve_attack("recovery").needs

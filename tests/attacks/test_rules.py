@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedaudit.attacks import ATTACKS, attack_named
+from fedaudit.attacks import ATTACKS, resolve_attack
 from fedaudit.attacks.rules import Last, Mean
 from fedaudit.core.errors import BadInput
 from fedaudit.observe.measurements import Measurements
@@ -43,7 +43,7 @@ def test_an_unmeasured_target_raises(rule: Last | Mean) -> None:
 
 
 def test_settings_are_changed_by_name_and_integers_become_floats() -> None:
-    attack = attack_named("fedmia-2").with_settings({"outlier_sigmas": 5, "leave_one_out": True})
+    attack = resolve_attack("fedmia-2").with_settings({"outlier_sigmas": 5, "leave_one_out": True})
     assert attack.settings() == {
         "outlier_sigmas": 5.0,
         "leave_one_out": True,
@@ -53,26 +53,26 @@ def test_settings_are_changed_by_name_and_integers_become_floats() -> None:
 
 
 def test_signal_settings_change_the_signal_and_its_name() -> None:
-    attack = attack_named("grad-diff").with_settings({"scale": "sum"})
+    attack = resolve_attack("grad-diff").with_settings({"scale": "sum"})
     assert attack.signals[0].name == "gradient-difference-sum"
 
 
 def test_misspelt_attacks_and_settings_get_the_nearest_name() -> None:
     with pytest.raises(BadInput, match="did you mean 'fedmia-1'"):
-        attack_named("fedmia1")
+        resolve_attack("fedmia1")
     with pytest.raises(BadInput, match="did you mean 'outlier_sigmas'"):
-        attack_named("fedmia-1").with_settings({"outlier_sigma": 2.0})
+        resolve_attack("fedmia-1").with_settings({"outlier_sigma": 2.0})
     with pytest.raises(BadInput, match=r"no setting of this attack.*\(none\)"):
-        attack_named("avg-cosine").with_settings({"rounds": 2})
+        resolve_attack("avg-cosine").with_settings({"rounds": 2})
 
 
 @pytest.mark.parametrize("value", [True, "3", 3.5])
 def test_settings_of_another_type_are_refused(value: bool | str | float) -> None:
     name = "leave_one_out" if isinstance(value, float) else "outlier_sigmas"
     with pytest.raises(BadInput, match=f"{name} of this attack takes "):
-        attack_named("fedmia-1").with_settings({name: value})
+        resolve_attack("fedmia-1").with_settings({name: value})
 
 
 def test_an_unmeasured_signal_raises_with_the_measured_ones() -> None:
     with pytest.raises(BadInput, match=r"needs the signals \['loss'\].*\['confidence'\]"):
-        attack_named("loss-series").scores({"confidence": M}, 0)
+        resolve_attack("loss-series").scores({"confidence": M}, 0)

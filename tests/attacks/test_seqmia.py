@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.learned import (
     FOLDS,
@@ -25,7 +25,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements
 
-CHOSEN = attack_named("seqmia")
+CHOSEN = resolve_attack("seqmia")
 ATTACK = CHOSEN.with_settings({"epochs": 40})
 ROUNDS, TARGET, SAMPLES = 8, 1, 400
 MEMBERS = torch.arange(SAMPLES) % 2 == 0
@@ -136,12 +136,12 @@ def test_the_network_agrees_with_a_slow_reimplementation() -> None:
 )
 def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(BadInput, match="of this attack takes a"):
-        attack_named("seqmia").with_settings(settings)
+        resolve_attack("seqmia").with_settings(settings)
 
 
 def test_training_equals_adam_with_schedule_and_weight_decay() -> None:
     settings = {"epochs": 25, "batch_size": SAMPLES, "weight_decay": 0.1, "hidden": 4}
-    attack = attack_named("seqmia").with_settings(settings)
+    attack = resolve_attack("seqmia").with_settings(settings)
     shadow = draw_measurements("shadow", MEMBERS)
     ours = attack.fitted(shadow, MEMBERS, TARGET, seed=3).rule
     assert isinstance(ours, FittedReader)
@@ -165,7 +165,7 @@ def test_training_equals_adam_with_schedule_and_weight_decay() -> None:
 
 def test_signals_have_the_published_order() -> None:
     order = ["loss", "max_posterior", "posterior_std", "minus_entropy", "minus_modified_entropy"]
-    assert [signal.name for signal in attack_named("seqmia").signals] == order
+    assert [signal.name for signal in resolve_attack("seqmia").signals] == order
 
 
 def test_defaults_are_published_values_except_epochs() -> None:

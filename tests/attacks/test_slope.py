@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import Identity
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.rules import Slope
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Architecture, Model
@@ -44,7 +44,7 @@ def test_slopes_match_numpy_polyfit(rounds: list[int], seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["fta-c", "fta-l"])
 def test_faster_learned_samples_score_higher(name: str) -> None:
-    attack = attack_named(name)
+    attack = resolve_attack(name)
     (signal,) = attack.signals
     assert isinstance(signal, OutputSignal)
     model = Model(Architecture("net", Identity), {}, {})
@@ -64,10 +64,10 @@ def test_one_round_raises_with_advice() -> None:
 
 def test_slope_attacks_can_use_the_global_model() -> None:
     for name, signal in (("fta-c", "global_confidence"), ("fta-l", "global_loss")):
-        attack = attack_named(name).with_settings({"snapshot": "global"})
+        attack = resolve_attack(name).with_settings({"snapshot": "global"})
         assert [s.name for s in attack.signals] == [signal]
 
 
 def test_another_snapshot_is_refused() -> None:
     with pytest.raises(BadInput, match=r"takes 'local' or 'global', got 'both'"):
-        attack_named("fta-c").with_settings({"snapshot": "both"})
+        resolve_attack("fta-c").with_settings({"snapshot": "both"})

@@ -8,7 +8,7 @@ import torch
 
 from fedaudit.attacks.ami import NeuronTraining, Rules
 from fedaudit.attacks.ami.game import Contest, Pools
-from fedaudit.attacks.ami.plant import Neurons, average_uploads, reading
+from fedaudit.attacks.ami.plant import Neurons, average_uploads, target_gradient
 from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
@@ -99,7 +99,7 @@ def test_score_and_sign_differ_only_if_another_record_fires() -> None:
 def test_games_in_one_federation_equal_separate_federations() -> None:
     one = games(clients=2)
     models = one.models(0, neurons(0))
-    looked_for = reading(models.target_client, one.target(0))
+    looked_for = target_gradient(models.target_client, one.target(0))
     _, batches = one.batches(0, 5)
     together = one.scores(models, looked_for, batches, 7)
     apart = [
@@ -125,7 +125,7 @@ def test_drawn_score_noise_matches_simulated_rounds(
     drawn, simulated = games(**given), games(**given, every_round=True)
     assert (drawn.simulated, simulated.simulated) == (1, 3)
     models = drawn.models(0, neurons(0))
-    looked_for = reading(models.target_client, drawn.target(0))
+    looked_for = target_gradient(models.target_client, drawn.target(0))
     _, batches = drawn.batches(0, 1)
     many = Batches(*(part.expand(100, *part.shape[1:]) for part in batches))
     quiet = drawn.scores(models, looked_for, many, 7)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.core.values import NO_CLIENT
 from fedaudit.evaluation.source import SourceQueries, source_queries, sources_of_inferred_members
 from fedaudit.observe.measurements import Measurements
@@ -55,7 +55,7 @@ def chained_inference(
     m = Measurements(values, rounds, tuple(range(CLIENTS)), bases)
     source_correct = np.array([right[int(owner)] for owner in samples.owner])
     strict, loose = sources_of_inferred_members(
-        resolved, attack_named("sia"), {"loss": m}, source_correct, samples
+        resolved, resolve_attack("sia"), {"loss": m}, source_correct, samples
     )
     return strict, loose
 
@@ -102,7 +102,7 @@ def test_without_held_out_samples_the_audit_is_skipped() -> None:
     samples = source_queries(resolved)
     assert samples is not None
     right = np.ones(len(samples.positions), dtype=np.bool_)
-    assert sources_of_inferred_members(resolved, attack_named("sia"), {}, right, samples) == []
+    assert sources_of_inferred_members(resolved, resolve_attack("sia"), {}, right, samples) == []
 
 
 @pytest.mark.parametrize("wrong", [{"called": 1, "right": 2}])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
@@ -152,7 +152,7 @@ def test_attacks_learned_for_one_client_do_not_score_another() -> None:
 
     signal = Loss()
     run = setup(learning_study(audit={"targets": [0, 1], "fair": 30}), 1, None)
-    attack = replace(attack_named("seqmia"), signals=(signal,)).with_settings({"epochs": 20})
+    attack = replace(resolve_attack("seqmia"), signals=(signal,)).with_settings({"epochs": 20})
     run = replace(run, attacks={"one": attack})
     examples = {c: Examples({signal.name: cube(10 * c)}, is_member, c) for c in (0, 1)}
     each = _fit_attacks(run, FitContext(no_federation), examples, {0: 0, 1: 1})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.source import (
@@ -21,7 +21,7 @@ from fedaudit.study.build import setup
 from tests.study.studies import small_study
 
 RUN = setup(small_study(audit={"draw": "sia", "fair": 1, "options": {"per_client": 6}}), 1, None)
-SIA = attack_named("sia")
+SIA = resolve_attack("sia")
 
 
 def losses(clients: tuple[ClientId, ...], rounds: int = 1) -> Measurements:
@@ -52,7 +52,7 @@ def test_identical_clients_give_chance_level_source_accuracy(name: str) -> None:
     assert samples is not None
     values = torch.rand((2, 1, len(RUN.assignment.audit)), generator=seeded(1, "alike"))
     identical = replace(losses((0, 1, 2, 3), rounds=2), values=-values.expand(-1, 4, -1).clone())
-    attack = attack_named(name)
+    attack = resolve_attack(name)
     probabilities = posteriors(
         RUN, attack, measurements_of_queries(attack, {"loss": identical}, samples), samples
     )
@@ -90,4 +90,4 @@ def test_the_success_rate_of_a_round_uses_only_that_round() -> None:
 
 
 def test_an_attack_that_needs_several_rounds_has_no_rate_by_round() -> None:
-    assert split_by_round(attack_named("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []
+    assert split_by_round(resolve_attack("sia-mean"), {"loss": losses((0, 1, 2, 3))}) == []

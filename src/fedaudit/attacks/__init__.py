@@ -119,9 +119,8 @@ ATTACK_SETS["2026-2"] = (
 ATTACK_SETS["2026-3"] = (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
 """Sets of default attacks, which studies and recordings run if they name no attack.
 
-All attacks of an evaluation share its significance level, so that an additional attack changes the
-significance of all others. Therefore, a published set never changes. New default attacks are added
-in a new set.
+A published set never changes, because an additional attack changes the corrected significance of
+all others. New default attacks are added in a new set.
 """
 
 SET_SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
@@ -143,12 +142,12 @@ def attack_set(name: str) -> dict[str, Attack]:
         raise unknown_name("set of attacks", name, ATTACK_SETS)
     settings = SET_SETTINGS.get(name, {})
     return {
-        attack: attack_named(attack).with_settings(settings.get(attack, {}))
+        attack: resolve_attack(attack).with_settings(settings.get(attack, {}))
         for attack in ATTACK_SETS[name]
     }
 
 
-def attack_named(name: str) -> Attack:
+def resolve_attack(name: str) -> Attack:
     """Return the attack with a name of the catalogue or an installed package, or ``module:object``.
 
     Raises:
@@ -166,8 +165,8 @@ def attack_named(name: str) -> Attack:
     return attack() if isinstance(attack, type) else attack  # type: ignore[call-arg]
 
 
-def catalogued(names: Iterable[str]) -> list[str]:
-    """Return the catalogue's spelling of names of attacks, after a check that each exists.
+def catalogue_spellings(names: Iterable[str]) -> list[str]:
+    """Return the catalogue's spelling of attack names; raise if an attack does not exist.
 
     Names of custom attacks (``module:object``) are returned unchanged, and nothing is imported.
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import CPU
@@ -512,7 +512,7 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
         auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
         passed: bool | None = auc.low > 0.5
         note = auc.method
-        if attack_named(name).learns:
+        if resolve_attack(name).learns:
             # The attack was fitted to a federation with the run's training, which differs from the
             # twin's. It may miss the canaries although it works.
             passed = passed or None

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.plant import (
-    NeuronReading,
     Neurons,
     Planted,
+    TargetGradient,
     average_uploads,
     best_shift,
     plant,
-    reading,
     repeat_neurons,
     scale_first_layer,
     silence_other_neurons,
     silence_planted_neurons,
+    target_gradient,
 )
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seed_for, seeded
@@ -199,7 +199,7 @@ class RoundGames:
     def play(self, number: int, neuron: Neurons, count: int) -> PlayedInRounds:
         """Play ``count`` games of one target with its neuron."""
         models = self.models(number, neuron)
-        neuron_reading = reading(models.target_client, self.target(number))
+        neuron_reading = target_gradient(models.target_client, self.target(number))
         threshold = self._threshold(number, models, neuron_reading)
         was_in, batches = self.batches(number, count)
         seed = self._seed(number)
@@ -237,7 +237,7 @@ class RoundGames:
         return _samples(self.contest.pools.clients[[index]], self.labels.clients[[index]])
 
     def scores(
-        self, models: Models, neuron_reading: NeuronReading, batches: Batches, seed: int
+        self, models: Models, neuron_reading: TargetGradient, batches: Batches, seed: int
     ) -> Float[Tensor, " games"]:
         """Return the mean score of each game over its simulated rounds."""
         n_games, n_clients = batches.labels.shape[:2]
@@ -263,7 +263,7 @@ class RoundGames:
                 total[game] += neuron_reading.score(average_uploads(game_gradients))
         return total / self.simulated
 
-    def _threshold(self, number: int, models: Models, neuron_reading: NeuronReading) -> float:
+    def _threshold(self, number: int, models: Models, neuron_reading: TargetGradient) -> float:
         """Choose the threshold from games with the server's records."""
         seed, n_games = self._seed(number), self.settings.own_games
         servers = self.contest.pools.servers
@@ -302,7 +302,7 @@ class RoundGames:
         return neuron.fires(features.flatten(0, 2)[None])[0].view(len(features), -1)
 
     def _noise(
-        self, neuron_reading: NeuronReading, size: tuple[int, ...], rng: torch.Generator
+        self, neuron_reading: TargetGradient, size: tuple[int, ...], rng: torch.Generator
     ) -> Float[Tensor, "..."]:
         """Draw the effect of the noise of all rounds and clients on averaged scores."""
         std = self._score_std if bool(neuron_reading.direction.any()) else 0.0
@@ -314,7 +314,7 @@ class RoundGames:
         std = self.decomposed.std if self.decomposed else 0.0
         return float(std / (self.settings.averaged * self.settings.clients) ** 0.5)
 
-    def _distance(self, neuron_reading: NeuronReading) -> float:
+    def _distance(self, neuron_reading: TargetGradient) -> float:
         """Return the difference of mean scores with and without the target, in deviations."""
         decomposed, settings = self.decomposed, self.settings
         if decomposed is None or not decomposed.std or decomposed.record_clip is None:

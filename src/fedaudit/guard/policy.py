@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from fedaudit.attacks import attack_named, catalogued
+from fedaudit.attacks import catalogue_spellings, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Sees
@@ -82,7 +82,7 @@ class GuardPolicy(BaseModel):
         Raises:
             BadInput: One is unknown, or needs more than the client's own uploads.
         """
-        attacks = {name: attack_named(name) for name in catalogued(self.attacks)}
+        attacks = {name: resolve_attack(name) for name in catalogue_spellings(self.attacks)}
         for name, attack in attacks.items():
             learns = attack.learns or attack.needs_references or attack.needs_side_information
             if attack.infers_source or attack.compares_clients or learns:

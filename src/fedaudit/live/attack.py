@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fedaudit.attacks import catalogued
+from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, source_digests
 from fedaudit.core.progress import Progress, quiet
@@ -117,7 +117,7 @@ def attack_recording(
         clock = Clock()
         data = _read(folder)
         warn_of_unhashed(folder, log)
-        names = catalogued(names)
+        names = catalogue_spellings(names)
         run = _build_run(data, _resolve_targets(data, targets), names, changed, out)
 
         def check_record() -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, attack_named, catalogued
+from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, catalogue_spellings, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.metric_names import Origin
@@ -109,7 +109,7 @@ def attacks_in(
     an error.
     """
     if names:
-        return {name: _attack_or_raise(name, view, task) for name in catalogued(names)}, {}
+        return {name: _attack_or_raise(name, view, task) for name in catalogue_spellings(names)}, {}
     possible, refused = {}, {}
     for name in ATTACK_SETS[DEFAULT_SET]:
         try:
@@ -130,7 +130,7 @@ def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]
 
 
 def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
-    attack = attack_named(name)
+    attack = resolve_attack(name)
     needs = attack.needs & ~view.offers
     missing = [text for part, text in _NOT_RECORDED.items() if part in needs]
     if attack.learns or attack.needs_side_information:

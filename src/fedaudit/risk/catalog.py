@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.attacks import ATTACKS, attack_named
+from fedaudit.attacks import ATTACKS, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Positive
@@ -353,7 +353,7 @@ def resolve_measure(name: str) -> RiskAttack:
     if name in MEASURES:
         return MEASURES[name]
     try:
-        attack = attack_named(name)
+        attack = resolve_attack(name)
     except FedauditError:
         if is_custom(name):
             raise

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from fedaudit.attacks import attack_named, attack_set
+from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, setting
@@ -83,7 +83,7 @@ def resolve(study: Study) -> Parts:
     """
     study = with_code(study)
     refuse_missing_options(parts_with_options(study))
-    named_attacks = {name: attack_named(name) for name in study.attacks}
+    named_attacks = {name: resolve_attack(name) for name in study.attacks}
     default_attacks = named_attacks or attack_set(study.attack_set)
     extensions = tuple(extensions_of(study, default_attacks))
     view, task, defenses = _view_of(study, extensions), task_of(study.task), defenses_of(study)

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from fedaudit.attacks.ami.plant import (
-    NeuronReading,
     Neurons,
     PlantedRow,
+    TargetGradient,
     average_uploads,
     plant,
-    reading,
     repeat_neurons,
     scale_first_layer,
     silence_other_neurons,
     silence_planted_neurons,
+    target_gradient,
 )
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
@@ -42,7 +42,7 @@ def test_a_round_score_matches_hand_calculation() -> None:
     # The rows (3, 0 | 0) and (0, 0 | 4) have this direction.
     direction = torch.tensor([[0.6, 0.0, 0.0], [0.0, 0.0, 0.8]], dtype=torch.float64)
     places = (PlantedRow("w", "b", 0), PlantedRow("w", "b", 2))
-    looked_for = NeuronReading(places, direction, 5.0, 1.0)
+    looked_for = TargetGradient(places, direction, 5.0, 1.0)
     upload = {
         "w": torch.tensor([[10.0, 7.0], [99.0, 99.0], [7.0, 7.0]]),
         "b": torch.tensor([7.0, 99.0, 5.0]),
@@ -52,7 +52,7 @@ def test_a_round_score_matches_hand_calculation() -> None:
 
 def test_the_gradient_of_the_target_scores_its_norm() -> None:
     planted = plant(NET.initial(1), neuron())
-    looked_for = reading(planted, TARGET)
+    looked_for = target_gradient(planted, TARGET)
     own = gradient(planted.model, TARGET)
     whole = torch.cat([value.flatten() for value in own.values()]).norm()
     assert looked_for.length == pytest.approx(float(whole), rel=1e-5)
@@ -62,7 +62,7 @@ def test_the_gradient_of_the_target_scores_its_norm() -> None:
 
 def test_a_neuron_that_never_fires_scores_zero() -> None:
     planted = plant(NET.initial(1), neuron(bias=-1e6))
-    looked_for = reading(planted, TARGET)
+    looked_for = target_gradient(planted, TARGET)
     assert (looked_for.share, looked_for.direction.any().item()) == (0.0, False)
     assert looked_for.score(gradient(planted.model, TARGET)) == 0.0
 
@@ -76,9 +76,9 @@ def test_copied_and_scaled_neurons_have_the_values_of_the_original() -> None:
 
 
 def test_a_louder_neuron_takes_most_of_a_records_gradient() -> None:
-    quiet = reading(plant(NET.initial(1), neuron()), TARGET)
+    quiet = target_gradient(plant(NET.initial(1), neuron()), TARGET)
     shares = [
-        reading(
+        target_gradient(
             silence_other_neurons(
                 plant(NET.initial(1), repeat_neurons(scale_first_layer(neuron(), 1e4), k))
             ),

@@ -1,7 +1,7 @@
 """Planted neurons: a server adds neurons to a client's model that fire only for its target.
 
 If the target was in the client's batch, the neuron's gradient is not zero. With noise, sums of
-uploads or several rounds, the server computes a score instead (:class:`NeuronReading`).
+uploads or several rounds, the server computes a score instead (:class:`TargetGradient`).
 """
 
 import math
@@ -463,7 +463,7 @@ def range_over_box(
     )
 
 
-class NeuronReading(NamedTuple):
+class TargetGradient(NamedTuple):
     """The target's gradient in the planted rows, by which the server scores uploads.
 
     Attributes:
@@ -490,15 +490,15 @@ class NeuronReading(NamedTuple):
         return float((self.direction * _gradient_rows(upload, self.rows).double()).sum())
 
 
-def reading(planted: Planted, target: Samples) -> NeuronReading:
-    """Compute the reference for a target with its label."""
+def target_gradient(planted: Planted, target: Samples) -> TargetGradient:
+    """Compute the gradient of a labelled target, and its direction in the planted rows."""
     gradient = _gradient(planted.model, target)
     in_rows = _gradient_rows(gradient, planted.rows).double()
     length, length_in_rows = norm(gradient), float(in_rows.norm())
     if not length_in_rows:
-        return NeuronReading(planted.rows, in_rows, length, 0.0)
+        return TargetGradient(planted.rows, in_rows, length, 0.0)
     share = min(1.0, length_in_rows / length)
-    return NeuronReading(planted.rows, in_rows / length_in_rows, length, share)
+    return TargetGradient(planted.rows, in_rows / length_in_rows, length, share)
 
 
 def _gradient_rows(

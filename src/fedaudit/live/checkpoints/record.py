@@ -7,7 +7,7 @@ from typing import get_args
 
 from torch import nn
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.core.errors import BadInput, NotVisible, option, unknown_name
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
@@ -242,7 +242,7 @@ def _possible_attacks(
     if view == "final" or any(planned_round.sent is not None for planned_round in planned):
         return attacks
     visible, _ = attacks_in(view_named(view), attacks, task)
-    possible = [name for name in visible if not attack_named(name).needs & _NEEDS_SENT_MODELS]
+    possible = [name for name in visible if not resolve_attack(name).needs & _NEEDS_SENT_MODELS]
     if impossible := [name for name in attacks if name not in possible]:
         raise NotVisible(
             f"the attack {impossible[0]!r} needs the models that clients were sent, which are not "

@@ -8,7 +8,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.tasks import CLASSIFICATION, Task
@@ -209,8 +209,8 @@ def attacks_on(
     visible, refused = attacks_in(view, names, task)
     for name in visible:
         reason = _reason_against(name, signals, is_separate=is_separate)
-        if not reason and reference_fault is not None and attack_named(name).needs_references:
-            reason = reference_fault(attack_named(name))
+        if not reason and reference_fault is not None and resolve_attack(name).needs_references:
+            reason = reference_fault(resolve_attack(name))
         if reason:
             refused[name] = reason
     possible = [name for name in visible if name not in refused]
@@ -221,7 +221,7 @@ def attacks_on(
 
 def _reason_against(name: str, signals: Mapping[str, ndarray], *, is_separate: bool) -> str:
     """Return why an attack cannot run on the table; empty if it can."""
-    attack = attack_named(name)
+    attack = resolve_attack(name)
     if absent := [signal.name for signal in attack.signals if signal.name not in signals]:
         columns = [name for name, column in SIGNAL_COLUMNS.items() if column.signal == absent[0]]
         if absent[0] in {signal.name for signal in _OUTPUT_SIGNALS}:

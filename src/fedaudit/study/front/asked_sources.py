@@ -7,7 +7,7 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.attacks import attack_named, attack_set
+from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import ATTACKED, RECORDING_FILE
@@ -130,4 +130,4 @@ def _attack(record: Record, name: str) -> Attack:
     if not attacks and isinstance(set_name, str) and set_name:
         return attack_set(set_name)[name]
     settings = attacks.get(name) if isinstance(attacks, dict) else None
-    return attack_named(name).with_settings(settings if isinstance(settings, dict) else {})
+    return resolve_attack(name).with_settings(settings if isinstance(settings, dict) else {})

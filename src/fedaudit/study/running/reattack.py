@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.attacks import catalogued
+from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
 from fedaudit.core.files import delete_partial_files, unlinked_path
@@ -254,7 +254,7 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
     values = study.model_dump()
     values["figures"] |= changed_figures(figures)
     if names:
-        names = catalogued(names)
+        names = catalogue_spellings(names)
         values["attacks"] = {name: study.attacks.get(name, {}) for name in names}
         values["attack_set"] = ""
     return study_from(values, source="the attack", overrides=figures)

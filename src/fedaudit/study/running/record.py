@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from fedaudit.attacks import attack_named
+from fedaudit.attacks import resolve_attack
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, exclusive_access
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Sees, flat
@@ -280,7 +280,7 @@ def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Cove
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
     rows = []
     for name in [*run.attacks, *run.refused]:
-        attack = run.attacks.get(name) or attack_named(name)
+        attack = run.attacks.get(name) or resolve_attack(name)
         failed, uncovered, alone = (
             reasons.get(name, {})
             for reasons in (findings.failed, findings.too_few_rounds, findings.too_few_peers)
@@ -319,7 +319,7 @@ _UNDEFENDED = {
 
 def _describe_training(run: Setup, name: str, way: str) -> str:
     """Describe an attack; note whether the adversary's models train without the defense."""
-    attack = attack_named(name)
+    attack = resolve_attack(name)
     is_undefended = any(
         extension.ignores_defense and extension.is_needed_by(attack) for extension in run.extensions
     )
