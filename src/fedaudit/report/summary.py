@@ -265,7 +265,7 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
     rows = tuple(
         (number.label, number.value, " ".join(map(_sentence, number.details))) for number in numbers
     )
-    sizes = _FIXED["sizes"].format(
+    sizes = _FIXED["sizes_of_games" if record.games else "sizes"].format(
         auc=", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
         rate=", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
         share=", ".join(f"{size.word} from {size.share:.0%}" for size in SIZES[1:]),
