@@ -66,7 +66,7 @@ DEPENDENCIES: dict[str, str] = {
     "live.tables": EVERYTHING_BELOW,
     "guard": EVERYTHING_BELOW,
     "privacy_budget": EVERYTHING_BELOW,
-    "gate": "core.errors core.files core.metric_names metrics results report "
+    "gate": "core.errors core.files core.metric_names core.naming metrics results report "
     "plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",
     # A file of weights is compared with the models of a recording.

@@ -113,7 +113,7 @@ def judging(targets: list[Any]) -> Policy:
     ("targets", "error"),
     [
         (["site-1"], ""),
-        (["site-2"], "names the unknown client 'site-2'; did you mean 'site-1'?"),
+        (["site-2"], "there is no client named 'site-2'; did you mean 'site-1'?"),
     ],
 )
 def test_a_policy_names_clients_as_the_record_does(targets: list[str], error: str) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -154,9 +155,12 @@ def _run_studies(
         from fedaudit.core.devices import device_named
         from fedaudit.engines.local import engine_named
         from fedaudit.plan.file import chosen_studies, read_studies
+        from fedaudit.study.front.federation import with_target_numbers
         from fedaudit.study.running.preflight import check_grid, refuse_unsupported_device
 
-    studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
+    resolve_names = partial(with_target_numbers, data_dir=resources.data_dir)
+    all_studies = read_studies(study, settings_from(overrides), resolve_names)
+    studies = chosen_studies(all_studies, variant)
     folder = out or Path("runs") / studies[0].name
     if out is None and resources.pool is None:
         resources = resources._replace(pool=Path("runs") / "pool")

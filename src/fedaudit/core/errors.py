@@ -201,24 +201,6 @@ def unknown_name(kind: str, name: str, names: Iterable[str], *, list_command: st
     return BadInput(f"there is no {kind} named {name!r}; {hint}{ending}".rstrip("; "))
 
 
-def unknown_client(name: str, names: Iterable[str], where: str) -> BadInput:
-    """Return the error for an unknown name of a client, with the nearest name.
-
-    Args:
-        name: The unknown name.
-        names: All names of clients; empty if clients have only numbers.
-        where: Setting that has the name.
-    """
-    known = sorted(names)
-    if not known:
-        return BadInput(
-            f"{where} names the client {name[:80]!r}, but the clients have only numbers; give a "
-            "number"
-        )
-    hint = suggestion(name, known) or f"known: {', '.join(known[:_MAX_LISTED])}"
-    return BadInput(f"{where} names the unknown client {name[:80]!r}; {hint.rstrip()}")
-
-
 def suggestion(name: str, names: Iterable[str], *, limit: int = 3) -> str:
     """Return a question that suggests the most similar names; empty if no name is similar."""
     near = nearest(name, names, limit=limit)

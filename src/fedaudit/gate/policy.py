@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from fedaudit.core.errors import unknown_client
+from fedaudit.core.naming import number_of_client
 from fedaudit.plan.values import parse_toml, read_toml, settings_from
 from fedaudit.results.guessing import LEAST_LEARNED
 
@@ -288,14 +288,9 @@ def with_client_numbers(policy: Policy, names: Mapping[int, str]) -> Policy:
     membership = policy.membership
     if membership is None or all(isinstance(client, int) for client in membership.targets):
         return policy
-    numbers = {name: number for number, name in names.items()}
-    targets = []
-    for client in membership.targets:
-        if isinstance(client, str) and client not in numbers:
-            raise unknown_client(client, numbers, "membership.targets of the policy")
-        targets.append(numbers[client] if isinstance(client, str) else client)
+    numbers = [number_of_client(client, names) for client in membership.targets]
     # A client may be given by name and by number.
-    changes = {"targets": tuple(dict.fromkeys(targets))}
+    changes = {"targets": tuple(dict.fromkeys(numbers))}
     return policy.model_copy(update={"membership": membership.model_copy(update=changes)})
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -53,19 +53,26 @@ def read_study(path: Path | str, overrides: dict[str, object] | None = None) -> 
     return read_studies(Path(path), overrides)[0]
 
 
-def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list[Study]:
+def read_studies(
+    path: Path,
+    overrides: dict[str, object] | None = None,
+    resolve_names: Callable[[dict[str, object]], dict[str, object]] | None = None,
+) -> list[Study]:
     """Return the study of a TOML file, followed by its variants; see :func:`points_of`.
 
     Args:
         path: The file.
         overrides: Values by dotted name, such as ``{"training.rounds": 10}``, which apply to the
             study and to all variants.
+        resolve_names: Function that returns the settings of a study with numbers instead of the
+            names of clients.
 
     Raises:
         BadInput: The file does not exist or is not TOML, or a setting is wrong.
     """
     values = read_toml(path, "the study")
-    return [point.study for point in points_of(values, Study, str(path), overrides)]
+    points = points_of(values, Study, str(path), overrides, resolve_names)
+    return [point.study for point in points]
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ def points_of(
     kind: type[Kind],
     source: str,
     overrides: Mapping[str, object] | None = None,
+    resolve_names: Callable[[dict[str, object]], dict[str, object]] | None = None,
 ) -> list[Point[Kind]]:
     """Return a study, followed by its variants and the points of its grid.
 
@@ -103,6 +111,8 @@ def points_of(
     points = []
     for label, changes in [("", dict[str, object]()), *variants.items()]:
         varied = _apply_changes(tables, label, {**changes, **(overrides or {})})
+        if resolve_names is not None:
+            varied = resolve_names(varied)
         variant_source = f"{source} (variant {label!r})" if label else source
         study = settings_from(varied, kind, source=variant_source, overrides=overrides or ())
         points.append(Point(label, changes, study))

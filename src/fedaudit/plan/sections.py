@@ -189,7 +189,8 @@ class AuditSection(Section):
     Attributes:
         draw: How audited samples are drawn: "fair" (the default), "canaries", or a published
             split by name.
-        targets: Audited clients.
+        targets: Audited clients, by number. A study file may also use the names of clients in the
+            data.
         options: Options of a draw other than "fair", such as the number and kind of canaries.
         unit: Unit of membership. With "sample", a fair draw decides about every sample separately.
             With "person", it decides about all samples of a person together, and a person's score

@@ -379,6 +379,25 @@ def plan_of(
     return AuditPlan(study, objects, folder)
 
 
+def with_target_numbers(settings: dict[str, object], *, data_dir: Path | None) -> dict[str, object]:
+    """Return the settings of a study file with numbers instead of names in ``audit.targets``.
+
+    Raises:
+        BadInput: The data set has no client of that name, or names no clients.
+    """
+    audit, data = settings.get("audit"), settings.get("data")
+    if not isinstance(audit, Mapping) or not isinstance(data, Mapping):
+        return settings
+    targets, options = audit.get("targets"), data.get("options", {})
+    # Settings of other types are refused when the study is validated.
+    has_names = isinstance(targets, list) and any(isinstance(value, str) for value in targets)
+    if not has_names or not isinstance(options, dict):
+        return settings
+    reference = PartReference(str(data.get("name")), options)
+    numbers = _target_numbers(targets, reference, data_dir)
+    return {**settings, "audit": {**audit, "targets": numbers}}
+
+
 def _target_numbers(
     targets: object, data: PartReference, data_dir: Path | str | None
 ) -> list[object]:

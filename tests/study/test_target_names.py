@@ -1,0 +1,49 @@
+"""Study files name audited clients as their data do."""
+
+from pathlib import Path
+
+import pytest
+
+from fedaudit.core.errors import BadInput
+from fedaudit.plan.file import read_studies
+from fedaudit.study.front.federation import with_target_numbers
+
+STUDY = """
+name = "named"
+[data]
+name = "csv:patients"
+[data.options]
+label = "outcome"
+client = "hospital"
+[partition]
+scheme = "natural"
+clients = 3
+[audit]
+targets = [TARGETS]
+"""
+
+
+def targets_of(folder: Path, targets: str, *, label: str = "hospital") -> tuple[int, ...]:
+    rows = [f"{n % 7},{n % 2},{('north', 'south', 'east')[n % 3]}" for n in range(30)]
+    (folder / "patients.csv").write_text("\n".join(["age,outcome,hospital", *rows]))
+    text = STUDY.replace("TARGETS", targets).replace('client = "hospital"', f'client = "{label}"')
+    (folder / "study.toml").write_text(text if label else text.replace('client = ""\n', ""))
+    (study,) = read_studies(
+        folder / "study.toml",
+        resolve_names=lambda settings: with_target_numbers(settings, data_dir=folder),
+    )
+    return study.audit.targets
+
+
+def test_names_give_the_same_study_as_numbers(tmp_path: Path) -> None:
+    assert targets_of(tmp_path, '"south", "east"') == (2, 0) == targets_of(tmp_path, "2, 0")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no client named 'sout'; did you mean 'south'"):
+        targets_of(tmp_path, '"sout"')
+
+
+def test_a_name_is_refused_if_the_data_name_no_clients(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="names the client 'south', but the data set"):
+        targets_of(tmp_path, '"south"', label="")
