@@ -186,6 +186,8 @@ def test_target_names_with_commas_are_quoted(
     for empty_targets in ("", " ", ",", '""'):
         assert exit_code("attack", tmp_path / "r", ATTACKS[0], "--targets", empty_targets) == 2
         assert "names no client; give names or numbers" in capsys.readouterr().err
+    assert exit_code("attack", tmp_path / "r", ATTACKS[0], "--targets", "north\nsouth") == 2
+    assert "give one line with commas between the entries" in capsys.readouterr().err
     assert not (tmp_path / "r" / "attacked").exists()
 
 

@@ -1,5 +1,6 @@
 """The command-line program: shared options, kinds of input files, and exit codes."""
 
+import csv
 import os
 import re
 import signal
@@ -408,3 +409,15 @@ def _kind_of_tables(tables: dict[str, object]) -> Kind | None:
     if n_study_tables == n_policy_tables:
         return None
     return STUDY if n_study_tables > n_policy_tables else POLICY
+
+
+def split_at_commas(option: str, text: str) -> list[str]:
+    """Return the entries of an option; an entry that contains a comma is in double quotes."""
+    try:
+        (entries,) = csv.reader([text], skipinitialspace=True)
+    except csv.Error as error:
+        raise BadInput(
+            f"--{option} {text[:80]!r} cannot be read ({error}); give one line with commas between "
+            "the entries"
+        ) from None
+    return [entry.strip() for entry in entries if entry.strip()]

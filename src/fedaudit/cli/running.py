@@ -1,6 +1,5 @@
 """Commands that run studies and attacks: demo, run and attack."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from fedaudit.cli.application import (
     exit_of,
     expecting,
     log,
+    split_at_commas,
 )
 from fedaudit.cli.saved import NO_SAVED_OPTIONS, SavedOptions, record_saved
 from fedaudit.cli.showing import compare, refuse_other_comparison
@@ -217,9 +217,7 @@ def _error_of_variants(failed: Mapping[str, Exception], n_variants: int) -> Exce
 
 
 def _client_names(text: str) -> list[str]:
-    """Split names at commas; a name that contains a comma is in double quotes."""
-    (entries,) = csv.reader([text], skipinitialspace=True)
-    names = [entry.strip() for entry in entries if entry.strip()]
+    names = split_at_commas("targets", text)
     if not names:
         raise BadInput(
             f"--targets {text!r} names no client; give names or numbers with commas between them"

@@ -1,6 +1,5 @@
 """Options of ``fedaudit attack`` for saved models and for tables of signals."""
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import log
+from fedaudit.cli.application import log, split_at_commas
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in, look_up
 
@@ -194,11 +193,8 @@ def _sizes(options: SavedOptions) -> dict[str, int] | None:
 
 def _pairs(option: str, text: str) -> dict[str, str]:
     """Parse pairs NAME=VALUE between commas. A pair that contains a comma is in double quotes."""
-    (entries,) = csv.reader([text], skipinitialspace=True)
     pairs = dict[str, str]()
-    for entry in map(str.strip, entries):
-        if not entry:
-            continue
+    for entry in split_at_commas(option, text):
         name, _, value = (text.strip() for text in entry.rpartition("="))
         if not (name and value) or name in pairs:
             raise BadInput(
