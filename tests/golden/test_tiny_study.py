@@ -42,12 +42,12 @@ def test_figures_of_the_tiny_study_equal_the_stored_ones(
 ) -> None:
     row = Attack((Confidence(),), Mean(), "nobody", "A row that nobody had.")
     monkeypatch.setitem(ATTACKS, "avg-confidence", row)
-    kept = json.loads(KEPT.read_text())
+    document = json.loads(KEPT.read_text())
     found = figures(tmp_path)
-    assert found.keys() == kept.keys()
+    assert found.keys() == document.keys()
     moved = {
         name: (value, found[name])
-        for name, value in kept.items()
+        for name, value in document.items()
         if (value is None) != (found[name] is None)
         or (value is not None and found[name] != pytest.approx(value, abs=_slack(name)))
     }

@@ -63,9 +63,9 @@ def gate(folder: Path) -> Figures:
         worst = check.worst
         if worst is not None:
             found[f"{check.name} worst"] = (worst.value, worst.low, worst.high)
-        for one in check.open[:4]:
-            needs = one.more.count if one.more else None
-            found[f"{check.name} {one.what}"] = (one.value, one.low, one.high, needs)
+        for result in check.open[:4]:
+            needs = result.more.count if result.more else None
+            found[f"{check.name} {result.what}"] = (result.value, result.low, result.high, needs)
     return {f"{verdict.outcome} {name}": numbers for name, numbers in found.items()}
 
 
@@ -104,8 +104,8 @@ def rounds(folder: Path) -> Figures:
 def live(folder: Path) -> Figures:
     """Attack a recording of a custom loop."""
     attacks = ["blackbox-loss", "avg-cosine", "sia"]
-    found = attack_recording(recorded(folder / "recording"), attacks, folder / "out")
-    return {**dict(_membership(found)), **dict(_sources(found))}
+    record = attack_recording(recorded(folder / "recording"), attacks, folder / "out")
+    return {**dict(_membership(record)), **dict(_sources(record))}
 
 
 TOPICS: Mapping[str, Callable[[Path], Figures]] = {
@@ -147,7 +147,7 @@ def _membership(record: Record) -> Iterator[tuple[str, Numbers]]:
     for c in record.controls:
         name = f"control {c.control} {c.attack} client {c.target} seed {c.seed}"
         yield name, (c.value, c.low, c.high, c.passed)
-    trained = {one.seed: one.value for one in record.where(metric="train_accuracy")}
+    trained = {estimate.seed: estimate.value for estimate in record.where(metric="train_accuracy")}
     for u in record.where(metric="test_accuracy"):
         yield f"accuracy seed {u.seed}", (u.value, u.low, u.high, trained[u.seed], u.samples)
     for use in record.usage:
@@ -155,15 +155,15 @@ def _membership(record: Record) -> Iterator[tuple[str, Numbers]]:
 
 
 def _sources(record: Record) -> Iterator[tuple[str, Numbers]]:
-    for one in record.sources:
-        at = {"topic": "source", "attack": one.attack, "seed": one.seed}
+    for source in record.sources:
+        at = {"topic": "source", "attack": source.attack, "seed": source.seed}
         success, excess, baseline = record.where(**at)
         tests = [test for figure in (success, excess, baseline) for test in figure.tests]
         limits = (success.value, success.low, success.high, tests[0].high, tests[1].level)
         p_values = (tests[0].p_value, tests[1].p_value, tests[2].level, tests[2].p_value)
-        right = (one.samples, sum(row[at] for at, row in enumerate(one.confusion)))
-        yield f"{one.attack} seed {one.seed}", (*limits, *p_values, *right)
-    for name in dict.fromkeys(one.attack for one in record.sources):
+        right = (source.samples, sum(row[i] for i, row in enumerate(source.confusion)))
+        yield f"{source.attack} seed {source.seed}", (*limits, *p_values, *right)
+    for name in dict.fromkeys(source.attack for source in record.sources):
         success, excess, _ = record.where(topic="source", attack=name, seed=None)
         above = above_chance(success) and above_chance(excess)
         adjusted = (success.tests[0].adjusted, excess.tests[0].adjusted, above)
@@ -177,8 +177,8 @@ def _clusters(record: Record) -> Iterator[tuple[str, Numbers]]:
         values = [one.value for one in runs if one.seed is not None]
         yield f"{mean.metric} of {mean.group}", (mean.value, mean.low, mean.high, *values)
     for one in record.clusters:
-        for at, model in enumerate(one.rounds[-1].models):
-            name = f"model {at} seed {one.seed}"
+        for i, model in enumerate(one.rounds[-1].models):
+            name = f"model {i} seed {one.seed}"
             yield name, (model.risk, model.low, model.high, model.estimated, model.members)
 
 
@@ -202,17 +202,17 @@ def _games(record: Record) -> Iterator[tuple[str, Numbers]]:
             yield f"{point.label} by signs", known
 
 
-def _compared(found: Comparison) -> Iterator[tuple[str, Numbers]]:
-    for entry in found.entries:
+def _compared(comparison: Comparison) -> Iterator[tuple[str, Numbers]]:
+    for entry in comparison.entries:
         change = entry.change
         changed = (change.value, change.low, change.high) if change else ()
         name = f"row {entry.row} {entry.part} {entry.attack} {entry.contrast} {entry.metric}"
         yield name, (entry.value, entry.low, entry.high, entry.above, *changed)
-    for row in found.on("utility"):
+    for row in comparison.on("utility"):
         change, figure = row.change, row.figure
         changed = (change.value, change.low, change.high) if change else ()
         yield f"row {row.row} accuracy", (figure.value, figure.low, figure.high, *changed)
-    for at, front in enumerate(found.fronts):
+    for at, front in enumerate(comparison.fronts):
         if front.attack == "strongest attack":
             area = (front.hypervolume, front.low, front.high, front.gain)
             points = [(point.leakage, point.error) for point in front.points]

@@ -28,8 +28,8 @@ def test_the_true_values_match_large_samples(shape: Shape) -> None:
     members, nonmembers = shape.draw(np.random.default_rng(0), (1, many), (1, many))
     scores, truth = np.append(members, nonmembers), np.arange(2 * many) < many
     for fpr in (0.01, 0.1):
-        found = rate_limits(scores, truth, fpr, confidence=0.999)
-        assert found.low <= shape.rate(fpr) <= found.high
+        limits = rate_limits(scores, truth, fpr, confidence=0.999)
+        assert limits.low <= shape.rate(fpr) <= limits.high
         if "threshold" not in shape.name and "tied" not in shape.name:
             assert tpr_at_fpr(scores, truth, fpr).tpr == pytest.approx(shape.rate(fpr), abs=0.02)
 

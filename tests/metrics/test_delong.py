@@ -45,34 +45,34 @@ def test_auc_intervals_contain_the_auc_and_have_positive_width(
     members: list[int], nonmembers: list[int]
 ) -> None:
     scores = np.array(members + nonmembers, dtype=float)
-    found = auc_interval(scores, np.arange(len(scores)) < len(members))
-    assert 0 <= found.low <= found.value + 1e-12
-    assert found.value - 1e-12 <= found.high <= 1
-    assert found.high - found.low > 0.01
+    interval = auc_interval(scores, np.arange(len(scores)) < len(members))
+    assert 0 <= interval.low <= interval.value + 1e-12
+    assert interval.value - 1e-12 <= interval.high <= 1
+    assert interval.high - interval.low > 0.01
 
 
 def test_perfect_separation_has_an_exact_lower_limit() -> None:
     # If the true AUC were a, 20 disjoint pairs would all be ordered with chance a**20.
-    found = auc_interval(np.arange(60.0), np.arange(60) >= 40)
-    assert found.value == 1
-    assert (found.low, found.high) == pytest.approx((0.025 ** (1 / 20), 1))
-    assert found.method == "exact on pairs 95%"
+    interval = auc_interval(np.arange(60.0), np.arange(60) >= 40)
+    assert interval.value == 1
+    assert (interval.low, interval.high) == pytest.approx((0.025 ** (1 / 20), 1))
+    assert interval.method == "exact on pairs 95%"
 
 
 def test_equal_scores_give_a_wide_interval_around_one_half() -> None:
-    found = auc_interval(np.zeros(200), np.arange(200) < 100)
-    assert found.value == 0.5
-    assert found.low == pytest.approx(1 - found.high)
-    assert found.low < 0.41
+    interval = auc_interval(np.zeros(200), np.arange(200) < 100)
+    assert interval.value == 0.5
+    assert interval.low == pytest.approx(1 - interval.high)
+    assert interval.low < 0.41
 
 
 def test_swapping_the_sides_mirrors_the_interval() -> None:
     rng = np.random.default_rng(0)
     truth = np.arange(300) < 100
     scores = rng.normal(size=300) + truth
-    one, other = auc_interval(scores, truth), auc_interval(scores, ~truth)
-    assert (one.low, one.high) == pytest.approx((1 - other.high, 1 - other.low))
-    assert one.method == "DeLong 95%"
+    interval, other = auc_interval(scores, truth), auc_interval(scores, ~truth)
+    assert (interval.low, interval.high) == pytest.approx((1 - other.high, 1 - other.low))
+    assert interval.method == "DeLong 95%"
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, 1.5, 3.0])
@@ -81,8 +81,8 @@ def test_the_auc_interval_has_its_coverage(shift: float) -> None:
     truth, true_auc = np.arange(150) < 50, ndtr(shift / np.sqrt(2))
     covered = 0
     for _ in range(400):
-        found = auc_interval(rng.normal(size=150) + shift * truth, truth)
-        covered += found.low <= true_auc <= found.high
+        interval = auc_interval(rng.normal(size=150) + shift * truth, truth)
+        covered += interval.low <= true_auc <= interval.high
     # 0.92 is 2.7 standard deviations below 0.95; near-perfect attacks are over-covered.
     assert covered / 400 >= 0.92
 
@@ -95,8 +95,8 @@ def test_the_paired_difference_is_tighter_than_two_separate_intervals() -> None:
     difference = compare_auc(first, second, is_member=truth)
     assert difference.value == pytest.approx(auc(first, truth) - auc(second, truth))
     assert difference.low < difference.value < difference.high
-    one = auc_interval(first, truth)
-    assert difference.high - difference.low < one.high - one.low
+    interval = auc_interval(first, truth)
+    assert difference.high - difference.low < interval.high - interval.low
     assert difference.p_value < 1e-3
     assert difference.method == "paired DeLong 95%"
 
@@ -167,18 +167,18 @@ def test_people_with_samples_on_both_sides_are_counted_once() -> None:
     rng = np.random.default_rng(4)
     person, is_member = rng.integers(30, size=200), rng.random(200) < 0.4
     scores = rng.standard_normal(200) + rng.standard_normal(30)[person]
-    found = clustered_auc(scores, is_member, person)
-    reach = (logit(found.high) - logit(found.low)) / 2 * found.value * (1 - found.value)
+    interval = clustered_auc(scores, is_member, person)
+    reach = (logit(interval.high) - logit(interval.low)) / 2 * interval.value * (1 - interval.value)
     variance, fewest = obuchowski(scores, is_member, person)
     assert reach == pytest.approx(-stdtrit(fewest - 1, 0.025) * np.sqrt(variance))
 
 
 def test_perfect_clustered_auc_has_an_exact_interval() -> None:
     scores, is_member = np.array([4.0, 3.0, 5.0, 1.0, 2.0, 0.0, 0.5]), np.arange(7) < 3
-    found = clustered_auc(scores, is_member, np.array([0, 1, 2, 3, 4, 5, 5]))
-    assert found.value == found.high == 1.0
-    assert found.low == pytest.approx(0.025 ** (1 / 3))
-    assert found.method == "exact on pairs of people 95%"
+    interval = clustered_auc(scores, is_member, np.array([0, 1, 2, 3, 4, 5, 5]))
+    assert interval.value == interval.high == 1.0
+    assert interval.low == pytest.approx(0.025 ** (1 / 3))
+    assert interval.method == "exact on pairs of people 95%"
 
 
 def obuchowski(scores: np.ndarray, truth: np.ndarray, person: np.ndarray) -> tuple[float, int]:
@@ -211,6 +211,6 @@ def test_clustered_auc_intervals_have_their_coverage(
         is_member = person < people
         scores = np.sqrt(own) * rng.standard_normal(2 * people)[person]
         scores += np.sqrt(1 - own) * rng.standard_normal(len(person)) + shift * is_member
-        found = clustered_auc(scores, is_member, person)
-        missed += not found.low <= truth <= found.high
+        interval = clustered_auc(scores, is_member, person)
+        missed += not interval.low <= truth <= interval.high
     assert binomtest(missed, runs, 0.05, alternative="greater").pvalue > 0.001

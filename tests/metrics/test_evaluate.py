@@ -51,8 +51,8 @@ def test_evaluate_matches_the_single_metrics() -> None:
     chosen = origin != Origin.UNSEEN
     truth = origin[chosen] == Origin.MEMBER
     area = found["other_client", "auc"]
-    whole = auc_interval(scores[chosen], truth)
-    assert (area.value, area.low, area.high, area.method) == astuple(whole)
+    interval = auc_interval(scores[chosen], truth)
+    assert (area.value, area.low, area.high, area.method) == astuple(interval)
     assert area.p_value == above_chance(scores[chosen], truth) < 1e-6
     rate = found["other_client", "tpr@0.001"]
     point = tpr_at_fpr(scores[chosen], truth, 0.001)
@@ -96,8 +96,8 @@ def test_evaluated_fields_match_estimate_fields() -> None:
     apart = {"p_value", "low_at_threshold", "high_at_threshold"}
     numeric = {one.name for one in fields(MetricValue)} - apart
     assert numeric <= set(Estimate.model_fields)
-    for one in evaluate(*audit(unseen=0), origin_codes=True):
-        Estimate(**{name: getattr(one, name) for name in numeric})
+    for figure in evaluate(*audit(unseen=0), origin_codes=True):
+        Estimate(**{name: getattr(figure, name) for name in numeric})
 
 
 def test_the_seed_changes_only_the_calibration_split() -> None:

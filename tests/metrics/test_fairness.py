@@ -292,12 +292,12 @@ def test_a_client_without_risk_or_threshold_is_refused(
 
 
 def test_counted_balanced_accuracy_averages_two_exact_intervals() -> None:
-    found = counted_balanced_accuracy(60, 100, 45, 50)
+    result = counted_balanced_accuracy(60, 100, 45, 50)
     sides = [binomtest(60, 100), binomtest(45, 50)]
     limits = [side.proportion_ci(0.975, method="exact") for side in sides]
-    assert found.value == pytest.approx(0.75)
-    assert found.low == pytest.approx(sum(one.low for one in limits) / 2)
-    assert found.high == pytest.approx(sum(one.high for one in limits) / 2)
+    assert result.value == pytest.approx(0.75)
+    assert result.low == pytest.approx(sum(one.low for one in limits) / 2)
+    assert result.high == pytest.approx(sum(one.high for one in limits) / 2)
 
 
 @settings(max_examples=30, deadline=None)
@@ -308,9 +308,9 @@ def test_balanced_accuracy_from_counts_matches_that_from_scores(
     called = np.array(members + others, dtype=np.float64)
     truth = np.array([True] * len(members) + [False] * len(others))
     cleared = len(others) - sum(others)
-    found = counted_balanced_accuracy(sum(members), len(members), cleared, len(others))
-    assert found.value == pytest.approx(balanced_accuracy(called, truth, threshold=1.0))
-    assert found.low <= found.value <= found.high
+    result = counted_balanced_accuracy(sum(members), len(members), cleared, len(others))
+    assert result.value == pytest.approx(balanced_accuracy(called, truth, threshold=1.0))
+    assert result.low <= result.value <= result.high
 
 
 @pytest.mark.parametrize(("members", "others", "tpr", "tnr"), [(30, 30, 0.6, 0.9), (8, 60, 1, 0.5)])
@@ -323,8 +323,8 @@ def test_the_balanced_accuracy_interval_has_its_coverage(
         pair: counted_balanced_accuracy(pair[0], members, pair[1], others)
         for pair in set(zip(caught.tolist(), cleared.tolist(), strict=True))
     }
-    held = [
+    n_covered = [
         cache[pair].low <= (tpr + tnr) / 2 <= cache[pair].high
         for pair in zip(caught.tolist(), cleared.tolist(), strict=True)
     ]
-    assert np.mean(held) >= 0.95
+    assert np.mean(n_covered) >= 0.95

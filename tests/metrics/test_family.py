@@ -8,10 +8,10 @@ from fedaudit.metrics import above_chance, fisher_p_value, holm, rate_above_chan
 
 
 def test_holm_matches_hand_calculation() -> None:
-    found = holm([0.04, 0.01, None, 0.03, 0.005])
+    result = holm([0.04, 0.01, None, 0.03, 0.005])
     # Sorted .005 .01 .03 .04 times 4 3 2 1 = .02 .03 .06 .04, running maximum .02 .03 .06 .06.
-    assert found.adjusted == pytest.approx((0.06, 0.03, None, 0.06, 0.02))
-    assert found.significant == (False, True, None, False, True)
+    assert result.adjusted == pytest.approx((0.06, 0.03, None, 0.06, 0.02))
+    assert result.significant == (False, True, None, False, True)
 
 
 @given(st.lists(st.floats(0, 1), max_size=20))

@@ -25,12 +25,12 @@ RATES = st.floats(0, 1)
 
 
 def test_game_success_matches_hand_calculation() -> None:
-    found = game_success(90, 100, 30, 60)
-    assert found.tpr.value == 0.9
-    assert found.tnr.value == 0.5
-    assert found.adv.value == pytest.approx(0.7)
-    assert found.adv.low < 0.7 < found.adv.high
-    assert (found.tpr.low, found.tpr.high) == pytest.approx(
+    result = game_success(90, 100, 30, 60)
+    assert result.tpr.value == 0.9
+    assert result.tnr.value == 0.5
+    assert result.adv.value == pytest.approx(0.7)
+    assert result.adv.low < 0.7 < result.adv.high
+    assert (result.tpr.low, result.tpr.high) == pytest.approx(
         tuple(stats.binomtest(90, 100).proportion_ci(0.95, "exact"))
     )
 
@@ -62,12 +62,12 @@ def test_certificates_hold_for_all_rates_within_their_limits(
     p: float, f: float, batch: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    found = certify(int(rng.binomial(50, p)), 50, int(rng.binomial(400, f)), 400, batch=batch)
+    result = certify(int(rng.binomial(50, p)), 50, int(rng.binomial(400, f)), 400, batch=batch)
     for share_ in np.linspace(0, 1, 7):
         for other in np.linspace(0, 1, 7):
-            target = found.of_target.low + share_ * (found.of_target.high - found.of_target.low)
-            rate = found.of_others.low + other * (found.of_others.high - found.of_others.low)
-            assert found.low - 1e-9 <= expected_success(target, rate, batch) <= found.high + 1e-9
+            target = result.of_target.low + share_ * (result.of_target.high - result.of_target.low)
+            rate = result.of_others.low + other * (result.of_others.high - result.of_others.low)
+            assert result.low - 1e-9 <= expected_success(target, rate, batch) <= result.high + 1e-9
 
 
 @pytest.mark.parametrize(("p", "f", "batch"), [(0.9, 0.01, 20), (0.5, 0.1, 5), (1.0, 0.0005, 100)])
@@ -75,8 +75,8 @@ def test_certificates_have_their_error_rate(p: float, f: float, batch: int) -> N
     rng, truth = np.random.default_rng(1), expected_success(p, f, batch)
     wrong = 0
     for fired, alarms in zip(rng.binomial(60, p, 400), rng.binomial(800, f, 400), strict=True):
-        found = certify(int(fired), 60, int(alarms), 800, batch=batch, confidence=0.9)
-        wrong += not found.low <= truth <= found.high
+        result = certify(int(fired), 60, int(alarms), 800, batch=batch, confidence=0.9)
+        wrong += not result.low <= truth <= result.high
     assert wrong <= 40
 
 
@@ -94,7 +94,7 @@ def test_success_above_the_dp_bound_refutes_a_claim() -> None:
 
 def test_signs_of_means_match_a_line_search() -> None:
     target, others = BoundedMean(0.8, 400, 10.0), BoundedMean(-0.9, 300, 8.0)
-    found = signs_of_means(target, others)
+    result = signs_of_means(target, others)
 
     def holds(delta: float) -> bool:
         low = target.mean - hoeffding_margin(target, delta)
@@ -103,10 +103,10 @@ def test_signs_of_means_match_a_line_search() -> None:
 
     line = 10 ** np.linspace(-12, -1e-9, 4000)
     searched = next(delta for delta in line if holds(delta))
-    assert found.delta == pytest.approx(searched, rel=0.01)
-    assert found.failure == pytest.approx(2 * found.delta)
+    assert result.delta == pytest.approx(searched, rel=0.01)
+    assert result.failure == pytest.approx(2 * result.delta)
     # exp(-2 * 400 * (0.8 / 10)^2) = exp(-5.12)
-    assert found.delta == pytest.approx(math.exp(-5.12))
+    assert result.delta == pytest.approx(math.exp(-5.12))
 
 
 def test_means_of_the_wrong_sign_give_no_certificate() -> None:

@@ -22,8 +22,8 @@ def test_auc_by_group_compares_within_each_class() -> None:
     assert (inverted.group, inverted.value, inverted.low) == (1, 0, 0)
     assert (lonely.group, lonely.n_members, lonely.n_nonmembers) == (2, 1, 0)
     assert (lonely.value, lonely.low, lonely.high, lonely.method) == (None, None, None, "")
-    whole = auc_interval(scores[:4], truth[:4])
-    assert (perfect.value, perfect.low, perfect.high, perfect.method) == astuple(whole)
+    interval = auc_interval(scores[:4], truth[:4])
+    assert (perfect.value, perfect.low, perfect.high, perfect.method) == astuple(interval)
 
 
 def test_group_limits_state_their_method() -> None:

@@ -57,26 +57,28 @@ def test_combined_p_values_match_hand_calculation() -> None:
 
 @given(TABLES)
 def test_the_combined_p_value_matches_its_definition(rows: list[list[float]]) -> None:
-    own, *others = rows
-    alone, combined = by_definition(own, others)
-    test = individual_test(own, others)
+    target_scores, *others = rows
+    alone, combined = by_definition(target_scores, others)
+    test = individual_test(target_scores, others)
     assert test.p_values == pytest.approx(alone)
     assert test.combined == combined
-    assert combined_p_values([own], others).tolist() == [combined]
+    assert combined_p_values([target_scores], others).tolist() == [combined]
     for column, p_value in enumerate(test.p_values):
-        assert p_value == conformal_p_value(own[column], [row[column] for row in others])
+        assert p_value == conformal_p_value(target_scores[column], [row[column] for row in others])
 
 
 @given(TABLES, st.randoms(use_true_random=False))
 def test_p_values_do_not_depend_on_the_order_of_samples_or_attacks(
     rows: list[list[float]], random: Random
 ) -> None:
-    own, *others = rows
-    test = individual_test(own, others)
-    order = list(range(len(own)))
+    target_scores, *others = rows
+    test = individual_test(target_scores, others)
+    order = list(range(len(target_scores)))
     random.shuffle(order)
     random.shuffle(others)
-    turned = individual_test([own[a] for a in order], [[row[a] for a in order] for row in others])
+    turned = individual_test(
+        [target_scores[a] for a in order], [[row[a] for a in order] for row in others]
+    )
     assert turned.combined == test.combined
     assert turned.p_values == tuple(test.p_values[a] for a in order)
 
@@ -85,25 +87,25 @@ def test_p_values_do_not_depend_on_the_order_of_samples_or_attacks(
 def test_a_higher_score_never_raises_a_p_value(
     rows: list[list[float]], data: st.DataObject
 ) -> None:
-    own, *others = rows
-    raised = [score if data.draw(st.booleans()) else score + 1 for score in own]
-    before, after = individual_test(own, others), individual_test(raised, others)
+    target_scores, *others = rows
+    raised = [score if data.draw(st.booleans()) else score + 1 for score in target_scores]
+    before, after = individual_test(target_scores, others), individual_test(raised, others)
     assert after.combined <= before.combined
     assert all(a <= b for a, b in zip(after.p_values, before.p_values, strict=True))
 
 
 @given(TABLES)
 def test_one_attack_has_the_same_p_value_alone_and_combined(rows: list[list[float]]) -> None:
-    own, *others = ([row[0]] for row in rows)
-    test = individual_test(own, others)
+    target_scores, *others = ([row[0]] for row in rows)
+    test = individual_test(target_scores, others)
     assert test.p_values == (test.combined,)
 
 
 @given(TABLES)
 def test_repeating_an_attack_changes_no_combined_p_value(rows: list[list[float]]) -> None:
-    own, *others = rows
-    repeated = individual_test(own * 2, [row * 2 for row in others])
-    assert repeated.combined == individual_test(own, others).combined
+    target_scores, *others = rows
+    repeated = individual_test(target_scores * 2, [row * 2 for row in others])
+    assert repeated.combined == individual_test(target_scores, others).combined
 
 
 def correlated_scores(rng: np.random.Generator, units: int, attacks: int) -> np.ndarray:
@@ -119,8 +121,8 @@ def test_non_members_are_flagged_at_the_stated_rate() -> None:
     rng, trials = np.random.default_rng(7), 10_000
     alone, together = np.zeros(6), 0
     for _ in range(trials):
-        own, *others = correlated_scores(rng, 1 + 79, 6)
-        test = individual_test(own, others)
+        target_scores, *others = correlated_scores(rng, 1 + 79, 6)
+        test = individual_test(target_scores, others)
         alone += np.array(test.p_values) <= RATE
         together += test.combined <= RATE
     # Of 10,000 trials, 99.9 % of simulations at the exact rate count 430 to 573.

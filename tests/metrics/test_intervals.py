@@ -96,10 +96,10 @@ def counted(hits: int, total: int) -> Limited[float]:
 
 
 def test_a_single_run_keeps_its_limits() -> None:
-    one = counted(30, 100)
-    assert limits_if_independent([one]) == pytest.approx((one.low, one.high))
-    assert limits_if_dependent([one]) == (one.low, one.high)
-    assert limits_by_p_values([counted_limits(30, 100)]) == (one.low, one.high)
+    limits = counted(30, 100)
+    assert limits_if_independent([limits]) == pytest.approx((limits.low, limits.high))
+    assert limits_if_dependent([limits]) == (limits.low, limits.high)
+    assert limits_by_p_values([counted_limits(30, 100)]) == (limits.low, limits.high)
 
 
 def test_variance_of_a_mean_of_independent_runs() -> None:
@@ -179,8 +179,8 @@ def test_combined_limits_of_runs_have_their_coverage() -> None:
         if chance < 1e-5:
             continue
         runs = list(zip(hits, sizes, strict=True))
-        one = limits_if_independent([counted(*run) for run in runs])
-        covered["summed"] += chance * (one.low <= middle <= one.high)
+        limits = limits_if_independent([counted(*run) for run in runs])
+        covered["summed"] += chance * (limits.low <= middle <= limits.high)
         two = limits_by_p_values([counted_limits(*run) for run in runs])
         covered["held"] += chance * (two.low <= middle <= two.high)
     assert covered["summed"] >= 0.94

@@ -20,19 +20,19 @@ def runs(count: int = 12, each: int = 4) -> tuple[np.ndarray, np.ndarray, np.nda
 def test_auc_over_runs_is_the_auc_of_all_pairs() -> None:
     run, truth, scores = runs()
     scores = scores.round(1) + truth
-    found = auc_over_runs(scores, truth, run, rng=rng())
-    assert found.value == auc(scores, truth)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < found.value < found.high
-    assert found.method == "bootstrap over 12 runs 95%"
+    interval = auc_over_runs(scores, truth, run, rng=rng())
+    assert interval.value == auc(scores, truth)
+    assert interval.low is not None
+    assert interval.high is not None
+    assert interval.low < interval.value < interval.high
+    assert interval.method == "bootstrap over 12 runs 95%"
 
 
 def test_equal_scores_on_both_sides_give_one_half() -> None:
     run, truth, scores = runs()
     pairs = np.repeat(scores[::2], 2)
-    found = auc_over_runs(pairs, truth, run, rng=rng())
-    assert found.value == 0.5
+    interval = auc_over_runs(pairs, truth, run, rng=rng())
+    assert interval.value == 0.5
     same = auc_over_runs(np.zeros(len(run)), truth, run, rng=rng())
     assert (same.value, same.low, same.high) == (0.5, None, None)
     assert same.method == "no spread over 12 runs"
@@ -59,9 +59,9 @@ def test_intervals_over_runs_have_their_coverage() -> None:
         # Each run is shifted as a whole, and each side of it: members by 1 more.
         shift = draws.normal(size=20)[run] + draws.normal(size=(2, 20))[truth.astype(int), run]
         scores = draws.normal(size=len(noise)) * 0.1 + shift + truth
-        found = auc_over_runs(scores, truth, run, rng=draws, resamples=400)
+        interval = auc_over_runs(scores, truth, run, rng=draws, resamples=400)
         # Two runs' difference of shifts has a variance of 4.02: P(N(1, 4.02) > 0).
-        held += (found.low or 0.0) <= 0.691 <= (found.high or 1.0)
+        held += (interval.low or 0.0) <= 0.691 <= (interval.high or 1.0)
     assert 0.86 <= held / 200 <= 0.99
 
 
@@ -76,16 +76,16 @@ def test_too_few_or_one_sided_runs_raise() -> None:
 
 def test_thresholds_are_calibrated_on_other_runs() -> None:
     known = np.arange(20.0)  # one of twenty may lie above: 18 is the threshold
-    found = rates_at_calibrated_threshold(known, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05)
-    assert (found.true_positive.hits, found.true_positive.total) == (2, 3)
-    assert (found.false_positive.hits, found.false_positive.total) == (1, 2)
+    calibrated = rates_at_calibrated_threshold(known, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05)
+    assert (calibrated.true_positive.hits, calibrated.true_positive.total) == (2, 3)
+    assert (calibrated.false_positive.hits, calibrated.false_positive.total) == (1, 2)
     none = rates_at_calibrated_threshold(known, [19.0], [19.5], fpr=0.0)
     assert (none.true_positive.hits, none.false_positive.hits) == (0, 1)
 
 
 def test_infinite_scores_are_above_every_threshold() -> None:
-    found = rates_at_calibrated_threshold([np.inf, np.inf], [np.inf], [0.0], fpr=0.0)
-    assert (found.true_positive.hits, found.false_positive.hits) == (1, 0)
+    calibrated = rates_at_calibrated_threshold([np.inf, np.inf], [np.inf], [0.0], fpr=0.0)
+    assert (calibrated.true_positive.hits, calibrated.false_positive.hits) == (1, 0)
 
 
 @pytest.mark.parametrize("wrong", [([], [1.0], [1.0], 0.1), ([1.0], [1.0], [1.0], 1.0)])

@@ -28,35 +28,35 @@ def flags(members: int, fired: int, others: int, false: int) -> tuple[np.ndarray
 
 def test_limits_of_auc_if_no_nonmember_has_the_rare_score() -> None:
     scores, truth = flags(1000, 100, 20, 0)
-    found = auc_interval(scores, truth)
-    assert found.value == pytest.approx(0.55)
-    assert found.method == "few scores differ 95%"
+    interval = auc_interval(scores, truth)
+    assert interval.value == pytest.approx(0.55)
+    assert interval.method == "few scores differ 95%"
     # A non-member that fires is worth at most 0.55 less: Clopper and Pearson's limit of 0 in 20.
     at_least = 0.55 * upper_limit(0, 20, confidence=0.975)
-    assert found.value - found.low >= at_least
-    assert found.value - found.low == pytest.approx(at_least, rel=0.02)
+    assert interval.value - interval.low >= at_least
+    assert interval.value - interval.low == pytest.approx(at_least, rel=0.02)
 
 
 def test_limits_of_rare_scores_are_mirrored_if_scores_or_sides_are() -> None:
     scores, truth = flags(400, 60, 30, 2)
-    found = auc_interval(scores, truth)
+    interval = auc_interval(scores, truth)
     turned, swapped = auc_interval(-scores, truth), auc_interval(scores, ~truth)
-    assert (1 - turned.high, 1 - turned.low) == pytest.approx((found.low, found.high))
-    assert (1 - swapped.high, 1 - swapped.low) == pytest.approx((found.low, found.high))
+    assert (1 - turned.high, 1 - turned.low) == pytest.approx((interval.low, interval.high))
+    assert (1 - swapped.high, 1 - swapped.low) == pytest.approx((interval.low, interval.high))
 
 
 @pytest.mark.parametrize("false", [7, 8])
 def test_eight_other_scores_of_a_side_are_enough_for_delong(false: int) -> None:
-    found = auc_interval(*flags(1000, 100, 50, false))
-    assert found.method.startswith("few scores differ" if false < 8 else "DeLong")
+    interval = auc_interval(*flags(1000, 100, 50, false))
+    assert interval.method.startswith("few scores differ" if false < 8 else "DeLong")
 
 
 def test_continuous_scores_of_few_samples_keep_their_interval() -> None:
     rng = np.random.default_rng(0)
     for size in (4, 8, 40):
         scores = np.concatenate([rng.normal(0.3, 1, 500), rng.normal(0, 1, size)])
-        found = auc_interval(scores, np.arange(500 + size) < 500)
-        assert not found.method.startswith("few scores differ")
+        interval = auc_interval(scores, np.arange(500 + size) < 500)
+        assert not interval.method.startswith("few scores differ")
 
 
 @pytest.mark.parametrize(("members", "others"), [(1000, 20), (1000, 100), (20, 1000)])
@@ -65,8 +65,8 @@ def test_intervals_have_their_coverage_for_rare_scores(members: int, others: int
     truth = np.arange(members + others) < members
     for _ in range(runs):
         scores = rng.random(len(truth)) < np.where(truth, 0.1, 0.01)
-        found = auc_interval(scores.astype(float), truth)
-        missed += not found.low <= 0.545 <= found.high
+        interval = auc_interval(scores.astype(float), truth)
+        missed += not interval.low <= 0.545 <= interval.high
     assert missed <= 0.06 * runs
 
 
@@ -74,9 +74,9 @@ def test_rare_scores_have_equal_limits_pooled_and_single() -> None:
     scores, truth = flags(1000, 100, 40, 1)
     rng = np.random.default_rng(0)
     client = rng.integers(10, size=len(scores))
-    whole, pooled = auc_interval(scores, truth), stratified_auc(scores, truth, client)
+    interval, pooled = auc_interval(scores, truth), stratified_auc(scores, truth, client)
     assert pooled.method == "few scores differ within strata 95%"
-    assert pooled.low == pytest.approx(whole.low, abs=0.06)
+    assert pooled.low == pytest.approx(interval.low, abs=0.06)
     # A stratum whose scores lie elsewhere has a most frequent score of its own.
     moved = stratified_auc(scores + 5 * client, truth, client)
     assert astuple(moved)[:3] == pytest.approx(astuple(pooled)[:3])
@@ -102,16 +102,16 @@ def test_people_with_rare_scores_count_once() -> None:
 
 def test_people_on_both_sides_make_rare_limits_wider() -> None:
     scores, truth = flags(300, 60, 20, 1)
-    apart = clustered_auc(scores, truth, np.arange(320))
+    interval = clustered_auc(scores, truth, np.arange(320))
     shared = clustered_auc(scores, truth, np.append(np.arange(300), np.arange(20)))
-    assert shared.high - shared.low > apart.high - apart.low
+    assert shared.high - shared.low > interval.high - interval.low
 
 
 def test_differences_of_rare_scores_use_both_limits() -> None:
     scores, truth = flags(1000, 100, 20, 0)
     other = np.random.default_rng(0).normal(size=1020)
-    found = compare_auc(scores, other, is_member=truth)
-    assert (found.p_value, found.method) == (1.0, "separate intervals 95%")
+    difference = compare_auc(scores, other, is_member=truth)
+    assert (difference.p_value, difference.method) == (1.0, "separate intervals 95%")
 
 
 def test_the_test_of_rare_scores_is_exact() -> None:
@@ -157,9 +157,9 @@ def test_one_score_for_each_stratum_is_no_evidence() -> None:
     # One stratum that differs is tested as if the others were not there.
     scores, first = client.astype(float), client == 0
     scores[:5] = 9.0
-    found = stratified_above_chance(scores, truth, client)
-    assert found == pytest.approx(above_chance(scores[first], truth[first]))
-    assert 0 < found < 1e-3
+    test = stratified_above_chance(scores, truth, client)
+    assert test == pytest.approx(above_chance(scores[first], truth[first]))
+    assert 0 < test < 1e-3
 
 
 def test_the_rank_test_is_used_for_sides_of_similar_size() -> None:
@@ -175,5 +175,5 @@ def test_most_frequent_score_needs_more_than_half() -> None:
 
 
 def test_perfect_separation_stays_exact_on_pairs() -> None:
-    found = auc_interval(*flags(100, 100, 20, 0))
-    assert (found.low, found.high) == clopper_pearson(20, 20)
+    interval = auc_interval(*flags(100, 100, 20, 0))
+    assert (interval.low, interval.high) == clopper_pearson(20, 20)

@@ -37,13 +37,13 @@ def scored(members: list[float], nonmembers: list[float]) -> tuple[np.ndarray, n
 
 def test_forty_nonmembers_give_no_lower_limit_at_one_per_cent() -> None:
     scores, truth = scored([5.0] * 20, [0.0] * 40)
-    found = rate_limits(scores, truth, 0.01)
+    limits = rate_limits(scores, truth, 0.01)
     # Some threshold of 1 % may flag fewer than the best non-member: .99**40 = .67 is likely.
-    assert found.low == 0.0
-    assert found.high == 1.0
+    assert limits.low == 0.0
+    assert limits.high == 1.0
     # .99**n <= .025 / (1 + 1/16) from n = 373.1 on.
-    assert found.needs == 374 - 40
-    assert found.method == "order statistics and Clopper-Pearson 95%"
+    assert limits.needs == 374 - 40
+    assert limits.method == "order statistics and Clopper-Pearson 95%"
 
 
 def test_a_median_rate_is_bounded_by_order_statistics() -> None:
@@ -56,9 +56,9 @@ def test_a_median_rate_is_bounded_by_order_statistics() -> None:
     assert lower.error == pytest.approx(0.025 - tail, abs=1e-4)
     # Non-members 1 to 20, members 20 above all of them and 10 below.
     scores, truth = scored([99.0] * 20 + [0.0] * 10, list(range(1, 21)))
-    found = rate_limits(scores, truth, 0.5)
-    assert found.low == clopper_pearson(20, 30, confidence=1 - 2 * lower.error).low
-    assert found.high == clopper_pearson(20, 30, confidence=1 - 2 * upper.error).high
+    limits = rate_limits(scores, truth, 0.5)
+    assert limits.low == clopper_pearson(20, 30, confidence=1 - 2 * lower.error).low
+    assert limits.high == clopper_pearson(20, 30, confidence=1 - 2 * upper.error).high
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_the_tpr_is_within_its_limits(
     members: list[float], nonmembers: list[float], fpr: float, confidence: float
 ) -> None:
     scores, truth = scored(members, nonmembers)
-    found = rate_limits(scores, truth, fpr, confidence=confidence)
-    assert 0 <= found.low <= tpr_at_fpr(scores, truth, fpr).tpr <= found.high <= 1
+    limits = rate_limits(scores, truth, fpr, confidence=confidence)
+    assert 0 <= limits.low <= tpr_at_fpr(scores, truth, fpr).tpr <= limits.high <= 1
     one_sided = 1 - (1 - confidence) / 2
-    assert found.low == lower_rate_limit(scores, truth, fpr, confidence=one_sided)
-    assert found.high == upper_rate_limit(scores, truth, fpr, confidence=one_sided)
+    assert limits.low == lower_rate_limit(scores, truth, fpr, confidence=one_sided)
+    assert limits.high == upper_rate_limit(scores, truth, fpr, confidence=one_sided)
 
 
 @given(
@@ -204,8 +204,8 @@ def test_limits_match_a_slow_count(
     slow = slow_limits(
         members, nonmembers, bounds[0].rank, bounds[1].rank, [bound.error for bound in bounds]
     )
-    found = rate_limits(*scored(members, nonmembers), fpr)
-    assert (found.low, found.high) == pytest.approx(slow, abs=1e-9)
+    limits = rate_limits(*scored(members, nonmembers), fpr)
+    assert (limits.low, limits.high) == pytest.approx(slow, abs=1e-9)
 
 
 def chances(counts: Sequence[tuple[int, ...]], shares: np.ndarray) -> np.ndarray:
@@ -223,8 +223,8 @@ def test_tpr_limits_have_their_coverage_for_tied_scores(fpr: float, confidence: 
     low, high = np.empty((2, len(kinds), len(others)))
     for (i, mine), (j, theirs) in product(enumerate(kinds), enumerate(others)):
         scores, truth = scored(list(np.repeat(range(3), mine)), list(np.repeat(range(3), theirs)))
-        found = rate_limits(scores, truth, fpr, confidence=confidence)
-        low[i, j], high[i, j] = found.low, found.high
+        limits = rate_limits(scores, truth, fpr, confidence=confidence)
+        low[i, j], high[i, j] = limits.low, limits.high
     rng = np.random.default_rng(0)
     drawn = rng.dirichlet([0.5, 0.5, 0.5], (200, 2))
     # The hardest: a score of just as many non-members as the rate allows, or of just too many.
@@ -241,15 +241,15 @@ def test_tpr_limits_cover_more_often_than_limits_at_the_used_threshold() -> None
     """500 members and non-members at 1 %: what a threshold of so few non-members costs."""
     rng, runs, true = np.random.default_rng(0), 200, 0.0917  # Phi(1 + Phi^-1(.01))
     truth = np.arange(1000) < 500
-    held = dict.fromkeys(("used", "rate"), 0)
+    n_covered = dict.fromkeys(("used", "rate"), 0)
     for _ in range(runs):
         scores = rng.normal(size=1000) + truth
-        found = rate_limits(scores, truth, 0.01)
+        limits = rate_limits(scores, truth, 0.01)
         used = clopper_pearson(tpr_at_fpr(scores, truth, 0.01).true_positives, 500)
-        held["rate"] += found.low <= true <= found.high
-        held["used"] += used.low <= true <= used.high
-    assert held["used"] / runs < 0.75
-    assert held["rate"] / runs >= 0.95
+        n_covered["rate"] += limits.low <= true <= limits.high
+        n_covered["used"] += used.low <= true <= used.high
+    assert n_covered["used"] / runs < 0.75
+    assert n_covered["rate"] / runs >= 0.95
 
 
 @settings(max_examples=40, deadline=None)

@@ -70,25 +70,25 @@ def test_a_calibrated_rate_keeps_the_false_positive_rate_on_average() -> None:
 
 def test_a_calibrated_rate_counts_the_other_half_with_exact_intervals() -> None:
     scores, truth = np.arange(400.0), np.arange(400) >= 200
-    found = calibrated_tpr(scores, truth, 0.05, rng=np.random.default_rng(0))
-    assert (found.tpr.hits, found.tpr.total, found.fpr.total) == (100, 100, 100)
-    assert (found.tpr.low, found.tpr.high) == clopper_pearson(100, 100)
-    assert 0 <= found.fpr.low <= found.fpr.value <= found.fpr.high
-    assert found.threshold < 200
+    calibrated = calibrated_tpr(scores, truth, 0.05, rng=np.random.default_rng(0))
+    assert (calibrated.tpr.hits, calibrated.tpr.total, calibrated.fpr.total) == (100, 100, 100)
+    assert (calibrated.tpr.low, calibrated.tpr.high) == clopper_pearson(100, 100)
+    assert 0 <= calibrated.fpr.low <= calibrated.fpr.value <= calibrated.fpr.high
+    assert calibrated.threshold < 200
 
 
 def test_tied_nonmembers_lower_the_calibrated_rate_and_never_raise_it() -> None:
     truth = np.arange(200) < 100
-    found = calibrated_tpr(np.zeros(200), truth, 0.1, rng=np.random.default_rng(0))
-    assert (found.tpr.hits, found.fpr.hits) == (0, 0)
+    calibrated = calibrated_tpr(np.zeros(200), truth, 0.1, rng=np.random.default_rng(0))
+    assert (calibrated.tpr.hits, calibrated.fpr.hits) == (0, 0)
 
 
 def test_a_calibrated_claim_needs_enough_nonmembers_in_each_half() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(BadInput, match="inconclusive: needs 1 more non-members, got 197"):
         calibrated_tpr(np.arange(297.0), np.arange(297) < 100, 0.01, rng=rng)
-    found = calibrated_tpr(np.arange(298.0), np.arange(298) < 100, 0.01, rng=rng)
-    assert found.fpr.total == 99
+    calibrated = calibrated_tpr(np.arange(298.0), np.arange(298) < 100, 0.01, rng=rng)
+    assert calibrated.fpr.total == 99
 
 
 @pytest.mark.parametrize("fpr", [0.0, 1.5, -0.1])

@@ -21,18 +21,20 @@ def bounds(others: ndarray, update: ndarray, draws: int | None = None) -> SumBou
 
 def test_an_unhidden_update_reaches_the_largest_possible_bound() -> None:
     others = seeded_numpy(0, "apart").normal(size=(200, 5))
-    found = bounds(others, np.array([0, 0, 300.0, 0, 0]))
+    lower_bounds = bounds(others, np.array([0, 0, 300.0, 0, 0]))
     perfect = clopper_pearson_epsilon(Counts(100, 100, 0, 100), delta=DELTA)
-    assert found.counted.value == found.counted.ceiling == perfect.value
-    assert found.counted.value == pytest.approx(math.log((1 - DELTA - 0.036217) / 0.036217), 1e-4)
-    assert found.counted.method == "linear test, Clopper-Pearson 95%, delta 1e-05"
-    assert found.if_gaussian.value > 1000
+    assert lower_bounds.counted.value == lower_bounds.counted.ceiling == perfect.value
+    assert lower_bounds.counted.value == pytest.approx(
+        math.log((1 - DELTA - 0.036217) / 0.036217), 1e-4
+    )
+    assert lower_bounds.counted.method == "linear test, Clopper-Pearson 95%, delta 1e-05"
+    assert lower_bounds.if_gaussian.value > 1000
 
 
 def test_identical_updates_give_bounds_of_zero() -> None:
     others, update = seeded_numpy(1, "same").normal(size=(200, 5)), np.ones(5)
-    found = secure_sum_bounds(others, update, update, delta=DELTA)
-    assert (found.counted.value, found.if_gaussian.value) == (0.0, 0.0)
+    lower_bounds = secure_sum_bounds(others, update, update, delta=DELTA)
+    assert (lower_bounds.counted.value, lower_bounds.if_gaussian.value) == (0.0, 0.0)
 
 
 def test_anisotropic_noise_does_not_hide_the_update() -> None:
@@ -48,12 +50,12 @@ def test_anisotropic_noise_does_not_hide_the_update() -> None:
 def test_bounds_do_not_depend_on_order_or_scale() -> None:
     rng = seeded_numpy(3, "units")
     others, one, other = rng.normal(size=(200, 8)), rng.normal(size=8), rng.normal(size=8)
-    found = secure_sum_bounds(others, 3 * one, other, delta=DELTA)
+    lower_bounds = secure_sum_bounds(others, 3 * one, other, delta=DELTA)
     turned = secure_sum_bounds(others, other, 3 * one, delta=DELTA)
     scaled = secure_sum_bounds(1e-3 * others, 3e-3 * one, 1e-3 * other, delta=DELTA)
-    assert found.if_gaussian.value == pytest.approx(turned.if_gaussian.value)
-    assert found.if_gaussian.value == pytest.approx(scaled.if_gaussian.value)
-    assert found.counted == scaled.counted
+    assert lower_bounds.if_gaussian.value == pytest.approx(turned.if_gaussian.value)
+    assert lower_bounds.if_gaussian.value == pytest.approx(scaled.if_gaussian.value)
+    assert lower_bounds.counted == scaled.counted
 
 
 def gaussian(rng: np.random.Generator, draws: int) -> ndarray:

@@ -66,8 +66,8 @@ def test_success_without_samples_is_refused() -> None:
 
 
 def test_confusion_has_owners_in_rows_and_guesses_in_columns() -> None:
-    named, owner = np.array([0, 1, 1, ABSTAINED]), np.array([0, 0, 1, 1])
-    assert confusion_matrix(named, owner, 2).tolist() == [[1, 1], [0, 1]]
+    answers, owner = np.array([0, 1, 1, ABSTAINED]), np.array([0, 0, 1, 1])
+    assert confusion_matrix(answers, owner, 2).tolist() == [[1, 1], [0, 1]]
 
 
 def test_the_permutation_null_is_one_over_the_number_of_clients() -> None:
@@ -83,8 +83,8 @@ def test_guesses_from_classes_equal_the_within_class_null() -> None:
     owner = np.repeat(np.arange(4), 10)
     labels = owner.copy()
     counts = np.eye(4, dtype=np.int64) * 10
-    named = infer_by_label_distribution(counts, labels)
-    null = source_null(named, owner, within=labels, permutations=50, rng=seeded_numpy(1, "null"))
+    answers = infer_by_label_distribution(counts, labels)
+    null = source_null(answers, owner, within=labels, permutations=50, rng=seeded_numpy(1, "null"))
     assert null.mean == 1.0
     assert null.p_value == 1.0
 
@@ -104,8 +104,8 @@ def test_within_class_permutation_keeps_the_owners_of_each_class(
     owner, labels = (np.array(part) for part in zip(*pairs, strict=True))
     # Naming client k for everything is right as often as k owns something, in any such shuffle.
     for client in range(4):
-        named = np.full(len(owner), client)
-        null = source_null(named, owner, within=labels, permutations=3, rng=seeded_numpy(1, "x"))
+        answers = np.full(len(owner), client)
+        null = source_null(answers, owner, within=labels, permutations=3, rng=seeded_numpy(1, "x"))
         assert null.mean == pytest.approx((owner == client).mean())
         assert null.p_value == 1.0
 
@@ -129,14 +129,14 @@ def test_the_label_level_uses_other_samples_of_the_class(
     named = answers % (source.max() + 1)
     asked = Fraction(int((source == 0).sum()))
     levels = []
-    for one in range(len(source)):
+    for i in range(len(source)):
         weights = {
-            other: asked / (asked - 1) if source[other] == source[one] else Fraction(1)
+            other: asked / (asked - 1) if source[other] == source[i] else Fraction(1)
             for other in range(len(source))
-            if other != one and labels[other] == labels[one]
+            if other != i and labels[other] == labels[i]
         }
         if weights:
-            hits = sum(w for other, w in weights.items() if source[other] == named[one])
+            hits = sum(w for other, w in weights.items() if source[other] == named[i])
             levels.append(hits / sum(weights.values()))
     found = excess_over_labels(named, source, labels)
     success = float((named == source).mean())
@@ -150,13 +150,13 @@ def test_the_label_level_uses_other_samples_of_the_class(
 def test_the_label_level_follows_bayes_rule_for_known_counts() -> None:
     counts = np.array([[3, 1, 0], [1, 1, 2], [10, 20, 10]])
     source, labels = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 2, 0, 1, 2])
-    named = np.array([0, 2, 1, 1, 2, 0])
+    answers = np.array([0, 2, 1, 1, 2, 0])
     shares = [[Fraction(int(n), int(sum(row))) for n in row] for row in counts]
     chances = [
         shares[who][label] / sum(row[label] for row in shares)
-        for who, label in zip(named, labels, strict=True)
+        for who, label in zip(answers, labels, strict=True)
     ]
-    found = excess_over_labels(named, source, labels, counts)
+    found = excess_over_labels(answers, source, labels, counts)
     assert found.level == pytest.approx(float(sum(chances) / 6))
 
 
@@ -168,10 +168,10 @@ def test_samples_alone_in_their_class_show_no_excess() -> None:
 
 
 def test_abstentions_are_excluded_from_the_label_level() -> None:
-    named, source, labels = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 0]), np.zeros(4, dtype=int)
-    silent = np.append(named, [ABSTAINED, ABSTAINED])
+    answers, source, labels = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 0]), np.zeros(4, dtype=int)
+    silent = np.append(answers, [ABSTAINED, ABSTAINED])
     whole = excess_over_labels(silent, np.append(source, [0, 1]), np.append(labels, [0, 0]))
-    assert whole == excess_over_labels(named, source, labels)
+    assert whole == excess_over_labels(answers, source, labels)
 
 
 def simulated(
@@ -183,9 +183,9 @@ def simulated(
     source = np.repeat(np.arange(10), each)
     labels = np.array([rng.choice(classes, p=shares[client]) for client in source])
     guesses = np.array([rng.choice(10, p=by_class[:, label]) for label in labels])
-    named = np.where(rng.random(len(source)) < knows, source, guesses)
+    answers = np.where(rng.random(len(source)) < knows, source, guesses)
     level = float((shares.mean(axis=0) * (by_class**2).sum(axis=0)).sum())
-    return shares, named, source, labels, level
+    return shares, answers, source, labels, level
 
 
 def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
@@ -255,12 +255,12 @@ def test_the_label_baseline_is_the_best_rule_from_class_counts(
     # "class c: client k", by trying all, none is right more often.
     counts = np.array(rows)
     shares = [[Fraction(n, sum(row)) for n in row] for row in rows]
-    named = infer_by_label_distribution(counts, np.arange(3))
+    answers = infer_by_label_distribution(counts, np.arange(3))
     best = max(
         sum(shares[client][label] for label, client in enumerate(rule))
         for rule in product(range(len(rows)), repeat=3)
     )
-    assert sum(shares[client][label] for label, client in enumerate(named)) == best
+    assert sum(shares[client][label] for label, client in enumerate(answers)) == best
 
 
 def test_paired_comparison_uses_discordant_samples() -> None:
@@ -280,6 +280,6 @@ def test_source_accuracy_does_not_depend_on_client_names(
     order: list[int], owners: list[int]
 ) -> None:
     owner = np.array(owners)
-    named = (owner + (np.arange(len(owner)) % 3 == 0)) % 4
+    answers = (owner + (np.arange(len(owner)) % 3 == 0)) % 4
     renamed = np.array(order)
-    assert source_success(named, owner) == source_success(renamed[named], renamed[owner])
+    assert source_success(answers, owner) == source_success(renamed[answers], renamed[owner])

@@ -20,9 +20,9 @@ from fedaudit.metrics import (
 def test_only_pairs_within_a_stratum_count() -> None:
     scores = [3.0, 1.0, 2.0, 10.0, 11.0]
     is_member = [True, False, False, True, False]
-    found = stratified_auc(scores, is_member, ["a", "a", "a", "b", "b"])
+    interval = stratified_auc(scores, is_member, ["a", "a", "a", "b", "b"])
     # Both pairs of the first stratum are ordered rightly, the one of the second is not.
-    assert found.value == pytest.approx(2 / 3)
+    assert interval.value == pytest.approx(2 / 3)
 
 
 @given(st.integers(0, 10**6))
@@ -42,19 +42,19 @@ def test_stratified_auc_is_the_share_of_ordered_pairs(seed: int) -> None:
         with pytest.raises(BadInput, match="no stratum has both"):
             stratified_auc(scores, truth, strata)
     else:
-        found = stratified_auc(scores, truth, strata)
-        assert found.value == pytest.approx(np.mean(pairs))
-        assert found.low <= found.value <= found.high
+        interval = stratified_auc(scores, truth, strata)
+        assert interval.value == pytest.approx(np.mean(pairs))
+        assert interval.low <= interval.value <= interval.high
 
 
 def test_one_stratum_agrees_with_delong() -> None:
     rng = np.random.default_rng(1)
     truth = np.arange(400) < 200
     scores = rng.normal(size=400) + 0.8 * truth
-    whole, one = auc_interval(scores, truth), stratified_auc(scores, truth, np.zeros(400))
-    assert one.value == pytest.approx(whole.value)
-    assert one.low == pytest.approx(whole.low, abs=1e-3)
-    assert one.high == pytest.approx(whole.high, abs=1e-3)
+    interval, auc_limits = auc_interval(scores, truth), stratified_auc(scores, truth, np.zeros(400))
+    assert auc_limits.value == pytest.approx(interval.value)
+    assert auc_limits.low == pytest.approx(interval.low, abs=1e-3)
+    assert auc_limits.high == pytest.approx(interval.high, abs=1e-3)
 
 
 @pytest.mark.parametrize(("strata", "size"), [(40, 2), (20, 6), (8, 60), (3, 200)])
@@ -70,8 +70,8 @@ def test_intervals_have_their_coverage_for_many_small_strata(
     for _ in range(runs):
         truth = rng.random(len(client)) < 0.5
         scores = rng.normal(size=len(client)) + shift * truth + 5 * rng.normal(size=strata)[client]
-        found = stratified_auc(scores, truth, client)
-        held += found.low <= true <= found.high
+        interval = stratified_auc(scores, truth, client)
+        held += interval.low <= true <= interval.high
     assert held / runs >= 0.94 - 2 * 0.011
 
 
@@ -98,7 +98,7 @@ def test_pooled_tpr_intervals_have_their_coverage_without_leak() -> None:
         scores = (rng.normal(size=600) * (1 + client)) + 10 * client
         truth = rng.random(600) < 0.5
         figures = evaluate(scores, truth, strata=client, contrasts=("unseen",), fprs=(0.1,))
-        rate = next(one for one in figures if one.metric == "tpr@0.1")
+        rate = next(estimate for estimate in figures if estimate.metric == "tpr@0.1")
         assert rate.high is not None
         held += (rate.low or 0.0) <= 0.1 <= rate.high
     assert held / 200 >= 0.94
@@ -134,7 +134,7 @@ def test_the_auc_over_clients_counts_pairs_of_tiny_scores() -> None:
     scores = np.array([1e-30, 1e-20, 0.5, 0.6, 0.7, 0.8])
     truth = np.array([False, True, True, False, True, False])
     figures = evaluate(scores, truth, strata=np.zeros(6), contrasts=("unseen",), fprs=(0.1,))
-    auc = next(one for one in figures if one.metric == "auc")
+    auc = next(estimate for estimate in figures if estimate.metric == "auc")
     assert auc.value == stratified_auc(scores, truth, np.zeros(6)).value
 
 

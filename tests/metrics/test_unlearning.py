@@ -18,12 +18,12 @@ def halves(each: int) -> np.ndarray:
 def test_unlearning_auc_of_forgotten_against_held_out_samples() -> None:
     truth = np.array([True, True, False, False])
     before, after, retrained = [4.0, 3.0, 1.0, 2.0], [1.0, 4.0, 2.0, 3.0], [1.0, 3.0, 2.0, 4.0]
-    found = unlearned(before, after, retrained, is_forgotten=truth)
-    assert found.retrained is not None
-    assert (found.before.value, found.after.value, found.retrained.value) == (1.0, 0.5, 0.25)
-    assert found.excess.value == 0.25
+    result = unlearned(before, after, retrained, is_forgotten=truth)
+    assert result.retrained is not None
+    assert (result.before.value, result.after.value, result.retrained.value) == (1.0, 0.5, 0.25)
+    assert result.excess.value == 0.25
     # What was lost: 3 and -1 of the forgotten ones, -1 and -1 of the unseen ones.
-    assert found.both.value == 0.75
+    assert result.both.value == 0.75
 
 
 def test_both_models_together_reveal_deletion() -> None:
@@ -31,10 +31,10 @@ def test_both_models_together_reveal_deletion() -> None:
     hard = 5 * rng.standard_normal(400)
     truth = halves(200)
     before, after = hard + truth, hard + 0.1 * rng.standard_normal(400)
-    found = unlearned(before, after, is_forgotten=truth)
-    assert found.before.value < 0.65
-    assert 0.4 < found.after.value < 0.6
-    assert found.both.value > 0.99
+    result = unlearned(before, after, is_forgotten=truth)
+    assert result.before.value < 0.65
+    assert 0.4 < result.after.value < 0.6
+    assert result.both.value > 0.99
 
 
 def test_only_retraining_has_the_verdict_forgotten() -> None:

@@ -6,9 +6,9 @@ from fedaudit.metrics import accuracy, clopper_pearson, generalisation_gap, prop
 
 
 def test_accuracy_counts_right_predictions_with_their_exact_interval() -> None:
-    found = accuracy(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2]))
-    assert (found.value, found.hits, found.total) == (0.75, 3, 4)
-    assert (found.low, found.high) == clopper_pearson(3, 4)
+    result = accuracy(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2]))
+    assert (result.value, result.hits, result.total) == (0.75, 3, 4)
+    assert (result.low, result.high) == clopper_pearson(3, 4)
 
 
 def test_the_gap_interval_covers_errors_of_both_accuracies() -> None:
