@@ -1,4 +1,4 @@
-"""Uploads of a client that may leave: their measurements, and those of the uploads that left."""
+"""Measurements of uploads that wait for a decision, and of uploads that were sent."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ _ROUNDING = 1e-4
 
 
 class Candidate(NamedTuple):
-    """Upload that was measured and may leave."""
+    """Measured upload that waits for a decision, with its figures."""
 
     upload: Upload
     measurement: Measurement
@@ -40,7 +40,7 @@ class Candidates:
         policy: GuardPolicy,
         decisions: Sequence[Decision],
     ) -> None:
-        """Read the measurements of uploads that left.
+        """Read the measurements of uploads that were sent.
 
         Raises:
             BadInput: There are too few samples for the policy.
@@ -55,7 +55,7 @@ class Candidates:
         )
 
     def measured(self, index: int, upload: Upload) -> Candidate:
-        """Measure an upload, and judge it with the uploads that left.
+        """Measure an upload, and judge it together with the uploads that were sent.
 
         Raises:
             BadInput: It cannot be measured, or the policy allows no more uploads.
@@ -71,13 +71,13 @@ class Candidates:
         return Candidate(upload, measurement, judgement)
 
     def verify(self, decision: Decision, before: Sequence[Decision], upload: Upload) -> None:
-        """Raise unless an upload that left has the measurement that its decision was made on.
+        """Raise unless a sent upload has the measurement on which its decision was based.
 
-        The log alone is not believed, since a line could have been added to it.
+        The log of decisions alone is not sufficient, because a line could have been added to it.
 
         Args:
             decision: The decision.
-            before: All decisions until this one.
+            before: All decisions up to and including this one.
             upload: The upload.
         """
         left = {d.key: self._left[d.key] for d in before if d.was_sent}
@@ -93,11 +93,11 @@ class Candidates:
             )
 
     def write(self, candidate: Candidate, version: int) -> None:
-        """Write the measurement of an upload to the disk, before it is decided that it leaves.
+        """Write the measurement of an upload to the disk before the decision is logged.
 
         Args:
             candidate: The upload.
-            version: Number of uploads that left in this round before.
+            version: Number of uploads that were sent in this round before.
         """
         measurement = candidate.measurement
         if not version:
@@ -110,7 +110,7 @@ class Candidates:
         sync_folder(place / "measured")
 
     def leave(self, candidate: Candidate, decision: Decision) -> None:
-        """Note that an upload leaves, so that later ones are judged with it."""
+        """Add a sent upload, so that later uploads are judged together with it."""
         self._left[decision.key] = candidate.measurement.measured
 
     def _measurement(self, index: int, upload: Upload) -> Measurement:

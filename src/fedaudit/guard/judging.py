@@ -1,4 +1,4 @@
-"""Figures of a client's uploads: each attack of a policy on its rounds so far."""
+"""Comparison of attacks on a client's uploads with the limit of a policy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,13 +34,13 @@ class Judge:
     """Attacks of a policy on one client of a recording."""
 
     def __init__(self, run: Setup, attacks: Mapping[str, Attack], policy: GuardPolicy) -> None:
-        """Compare members with held-out samples as the record of this recording will.
+        """Select members and held-out samples as a record of this recording does.
 
         Raises:
             BadInput: There are too few samples for the policy.
         """
         (self._client,) = run.study.audit.targets
-        # As its record: of a recording, it is not known whether clients are alike.
+        # In a recording, it is unknown whether clients have equal label distributions.
         run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, missing=()))
         self._attacks, self._policy = attacks, policy
         self._truth = target_truth(run, self._client)
@@ -50,9 +50,9 @@ class Judge:
         policy.refuse_small(members, len(self._is_member) - members)
 
     def judge(self, rounds: Sequence[MeasuredRound]) -> Judgement:
-        """Attack the client by all rounds that left and the one that may leave.
+        """Run each attack on the sent uploads and the new upload.
 
-        An attack on changes over rounds is left out until two rounds were measured.
+        Attacks on changes between rounds are omitted until two rounds are measured.
 
         Raises:
             BadInput: No attack could be measured, or one failed.
@@ -72,7 +72,7 @@ class Judge:
             except TooFewRounds:
                 continue
             except FedauditError as error:
-                # Its text may have numbers of samples, which do not belong in the log.
+                # The text may contain numbers of samples, which must not be logged.
                 raise BadInput(f"the attack {name!r} could not be measured") from error
             figures.append(
                 Figure(attack=name, value=interval.value, low=interval.low, high=interval.high)

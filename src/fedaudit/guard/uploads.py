@@ -1,4 +1,4 @@
-"""Measurements of the uploads that left, in the folder of a guard."""
+"""Stored measurements of the uploads that a guard sent."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,21 +13,21 @@ from fedaudit.observe.measurements import MeasuredRound, measured_rounds_in, wri
 from fedaudit.observe.tensors import round_paths
 
 _REPEATED = "repeated"
-"""Folder with measured uploads of rounds in which another upload left before."""
+"""Folder for further sent uploads of a round, which the recording itself cannot contain."""
 
 
 def write_repeated(folder: Path, version: int, measurement: Measurement) -> Path:
-    """Write a further upload of a round, and return its folder."""
+    """Write the measurement of a further upload of a round, and return its folder."""
     place = create_subfolder(folder, _REPEATED, str(version))
     write_measured(place, measurement.measured, measurement.notes)
     return place
 
 
 def discard_undecided(folder: Path, decisions: Sequence[Decision], client: ClientId) -> None:
-    """Delete measurements of uploads that did not leave, as the process was killed before.
+    """Delete measurements without a decision, which a killed process leaves.
 
     Raises:
-        Damaged: The log and the measurements are not of one time.
+        Damaged: The log of decisions does not match the measurements.
     """
     keys = [decision.key for decision in decisions if decision.was_sent]
     left = {*keys}
@@ -59,7 +59,7 @@ def discard_undecided(folder: Path, decisions: Sequence[Decision], client: Clien
 def measured_uploads(
     folder: Path, decisions: Sequence[Decision]
 ) -> dict[tuple[int, int], MeasuredRound]:
-    """Return the measurements of all uploads that left, by round and version."""
+    """Return the measurements of all sent uploads, by round and version."""
     return {
         (stored.measured.index, version): stored.measured
         for version, place in _versions(folder, decisions)
@@ -68,7 +68,7 @@ def measured_uploads(
 
 
 def _versions(folder: Path, decisions: Sequence[Decision]) -> list[tuple[int, Path]]:
-    """Return the folders of first and repeated uploads."""
+    """Return the folders of first and further uploads, by version."""
     most = max((decision.version for decision in decisions), default=0)
     repeated = [(n, unlinked_path(folder, _REPEATED, str(n))) for n in range(1, most + 2)]
     return [(0, folder), *repeated]
