@@ -422,16 +422,16 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
         "## Adversary with the final model only",
         _final(final, made_from, checked_on),
         "## Candidate predictors",
-        "We compared rules with other predictors. Each rule fits the normal quantile of the AUC "
-        "linearly to its predictors, by least squares; counts are log-transformed. The table shows "
-        "the mean absolute error of the predicted AUC.",
+        "We compared the loss gap with other predictors. Each rule fits the normal quantile of the "
+        "AUC linearly to its predictors, by least squares; counts are log-transformed. The table "
+        "shows the mean absolute error of the predicted AUC.",
         _axes(AXES, made_from, checked_on, of_uploads),
         AXES_SAY,
         "## Effect of a single setting",
-        "Each row compares two federations that differ only in one setting; of all such pairs of a "
-        "data set, the pair with the largest difference is shown. Fewer rounds do not help against "
-        "a server that sees uploads, because uploads leak from the first round on. If the test "
-        "accuracy falls with the AUC, the protection costs utility.",
+        "Each row compares two federations that differ only in one setting. For each data set, the "
+        "row shows the pair with the largest change of that setting. Fewer rounds do not help "
+        "against a server that sees uploads, because uploads leak from the first round on. If the "
+        "test accuracy falls with the AUC, the protection costs utility.",
         _changes(changes(made_from)),
         "## Source inference",
         _sources(made_from),
@@ -447,10 +447,11 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
 
 INTRODUCTION = """# The leak ladder
 
-Estimate how much your clients' uploads leak from a number that clients can measure without an
-attack: the *loss gap*. The leak ladder is a series of federations of ten clients, from barely
-trained to memorising. Each federation is audited with four attacks on uploads and one attack on the
-final model, and is one point in the plots.
+Estimate how much your clients' uploads leak without running an attack. The estimate needs one
+number that clients can measure: the *loss gap*. The leak ladder is a series of federations of ten
+clients, from barely trained to memorising. Each federation is audited with four attacks on uploads
+and one attack on the final model, and is one point in the plots. The [glossary](glossary.md)
+defines the terms.
 
 `python docs/ladder.py` generates this page from the records (`results/ladder-*`). To repeat the
 federations on Location-30 (ten minutes on one core; D is the folder with data sets):
@@ -462,13 +463,14 @@ python docs/ladder.py
 ```"""
 
 AXES_SAY = """If the gap is known, the number of samples does not improve the prediction, because
-more samples also reduce the gap. A client can measure its gap without an attack after any round.
-Records contain the gap."""
+more samples also reduce the gap. A client can measure its gap after any round. Records contain the
+gap."""
 
-CAVEATS = """- The gap must be measured on the audited samples. Settings do not predict it.
+CAVEATS = """- The gap must be measured on the audited samples. Settings do not predict the gap.
 - In the ladder, all clients have similar numbers of samples and the same label distribution, and
   take part in every round.
-- AUCs are means over samples. Reports list the most exposed samples."""
+- An AUC is a mean over samples; single samples may be more exposed. Reports list the most exposed
+  samples."""
 
 
 def _variant(rung: Rung) -> str:
@@ -509,20 +511,19 @@ def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence
     young = [rung for rung in made_from if rung.gap < 0.01]
     studies = {rung.study for rung in made_from}
     return (
-        f"**From a gap of {gaps[0]:.1f} standard deviations.** The gap of an upload is its mean "
-        "loss on held-out samples minus its mean loss on training samples, divided by the standard "
-        "deviation of the loss on held-out samples. The expected AUC of the strongest attack is"
-        f"\n\n    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
-        f"where Φ is the normal distribution function. This gives an {thresholds}.\n\n"
+        f"**From a loss gap of {gaps[0]:.1f} standard deviations.** The loss gap of an upload is "
+        "its mean loss on held-out samples minus its mean loss on training samples, divided by the "
+        "standard deviation of the loss on held-out samples. The expected AUC of the strongest "
+        f"attack is\n\n    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
+        f"where Φ is the cumulative normal distribution. This gives an {thresholds}.\n\n"
         f"The rule is fitted to {len(made_from)} federations on {len(studies)} data sets. To "
         "estimate its error, we predicted each data set from the others (leave-one-dataset-out): "
-        f"the error of nine in ten federations is at most {uploads.spread:.2f}. On two further "
-        f"data sets, the error is that small for {sum(within)} of {len(within)} federations "
-        f"({by_data}). It is within this bound plus the confidence interval of the AUC for "
-        f"{sum(either)} federations. The "
-        f"mean error on these data sets is {error:.3f}.\n\n"
+        f"for nine in ten federations, the error is at most {uploads.spread:.2f}. On two further "
+        f"data sets, the error is within this bound for {sum(within)} of {len(within)} federations "
+        f"({by_data}), and for {sum(either)} if the confidence interval of the AUC is added to the "
+        f"bound. The mean error on these data sets is {error:.3f}.\n\n"
         "**The generalisation gap of the global model does not predict the leak of uploads.** In "
-        f"{len(young)} of these federations, it is below 1 point, but the AUCs are "
+        f"{len(young)} of these federations, this gap is below 1 point, but the AUCs are "
         f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads of "
         "clients with few samples leak from the first round on, before the global model has "
         "learned anything."
@@ -550,11 +551,11 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     weakest = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
-        f"**`{first}`.** In the third of the federations with the smallest gaps, it has the "
-        f"highest mean AUC, {means[0][first]:.2f}; `{weakest}` has the lowest, "
+        f"**`{first}`.** In the third of the federations with the smallest gaps, `{first}` has the "
+        f"highest mean AUC, {means[0][first]:.2f}, and `{weakest}` the lowest, "
         f"{means[0][weakest]:.2f}. In the third with the largest gaps, `{last}` has the "
         f"highest mean AUC, {means[-1][last]:.2f}. The table shows the mean AUC of each attack, "
-        "and the number of federations in which it is the strongest:\n\n" + _grid(head, rows)
+        "and in how many federations the attack is the strongest:\n\n" + _grid(head, rows)
     )
 
 
@@ -569,13 +570,13 @@ def _final(final: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Ru
         checked_on, key=lambda rung: abs(rung.final.value - _predicted(final, FINAL_RULE, rung))
     )
     return (
-        "If the adversary sees only the final model, the generalisation gap of the global model is "
-        "a rough predictor. The attack uses the loss of the final model "
-        f"(`{FINAL_ATTACK}`, against held-out samples). Its expected AUC is "
+        "If the adversary sees only the final model, the generalisation gap of the global model "
+        "(training minus test accuracy) predicts the AUC roughly. The attack uses the loss of the "
+        f"final model (`{FINAL_ATTACK}`, against held-out samples). Its expected AUC is "
         f"Φ({final.intercept:.2f} + {final.slope:.2f} · gap). This gives an AUC of "
         f"{_listed(WORRY)} at gaps of {_listed(points)} points.\n\n"
-        "The leave-one-dataset-out error of nine in ten federations is at most "
-        f"{final.spread:.2f}. On the two further data sets, the error is that small for "
+        "For nine in ten federations, the leave-one-dataset-out error is at most "
+        f"{final.spread:.2f}. On the two further data sets, the error is within this bound for "
         f"{sum(within)} of {len(within)} federations. The largest error is on {NAMES[far.study]} "
         f"({_variant(far)}), with a gap of {100 * far.gap:.0f} points, a training "
         f"accuracy of {100 * far.train:.0f}% and an AUC of {far.final.value:.2f}.\n\n"
@@ -637,9 +638,10 @@ def _sources(made_from: Sequence[Rung]) -> str:
         "beyond label distributions",
     ]
     return (
-        "With ten clients, random guessing has a success rate of 0.1. The last column is the "
-        "success rate minus that of a baseline, which names the client with the largest fraction "
-        "of the sample's class.\n\n" + _grid(head, rows)
+        "Source inference guesses which client trained on a sample. With ten clients, random "
+        "guessing has a success rate of 0.1. The last column is the success rate minus that of a "
+        "baseline without a model, which names the client with the largest fraction of the "
+        "sample's class.\n\n" + _grid(head, rows)
     )
 
 

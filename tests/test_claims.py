@@ -672,9 +672,9 @@ def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
     page_text = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
     said = re.search(
         r"On Location-30, and on letters with one local epoch, (\w+) of (\w+) attacks are above "
-        r"chance; FTA-L on local models does not enter\. On letters with three epochs, (\w+) are "
+        r"chance; FTA-L on local models is omitted\. On letters with three epochs, (\w+) are "
         r"above chance\. (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and "
-        r"(\.\d+) on client 0\) and enter as 1 - AUC\.",
+        r"(\.\d+) on client 0\) and count as 1 - AUC\.",
         page_text,
     )
     assert said
