@@ -37,7 +37,7 @@ PATIENCE = 20
 
 
 class _Scaling(NamedTuple):
-    """Mean and standard deviation of each signal over the training samples and rounds."""
+    """Mean and standard deviation of each signal over the shadow samples and rounds."""
 
     mean: Float[Tensor, " signals"]
     std: Float[Tensor, " signals"]
@@ -63,6 +63,8 @@ class _SequenceNetwork(nn.Module):
 
 
 class _Unfitted:
+    """Base class of rules that compute scores only after they are fitted."""
+
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         raise BadInput(
             "this attack is not fitted; call Attack.fitted with measurements of samples of known "
@@ -72,7 +74,9 @@ class _Unfitted:
 
 @arguments.dataclass(frozen=True)
 class SequenceReader(_Unfitted):
-    """A recurrent network that learns from a shadow run how members' signals change over rounds.
+    """Recurrent network that classifies samples by the sequence of their signals over the rounds.
+
+    It is trained on the samples of a shadow run, of which the adversary knows the members.
 
     For each sample, the input of an LSTM is the sequence of the target's signals in the measured
     rounds, standardised by the shadow samples. The LSTM's last state attends to all states by inner
@@ -125,16 +129,20 @@ class SequenceReader(_Unfitted):
         labels = is_member.long()
         with one_thread():
             if self.epochs:
-                *_, weights = islice(self._train_epochs(sequences, labels, seed), self.epochs)
-                networks = [weights]
+                *_, last_weights = islice(self._train_epochs(sequences, labels, seed), self.epochs)
+                state_dicts = [last_weights]
             else:
                 folds = _assign_folds(is_member, seed)
-                networks = [
+                state_dicts = [
                     self._train_with_early_stopping(sequences, labels, folds == fold, seed)
                     for fold in range(int(folds.max()) + 1)
                 ]
-        doubles = [{name: v.double() for name, v in weights.items()} for weights in networks]
-        return FittedReader(self.hidden, tuple(doubles), scaling)
+        # Scores are computed in double precision.
+        double_precision = tuple(
+            {name: value.double() for name, value in state_dict.items()}
+            for state_dict in state_dicts
+        )
+        return FittedReader(self.hidden, double_precision, scaling)
 
     def _train_with_early_stopping(
         self,
@@ -199,8 +207,8 @@ class FittedReader:
 
     Attributes:
         hidden: Size of the LSTM's state.
-        weights: Weights of each network; their scores are averaged.
-        scaling: Standardisation by the training samples.
+        weights: State dict of each network; the scores of the networks are averaged.
+        scaling: Standardisation by the shadow samples.
     """
 
     hidden: int
@@ -275,7 +283,7 @@ Features = Float[Tensor, "samples features"]
 
 @arguments.dataclass(frozen=True)
 class Stacked(_Unfitted):
-    """A logistic regression on several signals, which is trained on samples of known membership.
+    """Logistic regression on several signals, trained on shadow samples of known membership.
 
     Each signal gives three features: the last value, the mean over the rounds, and the mean
     distance from the other clients' values, in their standard deviations. Threshold attacks use the
@@ -326,8 +334,8 @@ class FittedStack:
     """A fitted :class:`Stacked`.
 
     Attributes:
-        mean: Mean of each feature over the training samples.
-        std: Standard deviation of each feature over the training samples.
+        mean: Mean of each feature over the shadow samples.
+        std: Standard deviation of each feature over the shadow samples.
         weights: Weight of each feature, and the intercept.
     """
 
@@ -341,7 +349,7 @@ class FittedStack:
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         features = (_features(measurements, target) - self.mean) / self.std
-        # Features far outside the range of the training samples are clipped.
+        # Features far outside the range of the shadow samples are clipped.
         clipped = features.clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE)
         return (clipped * self.weights[:-1]).sum(1) + self.weights[-1]
 

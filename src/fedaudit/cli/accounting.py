@@ -33,7 +33,7 @@ def budget(
     """Compute epsilon over all rounds of a federation, and the number of rounds within a target.
 
     Exit code 0: epsilon is within the target, or there is no target. 1: It is above the target. 2:
-    An error, for example if the steps of a round give no differential privacy.
+    An error, for example if local training in a round is not differentially private.
 
     Parameters
     ----------

@@ -18,7 +18,8 @@ def gaussian_mechanism_epsilon(
 ) -> float:
     """Compute the epsilon of releasing sums of clipped gradients or updates with normal noise.
 
-    Two data sets are neighbours if one term is added or removed.
+    Adjacency: one unit (sample or client), which contributes one term to each sum, is added or
+    removed.
 
     Args:
         noise_multiplier: Standard deviation of each sum's noise, in units of the clip norm.

@@ -38,6 +38,9 @@ def canary_direction(like: Params, seed: int, number: int) -> Params:
 class CanaryUpload(Defense):
     """Canary client that uploads a random direction instead of a trained update.
 
+    It is a defense, because the hooks of a defense can change the batches and the upload of one
+    client. It protects no client.
+
     Attributes:
         seed: Seed of the directions.
         number: Number of this canary.
@@ -72,19 +75,19 @@ Value = TypeVar("Value")
 def record_canaries(
     rounds: Iterable[Round],
     clients: Sequence[ClientId],
-    direction: Callable[[Params, int], Params],
+    canary_vector: Callable[[Params, int], Params],
     start: Params,
     *,
     last: int,
     folder: Path,
     run: str,
 ) -> Iterator[Round]:
-    """Remove canary clients from the rounds and write their statistics to the run's folder.
+    """Yield the rounds without canary clients, and write the canaries' statistics to a file.
 
     Args:
         rounds: Rounds of a federation with one global model, with the uploads of all clients.
         clients: The canary clients.
-        direction: Function of a model's parameters and a canary's number that returns its unit
+        canary_vector: Function of a model's parameters and a canary's number that returns its unit
             vector.
         start: Parameters of the model before the first round.
         last: Round after which the statistics are computed.
@@ -98,20 +101,20 @@ def record_canaries(
         if round.index == last:
             (after,) = round.after.values()
             movement = plus(after.params, start, -1.0)
-            z = canary_statistics(movement, len(clients), direction)
+            z = canary_statistics(movement, len(clients), canary_vector)
             write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
         yield _remove_canaries(round, frozenset(clients))
 
 
 def canary_statistics(
-    movement: Params, count: int, direction: Callable[[Params, int], Params]
+    movement: Params, count: int, canary_vector: Callable[[Params, int], Params]
 ) -> Float[Tensor, " canaries"]:
     """Compute how strongly each canary's direction is contained in the trained model.
 
     Args:
         movement: Change of the d parameters during training.
         count: Number of canaries.
-        direction: Function as in :func:`record_canaries`.
+        canary_vector: Function as in :func:`record_canaries`.
 
     Returns:
         For each canary, sqrt(d) times the cosine between its direction and the movement. Without
@@ -132,7 +135,8 @@ def canary_statistics(
         )
     # Only one direction is in memory at a time, because each is as large as the model.
     projections = [
-        float(flat(direction(movement, number)).double() @ flat_movement) for number in range(count)
+        float(flat(canary_vector(movement, number)).double() @ flat_movement)
+        for number in range(count)
     ]
     return torch.tensor(projections, dtype=torch.float64) * math.sqrt(len(flat_movement)) / length
 

@@ -48,48 +48,56 @@ class Candidates:
         """
         self._folder, self._recorder, self._client = folder, recorder, client
         self._judge = Judge(recorder.run, policy.catalogue(), policy)
-        self._left = measured_uploads(folder, decisions)
-        self._most = policy.most_uploads
+        self._sent = measured_uploads(folder, decisions)
+        self._max_uploads = policy.most_uploads
+        # An upload that was filtered was measured twice: without and with the filter.
         self._n_measured = sum(
             bool(decision.figures) + bool(decision.unfiltered) for decision in decisions
         )
 
-    def measured(self, index: int, upload: Upload) -> Candidate:
+    def measure_and_judge(self, round: int, upload: Upload) -> Candidate:
         """Measure an upload, and judge it together with the uploads that were sent.
 
         Raises:
-            BadInput: It cannot be measured, or the policy allows no more uploads.
+            BadInput: The upload cannot be measured, or the policy allows no more measurements.
         """
-        if self._most is not None and self._n_measured >= self._most:
+        if self._max_uploads is not None and self._n_measured >= self._max_uploads:
             raise BadInput(
-                f"the policy shares its error between {self._most} uploads (most_uploads), which "
-                "were measured; start another run with a new audit set"
+                "the policy splits its error probability (1 - confidence) between "
+                f"{self._max_uploads} uploads (most_uploads), which were measured; start another "
+                "run with a new audit set"
             )
         self._n_measured += 1
-        measurement = self._measurement(index, upload)
-        judgement = self._judge.judge([*self._left.values(), measurement.measured])
+        measurement = self._measure(round, upload)
+        judgement = self._judge.judge([*self._sent.values(), measurement.measured])
         return Candidate(upload, measurement, judgement)
 
-    def verify(self, decision: Decision, before: Sequence[Decision], upload: Upload) -> None:
+    def verify(
+        self, decision: Decision, decisions_so_far: Sequence[Decision], upload: Upload
+    ) -> None:
         """Raise unless a sent upload has the measurement on which its decision was based.
 
         The log of decisions alone is not sufficient, because a line could have been added to it.
 
         Args:
             decision: The decision.
-            before: All decisions up to and including this one.
+            decisions_so_far: All decisions up to and including this one.
             upload: The upload.
+
+        Raises:
+            BadInput: The measurement differs, or exceeds the limit of the current policy.
         """
-        left = {d.key: self._left[d.key] for d in before if d.was_sent}
-        measured, stored = self._measurement(decision.round, upload).measured, left[decision.key]
+        sent = {d.key: self._sent[d.key] for d in decisions_so_far if d.was_sent}
+        repeated = self._measure(decision.round, upload).measured
+        stored = sent[decision.key]
         is_same = all(
             torch.allclose(values, stored.signals[name], rtol=_ROUNDING, atol=_ROUNDING)
-            for name, values in measured.signals.items()
+            for name, values in repeated.signals.items()
         )
-        if not is_same or self._judge.judge([*left.values()]).exceeds:
+        if not is_same or self._judge.judge([*sent.values()]).exceeds:
             raise BadInput(
-                f"{DECISIONS_FILE} lists this upload as sent, and its measurement, or the policy, "
-                "is another one; restore the folder from a copy, or give the guard another one"
+                f"{DECISIONS_FILE} lists this upload as sent, but its measurement or the policy "
+                "has changed; restore the guard's folder from a copy, or use a new folder"
             )
 
     def write(self, candidate: Candidate, version: int) -> None:
@@ -104,16 +112,17 @@ class Candidates:
             self._recorder.store(measurement)
             sync_folder(self._folder / "measured")
             return
-        # A recording has one upload for each round; it lists the later ones as not measured.
-        place = write_repeated(self._folder, version, measurement)
+        # A recording has one upload for each round; its log lists later uploads as not measured.
+        version_folder = write_repeated(self._folder, version, measurement)
         self._recorder.log_conflict(measurement.entry.round)
-        sync_folder(place / "measured")
+        sync_folder(version_folder / "measured")
 
-    def leave(self, candidate: Candidate, decision: Decision) -> None:
+    def add_sent(self, candidate: Candidate, decision: Decision) -> None:
         """Add a sent upload, so that later uploads are judged together with it."""
-        self._left[decision.key] = candidate.measurement.measured
+        self._sent[decision.key] = candidate.measurement.measured
 
-    def _measurement(self, index: int, upload: Upload) -> Measurement:
+    def _measure(self, round: int, upload: Upload) -> Measurement:
+        # ``sent`` is the model that the server sent to the client before training.
         return self._recorder.measure(
-            index, sent=upload.received, uploads={self._client: upload.model()}
+            round, sent=upload.received, uploads={self._client: upload.model()}
         )

@@ -260,14 +260,15 @@ class Guard:
         before = self._earlier(draft)
         if before is not None:
             if before.was_sent:
-                until = self._decisions[: self._decisions.index(before) + 1]
-                self._candidates.verify(before, until, client_upload)
+                decisions_so_far = self._decisions[: self._decisions.index(before) + 1]
+                self._candidates.verify(before, decisions_so_far, client_upload)
             return before, client_upload.arrays if before.was_sent else None
-        candidate = self._candidates.measured(index, client_upload)
+        candidate = self._candidates.measure_and_judge(index, client_upload)
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
             changes = {"outcome": "filtered", "unfiltered": candidate.judgement.figures}
-            candidate = self._candidates.measured(index, client_upload.filtered(self._filter))
+            filtered = client_upload.filtered(self._filter)
+            candidate = self._candidates.measure_and_judge(index, filtered)
         changes["figures"] = candidate.judgement.figures
         if candidate.judgement.exceeds:
             changes["outcome"] = "withheld"
@@ -301,7 +302,7 @@ class Guard:
             raise
         self._decisions.append(decision)
         if candidate is not None:
-            self._candidates.leave(candidate, decision)
+            self._candidates.add_sent(candidate, decision)
         else:
             with suppress(BadInput, OSError):
                 self._recorder.log_withheld(decision.round, self._client, f"withheld: {decision}")

@@ -48,7 +48,7 @@ _LOG_INTERVAL = 5.0
 """Seconds between two log lines on progress; shorter measurements are not logged."""
 
 _MANY_VALUES = 10**7
-"""Number of values in all clients' models from which initialising untrained models is slow."""
+"""From this number of parameters of all clients' models, initialising untrained models is slow."""
 
 MeasurementTime = Literal["now", "background", "after"]
 """Time at which rounds are measured."""
@@ -66,13 +66,13 @@ def lock_recording(folder: Path, log: Callable[[str], None]) -> Lock:
 
 
 class Measurement(NamedTuple):
-    """Measured round with all data that are stored.
+    """Everything that is stored of one round: signals, models, log entry and notes.
 
     Attributes:
-        measured: The signals.
+        measured: The signals of the round.
         round: The round as the adversary sees it, without the excluded clients.
         entry: The round's log entry.
-        notes: Notes that are stored with the signals.
+        notes: Notes by name that are stored with the signals, such as the accuracy of models.
         excluded: Clients whose upload could not be measured, with the reason for each.
     """
 
@@ -113,7 +113,7 @@ class RoundMeasurer:
         self._background: BackgroundProcess | None = None
         self._preparing: PreparingProcess | None = None
 
-    def untrained(self) -> tuple[MeasuredRound, ...]:
+    def measure_untrained_models(self) -> tuple[MeasuredRound, ...]:
         """Measure untrained models for a control, and log the cost of a round."""
         assignment, timer = self._setup.assignment, _ProgressTimer(self._log)
         if len(assignment.clients) * self._layout.n_values >= _MANY_VALUES:
@@ -145,7 +145,8 @@ class RoundMeasurer:
             raise BadInput("the recording is closed; open it again with fedaudit.record")
         if self._background is not None:
             self._limit_waiting(self._background, entry)
-        if self._when == "now" or not store_waiting(self._folder, seen, entry):
+        is_stored = self._when != "now" and store_waiting(self._folder, seen, entry)
+        if not is_stored:
             start = monotonic()
             excluded = self._measure_and_write(seen, entry)
             self._outcomes.append(RoundOutcome(entry.round, monotonic() - start, "", excluded))

@@ -111,7 +111,7 @@ class Recorder:
         recording_text(self.recording, folder)
         is_new = not logged and not unmeasured
         if is_new:
-            untrained = self._measurer.untrained()
+            untrained = self._measurer.measure_untrained_models()
             # These calls replace files of an earlier session that stopped before its first round.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)

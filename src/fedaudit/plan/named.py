@@ -39,7 +39,7 @@ _SET_BY_STUDY = {"coalition", "members", "task"}
 def check_options(
     kind: str,
     name: str,
-    make: object,
+    factory: object,
     options: Settings,
     *,
     complete: bool = True,
@@ -51,16 +51,16 @@ def check_options(
     Args:
         kind: Kind of the part, such as "defense", for error messages.
         name: Name of the part.
-        make: Function or class of the part, whose parameters are its options.
+        factory: Function or class of the part, whose parameters are its options.
         options: Options in the study.
         complete: Whether the options must include every parameter without a default.
         section: Table of the study that has the options; by default, it has the name of the kind.
         set_elsewhere: Parameters that other settings determine. Error messages do not suggest them.
     """
-    if not callable(make):
+    if not callable(factory):
         raise TypeError(f"{name} is not callable")
-    part = ConfiguredPart(kind, name, make, options, section or kind, set_elsewhere)
-    accepted = {n: p for n, p in parameters(make).items() if n not in _SET_BY_STUDY}
+    part = ConfiguredPart(kind, name, factory, options, section or kind, set_elsewhere)
+    accepted = {n: p for n, p in parameters(factory).items() if n not in _SET_BY_STUDY}
     for option, value in options.items():
         if option not in accepted:
             raise _unknown_option(part, option)
@@ -75,7 +75,7 @@ class ConfiguredPart(NamedTuple):
     Attributes:
         kind: Kind of the part, such as "defense".
         name: Name of the part.
-        make: Function or class that constructs the part.
+        factory: Function or class that constructs the part.
         options: Options in the study.
         section: Table of the study that has the options.
         set_elsewhere: Parameters that other settings determine.
@@ -83,7 +83,7 @@ class ConfiguredPart(NamedTuple):
 
     kind: str
     name: str
-    make: Callable[..., object]
+    factory: Callable[..., object]
     options: Settings
     section: str
     set_elsewhere: Collection[str] = ()
@@ -98,14 +98,14 @@ def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
     """
     messages = []
     for part in parts:
-        missing = missing_options(part.make, part.options)
+        missing = missing_options(part.factory, part.options)
         if not missing:
             continue
-        accepted = parameters(part.make).keys() - _SET_BY_STUDY
+        accepted = parameters(part.factory).keys() - _SET_BY_STUDY
         unknown = [name for name in part.options if name not in accepted]
         messages += [str(_unknown_option(part, name)) for name in unknown]
         settings = [
-            setting(f"{part.section}.options.{name}") + _published_values(part.make, name)
+            setting(f"{part.section}.options.{name}") + _published_values(part.factory, name)
             for name in missing
         ]
         messages.append(
@@ -117,17 +117,17 @@ def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
 
 
 def _unknown_option(part: ConfiguredPart, option: str) -> BadInput:
-    names = parameters(part.make).keys() - _SET_BY_STUDY - {*part.set_elsewhere}
+    names = parameters(part.factory).keys() - _SET_BY_STUDY - {*part.set_elsewhere}
     if not names:
         return BadInput(f"the {part.kind} {part.name!r} has no options; leave {option!r} out")
     return unknown_name(f"setting of the {part.kind} {part.name!r}", option, names)
 
 
-def missing_options(make: Callable[..., object], options: Collection[str]) -> list[str]:
+def missing_options(factory: Callable[..., object], options: Collection[str]) -> list[str]:
     """Return the required options of a part that the study does not set."""
     return [
         parameter.name
-        for parameter in parameters(make).values()
+        for parameter in parameters(factory).values()
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and parameter.name not in options
@@ -138,9 +138,9 @@ def missing_options(make: Callable[..., object], options: Collection[str]) -> li
 _PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")
 
 
-def _published_values(make: object, parameter: str) -> str:
+def _published_values(factory: object, parameter: str) -> str:
     """Return the published values of an option from the part's docstring, in brackets."""
-    text = inspect.getdoc(make) or ""
+    text = inspect.getdoc(factory) or ""
     meaning = re.search(rf"^ +{parameter}: (.*?)(?=^ +\w+: |^$|\Z)", text, re.DOTALL | re.MULTILINE)
     published = meaning and _PUBLISHED.search(" ".join(meaning[1].split()))
     return f" (published: {published[1]})" if published else ""
@@ -150,17 +150,17 @@ def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
     annotation = parameter.annotation
     if annotation is parameter.empty:  # Parameters of custom parts may lack annotations.
         return
-    if not _is_plain(annotation):
+    if not _is_settable(annotation):
         raise BadInput(f"{what} cannot be set in a study; leave it out")
     default = ... if parameter.default is parameter.empty else parameter.default
     refuse_invalid(what, value, annotation, default)
 
 
-def _is_plain(annotation: object) -> bool:
+def _is_settable(annotation: object) -> bool:
     """Return True if a study file can contain a value of a type."""
     if annotation in (bool, int, float, str) or isinstance(annotation, Setting):
         return True
-    return any(map(_is_plain, get_args(annotation)))
+    return any(map(_is_settable, get_args(annotation)))
 
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
@@ -215,17 +215,17 @@ def _scheme_named(name: str) -> Callable[..., object]:
     )
 
 
-def algorithm_maker(study: Study) -> Callable[..., Algorithm]:
+def algorithm_factory(study: Study) -> Callable[..., Algorithm]:
     """Return the function or class that constructs a study's algorithm after data are loaded.
 
     Raises:
         BadInput: The algorithm or an option does not exist.
     """
     section = study.algorithm
-    make = algorithm_named(section.name)
-    check_options("algorithm", section.name, make, section.options)
+    factory = algorithm_named(section.name)
+    check_options("algorithm", section.name, factory, section.options)
     study.training.local()
-    return make
+    return factory
 
 
 def server_of(study: Study) -> Server:
@@ -235,18 +235,18 @@ def server_of(study: Study) -> Server:
         BadInput: The server or an option does not exist.
     """
     name = study.server.name
-    make = look_up(
+    factory = look_up(
         "server",
         name,
         SERVERS,
         expected="a class derived from fedaudit.fl.algorithms.base.Server",
-        is_valid=lambda maker: (
-            isinstance(maker, CopyFactory)
-            or (isinstance(maker, type) and issubclass(maker, Server))
+        is_valid=lambda factory: (
+            isinstance(factory, CopyFactory)
+            or (isinstance(factory, type) and issubclass(factory, Server))
         ),
     )
-    check_options("server", name, make, study.server.options)
-    server = call_part("server", name, make, **study.server.options)
+    check_options("server", name, factory, study.server.options)
+    server = call_part("server", name, factory, **study.server.options)
     assert isinstance(server, Server)
     return server
 
@@ -324,41 +324,45 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     # Imported here, since the module loads all defenses and most studies use none.
     from fedaudit.defenses import create_defense, defense_named
 
-    makes = [defense_named(part.name) for part in group.parts]
-    for part, make in zip(group.parts, makes, strict=True):
-        check_options("defense", part.name, make, part.options)
+    factories = [defense_named(part.name) for part in group.parts]
+    for part, factory in zip(group.parts, factories, strict=True):
+        check_options("defense", part.name, factory, part.options)
     if not group.clients:
         # Otherwise, the record would name a defense that no client uses.
         raise BadInput(
             f"no client uses the defense {group.parts[0].name!r}; name at least one client in "
             f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
         )
-    chains = {
-        client: tuple(
-            create_defense(p.name, p.options, coalition=group.clients) for p in group.parts
+    defenses: dict[ClientId, Defense] = {}
+    for client in group.clients:
+        # Every client has its own objects, because defenses have a state.
+        chain = tuple(
+            create_defense(part.name, part.options, coalition=group.clients) for part in group.parts
         )
-        for client in group.clients
-    }
-    return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}
+        defenses[client] = chain[0] if len(chain) == 1 else Chain(chain)
+    return defenses
 
 
-def parts_with_options(study: Study) -> Iterator[ConfiguredPart]:
-    """Yield the parts of a study that may require options, except parts with unknown names."""
+def configured_parts(study: Study) -> Iterator[ConfiguredPart]:
+    """Yield the partition, algorithm and defenses that a study names, with their options.
+
+    Parts with unknown names are omitted; another check reports them.
+    """
     partition, algorithm = study.partition, study.algorithm
     with suppress(FedauditError):
-        make = _scheme_named(partition.scheme)
+        factory = _scheme_named(partition.scheme)
         name, options, elsewhere = partition.scheme, partition.options, partition.set_elsewhere
-        yield ConfiguredPart("partition", name, make, options, "partition", elsewhere)
+        yield ConfiguredPart("partition", name, factory, options, "partition", elsewhere)
     with suppress(FedauditError):
-        make = algorithm_named(algorithm.name)
-        yield ConfiguredPart("algorithm", algorithm.name, make, algorithm.options, "algorithm")
+        factory = algorithm_named(algorithm.name)
+        yield ConfiguredPart("algorithm", algorithm.name, factory, algorithm.options, "algorithm")
     groups = study.defense.groups(study.partition.clients)
     for part in (part for group in groups for part in group.parts):
         from fedaudit.defenses import defense_named
 
         with suppress(FedauditError):
-            make = defense_named(part.name)
-            yield ConfiguredPart("defense", part.name, make, part.options, "defense")
+            factory = defense_named(part.name)
+            yield ConfiguredPart("defense", part.name, factory, part.options, "defense")
 
 
 def defense_key(

@@ -37,12 +37,12 @@ from fedaudit.plan.assignment import (
 )
 from fedaudit.plan.identity import StudyKind, with_code
 from fedaudit.plan.named import (
-    algorithm_maker,
+    algorithm_factory,
     assigns_classes,
+    configured_parts,
     defenses_of,
     neutral_noise_ratio,
     partition_of,
-    parts_with_options,
     refuse_missing_options,
     refuse_unfit_defenses,
     server_of,
@@ -82,7 +82,7 @@ def resolve(study: Study) -> Parts:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     study = with_code(study)
-    refuse_missing_options(parts_with_options(study))
+    refuse_missing_options(configured_parts(study))
     named_attacks = {name: resolve_attack(name) for name in study.attacks}
     default_attacks = named_attacks or attack_set(study.attack_set)
     extensions = tuple(extensions_of(study, default_attacks))
@@ -95,7 +95,7 @@ def resolve(study: Study) -> Parts:
         view=view,
         attacks=attacks,
         metrics={name: resolve_metric(name) for name in study.figures.metrics},
-        make_algorithm=algorithm_maker(study),
+        make_algorithm=algorithm_factory(study),
         defenses=defenses,
         measured_rounds=_measured_rounds(study, view, extensions),
         partition=partition_of(study),

@@ -124,8 +124,8 @@ class Planted(NamedTuple):
 def plant(model: Model, neurons: Neurons) -> Planted:
     """Plant neurons in the first two layers of a model.
 
-    Neuron k, which has r inputs, replaces units k r to (k + 1) r - 1 of the first layer, and row k
-    of the second layer.
+    Each neuron uses ``hidden`` units of the first layer (see :class:`Neurons`). Neuron k replaces
+    units k * hidden to (k + 1) * hidden - 1 of the first layer, and row k of the second layer.
 
     Args:
         model: An honest model: three dense layers, each of the first two followed by a ReLU.
@@ -137,21 +137,21 @@ def plant(model: Model, neurons: Neurons) -> Planted:
 
     Source: AMI, Fig. 2 ("theta <- theta u (h, W)").
     Differs: Weights from the replaced units to other neurons of the second layer are set to zero.
-        The paper does not change them. Outputs are then so large that losses and gradients of
-        single records vanish.
+        The paper keeps these weights. With them, outputs are so large that the losses and
+        gradients of single records vanish.
     """
     first, second = first_two_layers(model.module())
-    count, units_each = neurons.first.shape[:2]
+    count, hidden = neurons.first.shape[:2]
     values = {name: value.clone() for name, value in model.params.items()}
     units, features = values[f"{first}.weight"].shape
     _refuse_misfit(neurons, units, features, len(values[f"{second}.weight"]))
-    values[f"{first}.weight"][: count * units_each] = neurons.first.flatten(0, 1)
-    values[f"{first}.bias"][: count * units_each] = neurons.first_bias.flatten()
+    values[f"{first}.weight"][: count * hidden] = neurons.first.flatten(0, 1)
+    values[f"{first}.bias"][: count * hidden] = neurons.first_bias.flatten()
     weight, bias = values[f"{second}.weight"], values[f"{second}.bias"]
-    weight[:, : count * units_each] = 0
+    weight[:, : count * hidden] = 0
     weight[:count] = 0
     for row in range(count):
-        weight[row, row * units_each : (row + 1) * units_each] = neurons.second[row]
+        weight[row, row * hidden : (row + 1) * hidden] = neurons.second[row]
     bias[:count] = neurons.second_bias
     rows = tuple(PlantedRow(f"{second}.weight", f"{second}.bias", row) for row in range(count))
     return Planted(Model(model.architecture, values, model.buffers), rows)
@@ -230,12 +230,12 @@ def first_two_layers(module: nn.Module) -> tuple[str, str]:
 
 
 def _refuse_misfit(neurons: Neurons, units: int, features: int, rows: int) -> None:
-    count, units_each, inputs = neurons.first.shape
+    count, hidden, inputs = neurons.first.shape
     if inputs != features:
         raise BadInput(f"the model reads {features} features, and the neurons {inputs}")
-    if count * units_each > units or count > rows:
+    if count * hidden > units or count > rows:
         raise BadInput(
-            f"{count} neurons over {units_each} units each need {count * units_each} units in the "
+            f"{count} neurons over {hidden} units each need {count * hidden} units in the "
             f"model's first layer and {count} in its second; it has {units} and {rows}"
         )
 

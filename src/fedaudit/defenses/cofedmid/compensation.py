@@ -1,7 +1,9 @@
-"""Utility-aware compensation of CoFedMID: some samples of other classes are trained on, too.
+"""Utility-aware compensation of CoFedMID.
 
-These are the *returned* samples. A bandit algorithm (EXP3) chooses them: its arms are intervals of
-the loss. The training loss of returned samples penalises confident predictions.
+Each client trains mainly on the classes that the partition assigns to it. To compensate for the
+loss of accuracy, it also trains on a few samples of its remaining classes, the *returned* samples.
+A bandit algorithm (EXP3) chooses them: its arms are intervals of the loss. The training loss of
+returned samples penalises confident predictions.
 """
 
 from dataclasses import dataclass, field, replace
@@ -127,7 +129,8 @@ def confidence_penalty(
     """Compute the penalty on the loss of each returned sample.
 
     The penalty increases the prediction's entropy, and moves the prediction towards a soft label.
-    This label has the predicted probability for the true class, and equal ones for all others.
+    The soft label keeps the predicted probability of the true class, and spreads the remaining
+    probability equally over the other classes.
 
     Args:
         outputs: Outputs before the softmax.
@@ -159,11 +162,11 @@ EXPLORATION = 0.1
 """Fraction of rounds in which the interval is drawn uniformly."""
 
 
-# Learned, Memory and their fields must not be renamed: the fingerprints of checkpoints depend on
-# their names.
+# The names of Learned, Memory and their fields must not change, because the fingerprints of
+# checkpoints depend on them.
 @dataclass(frozen=True)
 class Learned:
-    """State of a client's bandit, or of its sequential choice of samples.
+    """State of a client's bandit algorithm, or of its sequential choice of samples.
 
     Attributes:
         weights: Weight of each interval; an interval with a higher weight is drawn more often.
@@ -205,7 +208,7 @@ class Memory:
     """State of one client between hooks.
 
     Attributes:
-        learned: The state that is kept between rounds.
+        learned: State of the bandit algorithm, which is kept between rounds.
         validation: The held-out samples for validation; None if there are none.
         back: Ids of the samples that were returned in this round; None before the first round.
         arm: Interval that was drawn in this round; None if none was drawn.
@@ -239,12 +242,13 @@ class _ReturnedSamples(NamedTuple):
 
 @arguments.dataclass(frozen=True)
 class Compensation(ClassGuided):
-    """Class-guided partition with compensation: some samples of other classes are trained on, too.
+    """Class-guided partition with compensation for the classes that a client is not assigned.
 
-    In round ``start``, every client divides its samples into intervals by their loss. From then on,
-    it draws one interval per round, and returns some samples of this interval to training, although
-    their classes are not assigned to the client in this round. A bandit algorithm (EXP3) learns
-    which interval is most useful, from the decrease of the loss on validation samples.
+    A client trains mainly on its assigned classes, and on a few samples of its remaining classes,
+    the returned samples. In round ``start``, every client divides its samples into intervals by
+    their loss. From then on, it draws one interval per round, and returns some samples of this
+    interval to training. A bandit algorithm (EXP3) learns from the decrease of the validation loss
+    which interval is most useful.
 
     Each sample is held out for validation with the same probability, for the whole training.
     Validation samples are therefore non-members. They still count in the client's weight in the

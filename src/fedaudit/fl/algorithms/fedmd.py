@@ -115,20 +115,20 @@ def _train_student(
     for order in orders:
         shuffled, shuffled_targets = features[order], targets[order]
         for rows in chunks(len(order), settings.batch_size):
-            slope = partial(_slope, targets=shuffled_targets[rows])
-            optimizer.step(params, _gradients(module, shuffled[rows], slope))
+            output_gradient = partial(_output_gradient, targets=shuffled_targets[rows])
+            optimizer.step(params, _gradients(module, shuffled[rows], output_gradient))
     return Model.of(start.architecture, module)
 
 
-def _gradients(module: nn.Module, x: Tensor, slope: "partial[Tensor]") -> list[Tensor]:
-    steps = manual_steps(module)
-    if steps is not None:
-        return steps.gradients(x, slope)
+def _gradients(module: nn.Module, x: Tensor, output_gradient: "partial[Tensor]") -> list[Tensor]:
+    manual_backprop = manual_steps(module)
+    if manual_backprop is not None:
+        return manual_backprop.gradients(x, output_gradient)
     outputs = module(x)
     gradients = torch.autograd.grad(
         outputs,
         _trainable_params(module),
-        slope(outputs) / len(x),
+        output_gradient(outputs) / len(x),
         allow_unused=True,
         materialize_grads=True,
     )
@@ -139,10 +139,10 @@ def _trainable_params(module: nn.Module) -> list[nn.Parameter]:
     return [value for value in module.parameters() if value.requires_grad]
 
 
-def _slope(
+def _output_gradient(
     outputs: Float[Tensor, "samples outputs"], targets: Float[Tensor, "samples outputs"]
 ) -> Float[Tensor, "samples outputs"]:
-    """Return the derivative of the loss by the outputs, summed over samples."""
+    """Return the gradient, with respect to the outputs, of the sum of the samples' losses."""
     return (outputs.detach() - targets).sign() / outputs.shape[1]
 
 

@@ -378,16 +378,16 @@ def _training_step(
         optimizer.step([*params.values()], [gradient[name] for name in params])
 
     needs_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly
-    steps = None if needs_autograd else manual_steps(module)
-    if steps is None:
+    manual_backprop = None if needs_autograd else manual_steps(module)
+    if manual_backprop is None:
         return autograd_step
-    return partial(_manual_step, objective, optimizer, steps, autograd_step)
+    return partial(_manual_step, objective, optimizer, manual_backprop, autograd_step)
 
 
 def _manual_step(
     objective: Objective,
     optimizer: Optimizer,
-    steps: ManualSteps,
+    manual_backprop: ManualSteps,
     autograd_step: Callable[[Batch], None],
     batch: Batch,
 ) -> None:
@@ -401,11 +401,11 @@ def _manual_step(
         output_gradient = OutputGradient(objective, batch, params)
     slope = output_gradient or partial(cross_entropy_slope, y=batch.y)
     if isinstance(optimizer, Sgd) and optimizer.momentum == optimizer.weight_decay == 0:
-        steps.descend(batch.x, slope, lr=optimizer.lr)
+        manual_backprop.descend(batch.x, slope, lr=optimizer.lr)
         if output_gradient:
             output_gradient.descend_direct(lr=optimizer.lr)
     else:
-        gradients = steps.gradients(batch.x, slope)
+        gradients = manual_backprop.gradients(batch.x, slope)
         if output_gradient:
             gradients = output_gradient.with_direct(gradients)
         optimizer.step(params, gradients)

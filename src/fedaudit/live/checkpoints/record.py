@@ -72,8 +72,9 @@ def from_checkpoints(
     """Record a federation that has ended, from its saved global and clients' models.
 
     If all models were saved, the recording is the same as that of :func:`record` in the training
-    loop. Files of torch (weights, or a pickled module, whose code is not run), safetensors and
-    NumPy are read. Rounds whose models are not saved are listed as missing.
+    loop. Files of torch, safetensors and NumPy are read. A pickled torch module is read without
+    running its code; a file that cannot be read without running code is refused. Rounds whose
+    models are not saved are listed as missing.
 
     Args:
         folder: Folder with the checkpoints.
@@ -92,8 +93,8 @@ def from_checkpoints(
             model has no round.
         initial: Model before the first round, or its file. Not needed if the model is in the folder
             as round 0.
-        clients: Audited client, by number or name, for each client's name in file names. By default
-            both names are the same.
+        clients: Maps the name of a client in file names to the audited client (number or name). By
+            default, the names are equal.
         sizes: Number of training samples of each client, which are the weights in the average.
         gaps: "missing" omits a round if the global model before it is not saved. "join" measures
             the change between two saved global models as one round; for the view "globals".
@@ -105,7 +106,8 @@ def from_checkpoints(
         loss: Per-sample loss for classification.
         task: The clients' task.
         not_uploaded: Names or patterns of parameters that stay at the clients.
-        keep_samples: Whether audited samples are stored for the control on inputs.
+        keep_samples: Whether audited samples are stored for the blind-classifier control, which
+            predicts membership from the samples alone.
         workers: Threads for the gradient signals.
         device: Device on which models are run.
         log: Receives lines of text for the user.
@@ -116,7 +118,7 @@ def from_checkpoints(
     Raises:
         BadInput: No file name has a round, clients' names in files are not those of audited
             clients, the mean of the clients' models contradicts ``saved``, no round can be
-            measured, or a file runs code.
+            measured, or a file cannot be read without running code.
         NotVisible: An attack needs models that are not saved.
         Damaged: A file cannot be read.
 
