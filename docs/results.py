@@ -362,7 +362,7 @@ def _sources(study: Study) -> str:
         runs = [run for run in record.sources if run.attack == first.success.attack]
         successes = [
             source
-            for source in record.on_sources
+            for source in record.source_estimates
             if source.attack == first.success.attack and not source.against
         ]
         success = {

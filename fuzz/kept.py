@@ -100,7 +100,7 @@ def usage_seeds() -> list[bytes]:
     place = FOLDER / "seed-used"
     place.mkdir(exist_ok=True)
     facts: Params = {"used": DATA.ids, "extra_bytes": torch.tensor([7])}
-    round = Round(**{**vars(_round()), "facts": {0: facts}, "seconds": {0: 0.5}})
+    round = Round(**{**vars(_round()), "client_notes": {0: facts}, "seconds": {0: 0.5}})
     list(record_usage([round], {0: DATA, 2: DATA}, place, RUN))
     assert empty_usage({0: DATA}).rounds == 0
     return [without_hash(place / USAGE_FILE)]

@@ -479,7 +479,7 @@ def test_the_excess_over_labels_keeps_its_interval_method() -> None:
     run = known.sources[0]
     of_run = {
         one.against: one
-        for one in known.on_sources
+        for one in known.source_estimates
         if (one.attack, one.seed) == (run.attack, run.seed)
     }
     beyond = of_run[LABELS].model_copy(update={"method": "both errors 95%"})

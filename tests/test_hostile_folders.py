@@ -181,7 +181,7 @@ def test_sample_uses_are_capped_at_the_readable_maximum() -> None:
     many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
     usage = empty_usage({0: kept.DATA})
     usage.used[0].fill_(MAX_USES - 1)
-    found = add_round(usage, type(round)(**{**vars(round), "facts": many}))
+    found = add_round(usage, type(round)(**{**vars(round), "client_notes": many}))
     assert found.used[0].tolist() == [MAX_USES] * 6
 
 

@@ -89,7 +89,7 @@ def rows(study: str, variant: str) -> Mapping[FigureName, Values] | None:
 @cache
 def has_older_levels(study: str, variant: str) -> bool:
     path = path_of(study, variant)
-    sources = read_record(path).on_sources if path.is_file() else ()
+    sources = read_record(path).source_estimates if path.is_file() else ()
     return any(source.against == LABELS and has_older_level(source) for source in sources)
 
 
@@ -232,7 +232,7 @@ def _of_record(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]
         place = (run.attack, run.defense, run.view, run.seed)
         figures = {
             entry.against: entry
-            for entry in record.on_sources
+            for entry in record.source_estimates
             if (entry.attack, entry.defense, entry.view, entry.seed) == place
         }
         for name, share in _of_sources(run, figures):

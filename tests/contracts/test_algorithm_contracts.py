@@ -164,7 +164,7 @@ def bits(rounds: Iterable[Round]) -> list[object]:
     for round in rounds:
         found += [round.index, round.asked, round.answered, round.weights]
         found += [dict(round.chosen), dict(round.trained)]
-        for models in (round.after, round.kept):
+        for models in (round.after, round.private_models):
             found += [(name, listed(model.tensors())) for name, model in models.items()]
         for client in round.answered:
             sent, upload, shown = round.sent[client], round.uploads[client], round.exposed[client]
@@ -353,8 +353,10 @@ def test_server_and_client_model_names_are_consistent(name: str) -> None:
         assert set(round.chosen) == (set(DATA) if chooses else set())
         assert set(round.chosen.values()) <= set(round.after)
         assert set(round.trained) == (set(round.after) if chooses else set())
-        assert set(round.kept) == (set(DATA) if keeps else set())
-        assert round.after or round.kept, "there is nothing whose accuracy could be counted"
+        assert set(round.private_models) == (set(DATA) if keeps else set())
+        assert round.after or round.private_models, (
+            "there is nothing whose accuracy could be counted"
+        )
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -453,9 +455,12 @@ def test_clients_that_do_not_participate_keep_their_state(name: str) -> None:
         assert len(round.asked) == 2
         assert set(round.uploads) == set(round.exposed) == set(round.sent) == set(round.asked)
         idle = set(DATA) - set(round.asked)
-        for client in idle & set(round.kept):
+        for client in idle & set(round.private_models):
             assert last is not None
-            now, before = round.kept[client].tensors(), last.kept[client].tensors()
+            now, before = (
+                round.private_models[client].tensors(),
+                last.private_models[client].tensors(),
+            )
             assert all(torch.equal(now[part], before[part]) for part in before)
         for client in idle & set(round.chosen):
             assert last is not None
@@ -494,11 +499,11 @@ KEPT = 8
 @every_algorithm
 def test_defenses_transform_the_samples_and_the_upload(name: str) -> None:
     rounds = run(name, defenses={1: Watching()})
-    (once, first), (still, second) = (round.facts[1]["calls"].tolist() for round in rounds)
+    (once, first), (still, second) = (round.client_notes[1]["calls"].tolist() for round in rounds)
     assert once == still == 1
     assert 0 < first < second
     for round, bare in zip(rounds, run_of(name), strict=True):
-        assert set(round.facts[1]["used"].tolist()) <= set(DATA[1].ids[:KEPT].tolist())
+        assert set(round.client_notes[1]["used"].tolist()) <= set(DATA[1].ids[:KEPT].tolist())
         assert not any(bool(value.any()) for value in round.uploads[1].values.values())
         assert any(bool(value.any()) for value in bare.uploads[1].values.values())
 
@@ -521,7 +526,7 @@ def test_the_workload_matches_the_samples_used_in_training(name: str) -> None:
     for client in DATA:
         own = trained_on(name, client)
         work = made(name).workload(len(rounds), len(own))
-        used = torch.cat([round.facts[client]["used"] for round in rounds])
+        used = torch.cat([round.client_notes[client]["used"] for round in rounds])
         assert work.samples == len(own)
         assert len(used) == work.rounds * work.epochs * len(own)
         assert set(used.tolist()) == set(own.ids.tolist())

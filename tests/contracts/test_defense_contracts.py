@@ -229,7 +229,7 @@ def alike(ours: list[Round], theirs: list[Round], *, facts: bool = True) -> None
         assert one.uploads.keys() == other.uploads.keys()
         for client, upload in one.uploads.items():
             assert same(upload.values, other.uploads[client].values)
-            assert not facts or same(one.facts[client], other.facts[client])
+            assert not facts or same(one.client_notes[client], other.client_notes[client])
 
 
 def test_every_defense_has_neutral_and_active_test_settings() -> None:

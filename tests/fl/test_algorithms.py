@@ -243,7 +243,11 @@ def test_fedmd_clients_keep_their_own_networks() -> None:
     assert [list(round.uploads[0].values) for round in (first, second)] == [["outputs"]] * 2
     # Clients alternate between two kinds of networks.
     for round in (first, second):
-        assert [len(round.kept[client].params["0.weight"]) for client in DATA] == [5, 7, 5]
+        assert [len(round.private_models[client].params["0.weight"]) for client in DATA] == [
+            5,
+            7,
+            5,
+        ]
     outputs = torch.stack([first.uploads[client].values["outputs"] for client in DATA])
     torch.testing.assert_close(second.sent[0].extra["outputs"], outputs.mean(0))
 

@@ -304,7 +304,7 @@ def test_clients_never_train_on_their_held_out_samples() -> None:
     algorithm = of_clients()
     for round in run(algorithm, rounds=3):
         for client, data in TWO_KINDS.items():
-            used = set(round.facts[client]["used"].tolist())
+            used = set(round.client_notes[client]["used"].tolist())
             apart = data.ids[algorithm.held_out(data.ids, seed=5)]
             assert 0 < len(apart) < len(data) / 2
             assert used == set(data.ids.tolist()) - set(apart.tolist())

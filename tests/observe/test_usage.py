@@ -30,7 +30,7 @@ def round_with_facts(index: int) -> Round:
         weights={},
         asked=(0, 4),
         answered=(0, 4),
-        facts={
+        client_notes={
             0: {"used": torch.tensor([9, 7, 9]), "recycled": torch.tensor([9])},
             4: {"used": torch.tensor([1, 8, 5]), "extra_bytes": torch.tensor([10, 2])},
         },
@@ -57,14 +57,16 @@ def test_usage_sums_rounds_and_ignores_repeated_ones() -> None:
 
 
 def test_clients_that_do_not_participate_use_no_samples() -> None:
-    usage = add_round(empty_usage(CLIENTS), replace(round_with_facts(1), facts={}, seconds={}))
+    usage = add_round(
+        empty_usage(CLIENTS), replace(round_with_facts(1), client_notes={}, seconds={})
+    )
     assert usage.used[0].tolist() == [0, 0, 0]
     assert usage.seconds.tolist() == [[0.0, 0.0]]
 
 
 def filtered(index: int, *cosines: float) -> Round:
     facts = {4: {"filter_cosine": torch.tensor(cosines)}} if cosines else {}
-    return replace(round_with_facts(index), facts=facts)
+    return replace(round_with_facts(index), client_notes=facts)
 
 
 def test_filter_cosines_are_averaged_and_kept_by_round() -> None:
@@ -118,7 +120,7 @@ def test_the_number_of_usage_tensors_does_not_depend_on_clients(
     monkeypatch.setattr("fedaudit.core.pretrained.MAX_TENSORS", 20)
     many = {client: samples(client, client + 1) for client in range(400)}
     for _ in record_usage(
-        [replace(round_with_facts(1), facts={}, seconds={})], many, tmp_path, "ours"
+        [replace(round_with_facts(1), client_notes={}, seconds={})], many, tmp_path, "ours"
     ):
         pass
     usage = read_usage(tmp_path, "ours")
@@ -130,7 +132,9 @@ def test_the_number_of_usage_tensors_does_not_depend_on_clients(
 @pytest.mark.parametrize("name", ["acted", "risk_decided"])
 def test_effects_of_defenses_and_risks_are_kept_by_round(name: str, tmp_path: Path) -> None:
     rounds = [
-        replace(round_with_facts(index), facts={4: {name: torch.tensor(steps)}} if steps else {})
+        replace(
+            round_with_facts(index), client_notes={4: {name: torch.tensor(steps)}} if steps else {}
+        )
         for index, steps in ((1, [0, 1, 0]), (2, [0, 0]), (3, []))
     ]
     for _ in record_usage(rounds, CLIENTS, tmp_path, "ours"):
@@ -185,7 +189,7 @@ def test_usage_resumes_after_interruption_and_is_hidden_from_attacks(tmp_path: P
         [round_with_facts(2), round_with_facts(3)],
     ):
         for round in record_usage(rounds, CLIENTS, tmp_path, "ours"):
-            assert round.facts == {}
+            assert round.client_notes == {}
             assert round.seconds == {}
     usage = read_usage(tmp_path, "ours")
     assert usage is not None

@@ -261,7 +261,9 @@ def test_samples_held_out_by_a_client_are_nonmembers() -> None:
         run.algorithm, run.assignment.clients, rounds=1, seed=seed_for(1, "federation")
     )
     models = ClusterRound.model_validate_json(cluster_notes(run, first)[STATE]).models
-    used = sum(len(set(first.facts[client]["used"].tolist())) for client in run.assignment.clients)
+    used = sum(
+        len(set(first.client_notes[client]["used"].tolist())) for client in run.assignment.clients
+    )
     assert sum(model.members for model in models) == used < sum(run.assignment.sizes.values())
 
 

@@ -175,12 +175,12 @@ def test_source_samples_do_not_change_membership_figures() -> None:
 
 def test_a_record_keeps_the_figures_of_both_draws() -> None:
     audit_record = record()
-    assert {estimate.contrast for estimate in audit_record.on_sources} == {OWN}
-    assert {estimate.contrast for estimate in audit_record.on_fair_sources} == {FAIR}
+    assert {estimate.contrast for estimate in audit_record.source_estimates} == {OWN}
+    assert {estimate.contrast for estimate in audit_record.fair_source_estimates} == {FAIR}
     assert audit_record.sources[0].samples == 4 * 7
-    fair = [estimate for estimate in record(0).on_sources if estimate.contrast == FAIR]
+    fair = [estimate for estimate in record(0).source_estimates if estimate.contrast == FAIR]
     # The fair draw's figures are those of a study without further samples.
-    assert audit_record.on_fair_sources == fair
+    assert audit_record.fair_source_estimates == fair
 
 
 def test_skewed_clients_have_higher_source_accuracy_on_own_samples() -> None:
@@ -232,8 +232,8 @@ def test_a_recording_is_attacked_again_on_the_same_samples(tmp_path: Path) -> No
     first = run_study(study, tmp_path / "run")
     record = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
     assert record.sources == first.sources
-    assert [estimate.value for estimate in record.on_fair_sources] == [
-        estimate.value for estimate in first.on_fair_sources
+    assert [estimate.value for estimate in record.fair_source_estimates] == [
+        estimate.value for estimate in first.fair_source_estimates
     ]
     assert contradicting_signals(tmp_path / "run", None) == []
 
@@ -295,7 +295,7 @@ def test_a_record_of_an_older_version_gets_the_name_of_its_draw(
 
 def test_a_pack_hides_figures_on_too_few_samples_of_a_draw() -> None:
     audit_record = record()
-    fair = audit_record.on_fair_sources[0].samples // 4
+    fair = audit_record.fair_source_estimates[0].samples // 4
     assert fair > 7
     shareable = suppressed(audit_record, fair).record
     assert shareable.sources == []
@@ -303,7 +303,7 @@ def test_a_pack_hides_figures_on_too_few_samples_of_a_draw() -> None:
     larger = record(40)
     shareable = suppressed(larger, fair + 1).record
     assert len(shareable.sources) == 1
-    assert shareable.on_fair_sources == []
+    assert shareable.fair_source_estimates == []
     assert suppressed(shareable, fair + 1).record == shareable
 
 

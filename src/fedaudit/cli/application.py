@@ -354,8 +354,10 @@ _BY_FORMAT = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT,
 
 
 @contextmanager
-def expecting(path: Path, *kinds: Kind) -> Iterator[None]:
-    """Replace an error by an explanation if it was caused by a path of another kind.
+def explain_wrong_kind(path: Path, *kinds: Kind) -> Iterator[None]:
+    """Explain an error in the context if its cause is a path of another kind.
+
+    For example, the command for a study file may have been called with a record.
 
     Args:
         path: File or folder.

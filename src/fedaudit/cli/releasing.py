@@ -14,7 +14,7 @@ from fedaudit.cli.application import (
     DataDir,
     Trust,
     app,
-    expecting,
+    explain_wrong_kind,
     log,
 )
 from fedaudit.cli.showing import record_in
@@ -109,7 +109,7 @@ def gate(
         if target is not None:
             refuse_other_suffix(target, suffix, what=what)
             refuse_overwriting(target, [path, policy])
-    with expecting(policy, POLICY):
+    with explain_wrong_kind(policy, POLICY):
         verdict = evaluate_policy(record_in(path), read_policy(policy))
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)
@@ -148,7 +148,7 @@ def pack(
     path = record_at(record)
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
-    with expecting(path, *KINDS_WITH_A_RECORD), expecting(policy, POLICY):
+    with explain_wrong_kind(path, *KINDS_WITH_A_RECORD), explain_wrong_kind(policy, POLICY):
         manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
     suppressed = [f"{count} of {name}" for name, count in manifest.suppressed.items() if count]
     log(f"pack: {out} ({manifest.outcome}; suppressed: {', '.join(suppressed) or 'nothing'})")
@@ -196,7 +196,7 @@ def verify(
     from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
     from fedaudit.pack.verifying import verify as verify_pack
 
-    with expecting(folder, PACK):
+    with explain_wrong_kind(folder, PACK):
         result = verify_pack(folder, digest=digest, signer=signer, policy=policy)
     if model is not None and result.record is not None:
         from fedaudit.pack.models import compare_model
@@ -275,7 +275,7 @@ def export(
     from fedaudit.exports.formats import Options, format_named, write_export
 
     chosen = format_named(format)
-    with expecting(pack, PACK):
+    with explain_wrong_kind(pack, PACK):
         evidence = read_evidence(pack, model)
     write_export(evidence, format, out, Options(sign, agent, organisation))
     log(f"{chosen.what}: {out} ({evidence.verdict.outcome})")

@@ -20,11 +20,11 @@ from fedaudit.cli.application import (
     WorkerCount,
     app,
     exit_of,
-    expecting,
+    explain_wrong_kind,
     log,
     split_at_commas,
 )
-from fedaudit.cli.saved import NO_SAVED_OPTIONS, SavedOptions, record_saved
+from fedaudit.cli.saved import NO_SAVED_OPTIONS, SavedOptions, write_recording_from_files
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import (
@@ -34,8 +34,8 @@ from fedaudit.core.files import (
     TooLarge,
     create_subfolder,
     exclusive_access,
+    path_without_links,
     read_bytes,
-    unlinked_path,
     write_whole,
 )
 from fedaudit.core.importing import code_named_in, location_of
@@ -115,7 +115,7 @@ def run_command(
         from fedaudit.plan.values import read_toml
 
     # By running a study, the user trusts the code that it names.
-    with code_named_in(study, trusted=True, folder=study.parent), expecting(study, STUDY):
+    with code_named_in(study, trusted=True, folder=study.parent), explain_wrong_kind(study, STUDY):
         if kind_of(read_toml(study, "the study")) is not GameStudy:
             resources = _Resources(pool, data_dir, workers, device, engine)
             _run_studies(study, overrides, variant, out, resources)
@@ -247,7 +247,7 @@ def attack(
     """Attack the measurements of a study or a live recording, without training.
 
     With --checkpoints, the recording is first written from a folder of saved models. With
-    --signals, it is written from tables of signals, such as those of several sites' guards.
+    --signals, it is written from tables of signals, which guards of several sites can export.
 
     Parameters
     ----------
@@ -266,13 +266,13 @@ def attack(
         from fedaudit.core.progress import bars
         from fedaudit.live.attack import attack_recording
         from fedaudit.live.recording import is_recording
-        from fedaudit.study.running.reattack import changed_figures, reattack
+        from fedaudit.study.running.reattack import reattack, settings_of_figures
 
     # The names of attacks come first, and settings follow from the first option on.
     n_attacks = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     attacks, settings = names[:n_attacks], settings_from(names[n_attacks:])
-    record_saved(recording, saved, attacks, device)
-    folder = out or unlinked_path(recording, ATTACKED)
+    write_recording_from_files(recording, saved, attacks, device)
+    folder = out or path_without_links(recording, ATTACKED)
     if is_recording(recording):
         with bars() as progress:
             record = attack_recording(
@@ -280,7 +280,7 @@ def attack(
                 attacks,
                 folder,
                 targets=() if targets is None else _client_names(targets),
-                figures=changed_figures(settings),
+                figures=settings_of_figures(settings),
                 trust=trust,
                 progress=progress,
                 log=log,
@@ -292,7 +292,7 @@ def attack(
             f"--targets applies to live recordings, but {recording} is the folder of a study, "
             "which names its targets in audit.targets; leave --targets out"
         )
-    with expecting(recording, RUN, RECORDING), bars() as progress:
+    with explain_wrong_kind(recording, RUN, RECORDING), bars() as progress:
         record = reattack(
             recording,
             attacks,

@@ -70,7 +70,7 @@ _SIGNALS_OPTIONS = ("signals", "references", "fair")
 _COMMON_OPTIONS = ("sizes", "view")
 
 
-def record_saved(
+def write_recording_from_files(
     recording: Path, options: SavedOptions, attacks: Sequence[str], device: str
 ) -> None:
     """Write a recording from saved models or tables of signals, if the options name any.

@@ -13,7 +13,7 @@ from fedaudit.cli.application import (
     DataDir,
     Trust,
     app,
-    expecting,
+    explain_wrong_kind,
     log,
 )
 from fedaudit.core.errors import CATALOGUE_NAMES, BadInput
@@ -34,7 +34,7 @@ def record_in(path: Path) -> "Record":
     """Read the record in a file. If the file is of another kind, the error names this kind."""
     from fedaudit.results.read import read_record
 
-    with expecting(path, *KINDS_WITH_A_RECORD):
+    with explain_wrong_kind(path, *KINDS_WITH_A_RECORD):
         return read_record(path)
 
 
@@ -182,7 +182,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
 
     earlier = _comparison_in(records[0]) if len(records) == 1 else None
     if earlier is not None:
-        with expecting(earlier, COMPARISON):
+        with explain_wrong_kind(earlier, COMPARISON):
             paths = record_paths(earlier)
     elif len(records) < 2:
         raise BadInput(
@@ -283,7 +283,7 @@ def summary(
         _refuse_overwriting(target, inputs, is_html=is_html)
     outcome = None
     if policy_file is not None:
-        with expecting(policy_file, POLICY):
+        with explain_wrong_kind(policy_file, POLICY):
             outcome = evaluated_policy_section(full_record, policy_file)
     format_summary = summary_html if is_html else summary_markdown
     text = format_summary(full_record, outcome, valid_until)

@@ -91,7 +91,7 @@ def delete_partial_files(folder: Path, *, before: float) -> None:
             path.unlink(missing_ok=True)
 
 
-def unlinked_path(root: Path, *names: str) -> Path:
+def path_without_links(root: Path, *names: str) -> Path:
     """Return the path of a file or subfolder, after checking that no part below the root is a link.
 
     Args:
@@ -113,12 +113,12 @@ def unlinked_path(root: Path, *names: str) -> Path:
 
 
 def create_subfolder(root: Path, *names: str) -> Path:
-    """Create a subfolder if it does not exist, and return its path; see :func:`unlinked_path`.
+    """Create a subfolder if it does not exist, and return its path; see :func:`path_without_links`.
 
     Raises:
         BadInput: One of the folders is a link or a file, or cannot be created.
     """
-    folder = unlinked_path(root, *names)
+    folder = path_without_links(root, *names)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -499,7 +499,7 @@ def record_at(path: Path) -> Path:
         return path
     if record.exists() or not (path / RECORDING_FILE).is_file():
         return record
-    attack_record = unlinked_path(path, ATTACKED) / RECORD_FILE
+    attack_record = path_without_links(path, ATTACKED) / RECORD_FILE
     if not attack_record.exists():
         raise BadInput(
             f"{path} is a live recording without a record in {path / ATTACKED}; write it with "

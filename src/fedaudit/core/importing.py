@@ -364,7 +364,7 @@ def location_of(error: BaseException) -> str:
 
 
 @contextmanager
-def refusing_exits() -> Iterator[None]:
+def exits_as_errors() -> Iterator[None]:
     """Convert exits of custom code, such as ``sys.exit(0)``, to errors within the context.
 
     Otherwise, custom code could end the program with any exit code, even 0 for success.

@@ -40,8 +40,8 @@ class Inputs:
     fields: tuple[Field, ...]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the first input of one sample."""
+    def first_shape(self) -> tuple[int, ...]:
+        """Shape of the first input of one sample, for which models of the catalogue are built."""
         return self.fields[0].shape
 
     def unpack(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:

@@ -124,7 +124,8 @@ def accuracy_notes(
     if round.chosen:
         return _count_chosen(run, split, round, device) | gaps
     models: dict[str, tuple[Model, Samples]] = {
-        f"client-{c}": (model, split.by_client[c]) for c, model in sorted(round.kept.items())
+        f"client-{c}": (model, split.by_client[c])
+        for c, model in sorted(round.private_models.items())
     }
     if not models:
         models = {name: (model, split.all_clients) for name, model in round.after.items()}
@@ -284,7 +285,7 @@ def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[st
         if exposed.local and not exposed.local.architecture.task.utility.is_share:
             return {}
         # FedMD exposes an adversary's student, which is not the model that overfits.
-        model = round.kept.get(client, exposed.local)
+        model = round.private_models.get(client, exposed.local)
         if model is not None:
             samples = split.by_client[client]
             train = count_correct(model, samples, device) / len(samples)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Attack, PerClient, Rule
 from fedaudit.core.errors import BadInput, Damaged, Unsupported, table
-from fedaudit.core.files import create_subfolder, unlinked_path
+from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Sees
@@ -260,7 +260,7 @@ class KnownSplit(ExampleSource):
         write_measured(create_subfolder(run.folder, KNOWN_FOLDER), measured, {"run": notes["run"]})
 
     def missing_signals(self, run: Setup) -> list[str]:
-        present = signal_names(unlinked_path(run.folder, KNOWN_FOLDER))
+        present = signal_names(path_without_links(run.folder, KNOWN_FOLDER))
         return [signal.name for signal in _learned_signals(run) if signal.name not in present]
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
@@ -275,7 +275,7 @@ class KnownSplit(ExampleSource):
     def _read_rounds(self, run: Setup) -> list[MeasuredRound]:
         """Return the measured rounds of the known samples from the run's folder."""
         folder, known = run.folder, run.folder / KNOWN_FOLDER
-        stored_rounds = measured_rounds_in(unlinked_path(folder, KNOWN_FOLDER))
+        stored_rounds = measured_rounds_in(path_without_links(folder, KNOWN_FOLDER))
         rounds = [stored.measured for stored in stored_rounds]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
             raise BadInput(

@@ -153,8 +153,8 @@ def _remove_canaries(round: Round, canaries: frozenset[ClientId]) -> Round:
         weights={client: weight / total for client, weight in weights.items()},
         asked=tuple(client for client in round.asked if client not in canaries),
         answered=tuple(client for client in round.answered if client not in canaries),
-        facts=_without_canaries(round.facts, canaries),
-        kept=_without_canaries(round.kept, canaries),
+        client_notes=_without_canaries(round.client_notes, canaries),
+        private_models=_without_canaries(round.private_models, canaries),
         seconds=_without_canaries(round.seconds, canaries),
     )
 

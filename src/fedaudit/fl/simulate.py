@@ -174,11 +174,11 @@ def _rounds(
                 {**state.memories, **results.memories},
                 {**state.defenses, **results.defenses},
             )
-            kept: Mapping[ClientId, Model] = {}
+            private_models: Mapping[ClientId, Model] = {}
             chosen: Mapping[ClientId, str] = {}
             trained: Mapping[str, int] = {}
             if isinstance(algorithm, KeepsModels):
-                kept = algorithm.models_of_clients(state.memories)
+                private_models = algorithm.models_of_clients(state.memories)
             if isinstance(algorithm, ChoosesModels):
                 chosen = algorithm.choices_of_clients(state.memories)
                 trained = algorithm.rounds_trained(state.server)
@@ -191,14 +191,14 @@ def _rounds(
                 asked=request.cohort,
                 answered=request.cohort,
                 after=algorithm.models(state.server),
-                facts=results.facts,
-                kept=kept,
+                client_notes=results.facts,
+                private_models=private_models,
                 chosen=chosen,
                 trained=trained,
                 seconds=results.seconds,
             )
             # Free this round's models before the models of the next round are received.
-            del request, results, kept
+            del request, results, private_models
             if checkpoint:
                 save_checkpoint(state, checkpoint, fingerprint)
 

@@ -23,7 +23,7 @@ from fedaudit.core.files import (
     read_object,
     write_object,
 )
-from fedaudit.core.importing import refusing_exits
+from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import resolve_mechanism
@@ -74,7 +74,7 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
     return points
 
 
-@refusing_exits()
+@exits_as_errors()
 def run_games(
     points: Sequence[Point[GameStudy]],
     out: Path,

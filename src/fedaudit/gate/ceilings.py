@@ -305,7 +305,7 @@ def _source_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
     refuse_too_many_figures(len(attacks) * len(set(record.seeds)))
     uses_single_runs = policy.seeds == "each"
     for attack in attacks:
-        figures = [figure for figure in record.on_sources if figure.attack == attack]
+        figures = [figure for figure in record.source_estimates if figure.attack == attack]
         excesses = [figure for figure in figures if figure.against == LABELS]
         for figure in excesses:
             if (figure.seed is not None) == uses_single_runs:

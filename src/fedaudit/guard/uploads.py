@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedaudit.core.errors import Damaged
-from fedaudit.core.files import create_subfolder, unlinked_path
+from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.values import ClientId
 from fedaudit.live.decisions import DECISIONS_FILE, Decision
 from fedaudit.live.measuring import Measurement
@@ -70,5 +70,5 @@ def measured_uploads(
 def _versions(folder: Path, decisions: Sequence[Decision]) -> list[tuple[int, Path]]:
     """Return the folders of first and further uploads, by version."""
     most = max((decision.version for decision in decisions), default=0)
-    repeated = [(n, unlinked_path(folder, _REPEATED, str(n))) for n in range(1, most + 2)]
+    repeated = [(n, path_without_links(folder, _REPEATED, str(n))) for n in range(1, most + 2)]
     return [(0, folder), *repeated]

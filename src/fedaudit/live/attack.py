@@ -12,7 +12,7 @@ from torch import nn
 
 from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, source_digests
+from fedaudit.core.importing import code_named_in, exits_as_errors, is_custom, source_digests
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -64,7 +64,7 @@ from fedaudit.study.running.record import evaluate_and_write
 _MAX_LISTED = 10
 
 
-@refusing_exits()
+@exits_as_errors()
 def attack_recording(
     folder: Path | str,
     names: Sequence[str],

@@ -16,7 +16,7 @@ from fedaudit.core.files import (
     RECORDING_FILE,
     create_subfolder,
     parse_json,
-    unlinked_path,
+    path_without_links,
 )
 from fedaudit.core.pretrained import MAX_TENSORS
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, with_prefix
@@ -160,7 +160,7 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
     rounds = list[MeasuredRound]()
     # Each round has its own folder, since the second has fewer signals.
     for name in _UNTRAINED:
-        for measured, notes in measured_rounds_in(unlinked_path(folder, name)):
+        for measured, notes in measured_rounds_in(path_without_links(folder, name)):
             clients = {*measured.clients, *measured.stands_for}
             if notes.get("run") != key or fault_in(measured, clients, samples):
                 raise _untrained_missing(folder)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.files import create_subfolder, unlinked_path
+from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, scaled, with_prefix
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import (
@@ -190,7 +190,7 @@ def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Rou
     exposed: dict[ClientId, Exposed] = {}
     weights: dict[ClientId, float] = {}
     for path in sorted(round_folder.glob("client-*.safetensors")):
-        client = _client_of(unlinked_path(round_folder, path.name))
+        client = _client_of(path_without_links(round_folder, path.name))
         exposed[client], weights[client] = _read_client(path, server_file.bases)
     if not exposed:
         raise BadInput(

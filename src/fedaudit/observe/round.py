@@ -97,8 +97,8 @@ class Exposed:
 class Round:
     """One round as an observer sees it.
 
-    ``facts``, ``kept``, ``chosen`` and ``trained`` are only for the evaluation of the run, and
-    hidden from attacks.
+    ``client_notes``, ``private_models``, ``chosen`` and ``trained`` are only for the evaluation of
+    the run, and hidden from attacks.
 
     Attributes:
         index: Number of the round, from 1.
@@ -108,13 +108,13 @@ class Round:
         sent: The message to each client.
         uploads: The upload of each client; empty if the view hides uploads.
         weights: Weights of the clients in the average; they sum to 1 over ``answered``.
-        asked: Clients that received a message.
-        answered: Clients that sent an upload.
+        asked: Participants of the round: clients to which the server sent a message.
+        answered: Participants that sent an upload, without dropouts.
         after: The server's models after the round, by name ("global" for a single one).
         stands_for: For each client that is merged into a group, the client that the group is named
             after.
-        facts: Values that each client noted about its round, such as ids of used samples.
-        kept: Models that never leave the clients (federated distillation), by client.
+        client_notes: Values that each client noted about its training, such as ids of used samples.
+        private_models: Models that never leave the clients (federated distillation), by client.
         chosen: In clustered FL, the name of each client's model in ``after``.
         trained: In clustered FL, the number of rounds in which each model in ``after`` was trained
             so far.
@@ -130,8 +130,8 @@ class Round:
     answered: tuple[ClientId, ...]
     after: Mapping[str, Model] = field(default_factory=dict)
     stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
-    facts: Mapping[ClientId, Params] = field(default_factory=dict)
-    kept: Mapping[ClientId, Model] = field(default_factory=dict)
+    client_notes: Mapping[ClientId, Params] = field(default_factory=dict)
+    private_models: Mapping[ClientId, Model] = field(default_factory=dict)
     chosen: Mapping[ClientId, str] = field(default_factory=dict)
     trained: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[ClientId, float] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import PRIVATE_MODE, parse_json, unlinked_path
+from fedaudit.core.files import PRIVATE_MODE, parse_json, path_without_links
 from fedaudit.core.pretrained import check_header, is_allowed_shape
 from fedaudit.core.values import ClientId, Params
 
@@ -61,12 +61,12 @@ def round_paths(folder: Path, ending: str) -> list[tuple[int, Path]]:
     Raises:
         BadInput: The folder, or one of these paths, is a link.
     """
-    unlinked_path(folder.parent, folder.name)
+    path_without_links(folder.parent, folder.name)
     rounds = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         match = _ROUND.fullmatch(path.name)
         if match and (match[2] or "") == ending:
-            rounds.append((int(match[1]), unlinked_path(folder, path.name)))
+            rounds.append((int(match[1]), path_without_links(folder, path.name)))
     return rounds
 
 

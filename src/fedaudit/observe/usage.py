@@ -91,7 +91,7 @@ def add_round(usage: Usage, round: Round) -> Usage:
             "restore the run's folder from a copy, or delete it and run the study again"
         )
     clients = usage.clients
-    notes = {client: round.facts.get(client, {}) for client in clients}
+    notes = {client: round.client_notes.get(client, {}) for client in clients}
     used = {client: _count_uses(usage.ids[client], notes[client].get("used")) for client in clients}
     recycled = {
         client: _count_uses(usage.ids[client], notes[client].get("recycled")) for client in clients
@@ -148,7 +148,7 @@ def record_usage(
         # checkpoint is then checked first, which gives a better error message.
         usage = add_round(usage or read_usage(folder, run) or empty_usage(clients), round)
         _write(usage, folder, run)
-        round = replace(round, facts={}, seconds={})
+        round = replace(round, client_notes={}, seconds={})
         yield round
         del round
 

@@ -319,7 +319,7 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     n_clients = {_SOURCE(row): len(row.clients) for row in record.sources}
     few_fair_sources = {
         _SOURCE(row)
-        for row in record.on_fair_sources
+        for row in record.fair_source_estimates
         if _SOURCE(row) in n_clients and row.seed is not None
         if row.samples // n_clients[_SOURCE(row)] < smallest
     }

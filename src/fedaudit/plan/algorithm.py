@@ -41,7 +41,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
     study, dataset = parts.study, data.dataset
     train = dataset.train
     task = replace(parts.task, inputs=train.inputs)
-    shape = train.inputs.shape if train.inputs else tuple(train.features.shape[1:])
+    shape = train.inputs.first_shape if train.inputs else tuple(train.features.shape[1:])
     width = task.width(train.features, train.targets) or dataset.classes
 
     def model(name: str, /, **settings: Setting) -> Architecture:
@@ -156,7 +156,9 @@ def shadow_cost(run: Setup) -> str:
     )
 
 
-def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Algorithm) -> None:
+def raise_if_risk_unmeasured(
+    study: Study, data: GroupedData, seed: int, algorithm: Algorithm
+) -> None:
     """Raise if clients choose among models by their risk, and the risk cannot be measured.
 
     Raises:

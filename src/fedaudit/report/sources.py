@@ -12,16 +12,24 @@ from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
 from fedaudit.results.runs import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
-SAME_LABELS = "all with the label distribution of an audited client"  # samples of a fair draw
+SAME_LABELS = "all with the label distribution of an audited client"
+"""Description of samples of a fair draw."""
+
+_SUCCESS_RATE = ""
+"""Value of ``Estimate.against`` for the success rate itself, which is not a difference."""
 
 
 class SourceAttack(NamedTuple):
-    """Source attack under one defense and view: success rate over all runs, and its excesses.
+    """Source attack under one defense and view: success rate over all runs, and two differences.
 
     Attributes:
-        excess: Success rate minus the level that label distributions explain.
-        over_baseline: Success rate minus the label-distribution baseline.
-        on_fair_draw: Success rate on samples of a fair draw; None if the record has only one draw.
+        success: Success rate: the fraction of samples whose client is inferred.
+        excess: Success rate minus the rate that is expected if the clients' label distributions
+            explain all predictions (``results.runs.LABELS``).
+        over_baseline: Success rate minus that of a prediction without any model: the client in
+            whose data the sample's class is most frequent (``results.runs.LABEL_BASELINE``).
+        on_fair_draw: Success rate on samples of a fair draw. None if the record has no second draw
+            of samples for source inference.
     """
 
     success: Estimate
@@ -31,7 +39,7 @@ class SourceAttack(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """Success rate of guessing."""
+        """Success rate of guessing, which is the null hypothesis' level of the success rate."""
         return self.success.level or 0.0
 
     @property
@@ -50,7 +58,7 @@ class SourceAttack(NamedTuple):
         return self.above_guessing and bool(above_chance(self.excess))
 
     @property
-    def share_beyond(self) -> float:
+    def normalized_excess_lower(self) -> float:
         """Lower limit of the excess, as a fraction of the largest possible excess."""
         return excess_share(evidence.lower_limit(self.excess), self.label_level)
 
@@ -59,12 +67,14 @@ def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
     """Return every source attack of a record, undefended attacks first."""
     fair = {
         _key(figure): figure
-        for figure in record.on_fair_sources
-        if figure.seed is None and not figure.against
+        for figure in record.fair_source_estimates
+        if figure.seed is None and figure.against == _SUCCESS_RATE
     }
     attacks = [
         attack._replace(on_fair_draw=fair.get(_key(attack.success)))
-        for attack in attacks_in(figure for figure in record.on_sources if figure.seed is None)
+        for attack in attacks_in(
+            figure for figure in record.source_estimates if figure.seed is None
+        )
     ]
     return tuple(sorted(attacks, key=lambda attack: attack.success.defense not in ("", NO_DEFENSE)))
 
@@ -72,13 +82,15 @@ def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
 def attacks_in(figures: Iterable[Estimate]) -> list[SourceAttack]:
     """Group figures by source attack."""
     by_attack = [
-        {figure.against: figure for figure in same}
-        for same in evidence.grouped(figures, _key).values()
+        {figure.against: figure for figure in figures_of_attack}
+        for figures_of_attack in evidence.grouped(figures, _key).values()
     ]
     return [
-        SourceAttack(parts[""], parts[LABELS], parts.get(LABEL_BASELINE))
-        for parts in by_attack
-        if {"", LABELS} <= parts.keys()
+        SourceAttack(
+            by_baseline[_SUCCESS_RATE], by_baseline[LABELS], by_baseline.get(LABEL_BASELINE)
+        )
+        for by_baseline in by_attack
+        if {_SUCCESS_RATE, LABELS} <= by_baseline.keys()
     ]
 
 
@@ -100,13 +112,13 @@ def strongest_attack(attacks: Sequence[SourceAttack]) -> SourceAttack | None:
     """Return the attack with the largest lower limit of the excess, or else the highest success."""
     above = [attack for attack in attacks if attack.above_labels]
     if above:
-        return max(above, key=lambda attack: attack.share_beyond)
+        return max(above, key=lambda attack: attack.normalized_excess_lower)
     return max(attacks, key=lambda a: (a.above_guessing, a.success.number), default=None)
 
 
 def excess_size(attack: SourceAttack) -> evidence.Size | None:
     """Return the size of the leak beyond label distributions; None if no leak is shown."""
-    return evidence.size_of_share(attack.share_beyond) if attack.above_labels else None
+    return evidence.size_of_share(attack.normalized_excess_lower) if attack.above_labels else None
 
 
 def excess_share(excess: float, level: float) -> float:
@@ -119,6 +131,7 @@ def source_marker(attack: SourceAttack) -> evidence.Marker:
     if attack.success.doubt:
         return evidence.DOUBTED
     if not attack.above_guessing:
+        # Significant by the test, although the interval includes chance: the size is open.
         return evidence.SIZE_OPEN if attack.success.significant else evidence.Marker()
     size = excess_size(attack)
     if size is None:
@@ -162,7 +175,7 @@ def source_question(record: Record) -> str:
     samples = wording.format_range([run.samples for run in record.sources], "–")
     each = wording.format_range([run.samples // len(run.clients) for run in record.sources], "–")
     clients = wording.format_range([len(run.clients) for run in record.sources], "–")
-    draw = f", {SAME_LABELS}" * any(figure.contrast == FAIR for figure in record.on_sources)
+    draw = f", {SAME_LABELS}" * any(figure.contrast == FAIR for figure in record.source_estimates)
     return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
 

@@ -379,15 +379,15 @@ class Record(RecordPart):
         return [estimate for estimate in self.estimates if get(estimate) == values]
 
     @property
-    def on_sources(self) -> list[Estimate]:
+    def source_estimates(self) -> list[Estimate]:
         """The main figures of source inference: on clients' own samples if such figures exist."""
         figures = self.where(topic="source")
         return [figure for figure in figures if figure.contrast == OWN] or figures
 
     @property
-    def on_fair_sources(self) -> list[Estimate]:
-        """Figures of source inference that are not in :attr:`on_sources`."""
-        main = set(map(id, self.on_sources))
+    def fair_source_estimates(self) -> list[Estimate]:
+        """Figures of source inference that are not in :attr:`source_estimates`."""
+        main = set(map(id, self.source_estimates))
         return [figure for figure in self.where(topic="source") if id(figure) not in main]
 
     @property
@@ -486,7 +486,7 @@ class Record(RecordPart):
     def _validate_sources(self) -> "Record":
         run_of = attrgetter("attack", "defense", "view", "seed")
         runs = set(map(run_of, self.sources))
-        figures = [figure for figure in self.on_sources if not figure.against]
+        figures = [figure for figure in self.source_estimates if not figure.against]
         if len(runs) != len(self.sources) or runs != {
             run_of(figure) for figure in figures if figure.seed is not None
         }:
@@ -495,7 +495,7 @@ class Record(RecordPart):
         for against in ("", LABELS):
             averaged = {
                 run_of(figure)[:3]
-                for figure in self.on_sources
+                for figure in self.source_estimates
                 if figure.against == against and figure.seed is None
             }
             if averaged != attacks:

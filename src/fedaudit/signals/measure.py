@@ -77,7 +77,7 @@ def measure_round(
         NotFinite: A signal is infinite or not a number.
     """
     # Signals do not use the models that clients keep, which are only evaluated for utility.
-    visible = VisibleRound(replace(round, kept={}), samples, workers, device, received)
+    visible = VisibleRound(replace(round, private_models={}), samples, workers, device, received)
     output_signals = [signal for signal in signals if isinstance(signal, OutputSignal)]
     with one_thread():
         measured = _measure_by_client(output_signals, visible)
@@ -198,7 +198,7 @@ def measure_on_engine(
         def measure(round: Round) -> MeasuredRound:
             # Signals use neither the clients' notes nor the models that clients keep, so these are
             # not sent to workers.
-            visible = replace(round, kept={}, facts={})
+            visible = replace(round, private_models={}, client_notes={})
             return _join(list(run([_Block(visible, number) for number in blocks])))
 
         yield measure

@@ -12,7 +12,7 @@ from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, setting
-from fedaudit.core.importing import refusing_exits
+from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task, missing_readings
@@ -25,7 +25,7 @@ from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.metrics.table import resolve_metric
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import View, merged_view, output_view, several_models_view, view_named
-from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
+from fedaudit.plan.algorithm import algorithm_of, raise_if_risk_unmeasured
 from fedaudit.plan.assignment import (
     GroupedData,
     HoldOutRule,
@@ -202,7 +202,7 @@ def refuse_misfits(
     by_data = dict[tuple[str, int], list[Parts]]()
     for study in studies:
         try:
-            with refusing_exits():
+            with exits_as_errors():
                 parts = resolve(study)
         except FedauditError as error:
             errors[study.name] = error
@@ -222,7 +222,7 @@ def refuse_misfits(
                 if data is None or settings != data_settings:
                     data_settings, data = settings, _assign_data(parts, dataset, seed)
                 pretrained = study.pretraining and pretrained_file(study.pretrained_name)
-                with refusing_exits():
+                with exits_as_errors():
                     # A network that is not yet pretrained cannot be tried.
                     if pretrained and not pretrained.is_file():
                         _checked_algorithm(parts, data, seed, data_dir)
@@ -279,7 +279,7 @@ def _checked_algorithm(
             has_integer_features=train.has_whole_numbers,
         )
         refuse_unfit_defenses(parts.defenses, plan)
-    refuse_unmeasured(parts.study, data, seed, algorithm)
+    raise_if_risk_unmeasured(parts.study, data, seed, algorithm)
     return algorithm
 
 

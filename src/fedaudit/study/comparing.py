@@ -589,7 +589,7 @@ def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
     utility = record.where(topic="utility", metric=TEST_ACCURACY)
     figures = [
         figure
-        for figure in (*utility, *record.on_sources, *record.where(topic="clusters"))
+        for figure in (*utility, *record.source_estimates, *record.where(topic="clusters"))
         if (figure.defense or NO_DEFENSE) == family
     ]
     overall = [

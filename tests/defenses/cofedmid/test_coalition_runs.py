@@ -60,7 +60,7 @@ def pair(**changes: object) -> dict[int, Defense]:
 
 
 def classes_used(round: Round, client: int) -> set[int]:
-    return set((round.facts[client]["used"] % EACH % CLASSES).tolist())
+    return set((round.client_notes[client]["used"] % EACH % CLASSES).tolist())
 
 
 def context(round: int = 1, client: int = 0) -> TrainingContext:
@@ -81,7 +81,7 @@ def test_members_train_on_their_classes_and_cover_all() -> None:
 
 def test_all_samples_of_assigned_classes_are_used_in_every_epoch() -> None:
     (first,) = run({c: ClassGuided(members=PAIR, m_max=2, m_min=2) for c in PAIR}, rounds=1)
-    times = Counter(first.facts[0]["used"].tolist())
+    times = Counter(first.client_notes[0]["used"].tolist())
     assert len(times) == 2 * EACH // CLASSES
     assert set(times.values()) == {2}
     assert len(classes_used(first, 0)) == 2
@@ -128,11 +128,11 @@ def test_invalid_coalitions_and_class_counts_raise() -> None:
 def test_samples_return_from_the_start_round_up_to_the_limit() -> None:
     for round in run(pair()):
         for client in PAIR:
-            facts = round.facts[client]
+            facts = round.client_notes[client]
             back = set(facts.get("recycled", torch.zeros(0)).tolist())
             assert (len(back) == 0) if round.index < 2 else (len(back) <= 0.2 * EACH)
             assert back <= set(facts["used"].tolist())
-    assert any(len(r.facts[0].get("recycled", ())) for r in run(pair()))
+    assert any(len(r.client_notes[0].get("recycled", ())) for r in run(pair()))
 
 
 @pytest.mark.parametrize("recycling", ["exp3", "random", "sequential"])
@@ -233,7 +233,7 @@ def test_validation_samples_are_never_in_a_batch() -> None:
     seen: dict[int, set[int]] = {c: set() for c in DATA}
     for round in run(pair(m_max=6)):
         for client in DATA:
-            seen[client] |= set(round.facts[client]["used"].tolist())
+            seen[client] |= set(round.client_notes[client]["used"].tolist())
     for client in PAIR:
         assert not seen[client] & set(held_out_ids[client].tolist())
         assert len(seen[client]) == EACH - len(held_out_ids[client])
@@ -249,7 +249,7 @@ def test_without_returned_samples_none_are_held_out() -> None:
     for changes in ({"recycle": 0.0}, {"start": ROUNDS + 1}):
         seen = set()
         for round in run(pair(m_max=6, **changes)):
-            seen |= set(round.facts[0]["used"].tolist())
+            seen |= set(round.client_notes[0]["used"].tolist())
         assert len(seen) == EACH
 
 
@@ -299,8 +299,8 @@ def test_neutral_noise_cancels_in_the_average() -> None:
 def test_bytes_are_counted_as_the_paper_counts_them() -> None:
     # There is one byte for each class label, and two for the noise.
     for round in run(pair()):
-        assert int(round.facts[0]["extra_bytes"].sum()) == CLASSES + 2
-        assert "extra_bytes" not in round.facts[2]
+        assert int(round.client_notes[0]["extra_bytes"].sum()) == CLASSES + 2
+        assert "extra_bytes" not in round.client_notes[2]
 
 
 def test_coalitions_are_independent() -> None:

@@ -19,8 +19,8 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     SCORES_FILE,
+    path_without_links,
     record_at,
-    unlinked_path,
     write_whole,
 )
 from fedaudit.core.importing import RegisteredObject, with_registered
@@ -373,7 +373,7 @@ class Run:
         """
         objects = dict(self._objects)
         names = list(attack_settings(attacks, registering(objects)))
-        folder = unlinked_path(self.folder, ATTACKED) if out is None else Path(out)
+        folder = path_without_links(self.folder, ATTACKED) if out is None else Path(out)
         changed = section_settings(figures=figures).get("figures", {})
         with with_registered(objects):
             record = reattack(

@@ -241,11 +241,11 @@ def read_study_file(folder: Path) -> _StudyFile:
     return _StudyFile(any_study_from(resolve_older_settings(values), source=str(path)), additions)
 
 
-def with_recorded_source_count(study: Study, out: Path) -> Study:
-    """Return the study with the number of source-inference samples in its folder.
+def with_stored_source_samples(study: Study, out: Path) -> Study:
+    """Return the study with the number of source-inference samples that its folder states.
 
-    A study that does not set this number must resume with the same number. The default may differ
-    if another version of fedaudit started the study, or if attacks were added to it.
+    A stopped study that does not set this number must resume with the stored number. The default
+    may differ if another version of fedaudit started the study, or if attacks were added to it.
 
     Raises:
         Damaged: The study in the folder cannot be read.

@@ -53,7 +53,7 @@ def missing_signals(run: Setup) -> list[str]:
     ]
 
 
-def refuse_unmeasured(runs: Iterable[Setup]) -> None:
+def raise_if_retraining_needed(runs: Iterable[Setup]) -> None:
     """Raise if runs would have to be trained again for the signals of their attacks."""
     missing_in = {run.folder: missing_signals(run) for run in runs}
     folders = [folder for folder, names in missing_in.items() if names]

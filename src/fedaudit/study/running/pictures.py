@@ -145,7 +145,7 @@ def generate(
     steps = torch.linspace(NOISE_STEPS - 1, 0, _STEPS).long()
     # After the last step, an image has no noise.
     fractions = torch.cat([signal_fraction()[steps], torch.ones(1)]).float()
-    pictures = torch.randn(len(concepts), *task.inputs.shape, generator=rng)
+    pictures = torch.randn(len(concepts), *task.inputs.first_shape, generator=rng)
     with torch.no_grad():
         for index, step in enumerate(steps):
             times = step.expand(len(concepts), 1)
@@ -158,7 +158,7 @@ def generate(
 
 def _generates_images(model: Model) -> bool:
     task = model.architecture.task
-    shape = task.inputs.shape if isinstance(task, Denoising) and task.inputs else ()
+    shape = task.inputs.first_shape if isinstance(task, Denoising) and task.inputs else ()
     names = [field.name for field in task.inputs.fields] if task.inputs else []
     return len(shape) == 3 and shape[0] in (1, 3) and names == ["sample", "concept"]
 

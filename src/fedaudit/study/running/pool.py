@@ -23,7 +23,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import Lock, create_subfolder, read_object, unlinked_path, write_object
+from fedaudit.core.files import (
+    Lock,
+    create_subfolder,
+    path_without_links,
+    read_object,
+    write_object,
+)
 from fedaudit.core.modules import frozen_digest
 from fedaudit.core.objects import canonical_repr, class_source_digest
 from fedaudit.core.values import Samples
@@ -131,14 +137,14 @@ def run_folder(out: Path, seed: int) -> Path:
         BadInput: The pool has been moved, or the run's folder is a link.
         Damaged: The study's list of runs cannot be read.
     """
-    in_study, runs_file = unlinked_path(out, f"seed-{seed}"), out / RUNS_FILE
+    in_study, runs_file = path_without_links(out, f"seed-{seed}"), out / RUNS_FILE
     if in_study.is_dir() or not runs_file.is_file():
         return in_study
     relative = read_object(runs_file).get(str(seed))
     if not isinstance(relative, str):
         raise Damaged(f"{runs_file} has no path for seed {seed}; restore it from a copy")
     try:
-        folder = unlinked_path((out / relative).parent, Path(relative).name)
+        folder = path_without_links((out / relative).parent, Path(relative).name)
         exists = folder.is_dir()
     except (OSError, ValueError) as error:
         raise Damaged(

@@ -10,8 +10,8 @@ import torch
 from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
-from fedaudit.core.files import delete_partial_files, unlinked_path
-from fedaudit.core.importing import code_named_in, import_callable, is_custom, refusing_exits
+from fedaudit.core.files import delete_partial_files, path_without_links
+from fedaudit.core.importing import code_named_in, exits_as_errors, import_callable, is_custom
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -37,7 +37,7 @@ from fedaudit.study.running.folder import (
 from fedaudit.study.running.observing import measure_kept_updates, stored_rounds, with_all_signals
 from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import evaluate_and_write
-from fedaudit.study.running.run import SHADOW
+from fedaudit.study.running.run import ADDITIONAL_FOLDER
 
 _MAX_RMS, _MAX_DIFFERENCE = 0.02, 0.1
 """Largest allowed differences between two measurements of a signal: root mean square and maximum.
@@ -82,7 +82,7 @@ def contradicting_signals(
         return []
     contradictions = []
     custom = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
-    with custom, refusing_exits():
+    with custom, exits_as_errors():
         parts = resolve(recorded_study(recording))
         for seed in parts.study.seeds:
             run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
@@ -114,7 +114,7 @@ def _differing_signals(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
         yield "which clients were sent the same model"
 
 
-@refusing_exits()
+@exits_as_errors()
 def reattack(
     recording: Path,
     names: Sequence[str],
@@ -224,8 +224,8 @@ def _refuse_overwriting(out: Path, study: Study) -> str:
     return replaced_attacks(record, study.attacks)
 
 
-def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of figures without their prefix.
+def settings_of_figures(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings without their prefix "figures.".
 
     Raises:
         BadInput: A setting is not a setting of figures.
@@ -252,7 +252,7 @@ def _for_caller(command: str, python: str) -> str:
 
 def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
     values = study.model_dump()
-    values["figures"] |= changed_figures(figures)
+    values["figures"] |= settings_of_figures(figures)
     if names:
         names = catalogue_spellings(names)
         values["attacks"] = {name: study.attacks.get(name, {}) for name in names}
@@ -307,7 +307,11 @@ def _measured_federation(
 ) -> list[Stored]:
     """Return the measured rounds of a federation of the adversary; raise if it was not trained."""
     in_pool = run_folder(recording, run.seed)
-    folder = in_pool if in_pool.is_dir() else unlinked_path(recording, SHADOW, f"seed-{run.seed}")
+    folder = (
+        in_pool
+        if in_pool.is_dir()
+        else path_without_links(recording, ADDITIONAL_FOLDER, f"seed-{run.seed}")
+    )
     run = replace(run, folder=folder)
     if not is_measured(run):
         if folder.is_dir():

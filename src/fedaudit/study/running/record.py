@@ -185,7 +185,7 @@ def _assemble(
         *_formal_epsilons(runs),
         *evaluation.extension_figures,
     ]
-    on_sources = [estimate for source in sources for estimate in source.estimates]
+    source_estimates = [estimate for source in sources for estimate in source.estimates]
     on_fair_draws = [estimate for source in sources for estimate in source.of_second_draw]
     on_clusters = [estimate for cluster in clusters for estimate in cluster.estimates]
     answers = [source.answers for source in sources]
@@ -199,7 +199,7 @@ def _assemble(
     return Record(
         name=study.name,
         content_hash=_content_hash(
-            first, stored, [*figures, *on_sources, *on_fair_draws, *answers]
+            first, stored, [*figures, *source_estimates, *on_fair_draws, *answers]
         ),
         config=dict(recording_info.config) if recording_info else config_of(study),
         seeds=list(study.seeds),
@@ -220,8 +220,8 @@ def _assemble(
             *figures,
             *findings.groups,
             *(figure for run, rounds in measured_runs for figure in utility(run, rounds)),
-            *on_sources,
-            *corrected_by_hypothesis(average_each(on_sources), alpha),
+            *source_estimates,
+            *corrected_by_hypothesis(average_each(source_estimates), alpha),
             *on_fair_draws,
             # A separate family of tests, so that the main figures do not depend on it.
             *corrected_by_hypothesis(average_each(on_fair_draws), alpha),

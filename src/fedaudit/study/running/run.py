@@ -14,7 +14,7 @@ from fedaudit.core.arguments import Condition, checked
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import create_subfolder, delete_partial_files
-from fedaudit.core.importing import refusing_exits
+from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.progress import Progress, format_bytes, quiet
 from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, refuse_import_by_worker
@@ -31,12 +31,12 @@ from fedaudit.study.running.folder import (
     additions_or_raise,
     mark_recorded,
     store_study,
-    with_recorded_source_count,
+    with_stored_source_samples,
 )
 from fedaudit.study.running.observing import (
     disk_needed,
     observe,
-    refuse_unmeasured,
+    raise_if_retraining_needed,
     results_needed,
     stored_rounds,
     with_all_signals,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _MAX_LISTED_CLIENTS = 20
 """Maximum number of clients whose numbers of samples are logged individually."""
 
-SHADOW = "shadow"
+ADDITIONAL_FOLDER = "shadow"
 """Subfolder of a study's folder for additional federations, if the study uses no pool."""
 
 
@@ -61,7 +61,7 @@ _StudyObject = Annotated[
 
 
 @checked
-@refusing_exits()
+@exits_as_errors()
 def run_study(
     study: _StudyObject,
     out: Path | str,
@@ -111,7 +111,7 @@ def run_study(
     out = Path(out)
     clock = Clock()
     refuse_unsupported_device(device, workers, engine)
-    parts = resolve(with_recorded_source_count(study, out))
+    parts = resolve(with_stored_source_samples(study, out))
     study = parts.study
     if study.pretraining is not None:
         from fedaudit.study.running.pretraining import pretrain
@@ -121,15 +121,22 @@ def run_study(
     for run in runs:
         check_run(run, device)
     resources = _resources(engine, workers, study.partition.clients, device, progress)
+    # Raise before any folder is created; the additions are returned again by store_study.
     additions_or_raise(out, study)
-    additional_runs = [federation for run in runs for federation in run.additional_federations]
+    additional_federations = [
+        federation for run in runs for federation in run.additional_federations
+    ]
     runs = [assign_folder(run, out, pool, device.type) for run in runs]
-    if additional_runs:
-        folder = create_subfolder(out, SHADOW)
-        additional_runs = [assign_folder(run, folder, pool, device.type) for run in additional_runs]
-    all_runs = [*runs, *additional_runs]
-    refuse_unmeasured(all_runs)
-    notes = additions_note(store_study(out, study))
+    if additional_federations:
+        folder = create_subfolder(out, ADDITIONAL_FOLDER)
+        additional_federations = [
+            assign_folder(federation, folder, pool, device.type)
+            for federation in additional_federations
+        ]
+    all_runs = [*runs, *additional_federations]
+    raise_if_retraining_needed(all_runs)
+    additions = store_study(out, study)
+    notes = additions_note(additions)
     _log_plan(all_runs, out, log)
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
@@ -137,9 +144,10 @@ def run_study(
     measured_runs = [
         MeasuredRun(run, _observe_and_measure(run, resources, log, notes.append)) for run in runs
     ]
-    folders = {run.seed: run.folder for run in additional_runs}
-    # An extension is fitted in all runs before the next extension, so that the progress of one
-    # extension is shown at a time.
+    folders = {federation.seed: federation.folder for federation in additional_federations}
+    # An extension is an optional section of the study, such as reference federations. It may train
+    # additional federations and fit attacks with them. Each extension is fitted in all runs before
+    # the next one, so that the progress of one extension is shown at a time.
     for kind in dict.fromkeys(type(extension) for run in runs for extension in run.extensions):
         measured_runs = [
             MeasuredRun(_fit_extension(run, kind, folders, resources, log), rounds)
