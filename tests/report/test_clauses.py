@@ -66,7 +66,9 @@ def test_predictive_value_uses_the_largest_upper_limit_rounded_up() -> None:
     assert answers.flagged(two).text == (
         "At most 95.3% at a prior of 50% and 16.9% at a prior of 1%"
     )
-    assert "(20.0%: fedmia-2 v. unseen)" in answers.flagged(two).more
+    assert (
+        "(20.0%: attack: fedmia-2; non-members: samples that no client" in answers.flagged(two).more
+    )
     odd = rate(0.3, attack="odd", method="lowest and highest")
     assert answers.flagged(record_of(rate(0.2), odd)).more.endswith(
         "an assumption. Some or all figures of these have no such limit: odd."
@@ -98,7 +100,8 @@ def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
     answer = answers.conclusion(two)
     assert answer.text == verdict(two).headline + "."
     assert answer.more == (
-        "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members; 2 seeds. "
+        "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members (range over "
+        "training runs); 2 seeds. "
         "The verdict of a policy is in the file verdict.json of an evidence pack."
     )
     games = played(point(right=60))
@@ -129,11 +132,11 @@ def test_the_bound_is_of_the_worst_run_not_of_the_mean() -> None:
     runs = [auc(0.4, 0.56), auc(0.5, 0.657, seed=2, contrast="other_client")]
     answer = answers.bound_on_success(record_of(mean, *runs))
     assert answer.text == (
-        "AUC at most 0.657 with 95% confidence (fedmia-2 v. other clients', seed 2)"
+        "AUC at most 0.657 with 95% confidence (attack: fedmia-2; non-members: samples that "
+        "another client trained on; seed 2)"
     )
-    assert "65.7% of pairs (fedmia-2 v. other clients', seed 2; guessing: 50%)" in (
-        answers.residual(record_of(mean, *runs)).text
-    )
+    residual = answers.residual(record_of(mean, *runs)).text
+    assert "another client trained on; seed 2; guessing: 50%)" in residual
 
 
 def test_the_bound_is_of_the_worst_client_not_of_the_mean() -> None:
@@ -174,7 +177,8 @@ def test_the_bound_is_the_largest_upper_confidence_limit() -> None:
     answer = answers.bound_on_success(two)
     assert (answer.kind, answer.text) == (
         "figure",
-        "AUC at most 0.650 with 95% confidence (loss-series v. unseen)",
+        "AUC at most 0.650 with 95% confidence (attack: loss-series; non-members: samples that no "
+        "client trained on)",
     )
     assert "Without such a limit" not in answer.more
 
@@ -347,9 +351,10 @@ def test_a_person_level_epsilon_is_labelled() -> None:
 def test_residual_risk_is_given_by_upper_confidence_limits() -> None:
     answer = answers.residual(record_of(auc(0.4, 0.6), rate(0.2)))
     assert answer.text == (
-        "An attack ranks a member above a non-member in at most 60.0% of pairs (fedmia-2 v. "
-        "unseen; guessing: 50%); at 1% false alarms at most 20.0% of members are found (fedmia-2 "
-        "v. unseen)"
+        "An attack ranks a member above a non-member in at most 60.0% of pairs (attack: fedmia-2; "
+        "non-members: samples that no client trained on; guessing: 50%); at 1% false alarms at "
+        "most 20.0% of members are found (attack: fedmia-2; non-members: samples that no client "
+        "trained on)"
     )
 
 
@@ -472,9 +477,9 @@ def test_a_partly_missing_limit_is_attributed_to_its_seed() -> None:
     aucs = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
     record = record_of(*aucs, *rates)
-    assert (
-        "13.9% of members are found (fedmia-2 v. unseen, seed 1)" in answers.residual(record).text
-    )
+    residual = answers.residual(record).text
+    assert "13.9% of members are found (attack: fedmia-2; non-members: samples that no" in residual
+    assert residual.endswith("; seed 1)")
     assert "have no such limit: fedmia-2" in answers.flagged(record).more
 
 

@@ -60,8 +60,8 @@ def test_notes_replace_identifiers_of_the_program_by_words() -> None:
         SMALL.findings[0], note="no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"
     )
     assert cleaned(figure).note == (
-        "no other clients' samples; it needs the global model, each client's update of the global "
-        "model, MY_UPDATE"
+        "no other clients' samples; it needs the global model, the change of the model in "
+        "training, MY_UPDATE"
     )
     page = report_html(record(details=False))
     assert "CHOOSES_MODEL" not in page

@@ -114,7 +114,10 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
         )
     )
     (point,) = [point for point in plain_verdict.open if "inverting the sign of a score" in point]
-    assert point.startswith("In 6 figures, members score below non-members.")
+    assert point.startswith(
+        "In 6 figures (sly v. unseen, sly v. mixed and sly v. other clients'), members score below "
+        "non-members. This may be a leak for an adversary who reverses the score."
+    )
 
 
 def test_the_strongest_estimate_is_reported_with_its_client() -> None:

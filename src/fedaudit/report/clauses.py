@@ -317,8 +317,13 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     best = max(limited, key=evidence.upper_limit)
     label = evidence.labels_among(figures)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
-    attack = f"{shortened(best.attack, 60)} {wording.versus(best.contrast)}"
-    name = wording.join(attack, label, "mean over seeds" * mean, by=", ")
+    name = wording.join(
+        f"attack: {shortened(best.attack, 60)}",
+        f"non-members: {wording.contrast_meaning(best.contrast, record.unit)}",
+        label,
+        "mean over seeds" * mean,
+        by="; ",
+    )
     bounded = {wording.attack_code(figure.attack) for figure in limited}
     unbounded = [figure.attack for figure in figures if not _has_limit(figure)]
     unbounded += [

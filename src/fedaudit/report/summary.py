@@ -201,6 +201,15 @@ def _date(text: str) -> date | None:
         return None
 
 
+def _sights(sees: Sequence[str]) -> str:
+    """Describe what an adversary sees; model outputs come last, behind the models."""
+    parts = sorted((part.lower() for part in sees), key=lambda part: part == "predictions")
+    # Whoever sees uploads can compute the change of the model from them.
+    omitted = {"rounds", "update"} if "uploads" in parts else {"rounds"}
+    sights = wording.join_and([wording.sight_name(p) for p in parts if p not in omitted])
+    return f"{_FIXED['every_round']}{sights}" if "rounds" in parts else sights
+
+
 _ZERO_IS_UNSET = ("first_class", "samples_per_client")  # settings that are unset if they are 0
 
 
@@ -224,8 +233,7 @@ def _facts(record: Record) -> dict[str, str]:
         else:
             labels = _FIXED["labels"].items()
             facts |= {label: settings_line(config.get(table)) for table, label in labels}
-    sights = [wording.sight_name(part) for part in record.view.sees[:12]]
-    facts["The adversary sees"] = wording.join_and(sights)
+    facts["The adversary sees"] = _sights(record.view.sees[:12])
     if record.kind != "games":
         facts["Audited"] = audited_samples(record)
     if coverage:
@@ -262,6 +270,9 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
         texts.append(_FIXED["risks"].format(risks=" ".join(map(_sentence, risks))))
+        if any("mean over" in detail for number in numbers for detail in number.details):
+            runs = wording.plural(len(record.seeds), "run")
+            texts.append(_FIXED["means"].format(runs=runs))
     rows = tuple(
         (number.label, number.value, " ".join(map(_sentence, number.details))) for number in numbers
     )

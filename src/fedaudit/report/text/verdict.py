@@ -139,9 +139,19 @@ def audited_samples(record: Record) -> str:
     targets = audited_clients(figures)
     members = wording.format_range(figure.n_members for figure in figures)
     others = wording.format_range(figure.n_nonmembers for figure in figures)
+    varying: dict[str, set[object]] = {
+        "clients": {figure.target for figure in figures},
+        "training runs": {figure.seed for figure in figures},
+        "groups of non-members": {figure.contrast for figure in figures},
+    }
+    names = [name for name, values in varying.items() if len(values) > 1]
+    is_range = len({figure.n_members for figure in figures}) > 1
+    is_range |= len({figure.n_nonmembers for figure in figures}) > 1
+    ranges = f" (range over {wording.join_and(names)})" if is_range and names else ""
     each = " for each" * (len(targets) > 1)
     clients = client_list(targets) if targets else "all clients"
-    return f"{clients}: {members} {units_of(record)} as members, {others} as non-members{each}"
+    counts = f"{members} {units_of(record)} as members, {others} as non-members"
+    return f"{clients}: {counts}{each}{ranges}"
 
 
 def _defenses(record: Record) -> str:
@@ -191,8 +201,12 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         names = wording.join_some([shortened(wording.attack_name(r.name), 80) for r in together])
         reasons = " ".join(evidence.distinct(map(_why, together))[:MOST_WARNED])
         points.append(fixed("verdict.refused", names=names, reasons=reasons))
-    if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
-        points.append(fixed("verdict.below", figures=wording.plural(below, "figure")))
+    below = [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
+    if below:
+        settings = [f"{shortened(f.attack, 60)} {wording.versus(f.contrast)}" for f in below]
+        names = wording.join_some(evidence.distinct(settings), MOST_WARNED)
+        count = wording.plural(len(below), "figure")
+        points.append(fixed("verdict.below", figures=count, names=names))
     return tuple(points)
 
 

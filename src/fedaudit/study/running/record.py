@@ -387,7 +387,8 @@ def _untested(run: Setup) -> list[str]:
         sentences.append("Attacks that compare with reference models (RMIA, LiRA).")
     if not any(extension.table == "shadow" for extension in run.extensions):
         sentences.append(
-            "Attacks that train a classifier on a shadow federation, or on known members."
+            "Attacks by somebody who trains comparable models on similar data, or who already "
+            "knows some members."
         )
     if study.defense.label != "none":
         sentences.append(
