@@ -59,7 +59,11 @@ LEAKS = (
         "an undefended attack names the owner ten points more often than label distributions "
         "explain",
     ),
-    ("clustered learning", "the measured risk of a model is 60 % or more"),
+    (
+        "clustered learning",
+        "the risk of a model (balanced accuracy of membership inference; guessing: 0.5) is 0.6 or "
+        "more",
+    ),
     (
         "active membership inference",
         "the server is right in 70 % of games without randomisation",
@@ -264,7 +268,7 @@ def _leak_words(name: str, regime: Regime) -> str:
     figure = {
         "membership": f"{regime.leak} AUC",
         "sources": f"{regime.leak} above label distributions",
-        "clusters": "measured risk of the riskiest model",
+        "clusters": "largest risk of a model",
         "games": "success rate without randomisation",
     }[regime.kind]
     contrast = ", for contrast" if regime.contrast else ""

@@ -297,7 +297,7 @@ def _that_counts(claim: Claim) -> str:
         "membership": "an undefended attack with an AUC of 0.7",
         "sources": "an undefended attack that names the owner ten points more often than the label "
         "distribution allows",
-        "clusters": "a model with a measured risk of 60 %",
+        "clusters": "a model with a measured risk of 0.6",
         "games": "a server that is right in 70 % of games without randomisation",
     }[regimes()[claim.regimes[0]].kind]
     return f"that leaks ({requirement})"

@@ -151,7 +151,7 @@ def _shift(config: Mapping[str, Any]) -> str:
         return f"{share} rotated by {_range(few)}{others} degrees"
     if shift["kind"] == "brightness":
         return f"{share} at {_range(few)} of the brightness, others at {_range(many)}"
-    return f"{share} with one group of people, others with the rest"
+    return f"{share} have only people of one group, the others only people of other groups"
 
 
 def _games(config: Mapping[str, Any]) -> str:
