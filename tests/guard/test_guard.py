@@ -84,7 +84,7 @@ def test_reports_show_the_name_of_the_client(tmp_path: Path) -> None:
     record = attack_recording(tmp_path, ["blackbox-loss"], tmp_path / "attacked")
     write_report(record, tmp_path / "report.html")
     assert "site-1" in (tmp_path / "report.html").read_text()
-    with pytest.raises(BadInput, match="client is 'site-2', and the audited samples are those of"):
+    with pytest.raises(BadInput, match="client is 'site-2', but the audited samples belong to"):
         Guard(tmp_path / "other", network, split.audit, limit=0.65, client="site-2")
 
 
@@ -518,7 +518,7 @@ def test_lines_of_the_log_have_neither_counts_nor_positions(tmp_path: Path) -> N
 
 
 def test_members_of_several_clients_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="members of 3; split the data of the client alone"):
+    with pytest.raises(BadInput, match="members of 3 clients; pass only"):
         Guard(tmp_path, federation.network, federation.data().split.audit, limit=0.6)
 
 

@@ -84,7 +84,7 @@ def test_the_error_is_shared_between_the_uploads_of_a_run() -> None:
         ({"attacks": ["loss-series", "loss-series"]}, "named twice"),
         ({"smallest_audit": 9}, "smallest_audit in .*: it should be greater than or equal to 10"),
         ({"most_uploads": 0}, "most_uploads in .*: it should be greater than or equal to 1"),
-        ({"most_uploads": 5, "decide_by": "estimate"}, 'decide by "upper" or "lower"'),
+        ({"most_uploads": 5, "decide_by": "estimate"}, 'set decide_by to "upper" or "lower"'),
         ({"limits": 0.6}, "did you mean 'limit'"),
     ],
 )
@@ -106,24 +106,24 @@ def test_attacks_that_need_more_than_the_clients_uploads_are_refused() -> None:
 
 
 def test_too_few_members_or_held_out_samples_are_refused() -> None:
-    policy(smallest_audit=60, decide_by="estimate").refuse_small(60, 60)
+    policy(smallest_audit=60, decide_by="estimate").raise_if_audit_too_small(60, 60)
     with pytest.raises(BadInput, match="60 members and 59 held-out samples"):
-        policy(smallest_audit=60, decide_by="estimate").refuse_small(60, 59)
+        policy(smallest_audit=60, decide_by="estimate").raise_if_audit_too_small(60, 59)
 
 
 def test_an_audit_that_would_withhold_every_upload_is_refused_and_a_size_is_advised() -> None:
     with pytest.raises(BadInput, match="audit about 256 samples"):
-        policy().refuse_small(60, 60)
-    policy().refuse_small(64, 64)
+        policy().raise_if_audit_too_small(60, 60)
+    policy().raise_if_audit_too_small(64, 64)
     with pytest.raises(BadInput, match="every upload would be withheld"):
-        policy().refuse_small(63, 63)
+        policy().raise_if_audit_too_small(63, 63)
 
 
 def test_an_audit_that_would_withhold_no_upload_is_refused() -> None:
     strict = policy(limit=0.95, decide_by="lower", smallest_audit=10)
     with pytest.raises(BadInput, match="nothing would be withheld"):
-        strict.refuse_small(20, 20)
-    strict.refuse_small(200, 200)
+        strict.raise_if_audit_too_small(20, 20)
+    strict.raise_if_audit_too_small(200, 200)
 
 
 @given(st.integers(10, 300), st.integers(10, 300), st.floats(0.51, 0.99))
@@ -135,10 +135,10 @@ def test_a_policy_refuses_exactly_the_audits_whose_ideal_scores_it_would_withhol
     places = [(n + 0.5) / size for size in (members, held_out) for n in range(size)]
     interval = auc_interval(places, np.arange(members + held_out) < members)
     if interval.high <= limit:
-        strict.refuse_small(members, held_out)
+        strict.raise_if_audit_too_small(members, held_out)
     else:
         with pytest.raises(BadInput):
-            strict.refuse_small(members, held_out)
+            strict.raise_if_audit_too_small(members, held_out)
 
 
 def test_an_upper_limit_rarely_sends_a_leak_at_the_limit() -> None:

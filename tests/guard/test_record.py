@@ -142,4 +142,4 @@ def test_the_example_policy_judges_the_record_of_a_guard() -> None:
 def test_the_example_of_a_site_is_valid() -> None:
     policy = read_site_policy(EXAMPLE / "guard.toml")
     assert (policy.limit, policy.client) == (0.65, "site-1")
-    policy.refuse_small(200, 200)
+    policy.raise_if_audit_too_small(200, 200)

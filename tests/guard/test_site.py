@@ -98,7 +98,7 @@ def test_a_pipe_as_code_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", ["", "..", "a/b", "x" * 300, "é"])
 def test_a_run_cannot_choose_another_folder(run: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no name of a folder"):
+    with pytest.raises(BadInput, match="cannot be the name of a folder"):
         site_guard(site(tmp_path), run, log=lambda line: None)
 
 

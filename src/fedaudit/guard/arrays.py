@@ -16,23 +16,25 @@ Sendable: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
 Arrays: TypeAlias = dict[str, Array] | list[Array]
 """Arrays by name, or in the order of the network."""
 
-_LARGEST_LOSS = 0.01
-"""Largest part of an update, in Euclidean norm, that rounding may remove."""
+_MAX_LOST_FRACTION = 0.01
+"""Largest fraction of an update, in Euclidean norm, that rounding may remove."""
 
 Filter: TypeAlias = Callable[[Any], object]
-"""Filter of a site: takes tensors by name, or in a list if the upload is one, which are the
-difference from the received model, and returns as many tensors or arrays."""
+"""Filter of a site, which returns a changed update.
+
+It takes the difference from the received model: tensors by name, or a list of tensors if the upload
+is a list. It returns as many tensors or arrays."""
 
 
 def copied(weights: object, what: str) -> Arrays:
-    """Return a private copy of arrays, so that what is measured is what leaves.
+    """Return a private copy of arrays, so that the loop cannot change an upload after measurement.
 
     Args:
         weights: A module, arrays by name, or a sequence of arrays.
         what: Name of the argument, for messages.
 
     Raises:
-        BadInput: It is something else.
+        BadInput: The weights have another type.
     """
     if isinstance(weights, nn.Module):
         weights = weights.state_dict()
@@ -49,8 +51,7 @@ def copied(weights: object, what: str) -> Arrays:
 
 
 def _copy(value: object, what: str) -> Array:
-    # Refuses arrays without numbers.
-    as_cpu_tensor(value, what)
+    as_cpu_tensor(value, what)  # Raises if the array does not contain numbers.
     return value.detach().clone() if isinstance(value, Tensor) else np.array(value)
 
 
@@ -85,13 +86,13 @@ class Upload(NamedTuple):
         if not self.is_update:
             return self.arrays
         base, change = dict(_items(self.received)), self._by_fitting_name()
-        moved = {
+        updated = {
             n: _like(v, as_cpu_tensor(v, n) + as_cpu_tensor(change[n], n))
             for n, v in base.items()
             if n in change
         }
-        _refuse_absorbed(base, change, moved)
-        return _in_form(self.received, base | moved)
+        _refuse_absorbed(base, change, updated)
+        return _in_form(self.received, base | updated)
 
     def filtered(self, filter: Filter) -> "Upload":
         """Apply a filter to the difference from the received model.
@@ -114,7 +115,7 @@ class Upload(NamedTuple):
         update = tensors if isinstance(self.arrays, dict) else [*tensors.values()]
         result = dict(_items(copied(filter(update), "the filter's result")))
         if isinstance(self.arrays, list):
-            # Places in the list without whole numbers.
+            # The filter's list lacks arrays of whole numbers, so its positions differ.
             result = dict(zip(change, result.values(), strict=True))
         if change.keys() != result.keys() or any(
             change[name].shape != result[name].shape for name in change
@@ -142,19 +143,20 @@ class Upload(NamedTuple):
 
 
 def _refuse_absorbed(
-    base: Mapping[str, Array], change: Mapping[str, Array], moved: Mapping[str, Array]
+    base: Mapping[str, Array], change: Mapping[str, Array], updated: Mapping[str, Array]
 ) -> None:
-    """Raise if an update is small beside the rounding of the model, which then shows little of it.
+    """Raise if rounding of the model's values removes a large part of an update.
 
-    A client that trains in the model's precision cannot compute such an update.
+    Attacks would then measure a smaller update than the one that is sent. A client that trains in
+    the model's precision cannot compute such an update.
     """
     lost = total = 0.0
-    for name, value in moved.items():
+    for name, value in updated.items():
         update = as_cpu_tensor(change[name], name).double()
         rounded = as_cpu_tensor(value, name).double() - as_cpu_tensor(base[name], name).double()
         lost += float((rounded - update).square().sum())
         total += float(update.square().sum())
-    if lost > _LARGEST_LOSS**2 * total:
+    if lost > _MAX_LOST_FRACTION**2 * total:
         raise BadInput(
             "the model sent is so large that adding the update rounds it away, so that it cannot "
             "be measured; pass the model after training"
@@ -176,4 +178,4 @@ def _like(example: Array, value: Tensor) -> Array:
 def _items(arrays: Arrays) -> list[tuple[str, Array]]:
     if isinstance(arrays, dict):
         return [*arrays.items()]
-    return [(str(place), value) for place, value in enumerate(arrays)]
+    return [(str(position), value) for position, value in enumerate(arrays)]

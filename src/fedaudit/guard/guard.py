@@ -1,4 +1,4 @@
-"""Guard of one client: measures its own uploads, and decides which of them may leave."""
+"""Guard of one client, which measures the client's uploads and decides which of them are sent."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -32,21 +32,22 @@ from fedaudit.results.text import log_line, plain
 from fedaudit.signals.measure import NotFinite
 
 LIMITS = (
-    "the guard measures this client's uploads alone; attacks that compare clients (FedMIA) need "
-    "the others', so that its figures are a lower bound on what a server can find"
+    "the guard measures only this client's uploads, but attacks that compare clients (FedMIA) also "
+    "need uploads of other clients; a server may therefore infer more than the guard's figures show"
 )
 
 
 class Guard:
-    """Guard of one client, which measures each of its uploads before it leaves.
+    """Guard of one client, which measures each upload of the client before it is sent.
 
-    The figures are the AUC of attacks on the client by the uploads that left so far and the one
-    that may leave. If one is above the limit, the site's filter is applied, and the result is
-    measured. If that is above the limit too, nothing leaves. Any error withholds the upload.
+    The figures are AUCs of attacks on the uploads that were sent so far, together with the new
+    upload. If a figure is above the limit, the site's filter is applied to the upload, and the
+    filtered upload is measured. If one of its figures is above the limit, too, the upload is
+    withheld. An upload is also withheld after any error.
 
-    The folder is a recording, so that ``fedaudit attack``, reports and gates work on it. Each
-    decision is a line of ``decisions.jsonl``, which is written to the disk before :meth:`check`
-    returns. One process at a time can use the folder.
+    The folder is a recording, so ``fedaudit attack``, reports and gates work on it. Each decision
+    is a line of ``decisions.jsonl``, which is written to the disk before :meth:`check` returns. One
+    process at a time can use the folder.
 
     Examples:
         >>> import fedaudit as fa
@@ -81,7 +82,7 @@ class Guard:
         client: str = "",
         log: Callable[[str], None] = print_to_stderr,
     ) -> None:
-        """Open a guard, and continue the one in the folder.
+        """Open a guard, and continue an earlier guard of the same folder.
 
         Args:
             path: Folder of the guard.
@@ -89,16 +90,16 @@ class Guard:
             samples: The client's audit set, from :func:`fair_split` on its data alone.
             limit, decide_by, attacks, confidence, smallest_audit, most_uploads: See
                 :class:`fedaudit.guard.policy.GuardPolicy`.
-            filter: Function of the difference from the received model, such as clipping and noise,
-                applied to an upload that is above the limit. None to withhold it at once.
+            filter: Function that is applied to updates above the limit, such as clipping and noise.
+                It takes the difference from the received model. With None, the upload is withheld.
             task, not_uploaded, workers, device: See :func:`fedaudit.record`.
-            client: Name of the client in :func:`fair_split`, which reports then show.
+            client: Name of the client in :func:`fair_split`, for reports.
             log: Takes one line for each decision; standard error by default.
 
         Raises:
             BadInput: A setting or the audit set does not fit, the audit is too small for the
                 policy, or another process uses the folder.
-            Damaged: The folder lacks an upload that left, or cannot be read.
+            Damaged: The folder lacks the measurement of a sent upload, or cannot be read.
         """
         values: dict[str, object] = {
             "limit": limit,
@@ -111,22 +112,22 @@ class Guard:
         self.policy = settings_from(values, GuardPolicy, source="the guard")
         if workers < 1:
             raise BadInput(f"workers is {workers}; give at least 1")
-        # Refused now, as each upload would be withheld for it.
+        # Raise now: otherwise, every upload would be withheld because of this setting.
         refuse_several_workers(device_named(device), workers)
         self._folder, self._filter, self._log = Path(path), filter, log
         self._client = _client_of(samples)
         if client and number_of(client) != self._client:
             raise BadInput(
-                f"client is {client!r}, and the audited samples are those of another client; give "
-                "the name that was given to fair_split"
+                f"client is {client!r}, but the audited samples belong to another client; pass the "
+                "client's name in fair_split"
             )
         members = int((samples.owner >= 0).sum())
-        # Before the folder is used, so that a larger audit, or other attacks, can use it.
-        self.policy.refuse_small(members, len(samples) - members)
+        # Check before the folder is created, so that a corrected policy or audit can use it.
+        self.policy.raise_if_audit_too_small(members, len(samples) - members)
         self.policy.catalogue()
         self._busy = ThreadLock()
         self._fault, self._is_closed = "", False
-        lock = lock_folder(_created(self._folder))
+        lock = lock_folder(_create_folder(self._folder))
         self._decisions = opened_decisions(self._folder, is_new=not is_recording(self._folder))
         if is_recording(self._folder):
             discard_undecided(self._folder, self._decisions, self._client)
@@ -140,7 +141,7 @@ class Guard:
             strict=True,
             workers=workers,
             device=device,
-            # A guard measures every round, so that advice to leave out some is of no use.
+            # A guard measures every round, so the advice to skip rounds does not apply.
             log=lambda line: log(line.partition("; every=")[0]),
         )
         # The recorder holds the same lock until it is closed.
@@ -175,16 +176,17 @@ class Guard:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Every decision of this guard, oldest first, with those of earlier processes."""
+        """All decisions in the guard's folder, oldest first."""
         return tuple(self._decisions)
 
     def prepare(self, *, sent: Sendable) -> None:
         """Start to measure the received model in a second process, while the client trains.
 
-        :meth:`check` then takes less time. It uses the results if its ``sent`` is this model, and
-        measures everything otherwise, or if the second process has failed: decisions do not change.
-        The process takes another core and up to 1 GiB of memory, and ends with this one. On a GPU,
-        or a system without fork, nothing is done. Errors are left to :meth:`check`.
+        :meth:`check` then takes less time, and its decisions do not change. It uses the results if
+        its ``sent`` is this model. If it is another model, or the second process has failed,
+        :meth:`check` measures everything. The second process uses another core and up to 1 GiB of
+        memory, and ends with this process. On a GPU, or on a system without fork, this method does
+        nothing. It raises no errors; :meth:`check` reports them.
 
         Args:
             sent: The global model that the client was sent.
@@ -209,11 +211,11 @@ class Guard:
     def check(
         self, number: int, *, sent: Sendable, upload: Sendable, is_update: bool = False
     ) -> Arrays | None:
-        """Measure an upload, and return what may leave; never raise an error.
+        """Measure an upload, and return the arrays to send; never raise an error.
 
-        An upload that left, or was withheld by its figures, is answered from the log if it comes
-        again with the same bytes and the same received model. Another upload for the same round is
-        measured, together with the one that left.
+        If the same upload is passed again with the same received model, the decision in the log is
+        repeated, unless it was due to an error. Another upload for the same round is measured
+        together with the upload that was sent.
 
         Args:
             number: Number of the round, from 1.
@@ -223,21 +225,21 @@ class Guard:
                 training. Arrays that it lacks have not changed.
 
         Returns:
-            A copy of the upload (of a module's state dict), or the filtered one; None if it is
-            withheld. Send only this, since the loop may change the original.
+            A copy of the upload (of a module's state dict), or of the filtered upload; None if it
+            is withheld. Send only this copy, because the loop may change the original.
         """
         with self._busy:
             try:
-                decision, leaving = self._decided(number, sent, upload, is_update=is_update)
-            # Any error: an upload that cannot be measured must not leave.
+                decision, released = self._decide(number, sent, upload, is_update=is_update)
+            # Catch any error, because an upload that cannot be measured must not be sent.
             except Exception as error:
-                decision, leaving = self._withheld(number, error), None
-        # A log that cannot be written to must not lose a decision.
+                decision, released = self._withhold(number, error), None
+        # The decision is stored already, so an error of the user's log function is ignored.
         with suppress(Exception):
             self._log(log_line(str(decision)))
-        return leaving
+        return released
 
-    def _decided(
+    def _decide(
         self, number: int, sent: Sendable, upload: Sendable, *, is_update: bool
     ) -> tuple[Decision, Arrays | None]:
         if self._is_closed or self._fault:
@@ -257,12 +259,13 @@ class Guard:
                 decision.was_sent for decision in self._decisions if decision.round == index
             ),
         )
-        before = self._earlier(draft)
-        if before is not None:
-            if before.was_sent:
-                decisions_so_far = self._decisions[: self._decisions.index(before) + 1]
-                self._candidates.verify(before, decisions_so_far, client_upload)
-            return before, client_upload.arrays if before.was_sent else None
+        earlier = self._find_earlier(draft)
+        if earlier is not None and earlier.was_sent:
+            decisions_so_far = self._decisions[: self._decisions.index(earlier) + 1]
+            self._candidates.verify(earlier, decisions_so_far, client_upload)
+            return earlier, client_upload.arrays
+        if earlier is not None:
+            return earlier, None
         candidate = self._candidates.measure_and_judge(index, client_upload)
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
@@ -272,26 +275,31 @@ class Guard:
         changes["figures"] = candidate.judgement.figures
         if candidate.judgement.exceeds:
             changes["outcome"] = "withheld"
-            return self._stored(draft.model_copy(update=changes), None), None
+            return self._store(draft.model_copy(update=changes), None), None
         changes["released"] = candidate.upload.digest()
-        decision = self._stored(draft.model_copy(update=changes), candidate)
+        decision = self._store(draft.model_copy(update=changes), candidate)
         return decision, candidate.upload.arrays
 
-    def _earlier(self, draft: Decision) -> Decision | None:
-        """Return an earlier decision on the same bytes; None if they must be measured.
+    def _find_earlier(self, draft: Decision) -> Decision | None:
+        """Return an earlier decision on the same bytes; None if the upload must be measured.
 
-        A filter draws new noise each time, so that a filtered upload is measured again.
+        A filter draws new noise each time, so a filtered upload is measured again.
         """
+        digests = (draft.round, draft.received, draft.upload)
         for decision in reversed(self._decisions):
-            same = (decision.round, decision.received, decision.upload)
-            if same == (draft.round, draft.received, draft.upload) and not decision.is_error:
-                policy = (decision.limit, decision.decide_by) == (draft.limit, draft.decide_by)
-                is_final = decision.outcome == "sent" or (not decision.was_sent and policy)
-                return decision if is_final else None
+            if decision.is_error or digests != (
+                decision.round,
+                decision.received,
+                decision.upload,
+            ):
+                continue
+            is_same_policy = (decision.limit, decision.decide_by) == (draft.limit, draft.decide_by)
+            is_final = decision.outcome == "sent" or (not decision.was_sent and is_same_policy)
+            return decision if is_final else None
         return None
 
-    def _stored(self, decision: Decision, candidate: Candidate | None) -> Decision:
-        """Write the measurements of an upload that may leave, then the decision."""
+    def _store(self, decision: Decision, candidate: Candidate | None) -> Decision:
+        """Write the measurement of an upload to send (None: withheld), then the decision."""
         try:
             if candidate is not None:
                 self._candidates.write(candidate, decision.version)
@@ -308,8 +316,8 @@ class Guard:
                 self._recorder.log_withheld(decision.round, self._client, f"withheld: {decision}")
         return decision
 
-    def _withheld(self, number: object, error: Exception) -> Decision:
-        """Log that an upload is withheld because of an error."""
+    def _withhold(self, number: object, error: Exception) -> Decision:
+        """Log that an upload is withheld because of an error, and return the decision."""
         is_valid = isinstance(number, int) and 0 < number <= MAX_ROUND
         decision = Decision(
             round=number if isinstance(number, int) and is_valid else 0,
@@ -328,7 +336,7 @@ class Guard:
         return decision
 
 
-def _created(folder: Path) -> Path:
+def _create_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -349,8 +357,8 @@ def _client_of(samples: AuditSet) -> int:
     clients = np.unique(samples.owner[samples.owner >= 0]).tolist()
     if len(clients) != 1:
         raise BadInput(
-            f"a guard audits one client with its own samples, and these have members of "
-            f"{len(clients)}; split the data of the client alone"
+            f"a guard audits one client, but the audited samples have members of {len(clients)} "
+            "clients; pass only the client's data to fair_split"
         )
     return int(clients[0])
 
@@ -362,7 +370,7 @@ def _round_number(number: object) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error without numbers of samples, which measurements could be inferred from."""
+    """Describe an error without sample counts, which could reveal measurements."""
     if isinstance(error, NotFinite):
         return "its measurements are not finite numbers"
     if isinstance(error, BadInput):

@@ -22,8 +22,9 @@ class Judgement(NamedTuple):
     """Figures of an upload.
 
     Attributes:
-        figures: One figure for each attack that enough rounds were measured for.
-        exceeds: True if one of them is above the limit.
+        figures: AUC of each attack, with limits. Attacks that need more measured rounds are
+            omitted.
+        exceeds: True if at least one figure is above the policy's limit.
     """
 
     figures: tuple[Figure, ...]
@@ -47,7 +48,7 @@ class Judge:
         self._compared = self._truth.comparisons[_CONTRAST].mask
         self._is_member = self._truth.is_member[self._compared]
         members = int(self._is_member.sum())
-        policy.refuse_small(members, len(self._is_member) - members)
+        policy.raise_if_audit_too_small(members, len(self._is_member) - members)
 
     def judge(self, rounds: Sequence[MeasuredRound]) -> Judgement:
         """Run each attack on the sent uploads and the new upload.
@@ -78,6 +79,9 @@ class Judge:
                 Figure(attack=name, value=interval.value, low=interval.low, high=interval.high)
             )
         if not figures:
-            raise BadInput("no attack of the policy can be measured on one round; name others too")
-        exceeds = [self._policy.exceeds(f.value, f.low, f.high) for f in figures]
-        return Judgement(tuple(figures), any(exceeds))
+            raise BadInput(
+                "no attack of the policy can be measured on one round; add an attack that needs "
+                "one round to its attacks, such as blackbox-loss"
+            )
+        exceeds = any(self._policy.exceeds(f.value, f.low, f.high) for f in figures)
+        return Judgement(tuple(figures), exceeds)

@@ -65,30 +65,31 @@ class GuardPolicy(BaseModel):
     def _refuse_unused_error(self) -> "GuardPolicy":
         if self.most_uploads is not None and self.decide_by == "estimate":
             raise ValueError(
-                "most_uploads shares the error of confidence limits, and an estimate is compared "
-                'without one; decide by "upper" or "lower"'
+                "most_uploads splits the error of confidence limits, but decide_by 'estimate' uses "
+                'no confidence limits; set decide_by to "upper" or "lower"'
             )
         return self
 
     @property
     def level(self) -> float:
         """Two-sided confidence of each attack's limits."""
-        shared = len(self.attacks) if self.decide_by == "lower" else 1
-        return 1 - (1 - self.confidence) / (shared * (self.most_uploads or 1))
+        n_attacks = len(self.attacks) if self.decide_by == "lower" else 1
+        n_uploads = self.most_uploads or 1
+        return 1 - (1 - self.confidence) / (n_attacks * n_uploads)
 
     def catalogue(self) -> dict[str, Attack]:
         """Return the attacks by name.
 
         Raises:
-            BadInput: One is unknown, or needs more than the client's own uploads.
+            BadInput: An attack is unknown, or needs more than the client's own uploads.
         """
         attacks = {name: resolve_attack(name) for name in catalogue_spellings(self.attacks)}
         for name, attack in attacks.items():
             learns = attack.learns or attack.needs_references or attack.needs_side_information
             if attack.infers_source or attack.compares_clients or learns:
                 raise BadInput(
-                    f"the attack {name!r} needs more than the uploads of one client, and a guard "
-                    f"sees no others; name attacks on a client's own signals, such as "
+                    f"the attack {name!r} needs more than the uploads of one client, which is all "
+                    "that a guard measures; name attacks on a client's own signals, such as "
                     f"{', '.join(ATTACKS)}"
                 )
             if attack.settings().get("snapshot") == "global":
@@ -118,7 +119,7 @@ class GuardPolicy(BaseModel):
             )
         return not value_to_compare(self.decide_by, value, low, high) <= self.limit
 
-    def refuse_small(self, members: int, held_out: int) -> None:
+    def raise_if_audit_too_small(self, members: int, held_out: int) -> None:
         """Raise if an audit is too small for this policy to decide anything.
 
         Args:
@@ -126,8 +127,9 @@ class GuardPolicy(BaseModel):
             held_out: Number of held-out samples.
 
         Raises:
-            BadInput: A side is smaller than :attr:`smallest_audit`; or an upload without a leak
-                would be withheld ("upper"), or one that leaks all members would be sent ("lower").
+            BadInput: There are fewer members or held-out samples than :attr:`smallest_audit`. With
+                "upper", an upload without a leak would be withheld. With "lower", an upload that
+                leaks all members would be sent.
         """
         if min(members, held_out) < self.smallest_audit:
             raise BadInput(
@@ -135,9 +137,11 @@ class GuardPolicy(BaseModel):
                 f"requires {self.smallest_audit} of each; audit more samples (fair_split's "
                 "audited), or lower smallest_audit"
             )
-        if self.decide_by == "upper" and self._exceeds(*_guessing(members, held_out)):
+        if self.decide_by == "upper" and self._exceeds(*_chance_level_scores(members, held_out)):
             needed = next(
-                n for n in range(SMALLEST_GROUP, 10**6) if not self._exceeds(*_guessing(n, n))
+                n
+                for n in range(SMALLEST_GROUP, 10**6)
+                if not self._exceeds(*_chance_level_scores(n, n))
             )
             raise BadInput(
                 f"with {members} members and {held_out} held-out samples, the upper limit of an "
@@ -145,7 +149,7 @@ class GuardPolicy(BaseModel):
                 f"withheld; audit about {4 * needed} samples, at which more than half of the "
                 "uploads without a leak pass an attack, raise the limit, or decide by 'estimate'"
             )
-        if self.decide_by == "lower" and not self._exceeds(*_perfect(members, held_out)):
+        if self.decide_by == "lower" and not self._exceeds(*_perfect_scores(members, held_out)):
             raise BadInput(
                 f"with {members} members and {held_out} held-out samples, the lower limit of an "
                 f"attack that finds every member is at most {self.limit:g}, so that nothing would "
@@ -160,11 +164,11 @@ class GuardPolicy(BaseModel):
         return self.exceeds(interval.value, interval.low, interval.high)
 
 
-def _guessing(members: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores of both sides with an AUC of 0.5, spread evenly over one range."""
+def _chance_level_scores(members: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores of members and held-out samples with an AUC of 0.5, evenly spaced."""
     return (np.arange(members) + 0.5) / members, (np.arange(held_out) + 0.5) / held_out
 
 
-def _perfect(members: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores with an AUC of 1."""
+def _perfect_scores(members: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores of members and held-out samples with an AUC of 1."""
     return 1.0 + np.arange(members), -1.0 - np.arange(held_out)

@@ -20,7 +20,7 @@ from fedaudit.plan.values import read_toml, settings_from
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}")
 Code = Annotated[str, Field(max_length=1000, pattern=r"^[^:]+\.py:[A-Za-z_][A-Za-z0-9_]*$")]
-Place = Annotated[str, Field(min_length=1, max_length=1000)]
+RelativePath = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class SitePolicy(GuardPolicy):
@@ -45,8 +45,8 @@ class SitePolicy(GuardPolicy):
         metrics: Whether metrics of a job may be sent. A guard does not measure them.
     """
 
-    folder: Place
-    audit: Place
+    folder: RelativePath
+    audit: RelativePath
     model: Code
     filter: Code | None = None
     task: Annotated[str, Field(max_length=100)] = "classification"
@@ -65,7 +65,7 @@ def read_site_policy(path: Path | str) -> SitePolicy:
         path: TOML file.
 
     Raises:
-        BadInput: No such file, not TOML, or a wrong setting: which, and what is allowed.
+        BadInput: The file does not exist, is not TOML, or has an invalid setting.
     """
     values = read_toml(Path(path), "the guard's policy")
     return settings_from(values, SitePolicy, source=str(path))
@@ -88,7 +88,7 @@ def site_guard(
     policy, root = read_site_policy(path), Path(path).absolute().parent
     if not _RUN.fullmatch(run):
         raise BadInput(
-            f"the run is named {run[:80]!r}, which is no name of a folder; use letters, digits "
+            f"the run's name {run[:80]!r} cannot be the name of a folder; use only letters, digits "
             "and . _ = , + -"
         )
     return Guard(

@@ -18,9 +18,9 @@ _REPEATED = "repeated"
 
 def write_repeated(folder: Path, version: int, measurement: Measurement) -> Path:
     """Write the measurement of a further upload of a round, and return its folder."""
-    place = create_subfolder(folder, _REPEATED, str(version))
-    write_measured(place, measurement.measured, measurement.notes)
-    return place
+    version_folder = create_subfolder(folder, _REPEATED, str(version))
+    write_measured(version_folder, measurement.measured, measurement.notes)
+    return version_folder
 
 
 def discard_undecided(folder: Path, decisions: Sequence[Decision], client: ClientId) -> None:
@@ -30,29 +30,31 @@ def discard_undecided(folder: Path, decisions: Sequence[Decision], client: Clien
         Damaged: The log of decisions does not match the measurements.
     """
     keys = [decision.key for decision in decisions if decision.was_sent]
-    left = {*keys}
-    if len(left) < len(keys):
+    sent = {*keys}
+    if len(sent) < len(keys):
         raise Damaged(f"{folder / DECISIONS_FILE} lists an upload twice; restore it from a copy")
     stored = dict[tuple[int, int], Path]()
-    for version, place in _versions(folder, decisions):
-        files = round_paths(place / "measured", ".safetensors")
+    for version, version_folder in _folders_by_version(folder, decisions):
+        files = round_paths(version_folder / "measured", ".safetensors")
         stored |= {(index, version): path for index, path in files}
-    if missing := sorted(left - stored.keys()):
+    missing = sorted(sent - stored.keys())
+    if missing:
         raise Damaged(
-            f"{folder} lacks the measurements of round {missing[0][0]}, whose upload left; "
+            f"{folder} lacks the measurements of round {missing[0][0]}, whose upload was sent; "
             "restore them from a copy"
         )
-    undecided = stored.keys() - left
-    # A killed process leaves at most one, as each is decided before the next is measured.
+    undecided = stored.keys() - sent
+    # A killed process leaves at most one measurement without a decision, because each upload is
+    # decided before the next is measured.
     if len(undecided) > 1:
         raise Damaged(
-            f"{folder / DECISIONS_FILE} lacks decisions on measured uploads, as an older copy "
-            "does; restore the whole folder from one copy"
+            f"{folder / DECISIONS_FILE} lacks decisions on measured uploads, so it may be an older "
+            "copy; restore the whole folder from one copy"
         )
     for index, version in undecided:
         stored[index, version].unlink()
         if not version:
-            note = "the process ended before a decision, so that nothing left"
+            note = "the process ended before a decision, so nothing was sent"
             append_round(round_entry(index, [client], (), 0, note=note), folder)
 
 
@@ -62,13 +64,19 @@ def measured_uploads(
     """Return the measurements of all sent uploads, by round and version."""
     return {
         (stored.measured.index, version): stored.measured
-        for version, place in _versions(folder, decisions)
-        for stored in measured_rounds_in(place)
+        for version, version_folder in _folders_by_version(folder, decisions)
+        for stored in measured_rounds_in(version_folder)
     }
 
 
-def _versions(folder: Path, decisions: Sequence[Decision]) -> list[tuple[int, Path]]:
-    """Return the folders of first and further uploads, by version."""
-    most = max((decision.version for decision in decisions), default=0)
-    repeated = [(n, path_without_links(folder, _REPEATED, str(n))) for n in range(1, most + 2)]
+def _folders_by_version(folder: Path, decisions: Sequence[Decision]) -> list[tuple[int, Path]]:
+    """Return each version of uploads, with the folder of its measurements.
+
+    A killed process may have written a version without a decision, so one more is included.
+    """
+    last_version = max((decision.version for decision in decisions), default=0) + 1
+    repeated = [
+        (version, path_without_links(folder, _REPEATED, str(version)))
+        for version in range(1, last_version + 1)
+    ]
     return [(0, folder), *repeated]
