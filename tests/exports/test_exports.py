@@ -20,6 +20,7 @@ from tests.live.federation import ROUNDS
 from tests.pack.test_models import models_after, recorded_pack, saved
 from tests.pack.test_pack import keys, needs_openssl, resealed
 from tests.programs import exit_code
+from tests.report.records import source, with_sources
 
 AGENTS = Options(agent="Ada <https://orcid.org/0000-0002-1825-0097>", organisation="TRE 72")
 
@@ -162,6 +163,14 @@ def test_tables_have_every_figure_of_the_record(evidence: Evidence, tmp_path: Pa
     assert [float(row["value"]) if row["value"] else None for row in rows] == (
         table["value"].to_pylist()
     )
+
+
+def test_figures_with_different_tests_share_the_columns_of_a_table() -> None:
+    record = with_sources(source(), membership=True)
+    rows = [*csv.DictReader(io.StringIO(estimates_csv(record)))]
+    assert len(rows) == len(record.estimates)
+    assert all(None not in row for row in rows)
+    assert len({frozenset(row) for row in rows}) == 1
 
 
 def test_no_cell_of_a_table_begins_like_a_formula(evidence: Evidence) -> None:

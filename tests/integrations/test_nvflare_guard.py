@@ -14,10 +14,11 @@ pytest.importorskip("nvflare", reason="NVFlare is not installed: pip install 'fe
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.filter import FilterChainType, FilterContextKey
-from nvflare.apis.fl_constant import ReservedKey, ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
+from nvflare.private.privacy_manager import Scope
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare import GuardFilter
@@ -101,6 +102,26 @@ def test_a_filtered_result_keeps_the_data_kind_of_the_original(kind: str, tmp_pa
     assert left.data_kind == kind
     moved = np.abs(left.data["0.weight"] - upload["0.weight"].numpy()).mean()
     assert 3.0 < moved < 5.0, "the mean absolute noise is 5 times 0.8"
+
+
+@pytest.mark.parametrize("other", ["missing", "other policy", "other direction"])
+def test_a_task_is_refused_if_results_would_leave_unchecked(other: str, tmp_path: Path) -> None:
+    path, context, scope = str(site(tmp_path, POLICY)), FLContext(), Scope()
+    data, results = GuardFilter(path), GuardFilter(path)
+    context.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
+    scope.add_task_data_filter(data, FilterKey.IN)
+    if other == "other policy":
+        scope.add_task_result_filter(GuardFilter(f"{path}x"), FilterKey.OUT)
+    elif other == "other direction":
+        scope.add_task_result_filter(results, FilterKey.IN)
+    task = message(DataKind.WEIGHTS, initial())
+    with pytest.raises(BadInput, match="task_result_filters of the same scope"):
+        data.process(task, context)
+    scope.add_task_result_filter(results, FilterKey.OUT)
+    assert data.process(task, context) is task
+    # A scope is unknown where NVFlare does not state it: nothing is assumed about it.
+    with pytest.raises(BadInput, match="task_result_filters of the same scope"):
+        data.process(task, FLContext())
 
 
 def test_an_empty_reply_has_no_arrays(tmp_path: Path) -> None:

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
+from fedaudit.live import record as recording_module
 from fedaudit.live.attack import attack_recording
 from fedaudit.pack.manifest import Manifest
 from fedaudit.pack.models import compare_model
 from fedaudit.pack.packing import write_pack
 from fedaudit.results.read import read_record
-from tests.live.federation import POLICY, ROUNDS, recorder, rounds
+from tests.live.federation import FEW, POLICY, ROUNDS, data, recorder, rounds
 from tests.programs import exit_code
 
 Weights = Mapping[str, Tensor]
@@ -135,6 +136,40 @@ def test_without_models_after_rounds_the_final_model_is_unknown(tmp_path: Path) 
     assert record.coverage.final_model == ""
     model = saved(tmp_path, models_after()[ROUNDS])
     assert "none of the models" in compare_model(record, model).problems[0]
+
+
+class BatchNormNet(nn.Sequential):
+    def __init__(self, *, frozen: bool = False) -> None:
+        super().__init__(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+        for parameter in self[0].parameters():
+            parameter.requires_grad = not frozen
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_state_dict_with_batch_normalisation_is_recognised(
+    is_frozen: bool, tmp_path: Path
+) -> None:
+    def network() -> nn.Module:
+        return BatchNormNet(frozen=is_frozen)
+
+    model = network()
+    with recording_module.record(
+        tmp_path / "recording", network, data().split.audit, attacks=FEW, strict=True
+    ) as recording:
+        state = dict(model.state_dict())
+        for number in (1, 2):
+            uploads = dict.fromkeys(range(3), state)
+            recording.round(number, sent=state, uploads=uploads, after=state)
+    result = attack_recording(tmp_path / "recording", (), tmp_path / "record")
+    file = saved(tmp_path, state)
+    if is_frozen:
+        # Files of such networks may or may not have the frozen parameters.
+        with pytest.raises(BadInput, match="identifies no model"):
+            compare_model(result, file)
+    else:
+        assert "after the last round" in compare_model(result, file).checked[0]
+        other = saved(tmp_path, one_weight_changed(state), "other.safetensors")
+        assert compare_model(result, other).problems
 
 
 def test_files_that_cannot_be_compared_raise(pack: Path, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-EXECUTOR = "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor"
+EXECUTOR = "executor.SiteTraining"
+BYPASSES = ("ConvertToFedEvent", "JobLogStreamer", ".ccwf.")
+"""Components that send messages which no filter of the site sees."""
 PERSISTOR = "nvflare.app_opt.pt.file_model_persistor.PTFileModelPersistor"
 
 name, kit = sys.argv[1], Path(sys.argv[2]).absolute()
@@ -22,8 +24,12 @@ present = [
     path for path in (local / "resources.json", local / "resources.json.default") if path.exists()
 ]
 resources = json.loads(present[0].read_text())
-resources["class_allow_list"] += [PERSISTOR, "digits.Net"] if name == "server" else [EXECUTOR]
+allowed = resources["class_allow_list"]
+allowed += [PERSISTOR, "digits.Net"] if name == "server" else [EXECUTOR]
 if name != "server":
+    resources["class_allow_list"] = [
+        path for path in allowed if not any(part in path for part in BYPASSES)
+    ]
     # The site's log has the AUCs that the guard measured.
     resources["allow_log_streaming"] = False
 (local / "resources.json").write_text(json.dumps(resources, indent=2))

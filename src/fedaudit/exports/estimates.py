@@ -11,17 +11,23 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def estimate_rows(record: Record) -> list[dict[str, object]]:
-    """Return a row for each figure; ``over_runs`` marks figures over all runs of a study."""
-    return [
+    """Return a row for each figure, all with the same keys.
+
+    ``over_runs`` marks figures over all runs of a study. A figure has None for the tests that it
+    lacks.
+    """
+    rows: list[dict[str, object]] = [
         *({"over_runs": False, **row} for row in record.rows()),
         *({"over_runs": True, **row} for row in record.mean_rows()),
     ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
 def estimates_csv(record: Record) -> str:
     """Return all figures as CSV, in which no text begins like a formula of a spreadsheet."""
     rows, text = estimate_rows(record), io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["over_runs"], lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

@@ -34,7 +34,6 @@ from fedaudit.live.rounds import (
     Sent,
     UploadKind,
     bases_of,
-    digest_of_global,
     digest_of_models,
     digests_of_globals,
     finite_model,
@@ -407,7 +406,7 @@ class Recorder:
             entry = entry.model_copy(
                 update={
                     "sent": digest_of_models(bases),
-                    "models": digests_of_globals(bases.values()),
+                    "models": digests_of_globals(self._layout, bases.values()),
                     "note": "",
                 }
             )
@@ -462,7 +461,7 @@ class Recorder:
         entry = entry.model_copy(
             update={
                 "sent": digest_of_models({ALL_CLIENTS: model}),
-                "models": digests_of_globals([model]),
+                "models": digests_of_globals(self._layout, [model]),
             }
         )
         if self._is_repeated(entry):
@@ -483,7 +482,7 @@ class Recorder:
             self._measure_globals(model, model_after, entry)
 
     def _measure_globals(self, base: Model, after: Model, entry: RoundEntry) -> None:
-        models = {**entry.models, "after": digest_of_global(after)}
+        models = digests_of_globals(self._layout, [base], after)
         entry = entry.model_copy(update={"models": models})
         if entry.round % self.recording.every:
             self._log_entry(entry)
@@ -551,7 +550,7 @@ def _with_check_results(entry: RoundEntry, data: RoundData, checked: CheckedRoun
     """Return the entry with excluded uploads, digests and weights."""
     excluded = {**entry.excluded, **checked.excluded}
     kept_out = {*entry.kept_out}
-    if "after" in checked.models:
+    if checked.after_is_finite:
         # A finite next model was aggregated without the uploads that are not finite.
         kept_out |= {client for client, reason in excluded.items() if NOT_FINITE in reason}
     return entry.model_copy(

@@ -58,8 +58,8 @@ class CheckedRound(NamedTuple):
         weights: Weights of the uploads in the average.
         sent: Digest of the models that were sent.
         uploads: Digest of the uploads in the round.
-        models: Digests of the global models; see :class:`RoundEntry`. "after" is missing if the
-            loop passed no model after the round, or one with non-finite values.
+        models: Digests of the global models; see :func:`digests_of_globals`.
+        after_is_finite: True if the loop passed a model after the round, with finite values only.
     """
 
     round: Round | None
@@ -68,6 +68,7 @@ class CheckedRound(NamedTuple):
     sent: str
     uploads: str
     models: dict[GlobalModel, str]
+    after_is_finite: bool = False
 
 
 class _ClientModels(NamedTuple):
@@ -87,7 +88,7 @@ def round_of_uploads(
 ) -> CheckedRound:
     """Build a round from the uploads that can be measured."""
     bases, excluded = bases_of(data.sent, sorted(data.uploads), layout)
-    sent, digests = digest_of_models(bases), digests_of_globals(bases.values())
+    sent, digests = digest_of_models(bases), digests_of_globals(layout, bases.values())
     valid, names = dict[ClientId, _ClientModels](), dict[ClientId, tuple[str, ...]]()
     for client, base in bases.items():
         upload = data.uploads[client]
@@ -116,16 +117,18 @@ def round_of_uploads(
     after = next(iter(bases.values()))
     if any(weights.values()):
         after = _mean({client: models.local for client, models in valid.items()}, fractions)
+    after_is_finite = False
     if data.after is not None:
         model_after = layout.model_of(data.after, subject="the model afterwards")
         if is_finite(model_after.params):
-            digests["after"] = digest_of_global(model_after)
+            digests = digests_of_globals(layout, bases.values(), model_after)
+            after_is_finite = True
             after = _base_statistics(model_after, layout, has_statistics=has_statistics)
         elif not _can_spoil_mean(valid, excluded):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
     exposed = {client: Exposed(*models) for client, models in restricted.items()}
     round = _round(entry, exposed, fractions, after)
-    return CheckedRound(round, excluded, weights, sent, uploads, digests)
+    return CheckedRound(round, excluded, weights, sent, uploads, digests, after_is_finite)
 
 
 def _can_spoil_mean(
@@ -212,17 +215,23 @@ def _refuse_not_finite(models: _ClientModels) -> None:
             raise BadInput(f"its upload has {name!r} with {NOT_FINITE}")
 
 
-def digest_of_global(model: Model) -> str:
-    """Return the SHA-256 over a model's tensors by name, which a file of its weights has too."""
-    return digest_of({**model.params, **model.buffers}, {})
+def digests_of_globals(
+    layout: ModelLayout, sent: Collection[Model], after: Model | None = None
+) -> dict[GlobalModel, str]:
+    """Return digests of the model that all clients were sent, and of the model after the round.
 
-
-def digests_of_globals(sent: Collection[Model]) -> dict[GlobalModel, str]:
-    """Return the digest of the model that was sent, if all clients were sent the same."""
-    models = {id(model): model for model in sent}
-    if len(models) != 1:
+    A digest is the SHA-256 over the model's floating-point tensors by name, which can be computed
+    from a file of its weights too. There is none for networks with frozen parameters, since files
+    of these may or may not contain the frozen ones.
+    """
+    if layout.has_frozen:
         return {}
-    return {"sent": digest_of_global(next(iter(models.values())))}
+    distinct = [*{id(model): model for model in sent}.values()]
+    models: dict[GlobalModel, Model] = {"sent": distinct[0]} if len(distinct) == 1 else {}
+    models |= {} if after is None else {"after": after}
+    return {
+        role: digest_of({**model.params, **model.buffers}, {}) for role, model in models.items()
+    }
 
 
 def digest_of_models(models: Mapping[ClientId, Model]) -> str:

@@ -95,6 +95,11 @@ class ModelLayout:
         )
 
     @property
+    def has_frozen(self) -> bool:
+        """True if some parameters are not trained."""
+        return bool(self._frozen)
+
+    @property
     def n_values(self) -> int:
         """Number of values in all parameters and buffers."""
         return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))

@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
-from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey, FilterSource
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
@@ -82,6 +82,7 @@ class GuardFilter(Filter):
         """Store the model of a task, or return the checked content of a result."""
         chain = self.get_prop(FilterContextKey.CHAIN_TYPE)
         if chain == FilterChainType.TASK_DATA_CHAIN:
+            self._require_result_filter(fl_ctx)
             self._store_task(shareable, fl_ctx)
             return shareable
         try:
@@ -97,6 +98,24 @@ class GuardFilter(Filter):
         """Close the guard at the end of a run, if a job lists the filter."""
         if event_type == EventType.END_RUN:
             self._close()
+
+    def _require_result_filter(self, fl_ctx: FLContext) -> None:
+        """Raise if the site lists the filter only for tasks, so that results would leave unchecked.
+
+        NVFlare ignores unknown keys of ``privacy.json``, such as "task_result_filter". With this
+        error it does not pass the task on, so that there is no result.
+        """
+        if self.get_prop(FilterContextKey.SOURCE) != FilterSource.SITE:
+            return
+        scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+        filters = getattr(scope, "task_result_filters", {}).get(FilterKey.OUT, ())
+        if not any(isinstance(f, GuardFilter) and f.policy == self.policy for f in filters):
+            reason = (
+                "privacy.json lists GuardFilter in task_data_filters, but not with the same policy "
+                'and the direction "out" in task_result_filters of the same scope; add it there'
+            )
+            self.log_error(fl_ctx, f"fedaudit: a task is refused: {reason}")
+            raise BadInput(reason)
 
     def _store_task(self, task: Shareable, fl_ctx: FLContext) -> None:
         """Store a copy of the model that the site is sent, and start to measure it."""
