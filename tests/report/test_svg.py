@@ -7,17 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedaudit.report.figures.charts import (
-    GREY,
-    MARKS,
-    OKABE_ITO,
-    Axis,
-    Curve,
-    Panel,
-    Point,
-    Style,
-    ticks,
-)
+from fedaudit.report.figures.charts import GREY, OKABE_ITO, Axis, Curve, Panel, Point, Style, ticks
 from fedaudit.report.fixed import package_file
 from fedaudit.report.page import comparison_html, report_html, templates
 from fedaudit.results.estimate import Interval
@@ -46,6 +36,9 @@ PAGES: dict[str, Callable[[], str]] = {
 @cache
 def page(name: str) -> str:
     return PAGES[name]()
+
+
+SQUARE = '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>'
 
 
 def _compared(records: list[object]) -> str:
@@ -98,7 +91,7 @@ def test_marks_and_lines_follow_a_linear_axis() -> None:
     assert places(markup) == [(50, 75)]
     assert 'd="M0 1000L500 750"' in markup
     assert 'stroke-dasharray="7 4"' in markup
-    assert markup.count(MARKS["square"]) == 1
+    assert markup.count(SQUARE) == 1
 
 
 def test_marks_follow_a_logarithmic_axis() -> None:

@@ -11,8 +11,8 @@ from fedaudit.report.deciding.caveats import (
     WRONG_SIGN,
     client_list,
     coverage_gaps,
+    guard_of,
     hardly_learned,
-    is_guarded,
     leaking_defenses,
     wrong_sign,
 )
@@ -136,7 +136,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         # The name mentions sampled rounds, since a policy that allows them accepts less evidence.
         is_sampled = required.sampled_rounds and record.coverage.sampled_rounds
         scope = " of the sampled rounds" if is_sampled else ""
-        scope = " of the uploads that were sent" if is_guarded(record) else scope
+        scope = " of the uploads that were sent" if guard_of(record) else scope
         yield check(f"complete coverage{scope}", faults)
     if policy.membership is not None:
         figures = main_figures(record)

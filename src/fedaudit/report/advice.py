@@ -11,7 +11,7 @@ from fedaudit.report import wording
 from fedaudit.report.deciding.caveats import unit_of
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.wording import defense_name, interval, number, percent
+from fedaudit.report.wording import attack_code, defense_name, interval, number, percent
 from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
@@ -55,9 +55,7 @@ def advice(record: Record) -> Advice | None:
     if any(not_covered):
         return None
     # The ladder knows attacks by their catalogue names.
-    coded = [
-        f.model_copy(update={"attack": wording.attack_code(f.attack)}) for f in record.estimates
-    ]
+    coded = [f.model_copy(update={"attack": attack_code(f.attack)}) for f in record.estimates]
     record = record.model_copy(update={"estimates": coded})
     if view == "uploads":
         rule, gap, auc = rungs.uploads, ladder.loss_gap(record), ladder.strongest(record)
@@ -126,8 +124,7 @@ def _step(helpful: Sequence[Change]) -> str:
     best = max(cheap or helpful, key=lambda change: change.auc[0] - change.auc[1], default=None)
     if best is None:
         return ""
-    where = "in other federations (see the section “On the leak ladder”)"
-    return f"{_KINDS[best.kind]} lowered such a leak {where}: {_figures(best)}."
+    return f"{_KINDS[best.kind]} {_FIXED['step']}: {_figures(best)}."
 
 
 def _figures(change: Change) -> str:

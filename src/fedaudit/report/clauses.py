@@ -166,10 +166,9 @@ def controls(record: Record) -> Answer:
         return _not_tested(fixed(f"answers.{'games' if record.games else 'no'}_controls"))
     kinds = distinct(shortened(control.control, 120) for control in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
-    basis = f"Run: {wording.join_some(kinds)}." + f" Not run: {wording.join_some(missing)}." * bool(
-        missing
-    )
-    return Answer("figure", controls_line([record]), basis)
+    not_run = f" Not run: {wording.join_some(missing)}." * bool(missing)
+    run = f"Run: {wording.join_some(kinds)}."
+    return Answer("figure", controls_line([record]), run + not_run)
 
 
 def parameters(record: Record) -> Answer:
@@ -217,9 +216,8 @@ def _row(record: Record, defense: str) -> str:
 def references(record: Record) -> Answer:
     """Return the largest AUC of attacks that use reference models."""
     figures = [figure for figure in evidence.main_figures(record) if not figure.doubt]
-    best = evidence.largest_figure(
-        [f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)], AUC
-    )
+    with_references = [f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)]
+    best = evidence.largest_figure(with_references, AUC)
     if evidence.is_uninformative(record) or best is None:
         return _not_tested(fixed("answers.no_references"))
     size = wording.with_interval(best)
@@ -239,10 +237,9 @@ def claimed_epsilon(record: Record) -> Answer:
     """Return the claimed and proven epsilons, with unit, adjacency and delta."""
     games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
     if games:
-        text = (
-            f"ε {wording.format_range(games, text=wording.number)} claimed for one record, delta 0"
-        )
+        epsilons = wording.format_range(games, text=wording.number)
         lines = [tile.line for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
+        text = f"ε {epsilons} claimed for one record, delta 0"
         return Answer("figure", text, f"{'. '.join(lines)}.")
     names = {
         metric: text.format(models=fixed("epsilons.client.observer"))

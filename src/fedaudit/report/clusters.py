@@ -34,9 +34,8 @@ class Clustered:
     @cached_property
     def means(self) -> Mapping[tuple[str, str], Estimate]:
         """Means over all runs, by metric and group."""
-        return {
-            (figure.metric, figure.group): figure for figure in self.figures if figure.seed is None
-        }
+        means = [figure for figure in self.figures if figure.seed is None]
+        return {(figure.metric, figure.group): figure for figure in means}
 
     def mean(self, metric: str, group: str = ALL_CLIENTS) -> Estimate | None:
         """Return the mean of a metric over all runs; None if no run has the metric."""
@@ -122,7 +121,7 @@ def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
 
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Return what follows from the models' risk, and what does not."""
-    size = evidence.max_size([s for study in studies if (s := risk_size(riskiest(study)))])
+    size = evidence.max_size(risk_size(riskiest(study)) for study in studies)
     return fixed("clusters.leak", leak=evidence.LEAKS[size]) if size else fixed("clusters.no_leak")
 
 

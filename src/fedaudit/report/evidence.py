@@ -97,9 +97,9 @@ def size_of_share(share: float) -> Size | None:
 
 def status_between(lows: Iterable[float], highs: Iterable[float]) -> Status:
     """Return the verdict from lower and upper limits, as fractions of the possible excess."""
-    sizes, highs = [size for share in lows if (size := size_of_share(share))], list(highs)
-    if sizes:
-        return LEAKS[max_size(sizes) or "trace"]
+    size, highs = max_size(map(size_of_share, lows)), list(highs)
+    if size:
+        return LEAKS[size]
     undecided = not highs or any(size_of_share(share) in DOUBTFUL for share in highs)
     return "inconclusive" if undecided else "no leak shown"
 
@@ -119,9 +119,9 @@ def worst_status(statuses: Sequence[Status]) -> Status:
     return min(statuses, key=get_args(Status).index)
 
 
-def max_size(sizes: list[Size]) -> Size | None:
-    """Return the largest of several sizes; None for an empty list."""
-    return max(sizes, key=_ORDER.index, default=None)
+def max_size(sizes: Iterable[Size | None]) -> Size | None:
+    """Return the largest of several sizes; None if there is none."""
+    return max(filter(None, sizes), key=_ORDER.index, default=None)
 
 
 def size_of(figure: Estimate) -> Size | None:

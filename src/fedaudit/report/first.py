@@ -124,9 +124,8 @@ def unanswered(record: Record) -> tuple[str, ...]:
 
 def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
     """Return the steps to take after a verdict, most important first."""
-    guard = record.coverage.guard if record.coverage else None
-    if guard is not None:
-        return _steps_of_site(record, conclusion, guard)
+    if guard := caveats.guard_of(record):
+        return _guard_steps(record, conclusion, guard)
     situations, texts = [_situation(record, conclusion)], list[str]()
     if situations[0].startswith("leak") and (suggestion := advice(record)):
         texts.append(suggestion.step)
@@ -142,9 +141,7 @@ def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
-def _steps_of_site(
-    record: Record, conclusion: PlainVerdict, guard: GuardCoverage
-) -> tuple[str, ...]:
+def _guard_steps(record: Record, conclusion: PlainVerdict, guard: GuardCoverage) -> tuple[str, ...]:
     """Return the steps that a site can take after its guard's record."""
     situation = "leak" if conclusion.status in LEAKS else _situation(record, conclusion)
     if situation == "inconclusive" and caveats.wrong_sign(evidence.main_figures(record)):
@@ -316,23 +313,24 @@ def _size_and_tone(size: evidence.Size | None, otherwise: str) -> tuple[str, str
 
 
 def _cluster_tiles(record: Record) -> list[Tile]:
-    studies, rows = clusters.clusterings(record), list[tuple[str, Estimate, str, str, str]]()
+    studies, tiles = clusters.clusterings(record), list[Tile]()
     if caveats.are_cluster_risks_doubted(record):
         return [tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
     for study in studies:
         label = clusters.label_of(study, studies)
         if (worst := clusters.riskiest(study)) is not None:
             text, tone = _size_and_tone(clusters.risk_size(worst), "not above guessing")
-            rows.append(("Riskiest model", worst, text, label, tone))
+            tiles.append(_cluster_tile("Riskiest model", worst, text, label, tone))
         if (violations := study.mean(VIOLATIONS)) is not None:
             floor, tone = study.mean(CHANCE_VIOLATIONS), "raised" * bool(violations.number)
             total = f"of {wording.plural(len(study.runs[0].clients), 'client')}"
             total += f" · {wording.value_text(floor)} by chance" if floor else ""
-            rows.append(("Violations", violations, total, label, tone))
-    return [
-        tile(name, wording.value_text(mean), text, _range(mean), label, tone=tone)
-        for name, mean, text, label, tone in rows
-    ]
+            tiles.append(_cluster_tile("Violations", violations, total, label, tone))
+    return tiles
+
+
+def _cluster_tile(name: str, mean: Estimate, text: str, label: str, tone: str) -> Tile:
+    return tile(name, wording.value_text(mean), text, _range(mean), label, tone=tone)
 
 
 def _range(figure: Estimate) -> str:

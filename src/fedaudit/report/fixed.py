@@ -23,11 +23,10 @@ def fixed(name: str, **values: object) -> str:
 @cache
 def fixed_texts(section: str) -> Mapping[str, Any]:
     """Return the fixed texts of a section, such as "games.limits", by their keys."""
-    texts: Any = _texts()
+    texts: Mapping[str, Any] = _texts()
     for name in section.split("."):
         texts = texts[name]
-    section_texts: Mapping[str, Any] = texts
-    return section_texts
+    return texts
 
 
 @cache

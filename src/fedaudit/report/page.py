@@ -20,7 +20,7 @@ from fedaudit.report.evidence import attacks_tried, is_uninformative
 from fedaudit.report.figures.charts import percent
 from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.fixed import fixed, package_file
-from fedaudit.report.grid import clean, shortened
+from fedaudit.report.grid import shortened
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import kind_of, source_sentence, source_table
@@ -79,18 +79,15 @@ def report_html(record: Record, pictures: str = "") -> str:
         return _report(
             "games.html.j2",
             record,
-            "Security games",
             conclusion.first,
             wording.plural(len(record.points), "point"),
             wording.plural(sum(game.success.total for game in record.games), "game"),
             verdict=conclusion,
-            about=clean(str(record.config.get("about", ""))),
         )
     study_verdict, attacks = verdict(record), wording.plural(attacks_tried(record), "attack")
     return _report(
         "report.html.j2",
         record,
-        kind_of(record),
         first_screen(record, study_verdict),
         wording.plural(record.federation_size, "client"),
         attacks if record.attacks else "",
@@ -101,9 +98,9 @@ def report_html(record: Record, pictures: str = "") -> str:
 
 
 def _report(
-    template: str, record: Record, kind: str, first: FirstScreen, *counts: str, **values: object
+    template: str, record: Record, first: FirstScreen, *counts: str, **values: object
 ) -> str:
-    name, digest = shortened(record.name, 80), record.content_hash
+    name, digest, kind = shortened(record.name, 80), record.content_hash, kind_of(record)
     meta = (record.environment.started[:10], *counts, f"record {shortened(digest, 13)}")
     sections = sections_of(record)
     return _rendered(
@@ -189,17 +186,14 @@ def _rendered(template: str, title: str, sections: Sequence[Section], **values: 
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    return (
-        templates()
-        .get_template(template)
-        .render(
-            title=title,
-            css=Markup(package_file("report.css")),
-            policy=policy,
-            scripts={name: Markup(text) for name, text in scripts.items()},
-            sections=sections,
-            **values,
-        )
+    page = templates().get_template(template)
+    return page.render(
+        title=title,
+        css=Markup(package_file("report.css")),
+        policy=policy,
+        scripts={name: Markup(text) for name, text in scripts.items()},
+        sections=sections,
+        **values,
     )
 
 
@@ -217,6 +211,7 @@ def templates() -> Environment:
         "shortened": shortened,
         "percent": percent,
         "client": wording.client_name,
+        "without_verdict": wording.without_verdict,
         "sight": wording.sight_name,
         "css_string": css_string,
     }
@@ -225,8 +220,5 @@ def templates() -> Environment:
 
 def css_string(text: str) -> Markup:
     """Return a text as a CSS string that cannot end the string or the style element early."""
-    return Markup('"{}"').format(
-        Markup("").join(
-            char if char.isascii() and char.isalnum() else f"\\{ord(char):06x}" for char in text
-        )
-    )
+    escaped = (c if c.isascii() and c.isalnum() else f"\\{ord(c):06x}" for c in text)
+    return Markup('"{}"').format(Markup("").join(escaped))

@@ -33,13 +33,7 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shorten_middle, shortened
 from fedaudit.report.sources import SourceAttack, source_attacks, source_labels, source_marker
-from fedaudit.report.text.points import (
-    ShownPoint,
-    contradicted,
-    families,
-    most_successful,
-    shown_points,
-)
+from fedaudit.report.text import points
 from fedaudit.report.unlearning import WITHHELD, deletion_result
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.estimate import (
@@ -177,7 +171,7 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     others = wording.contrast_meaning(contrast, figures[0].unit)
     caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(figure.fair for figure in figures):
-        caption += f" {wording.capital(wording.NO_FAIR_DRAW)}."
+        caption += f" {wording.capital(fixed('members.unfair'))}."
     title = wording.join("Attacks against guessing", side, by=": ")
     label = wording.join(f"members {wording.versus(contrast)}", side)
     by_name = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
@@ -343,9 +337,8 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
         cells = [TrackCell(), TrackCell()]
         if (best := strongest_entry(comparison, row, contrast, clients)) is not None:
             auc = estimate_of(best, comparison, records)
-            cells[0] = track_cell(
-                auc, [mark_of(auc, PLAIN, f"{label}: AUC")], "▲ " * bool(best.above)
-            )
+            marks = [mark_of(auc, PLAIN, f"{label}: AUC")]
+            cells[0] = track_cell(auc, marks, "▲ " * bool(best.above))
         if (accuracy := accuracies.get(row)) is not None:
             cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
         lines.append(Row(label, tuple(cells)))
@@ -369,35 +362,33 @@ def games_picture(record: Record) -> Picture:
     If there are too many points, only the first and the last point of each family are drawn. If
     these are still too many, only the point at which the server succeeds most is drawn.
     """
-    groups = families(shown_points(record.games)).values()
+    groups = points.families(points.shown_points(record.games)).values()
     ends = [item for group in groups for item in (group[0], group[-1])[: len(group)]]
     selections = {
         "all": [item for group in groups for item in group],
         "ends": ends,
-        "best": [most_successful(group) for group in groups],
+        "best": [points.most_successful(group) for group in groups],
     }
-    fitting = [name for name, points in selections.items() if len(points) <= MOST_LINES]
+    fitting = [name for name, shown in selections.items() if len(shown) <= MOST_LINES]
     selection = [*fitting, "best"][0]
-    points = selections[selection][:MOST_LINES]
+    shown = selections[selection][:MOST_LINES]
     caption = fixed("pictures.games") + fixed(f"pictures.selected_games.{selection}")
-    if hidden := len(record.games) - len(points):
+    if hidden := len(record.games) - len(shown):
         caption += f" The tables have {hidden} more points."
     title = "Success of the server against guessing"
     track = Axis("Attack success rate", form="%", guess=0.5)
-    lines = [_point_line(item) for item in points]
+    lines = [_point_line(item) for item in shown]
     return build_forest(title, "success", caption, [track], lines, _GAME_LOOKS)
 
 
-def _point_line(item: ShownPoint) -> Row:
+def _point_line(item: points.ShownPoint) -> Row:
     point, success = item.point, item.point.success
     value, limits = wording.rate_texts(success)
-    look = DEFENDED[0] if contradicted(point) else PLAIN
+    look = DEFENDED[0] if points.contradicted(point) else PLAIN
     text = f"{item.name}: right in {value} ({limits})"
     marks = [Mark(success.value, success.low, success.high, look, text)]
-    claimed, actual = (
-        point.figure(CLAIMED_SUCCESS),
-        point.largest_success if point.largest_success < 1 else None,
-    )
+    actual = point.largest_success if point.largest_success < 1 else None
+    claimed = point.figure(CLAIMED_SUCCESS)
     for bound, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
         if bound is not None:
             text = f"{item.name}: at most {wording.percent(bound)}"

@@ -20,11 +20,9 @@ def study_file(config: Mapping[str, object]) -> str:
 
     Settings that are None are omitted, since TOML has no null. A study then uses the defaults.
     """
-    settings = {key: value for key, value in config.items() if value is not None}
-    lines = [
-        f"{_key(k)} = {inline_toml(v)}" for k, v in settings.items() if not isinstance(v, dict)
-    ]
-    for key, value in settings.items():
+    entries = {key: value for key, value in config.items() if value is not None}
+    lines = [f"{_key(k)} = {inline_toml(v)}" for k, v in entries.items() if not isinstance(v, dict)]
+    for key, value in entries.items():
         if isinstance(value, dict):
             lines += ["", f"[{_key(key)}]"]
             lines += [f"{_key(k)} = {inline_toml(v)}" for k, v in value.items() if v is not None]
@@ -95,11 +93,8 @@ def reproducing(record: Record) -> Recipe:
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for entry in value.values():
-            yield from _texts(entry)
-    elif isinstance(value, list | tuple):
-        for entry in value:
+    elif isinstance(value, dict | list | tuple):
+        for entry in value.values() if isinstance(value, dict) else value:
             yield from _texts(entry)
 
 

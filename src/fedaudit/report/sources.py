@@ -149,7 +149,7 @@ def below_guessing(attacks: Sequence[SourceAttack]) -> list[SourceAttack]:
 
 def source_status(attacks: Sequence[SourceAttack]) -> evidence.Status:
     """Return the verdict on source inference."""
-    size = evidence.max_size([size for attack in attacks if (size := excess_size(attack))])
+    size = evidence.max_size(map(excess_size, attacks))
     if size is not None:
         return evidence.LEAKS[size]
     if any(attack.above_guessing for attack in attacks):
@@ -192,6 +192,8 @@ def source_sentence(record: Record) -> str:
 
 def kind_of(record: Record) -> str:
     """Return the kind of audit of a record, as a heading."""
+    if record.kind == "games":
+        return "Security games"
     topics = ["membership"] * evidence.has_membership(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
     return f"{wording.capital(wording.join_and(topics))} audit"
@@ -200,22 +202,17 @@ def kind_of(record: Record) -> str:
 def source_table(record: Record) -> Grid:
     """Return a table of all source attacks: success, and excess over guessing and baselines."""
     attacks = source_attacks(record)
-    figures = [
-        (
-            label,
-            heading,
-            figure,
-            source_marker(attack) if figure is attack.success else evidence.Marker(),
+    figures = []
+    for attack, label in zip(attacks, source_labels(attacks), strict=True):
+        columns = (
+            ("Attack success rate", attack.success, source_marker(attack)),
+            ("On the fair draw", attack.on_fair_draw, evidence.Marker()),
+            ("Over label distributions", attack.excess, evidence.Marker()),
+            ("Over the label baseline", attack.over_baseline, evidence.Marker()),
         )
-        for attack, label in zip(attacks, source_labels(attacks), strict=True)
-        for heading, figure in (
-            ("Attack success rate", attack.success),
-            ("On the fair draw", attack.on_fair_draw),
-            ("Over label distributions", attack.excess),
-            ("Over the label baseline", attack.over_baseline),
-        )
-        if figure is not None
-    ]
+        for heading, figure, marker in columns:
+            if figure is not None:
+                figures.append((label, heading, figure, marker))
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
     level = wording.percent(alpha_of(record))
     parts = [

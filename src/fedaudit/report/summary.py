@@ -15,13 +15,7 @@ from markupsafe import Markup
 from fedaudit.core.errors import BadInput
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
-from fedaudit.report.deciding.caveats import (
-    client_list,
-    coverage_gaps,
-    guard_decisions,
-    omissions,
-    withheld_uploads,
-)
+from fedaudit.report.deciding import caveats
 from fedaudit.report.evidence import SIZES, attacks_tried, distinct, outcomes_of
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
@@ -144,12 +138,12 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
     record = wording.printable(record, wording.attack_title)
     if record.kind == "games":
         played = game_verdict(record)
-        first, question, kind = played.first, played.played, "Security games"
+        first, question = played.first, played.played
         meaning, undecided = played.meaning, played.limits
         warnings = (*played.contradictions, *played.claims)
     else:
         plain = verdict(record)
-        first, question, kind = first_screen(record, plain), plain.audited, kind_of(record)
+        first, question = first_screen(record, plain), plain.audited
         meaning, undecided = plain.meaning, plain.open
         warnings = (plain.warning, *first.caveats)
     about = shortened(str(record.config.get("about") or ""), _LONG)
@@ -166,7 +160,7 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
-    return Summary(name, kind, digest, tuple(_with_terms(sections)), signed, until)
+    return Summary(name, kind_of(record), digest, tuple(_with_terms(sections)), signed, until)
 
 
 def _with_terms(sections: Sequence[Section]) -> Iterator[Section]:
@@ -239,7 +233,7 @@ def _facts(record: Record) -> dict[str, str]:
     if coverage:
         chosen = f", every {coverage.every} by choice" * coverage.sampled_rounds
         measured = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
-        facts["Coverage"] = guard_decisions(record) or measured
+        facts["Coverage"] = caveats.guard_decisions(record) or measured
     version = shortened(environment.versions.get("fedaudit", "not recorded"), 30)
     facts["Audit made"] = f"{shortened(environment.started[:10], 10)}, fedaudit {version}"
     return facts
@@ -273,9 +267,7 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         if any("mean over" in detail for number in numbers for detail in number.details):
             runs = wording.plural(len(record.seeds), "run")
             texts.append(_FIXED["means"].format(runs=runs))
-    rows = tuple(
-        (number.label, number.value, " ".join(map(_sentence, number.details))) for number in numbers
-    )
+    rows = tuple((n.label, n.value, " ".join(map(_sentence, n.details))) for n in numbers)
     sizes = _FIXED["sizes_of_games" if record.games else "sizes"].format(
         auc=", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
         rate=", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
@@ -325,7 +317,7 @@ def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
 
 
 def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
-    items = [*record.untested, *_unmeasured(record), *omissions(record)]
+    items = [*record.untested, *_unmeasured(record), *caveats.omissions(record)]
     if record.kind == "games":
         items = [*_FIXED["untested_games"], *items]
         games = wording.plural(sum(point.success.total for point in record.games), "game")
@@ -353,14 +345,14 @@ _SETTING = re.compile(r" \([a-z_]+\.[a-z_]+ = \w+\)")
 
 def _unmeasured(record: Record) -> Iterator[str]:
     coverage = record.coverage
-    if withheld_uploads(record):
+    if caveats.withheld_uploads(record):
         yield wording.capital(fixed("guard.not_judged"))
     elif coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
         skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"
         yield f"Uploads in {skipped}, which were not measured"
-    yield coverage_gaps(record)
+    yield caveats.coverage_gaps(record)
     if coverage and coverage.never_measured:
-        yield f"Clients without a measured round: {client_list(coverage.never_measured)}"
+        yield f"Clients without a measured round: {caveats.client_list(coverage.never_measured)}"
 
 
 def _verifying(record: Record, *, is_judged: bool) -> Section:

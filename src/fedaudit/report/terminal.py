@@ -146,6 +146,5 @@ def _fitting(label: str, width: int) -> str:
     client, dot, attack = label.rpartition(" · ")
     if len(label) <= width or not dot:
         return shortened(label, width)
-    return shortened(
-        f"{shorten_middle(client, max(width - len(attack) - 3, 8))}{dot}{attack}", width
-    )
+    name = shorten_middle(client, max(width - len(attack) - 3, 8))
+    return shortened(f"{name}{dot}{attack}", width)

@@ -23,8 +23,6 @@ from fedaudit.results.record import Record
 MOST_NAMED = 5  # largest number of items that a sentence names; further items are counted
 MISSING = "–"
 
-Number = int | float
-
 
 def setting(record: BaseModel, *names: str) -> object:
     """Return a setting of a record's study by its tables and its name; None if it is not set."""
@@ -80,7 +78,7 @@ def number(value: float, side: int = 0) -> str:
 
 
 def format_range(
-    values: Iterable[Number], joint: str = " to ", *, text: Callable[[Number], str] | None = None
+    values: Iterable[float], joint: str = " to ", *, text: Callable[[float], str] | None = None
 ) -> str:
     """Format the smallest and the largest number, as whole numbers by default."""
     numbers = list(values)
@@ -259,9 +257,6 @@ def without_verdict(headline: str, status: str) -> str:
     start = re.match(rf"(?:a )?{words}\w*\W+", headline, re.IGNORECASE)
     return capital(headline[start.end() :]) if start else headline
 
-
-NO_FAIR_DRAW = "no fair draw: may include differences between clients"
-"""Remark on a contrast whose members and non-members were not separated by a fair draw."""
 
 _ATTACKS = fixed_texts("attacks")
 

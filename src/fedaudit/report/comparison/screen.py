@@ -73,9 +73,7 @@ def first_of_comparison(
         if compared:
             reason = f"no membership attack is above guessing{f' ({worst})' if worst else ''}"
         status, row = "nothing to lower", None
-        text = (
-            f"Without a defense {reason}: this comparison cannot show that a defense lowers a leak"
-        )
+        text = fixed("choosing.no_leak", reason=reason)
     elif not compared:
         status, difference = "side by side", largest_difference(comparison)
         text = wording.join(_side_by_side(comparison, verdicts), difference, by=". ")
@@ -89,9 +87,7 @@ def first_of_comparison(
             text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
             text = f"{text} {shortened(row.name, 80)}: {_tradeoff_text(row)}"
     sizes = {
-        frozenset(
-            (figure.n_members, figure.n_nonmembers) for figure in evidence.main_figures(record)
-        )
+        frozenset((f.n_members, f.n_nonmembers) for f in evidence.main_figures(record))
         for record in records
     }
     steps = fixed_texts("choosing")
@@ -227,23 +223,19 @@ def _panel(
     largest = max(_reach((point.y, point.y_limits) for point in points))
     low, high = min(errors), max(errors)
     margin = max((high - low) / 10, (LEAST_SPANS["error"] - (high - low)) / 2)
-    x, y = (
-        charts.Axis(name, *ends, charts.ticks(*ends, 6, "%"))
-        for name, ends in (
-            ("Test error", (low - margin, high + margin)),
-            # Start this axis at guessing: distances then correspond to leakage.
-            (leakage, (-largest / 40, max(1.1 * largest, LEAST_SPANS["leakage"]))),
-        )
-    )
+    x = _percent_axis("Test error", low - margin, high + margin)
+    # Start this axis at guessing: distances then correspond to leakage.
+    y = _percent_axis(leakage, -largest / 40, max(1.1 * largest, LEAST_SPANS["leakage"]))
     texts = shortened("; ".join(dict.fromkeys(point.text for point in points)), 1000)
     summary = f"{title}: {leakage} to the strongest attack against test error. {texts}"
     return charts.Panel(title, summary, x, y, points=points)
 
 
+def _percent_axis(title: str, low: float, high: float) -> charts.Axis:
+    return charts.Axis(title, low, high, charts.ticks(low, high, 6, "%"))
+
+
 def _reach(values: Iterable[tuple[float, Interval | None]]) -> list[float]:
-    ends = [
-        end
-        for value, limits in values
-        for end in (value, *((limits.low, limits.high) if limits else ()))
-    ]
+    intervals = [(value, limits or Interval()) for value, limits in values]
+    ends = [end for value, limits in intervals for end in (value, limits.low, limits.high)]
     return [end for end in ends if end is not None]

@@ -48,11 +48,12 @@ def comparison_sections(
     """Return the non-empty sections of a comparison, given the status of each record."""
     defended = any(row.family != NO_DEFENSE for row in comparison.rows)
     sources, clusters = source_comparison(comparison), cluster_comparison(comparison)
-    inside, outside = (
-        attack_tables(comparison, records, part=part) for part in ("inside", "outside")
-    )
+    inside = attack_tables(comparison, records)
+    outside = attack_tables(comparison, records, part="outside")
     text = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
     attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, text)
+    text = fixed("compared.outside")
+    others = _attacks("outside", "Clients outside the coalition", outside, text)
     utility = _figures_table(
         comparison,
         "Utility",
@@ -67,9 +68,7 @@ def comparison_sections(
         table_section("sources", "Source inference", sources),
         table_section("clusters", "Clustered learning", clusters),
         attacks if inside or not (sources or clusters) else None,
-        _attacks("outside", "Clients outside the coalition", outside, fixed("compared.outside"))
-        if outside
-        else None,
+        others if outside else None,
         table_section("epsilons", "Epsilon", epsilon_comparison(comparison, records)),
         table_section("utility", "Utility", utility),
         table_section("usage", "Use of training data", usage_table(comparison, records)),
@@ -435,7 +434,5 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
                 "Local time": Cell(f"{seconds:.3g} s", slower),
             }
         )
-    remark = fixed("compared.usage")
-    return (
-        grid_of("Use of training data and cost to a client", rows, remark=remark) if rows else None
-    )
+    caption = "Use of training data and cost to a client"
+    return grid_of(caption, rows, remark=fixed("compared.usage")) if rows else None

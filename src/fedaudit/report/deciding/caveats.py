@@ -12,7 +12,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.results import guessing
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.results.runs import CheckedUploads, RoundSeries
+from fedaudit.results.runs import CheckedUploads, GuardCoverage, RoundSeries
 
 Unit = Literal["sample", "person", "canary sample"]
 
@@ -57,9 +57,8 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 def is_defended(record: Record) -> bool:
     """Return True if all figures on membership, sources and clusters are of defended runs."""
-    defenses = [figure.defense for figure in evidence.main_figures(record)] + defenses_of_runs(
-        record
-    )
+    figures = evidence.main_figures(record)
+    defenses = [figure.defense for figure in figures] + defenses_of_runs(record)
     # A record without such figures can be on canary clients alone.
     defenses = defenses or [figure.defense for figure in record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
@@ -142,14 +141,14 @@ def coverage_gaps(record: Record) -> str:
     return f"Not measured: {wording.join_and(gaps)}" * bool(gaps)
 
 
-def is_guarded(record: Record) -> bool:
-    """Return True if a guard decided which uploads were sent."""
-    return record.coverage is not None and record.coverage.guard is not None
+def guard_of(record: Record) -> GuardCoverage | None:
+    """Return the guard's decisions on which uploads were sent; None without a guard."""
+    return record.coverage.guard if record.coverage else None
 
 
 def withheld_uploads(record: Record) -> int:
     """Return the number of uploads that a guard withheld; 0 without a guard."""
-    guard = record.coverage.guard if record.coverage else None
+    guard = guard_of(record)
     uploads = guard.uploads if guard else []
     return sum(checked.count for checked in uploads if checked.outcome == "withheld")
 
@@ -161,7 +160,7 @@ def guard_decisions(record: Record) -> str:
         For example "The guard, whose limit is an AUC of 0.6 (upper confidence limit), sent 2
         uploads (rounds 1–2) and withheld 1 upload (round 3)"; "" for a record without a guard.
     """
-    guard = record.coverage.guard if record.coverage else None
+    guard = guard_of(record)
     if guard is None:
         return ""
     counts: dict[str, CheckedUploads] = {uploads.outcome: uploads for uploads in guard.uploads}
@@ -214,10 +213,8 @@ def independence(record: Record) -> str:
     """
     if caveat := people_caveat(record):
         return f"{wording.sentence(caveat)} Tests are wrong more often as well."
-    names_people = any(
-        wording.setting(record, "data", "options", name) for name in ("person", "subject")
-    )
-    if record.unit == "person" or names_people:
+    names = [wording.setting(record, "data", "options", key) for key in ("person", "subject")]
+    if record.unit == "person" or any(names):
         return ""
     hint = " " + fixed("verdict.audit_people")
     return fixed("verdict.independent") + hint * (not record.watched)
@@ -242,9 +239,8 @@ def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
     failed, texts = evidence.outcomes_of(record.controls).failed, []
     by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
     for effect, hides in (("Figures not relied on", False), ("Figures perhaps too low", True)):
-        subjects = (
-            _control_subject(c) or shortened(c.control, 40) for c in by_effect.get(hides, ())
-        )
+        controls = by_effect.get(hides, [])
+        subjects = (_control_subject(c) or shortened(c.control, 40) for c in controls)
         names = wording.join_some(evidence.distinct(subjects), MOST_FAILED)
         texts += [f"{effect}, because a control failed: {names}"] * bool(names)
     return texts
@@ -270,7 +266,7 @@ def controls_sign(records: Sequence[Record]) -> str:
 def range_headline(figures: Sequence[Estimate]) -> str:
     """Return the headline of a leak whose size is uncertain, or "" if there is no such leak."""
     above = [figure for figure in figures if guessing.above_chance(figure)]
-    if evidence.max_size([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
+    if evidence.max_size(map(evidence.size_of, above)) not in ("trace", None):
         return ""
     wide = [(figure, between) for figure in above if (between := evidence.size_range(figure))]
     if not wide:

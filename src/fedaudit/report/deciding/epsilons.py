@@ -128,12 +128,8 @@ _CLAIM_CONTROL = "claimed epsilon"  # control that fails if a measured bound ref
 
 def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str) -> list[Measured]:
     metrics = fixed_texts(f"epsilons.{kind}.metrics").items()
-    bounds = [
-        Measured(bound, assumes)
-        for metric, assumes in metrics
-        if (bound := find(metric)) is not None
-    ]
-    return [measured for measured in bounds if _relied_on(record, [measured.bound])]
+    bounds = [(find(metric), assumes) for metric, assumes in metrics]
+    return [Measured(b, assumes) for b, assumes in bounds if b and _relied_on(record, [b])]
 
 
 def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:

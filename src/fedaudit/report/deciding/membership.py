@@ -15,8 +15,7 @@ def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
     """Return the verdict on membership from figures."""
     above = [figure for figure in figures if above_chance(figure)]
     if above:
-        sizes = [size for figure in above if (size := evidence.size_of(figure))]
-        return evidence.LEAKS[evidence.max_size(sizes) or "trace"]
+        return evidence.LEAKS[evidence.max_size(map(evidence.size_of, above)) or "trace"]
     if wrong_sign(figures) or coverage_gaps(record):
         return "inconclusive"
     # Clients with too few samples for a separate verdict are evaluated together.
@@ -157,6 +156,5 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
 
 def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
-    return len(
-        audited_clients(f for f in figures if f.attack == attack and f.n_members and f.n_nonmembers)
-    )
+    same = (figure for figure in figures if figure.attack == attack)
+    return len(audited_clients(f for f in same if f.n_members and f.n_nonmembers))

@@ -5,26 +5,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Interval
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")
 """Okabe and Ito's hues, changed to a contrast of at least 3:1 on light and dark backgrounds."""
 
-DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
-MARKS = {
-    "circle": '<circle r="4"/>',
-    "square": '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>',
-    "diamond": '<path d="M0-5l5 5-5 5-5-5z"/>',
-    "triangle-up": '<path d="M0-4.6l4.8 8.2h-9.6z"/>',
-    "triangle-down": '<path d="M0 4.6l4.8-8.2h-9.6z"/>',
-    "star": '<path d="M0-5.4l1.5 3.4 3.7.4-2.8 2.5.8 3.6-3.2-1.9-3.2 1.9.8-3.6-2.8-2.5 3.7-.4z"/>',
-    "cross": '<path d="M-1.6-4.4h3.2v2.8h2.8v3.2h-2.8v2.8h-3.2v-2.8h-2.8v-3.2h2.8z"/>',
-}
-"""SVG symbols around the origin, about eight units wide. As constants, they are safe as markup."""
-
+# The template draws these dashes and symbols.
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star")
 MUTED = "#8A939E"  # for further lines, since only a few colours can be distinguished
 RESERVED = "cross"  # symbol of "no defense", which nothing else uses
 GREY = "#7A7A7A"  # for guessing, baselines and limits
@@ -38,25 +27,14 @@ class Style(NamedTuple):
     symbol: str = ""
 
     @property
-    def dashes(self) -> str:
-        """The dash pattern of SVG."""
-        return DASHES[self.dash]
-
-    @property
     def is_open(self) -> bool:
         """True for a hollow mark."""
         return self.symbol.endswith("-open")
 
-    @property
-    def mark(self) -> Markup:
-        """The mark as SVG without its colour; empty without a symbol."""
-        return Markup(MARKS[self.symbol.removesuffix("-open")] if self.symbol else "")
-
 
 def style(position: int) -> Style:
     """Return the style at a position; the first 210 styles are distinct."""
-    kinds = (OKABE_ITO, list(DASHES), [mark for mark in MARKS if mark != RESERVED])
-    return Style(*(kind[position % len(kind)] for kind in kinds))
+    return Style(*(kind[position % len(kind)] for kind in (OKABE_ITO, DASHES, SYMBOLS)))
 
 
 class LegendEntry(NamedTuple):
@@ -101,6 +79,11 @@ class Axis(NamedTuple):
         scaled = math.log10(max(value, 1e-300)) if self.log else value
         return (scaled - self.low) / ((self.high - self.low) or 1.0)
 
+    def ends(self, value: float, limits: Interval | None) -> tuple[float, float]:
+        """Return the positions of two limits; a missing limit is at the position of the value."""
+        low, high = (limits.low, limits.high) if limits else (None, None)
+        return self.at(value if low is None else low), self.at(value if high is None else high)
+
     def clipped(self, value: float) -> float:
         """Return the position of a value; values outside are moved to the nearer end."""
         return min(max(self.at(value), 0.0), 1.0)
@@ -139,13 +122,8 @@ class Point(NamedTuple):
     def placed(self, x: Axis, y: Axis) -> Placed:
         """Return the mark at its position between two axes."""
         across, up = x.at(self.x), 1 - y.at(self.y)
-        (left, right), (low, high) = (
-            [axis.at(value if end is None else end) for end in (limits.low, limits.high)]
-            for axis, value, limits in (
-                (x, self.x, self.x_limits or Interval()),
-                (y, self.y, self.y_limits or Interval()),
-            )
-        )
+        left, right = x.ends(self.x, self.x_limits)
+        low, high = y.ends(self.y, self.y_limits)
         segments = ((across, 1 - high, across, 1 - low), (left, up, right, up))
         return Placed(self.text, self.look, 10, across, up, segments)
 

@@ -11,13 +11,9 @@ from fedaudit.report.figures import charts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down")
 PLAIN, *DEFENDED = (
-    charts.Style(color, "", symbol)
-    for color, symbol in zip(
-        charts.OKABE_ITO,
-        ("circle", "diamond", "square", "triangle-up", "triangle-down"),
-        strict=False,
-    )
+    charts.Style(charts.OKABE_ITO[i], "", symbol) for i, symbol in enumerate(_SYMBOLS)
 )
 BASELINE = charts.Style(charts.GREY, "", "diamond-open")
 DOUBTED = charts.Style(charts.GREY, "", "circle-open")
@@ -126,9 +122,8 @@ def build_forest(
     if hidden > 0:
         rows = wording.plural(hidden, "more row is", "more rows are")
         caption += f" {rows} in the tables."
-    by_track = [
-        [mark for line in drawn for mark in line.cells[index].marks] for index in range(len(tracks))
-    ]
+    columns = zip(*(line.cells for line in drawn), strict=True)
+    by_track = [[mark for cell in cells for mark in cell.marks] for cells in columns]
     keys = _keys(looks or {}, {mark.look for marks in by_track for mark in marks})
     fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
     return (Forest(title, label, caption, fitted, drawn, keys),)

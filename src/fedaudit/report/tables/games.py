@@ -16,6 +16,7 @@ from fedaudit.report.wording import (
     optional,
     percent,
     plural,
+    rate_texts,
 )
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
@@ -89,12 +90,8 @@ def _certified(certificates: Sequence[TargetCertificate]) -> Cells:
     success, failure = "Success on one target", "Failure probability of the sign"
     return {
         "Targets": f"{len(certificates):,}",
-        (success, "At least"): format_range(
-            (each.low or 0.0 for each in certificates), text=percent
-        ),
-        (success, "At most"): format_range(
-            (each.high or 1.0 for each in certificates), text=percent
-        ),
+        (success, "At least"): format_range((c.low or 0.0 for c in certificates), text=percent),
+        (success, "At most"): format_range((c.high or 1.0 for c in certificates), text=percent),
         (success, "Played"): format_range(played, text=percent) if played else None,
         (failure, "Sound"): format_range(sound, text=number) if sound else "no range",
         (failure, "As published"): Cell(
@@ -112,12 +109,10 @@ def _label(point: PointPlayed) -> str:
 def _row(point: PointPlayed) -> Cells:
     in_rounds, exceeded = point.rounds is not None, points.exceeds_bound(point)
     bound = point.figure(games.DISTANCE) if in_rounds else point.actual_epsilon
-    ceiling = (
-        _NO_BOUND if bound is None else Cell(percent(point.largest_success), "exceeded" * exceeded)
-    )
+    ceiling = Cell(percent(point.largest_success), "exceeded" * exceeded)
     return {
         ("Success rate", "Adv"): _rate(point.success, "alarm" if in_rounds and exceeded else ""),
-        ("Success rate", "At most"): ceiling,
+        ("Success rate", "At most"): _NO_BOUND if bound is None else ceiling,
         ("Success rate", "Expected"): optional(point.figure(games.EXPECTED_SUCCESS)),
         ("ε of one record", "Claimed ε"): optional(point.claimed_epsilon, points.format_epsilon),
         ("ε of one record", "Actual ε"): None if in_rounds else _actual(point),
@@ -129,8 +124,7 @@ def _row(point: PointPlayed) -> Cells:
 
 
 def _rate(estimate: Rate, tone: Tone = "") -> Cell:
-    limits = interval(estimate.low, estimate.high, "accuracy")
-    return Cell(percent(estimate.value), limits, tone)
+    return Cell(*rate_texts(estimate), tone)
 
 
 def _actual(point: PointPlayed) -> Cell:

@@ -8,14 +8,7 @@ from statistics import fmean
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.caveats import independence
-from fedaudit.report.evidence import (
-    Setting,
-    by_contrast,
-    distinct,
-    grouped,
-    setting_labels,
-    setting_of,
-)
+from fedaudit.report.evidence import Setting, distinct, grouped, setting_labels, setting_of
 from fedaudit.report.figures import charts
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Cells, Footnotes, Grid, grid_of, name_cell, shortened, stack
@@ -167,7 +160,7 @@ def _sizes(figures: Iterable[Estimate]) -> str:
 
 
 def _compared_within(figure: Estimate) -> str:
-    caveat = "" if figure.fair else wording.NO_FAIR_DRAW
+    caveat = "" if figure.fair else fixed("members.unfair")
     return wording.join(_WITHIN.get(figure.within, ""), caveat, by="; ")
 
 
@@ -195,7 +188,7 @@ def classes_table(record: Record) -> Grid | None:
     groups = [group for group in record.groups if group.by == "class"]
     if not groups:
         return None
-    labels = setting_labels(map(setting_of, groups))
+    labels = evidence.labels_among(groups)
 
     def heading(figure: Estimate) -> Cell:
         detail = wording.join(wording.versus(figure.contrast), labels[setting_of(figure)])
@@ -268,9 +261,7 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     by_attack = grouped(curves, lambda curve: curve.attack)
     ranked = sorted(by_attack, key=lambda attack: -fmean(map(_height, by_attack[attack])))
     coloured, others = ranked[:_MOST_COLOURED], ranked[_MOST_COLOURED:]
-    looks = {
-        attack: charts.style(place)._replace(symbol="") for place, attack in enumerate(coloured)
-    }
+    looks = {name: charts.style(place)._replace(symbol="") for place, name in enumerate(coloured)}
     smallest = min((rate for curve in curves for rate in curve.fpr if rate > 0), default=1.0)
     floor = max(_LOWEST_RATE, min(smallest / 2, 5e-4))
 
@@ -278,7 +269,7 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     labels = setting_labels(settings)
     choices = []
     for setting, same in settings.items():
-        panels = by_contrast(same)
+        panels = evidence.by_contrast(same)
         # The contrast "mixed" repeats both of its parts.
         names = [name for name in panels if name != "mixed"] or list(panels)
         parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)

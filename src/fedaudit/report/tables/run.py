@@ -16,11 +16,10 @@ from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Reco
 
 def run_sections(record: Record) -> list[Section | None]:
     """Return the sections on controls, utility and clients; None for a section without data."""
+    controls = controls_table(record) if record.controls else None
     no_controls = Section("controls", "Controls", ["No controls were run."])
     return [
-        table_section("controls", "Controls", controls_table(record))
-        if record.controls
-        else no_controls,
+        table_section("controls", "Controls", controls) or no_controls,
         table_section("utility", "Utility", utility_table(record)),
         table_section("clients", "Clients", clients_table(record)),
     ]

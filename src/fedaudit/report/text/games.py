@@ -32,9 +32,7 @@ def game_verdict(record: Record) -> GameVerdict:
     items = points.shown_points(record.games)
     protected, unprotected = points.by_protection(items)
     rates = [item.point.success for item in protected or unprotected]
-    status = status_between(
-        (2 * rate.low - 1 for rate in rates), (2 * rate.high - 1 for rate in rates)
-    )
+    status = status_between((2 * r.low - 1 for r in rates), (2 * r.high - 1 for r in rates))
     refuted = [item for item in items if points.contradicted(item.point)]
     result = "nothing_shown" if status in ("no leak shown", "inconclusive") else "leak"
     far = any(points.far_above(item.point) for item in items)
@@ -45,9 +43,7 @@ def game_verdict(record: Record) -> GameVerdict:
     first = FirstScreen(
         "strong leak" if refuted else status,
         "claim contradicted" if refuted else status,
-        _contradiction_headline(refuted)
-        if refuted
-        else _headline(protected, unprotected, protection),
+        _contradiction_headline(refuted) if refuted else _headline(items, protection),
         "",
         games_picture(record),
         tuple(points.game_tiles(record)[:3]),
@@ -67,12 +63,10 @@ def game_verdict(record: Record) -> GameVerdict:
 
 def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
     """Return a line and a sign about claims and bounds, which replace controls in games."""
-    claiming = sum(item.point.claimed_epsilon is not None for item in items)
-    bounded = sum(
-        item.point.rounds is not None and item.point.largest_success < 1 for item in items
-    )
-    wrong = sum(points.contradicted(item.point) for item in items)
-    far = sum(points.far_above(item.point) for item in items)
+    played = [item.point for item in items]
+    claiming = sum(point.claimed_epsilon is not None for point in played)
+    bounded = sum(point.rounds is not None and point.largest_success < 1 for point in played)
+    wrong, far = sum(map(points.contradicted, played)), sum(map(points.far_above, played))
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
     checked = wording.plural(claiming + bounded, "point")
     if far:
@@ -93,11 +87,8 @@ def _contradiction_headline(refuted: Sequence[points.ShownPoint]) -> str:
     return f"Success contradicts the {what}: {first.name}{others}"
 
 
-def _headline(
-    protected: Sequence[points.ShownPoint],
-    unprotected: Sequence[points.ShownPoint],
-    protection: str,
-) -> str:
+def _headline(items: Sequence[points.ShownPoint], protection: str) -> str:
+    protected, unprotected = points.by_protection(items)
     if not protected:
         text = f"The server is right in {_success(points.most_successful(unprotected))} of games"
         return f"{text} without a {protection}; guessing is right in 50%"
@@ -166,22 +157,18 @@ def _claims(items: Sequence[points.ShownPoint]) -> list[str]:
 
 
 def _range(values: Sequence[float | None]) -> str:
-    return wording.format_range(
-        [value for value in values if value is not None], text=points.format_epsilon
-    )
+    epsilons = (value for value in values if value is not None)
+    return wording.format_range(epsilons, text=points.format_epsilon)
 
 
 def fit_warnings(items: Sequence[points.ShownPoint]) -> list[str]:
     """Return warnings about points at which a low success is no sign of protection."""
-    by_problem = evidence.grouped(items, lambda item: points.fit_problem(item.point))
-    return [
-        fixed(
-            f"games.fit.{problem}",
-            points=wording.join_some([shortened(item.name, 60) for item in by_problem[problem]], 4),
-        )
-        for problem in fixed_texts("games.fit")
-        if problem in by_problem
-    ]
+    warnings = []
+    for problem in fixed_texts("games.fit"):
+        affected = [item for item in items if points.fit_problem(item.point) == problem]
+        names = wording.join_some([shortened(item.name, 60) for item in affected], 4)
+        warnings += [fixed(f"games.fit.{problem}", points=names)] * bool(affected)
+    return warnings
 
 
 def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
@@ -194,10 +181,9 @@ def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
     ]
     limits = fit_warnings(items)
     if beyond:
-        counts = {"beyond": f"{len(beyond):,}", "claims": f"{len(claims):,}"}
-        limits.append(
-            fixed("games.limits.unprovable", most=points.format_epsilon(max(beyond)), **counts)
-        )
+        most = points.format_epsilon(max(beyond))
+        counts = {"beyond": len(beyond), "claims": len(claims)}
+        limits.append(fixed("games.limits.unprovable", most=most, **counts))
     limits += [fixed("games.limits.claims")] * bool(claims)
     limits += [fixed("games.limits.rounds")] * any(point.rounds for point in played)
     repeated = any(point.targets < point.success.total for point in played)

@@ -2,14 +2,8 @@
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.deciding import caveats
+from fedaudit.report.deciding import caveats, membership
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.membership import (
-    are_several,
-    limits_to_print,
-    member_status,
-    scope_sentence,
-)
 from fedaudit.report.evidence import Status, distinct, main_figures, max_size, size_of, size_reached
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
@@ -27,17 +21,17 @@ def member_headline(record: Record, status: Status, *, alone: bool) -> str:
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
-        other = member_status(record, sides[names[1]])
+        other = membership.member_status(record, sides[names[1]])
         text = f"{wording.capital(names[0])}: {wording.without_capital(text)}"
         text += f". {wording.capital(names[1])}: {other}"
     figures = main_figures(record)
     unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))
     people = caveats.people_caveat(record)
-    return wording.join(text, scope_sentence(record, front), unfair, people, by=". ")
+    return wording.join(text, membership.scope_sentence(record, front), unfair, people, by=". ")
 
 
 def _headline(record: Record, status: Status, front: list[Estimate], *, alone: bool) -> str:
-    scope = fixed("guard.scope") if caveats.is_guarded(record) else ""
+    scope = fixed("guard.scope") if caveats.guard_of(record) else ""
     if status in LEAKAGE:
         distinguished = fixed(f"membership.distinguished.{caveats.unit_of(record)}")
         better = fixed_texts("membership.better").get(status, "")
@@ -91,8 +85,7 @@ def _affected(figures: list[Estimate]) -> str:
 def _may_be_larger(figures: list[Estimate]) -> str:
     above = [figure for figure in figures if above_chance(figure)]
     highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
-    least = max_size([size for figure in above if (size := size_of(figure))])
-    largest = max_size([size for size in highs if size])
+    least, largest = max_size(map(size_of, above)), max_size(highs)
     if least is None or largest is None or largest == least:
         return ""
     return f"The size is that of the lower limits; the upper limits allow a {largest} leak."
@@ -115,11 +108,11 @@ def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATE
 
     With several clients, each limit names its client, and pooled clients come first.
     """
-    several, parts = are_several(figures), []
+    several, parts = membership.are_several(figures), []
     for metric in metrics:
         limits = [
             f"{wording.format_value(limit.value, metric, 1)}{f' for {limit.name}' * several}"
-            for limit in limits_to_print(figures, metric)
+            for limit in membership.limits_to_print(figures, metric)
         ]
         if limits:
             second = f" ({limits[1]})" if limits[1:] and several else ""

@@ -41,10 +41,6 @@ class ShownPoint(NamedTuple):
     name: str
 
 
-Families = dict[str, list[ShownPoint]]
-"""Points by the name of their family."""
-
-
 def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     """Name points by the settings that differ between them."""
     # Games are played either on gradient signs, where a local DP mechanism protects the client, or
@@ -117,7 +113,7 @@ def plan_words(rounds: InRounds) -> str:
     )
 
 
-def families(items: Sequence[ShownPoint]) -> Families:
+def families(items: Sequence[ShownPoint]) -> dict[str, list[ShownPoint]]:
     """Group points by family, in the record's order; sort each family by epsilon or rounds."""
     by_name = grouped(items, lambda item: item.family)
     return {name: sorted(members, key=_x_value) for name, members in by_name.items()}
@@ -153,11 +149,11 @@ def strongest_protection(protected: Sequence[ShownPoint]) -> ShownPoint | None:
     number of rounds as the weakest protection's worst point are preferred.
     """
     weakest = most_successful(protected)
-    others = [
-        item for item in protected if protection_name(item.point) != protection_name(weakest.point)
-    ]
+    name = protection_name(weakest.point)
+    others = [item for item in protected if protection_name(item.point) != name]
     others = [item for item in others if _x_value(item) == _x_value(weakest)] or others
-    worst = map(most_successful, grouped(others, lambda item: protection_name(item.point)).values())
+    by_name = grouped(others, lambda item: protection_name(item.point))
+    worst = map(most_successful, by_name.values())
     return min(
         worst, key=lambda item: (item.point.success.high, item.point.success.value), default=None
     )

@@ -7,18 +7,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.caveats import (
-    client_list,
-    coverage_gaps,
-    defenses_of_runs,
-    failed_control_notes,
-    guard_decisions,
-    hardly_learned,
-    is_guarded,
-    omissions,
-    unit_of,
-    units_of,
-)
+from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, reliable_findings
 from fedaudit.report.deciding.membership import audited_clients
@@ -59,11 +48,6 @@ class PlainVerdict(NamedTuple):
     meaning: str
     open: tuple[str, ...]
 
-    @property
-    def finding(self) -> str:
-        """The headline without the verdict, which pages show before it."""
-        return wording.without_verdict(self.headline, self.status)
-
 
 def verdict(record: Record) -> PlainVerdict:
     """Return the verdict on a record, which depends only on its figures and controls."""
@@ -72,10 +56,10 @@ def verdict(record: Record) -> PlainVerdict:
     relied_on, deletion = reliable_findings(record, topics), deletion_result(record)
     sentences = [
         *headlines(relied_on),
-        *failed_control_notes(record, relied_on[0].status),
-        guard_decisions(record),
-        coverage_gaps(record),
-        *omissions(record),
+        *caveats.failed_control_notes(record, relied_on[0].status),
+        caveats.guard_decisions(record),
+        caveats.coverage_gaps(record),
+        *caveats.omissions(record),
         deletion.headline if deletion and not evidence.is_uninformative(record) else "",
         *(bounds.sentence for bounds in shown_bounds(record)),
     ]
@@ -93,7 +77,7 @@ def verdict(record: Record) -> PlainVerdict:
 
 def learning_warning(record: Record) -> str:
     """Return a warning about rows with a training accuracy near guessing, or ""."""
-    rows = hardly_learned(record)
+    rows = caveats.hardly_learned(record)
     if not rows:
         return ""
     figures = [*record.where(topic="utility"), *record.findings]
@@ -119,7 +103,7 @@ def audited(record: Record) -> str:
     sizes += [others.fewest, others.most] if others else []
     kind = "watched" if record.watched else "trained"
     return fixed(
-        f"audited.{'guarded' if is_guarded(record) else kind}",
+        f"audited.{'guarded' if caveats.guard_of(record) else kind}",
         clients=clients,
         sizes=f" with {wording.format_range(sizes)} samples each" if sizes else "",
         runs=wording.plural(len(record.seeds), "training run"),
@@ -149,13 +133,13 @@ def audited_samples(record: Record) -> str:
     is_range |= len({figure.n_nonmembers for figure in figures}) > 1
     ranges = f" (range over {wording.join_and(names)})" if is_range and names else ""
     each = " for each" * (len(targets) > 1)
-    clients = client_list(targets) if targets else "all clients"
-    counts = f"{members} {units_of(record)} as members, {others} as non-members"
+    clients = caveats.client_list(targets) if targets else "all clients"
+    counts = f"{members} {caveats.units_of(record)} as members, {others} as non-members"
     return f"{clients}: {counts}{each}{ranges}"
 
 
 def _defenses(record: Record) -> str:
-    used = [figure.defense for figure in record.findings] + defenses_of_runs(record)
+    used = [figure.defense for figure in record.findings] + caveats.defenses_of_runs(record)
     names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
     if not names:
         return ""
@@ -167,14 +151,14 @@ def questions(record: Record) -> list[str]:
     """Return the questions that a study or a recording answers."""
     clients = audited_clients(record.findings)
     topics = {
-        unit_of(record): evidence.has_membership(record),
+        caveats.unit_of(record): evidence.has_membership(record),
         "sources": record.sources,
         "clusters": record.clusters,
         "deletion": unlearning_rows(record),
         "secure_sum": record.config.get("secure_sum"),
         "canaries": record.config.get("canaries"),
     }
-    whose = f" of {client_list(clients)}" if clients else ""
+    whose = f" of {caveats.client_list(clients)}" if clients else ""
     return [fixed(f"questions.{topic}", of=whose) for topic, applies in topics.items() if applies]
 
 
