@@ -312,3 +312,44 @@ def test_utf8_is_not_read_as_another_encoding(tmp_path: Path) -> None:
         assert "is UTF-8 text" in refused(path, encoding="latin-1")
     path.write_text(text_of(patients()), encoding="utf-8")
     assert fa.datasets.csv(path, **ROLES, encoding="latin-1").read(seed=1).train
+
+
+def long_table() -> list[bytes]:
+    """Return the lines of a table of more than 64 KB."""
+    rows = [f"{i},{i % 7},name {i % 11},{'yes' if i % 2 else 'no'}" for i in range(8000)]
+    return [b"age,group,town,label", *(row.encode() for row in rows)]
+
+
+@pytest.mark.parametrize(
+    ("line", "content", "encoding", "reason"),
+    [
+        (7000, b"1,2,na\0me,yes", "utf-8", "is a binary file"),
+        (7000, "1,2,Z\u00fcrich,yes".encode(), "latin-1", "is UTF-8 text"),
+        (7000, b"1,2,Z\xfcrich,yes", "utf-8", "is not utf-8 text"),
+    ],
+)
+def test_misread_bytes_far_from_the_start_are_refused(
+    line: int, content: bytes, encoding: str, reason: str, tmp_path: Path
+) -> None:
+    lines = long_table()
+    lines[line] = content
+    path = tmp_path / "long.csv"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert path.stat().st_size > 2**17
+    assert reason in refused(path, encoding=encoding)
+
+
+def test_stray_quotes_that_hide_rows_are_refused(tmp_path: Path) -> None:
+    lines = long_table()[:400]
+    lines[50] = b'50,1,"name 6,no'
+    lines[350] = b'350,0",no'
+    path = tmp_path / "quotes.csv"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert "begins in line 51 contains 299 lines that look like rows" in refused(path)
+
+
+def test_notes_of_several_lines_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "notes.csv"
+    rows = [f'{i},"seen, twice\nnext line\n\nand, after, that\nend",yes' for i in range(20)]
+    path.write_text("\n".join(["age,note,label", *rows]) + "\n")
+    assert fa.datasets.csv(path, label="label").stored().table.rows == 20

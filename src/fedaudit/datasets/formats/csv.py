@@ -9,7 +9,7 @@ from csv import Error, reader
 from dataclasses import KW_ONLY
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _SEPARATORS = (",", ";", "\t", "|")
 _SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".data")
 _SAMPLE_BYTES = 2**16
 """Number of leading bytes of a file from which the separator is recognised."""
+_CHUNK_BYTES = 2**20
 _SAMPLE_ROWS = 100
 _MAX_COLUMNS = 10_000
 _FORMAT_BY_START = {
@@ -96,10 +97,10 @@ class csv(TableSource, DataFile):
         try:
             with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
+                _refuse_misread_bytes(path, file, self.encoding)
+                file.seek(0)
                 start = file.read(_SAMPLE_BYTES)
-                _refuse_binary(path, start, self.encoding)
                 is_whole = len(start) == size
-                _refuse_utf8(path, start, self.encoding, is_whole=is_whole)
                 sample = codecs.getincrementaldecoder(codec)("strict").decode(start, final=is_whole)
                 separator = self.separator or _recognised_separator(path, sample, is_whole)
                 file.seek(0)
@@ -121,30 +122,31 @@ class csv(TableSource, DataFile):
             ) from error
 
 
-def _refuse_binary(path: Path, start: bytes, encoding: str) -> None:
-    if encoding == "utf-16":
-        return
-    formats = [name for first, name in _FORMAT_BY_START.items() if start.startswith(first)]
-    if formats or b"\0" in start:
-        description = formats[0] if formats else "a binary file"
+def _refuse_misread_bytes(path: Path, file: IO[bytes], encoding: str) -> None:
+    """Raise if the file is binary, or is UTF-8 text that would be read in another encoding."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    description, is_ascii, is_utf8 = "", True, True
+    while chunk := file.read(_CHUNK_BYTES):
+        if file.tell() == len(chunk):
+            formats = (name for first, name in _FORMAT_BY_START.items() if chunk.startswith(first))
+            description = next(formats, "")
+        description = description or ("a binary file" if b"\0" in chunk else "")
+        is_ascii = is_ascii and chunk.isascii()
+        try:
+            decoder.decode(chunk)
+        except UnicodeDecodeError:
+            is_utf8 = False
+            decoder.reset()
+    if description and encoding != "utf-16":
         raise BadInput(
             f"{path.name} is {description}, and not {encoding} text; save the table as CSV in "
             "UTF-8, or set encoding"
         )
-
-
-def _refuse_utf8(path: Path, start: bytes, encoding: str, *, is_whole: bool) -> None:
-    """Raise if the file is UTF-8 text, and would be misread in an encoding with one byte each."""
-    if encoding.startswith("utf") or start.isascii():
-        return
-    try:
-        codecs.getincrementaldecoder("utf-8")("strict").decode(start, final=is_whole)
-    except UnicodeDecodeError:
-        return
-    raise BadInput(
-        f"{path.name} is UTF-8 text, and would be read with wrong letters as {encoding}; leave "
-        "encoding out"
-    )
+    if is_utf8 and not is_ascii and not encoding.startswith("utf"):
+        raise BadInput(
+            f"{path.name} is UTF-8 text, and would be read with wrong letters as {encoding}; leave "
+            "encoding out"
+        )
 
 
 def _recognised_separator(path: Path, sample: str, is_whole: bool) -> str:
@@ -184,7 +186,11 @@ def _read(path: Path, rows: "Reader", source: csv, size: int) -> Table:
     codes = [array("q") for _ in header]
     lines = array("q")
     width = len(header)
+    previous_line = rows.line_num
     for row in rows:
+        if rows.line_num > previous_line + 2:
+            _refuse_rows_in_a_cell(path, row, rows, previous_line + 1)
+        previous_line = rows.line_num
         if not row:
             continue
         if len(row) != width:
@@ -206,6 +212,18 @@ def _read(path: Path, rows: "Reader", source: csv, size: int) -> Table:
     description = f"separator {mark}, decimal mark {source.decimal!r}, {source.encoding}"
     line_of_row = np.frombuffer(lines, dtype=np.int64)
     return Table(path.name, columns, description, size, line_of_row, source.decimal)
+
+
+def _refuse_rows_in_a_cell(path: Path, row: Sequence[str], rows: "Reader", line: int) -> None:
+    """Raise if a quoted cell contains whole lines that look like rows: a quote is missing."""
+    n_separators = len(row) - 1
+    for cell in row:
+        inner = cell.splitlines()[1:-1]
+        if inner and all(text.count(rows.dialect.delimiter) == n_separators for text in inner):
+            raise BadInput(
+                f"a quoted cell of {path.name} that begins in line {line} contains {len(inner)} "
+                "lines that look like rows of the table; check the quotation marks of this line"
+            )
 
 
 def _header(path: Path, rows: "Reader") -> list[str]:
