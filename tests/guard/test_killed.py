@@ -1,15 +1,18 @@
-"""Nothing leaves unmeasured if a process is killed at any moment."""
+"""Nothing leaves unmeasured if a process is killed, at named moments and at any executed line."""
 
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import pytest
 import torch
 
+import fedaudit
 from fedaudit.core import files
 from fedaudit.guard import guard as module
 from fedaudit.guard import judging
@@ -102,6 +105,45 @@ def test_a_killed_process_returns_no_upload_and_the_next_process_measures(
     assert len(measured) == len(left)
     if filter is None:
         assert all(torch.equal(torch.as_tensor(leaving[name]), honest()[name]) for name in honest())
+
+
+def kill_at_line(number: int) -> Callable[..., Any]:
+    """Return a trace function that kills the process at the n-th executed line of fedaudit."""
+    root, n_executed = str(Path(fedaudit.__file__).parent), 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal n_executed
+        if not frame.f_code.co_filename.startswith(root):
+            return None
+        n_executed += event == "line"
+        if n_executed == number:
+            kill()
+        return trace
+
+    return trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [int(10 * 1.35**k) for k in range(24)])
+def test_a_kill_at_any_line_leaves_only_measured_uploads(number: int, tmp_path: Path) -> None:
+    honest()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
+    if process == 0:
+        try:
+            sys.settrace(kill_at_line(number))
+            leaving = guard(tmp_path / "guard").check(1, sent=initial(), upload=honest())
+            sys.settrace(None)
+            (tmp_path / "left").write_text(str(leaving is not None))
+        finally:
+            os._exit(0)
+    was_killed = os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    assert was_killed != (tmp_path / "left").exists()
+    with guard(tmp_path / "guard") as again:
+        assert again.check(1, sent=initial(), upload=honest()) is not None
+        n_sent = sum(decision.was_sent for decision in again.decisions)
+    assert n_sent == len(measured_rounds_in(tmp_path / "guard")) == 1
 
 
 def test_a_lock_is_released_by_a_killed_process(tmp_path: Path) -> None:
