@@ -64,7 +64,7 @@ OPENED_ELSEWHERE = {
     "core.importing.module_digest": "the file of a module that was imported",
     "core.definitions._bytes_of": "the same",
     "core.pretrained.read_minilm_file": "an installed package",
-    "core.pretrained.pretrained": "by its path, after check_header",
+    "core.pretrained.load_pretrained": "by its path, after check_header",
     "observe.tensors.read_tensors": "the same",
     "observe.tensors.read_notes": "the same",
     "observe.tensors.has_hash": "the same",

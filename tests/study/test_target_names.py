@@ -6,7 +6,7 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.plan.file import read_studies
-from fedaudit.study.front.federation import with_target_numbers
+from fedaudit.study.front.target_names import with_target_numbers
 
 STUDY = """
 name = "named"

@@ -19,12 +19,10 @@ from fedaudit.attacks import Attack
 from fedaudit.core.arguments import Count, Range, dataclass, refuse_invalid
 from fedaudit.core.errors import BadInput, called_by, setting, type_of
 from fedaudit.core.importing import RegisteredObject, with_registered
-from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart, number_of_client
-from fedaudit.core.objects import PartReference
+from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
 from fedaudit.datasets.arrays import InMemory
-from fedaudit.datasets.catalog import client_names_of
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.tables.dataframe import dataframe
 from fedaudit.engines.base import CountedEngine
@@ -69,6 +67,7 @@ from fedaudit.study.front.references import (
     reference,
     registering,
 )
+from fedaudit.study.front.target_names import target_numbers
 
 DataLike: TypeAlias = (
     str
@@ -345,7 +344,8 @@ def plan_of(
     audit_values = values.setdefault("audit", {})
     if targets is not None:
         with with_registered(objects):
-            numbers = _target_numbers(targets, data, options.data_dir or folder)
+            named = [targets] if isinstance(targets, str) else whole_numbers("targets", targets)
+        numbers = target_numbers(named, data, options.data_dir or folder)
         audit_values["targets"] = _merged_targets(audit, numbers)
     if options.view is not None:
         audit_values["view"] = register(reference("view", options.view))["name"]
@@ -377,47 +377,6 @@ def plan_of(
         source="the audit",
     )
     return AuditPlan(study, objects, folder)
-
-
-def with_target_numbers(settings: dict[str, object], *, data_dir: Path | None) -> dict[str, object]:
-    """Return the settings of a study file with numbers instead of names in ``audit.targets``.
-
-    Raises:
-        BadInput: The data set has no client of that name, or names no clients.
-    """
-    audit, data = settings.get("audit"), settings.get("data")
-    if not isinstance(audit, Mapping) or not isinstance(data, Mapping):
-        return settings
-    targets, options = audit.get("targets"), data.get("options", {})
-    # Settings of other types are refused when the study is validated.
-    has_names = isinstance(targets, list) and any(isinstance(value, str) for value in targets)
-    if not has_names or not isinstance(options, dict):
-        return settings
-    reference = PartReference(str(data.get("name")), options)
-    numbers = _target_numbers(targets, reference, data_dir)
-    return {**settings, "audit": {**audit, "targets": numbers}}
-
-
-def _target_numbers(
-    targets: object, data: PartReference, data_dir: Path | str | None
-) -> list[object]:
-    """Return the numbers of clients, of which some may be named as in the data."""
-    values = [targets] if isinstance(targets, str) else whole_numbers("targets", targets)
-    by_name = [
-        value
-        for value in values
-        if isinstance(value, str) and not value.removeprefix("client ").isdecimal()
-    ]
-    names: dict[int, str] = {}
-    if by_name:
-        folder = None if data_dir is None else Path(data_dir)
-        names = dict(enumerate(client_names_of(data.name, folder, data.options)))
-        if not names:
-            raise BadInput(
-                f"targets names the client {by_name[0]!r}, but the data set {data.name!r} names no "
-                "clients; give its number"
-            )
-    return [number_of_client(v, names) if isinstance(v, str) else v for v in values]
 
 
 def _merged_targets(audit: Audit | None, targets: list[object]) -> list[object]:
