@@ -115,7 +115,7 @@ def add_round(usage: Usage, round: Round) -> Usage:
     )
 
 
-def _with_row(table: Tensor, row: Sequence[float]) -> Tensor:
+def _with_row(table: Tensor, row: Sequence[float | int]) -> Tensor:
     return torch.cat([table, torch.tensor([row], dtype=table.dtype)])
 
 
