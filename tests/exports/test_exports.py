@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fedaudit.results.read import read_record
 from tests.estimates import changed
 from tests.live.federation import ROUNDS
 from tests.pack.test_models import models_after, recorded_pack, saved
-from tests.pack.test_pack import keys, needs_openssl, resealed
+from tests.pack.test_pack import keys, needs_openssl, resealed, rewritten
 from tests.programs import exit_code
 from tests.report.records import source, with_sources
 
@@ -152,6 +153,8 @@ def test_crate_has_the_files_and_the_audit_as_an_assessment(
         write_export(evidence, "ro-crate", folder, AGENTS)
     with pytest.raises(BadInput, match="names the agent"):
         write_export(evidence, "ro-crate", tmp_path / "new", Options(organisation="TRE 72"))
+    with pytest.raises(BadInput, match="names the agent"):
+        write_export(evidence, "ro-crate", tmp_path / "new", AGENTS._replace(agent=" <x:y>"))
 
 
 def test_tables_have_every_figure_of_the_record(evidence: Evidence, tmp_path: Path) -> None:
@@ -190,8 +193,6 @@ def test_the_same_pack_gives_the_same_bytes(evidence: Evidence, tmp_path: Path) 
 
 
 def test_unsound_packs_and_other_models_are_not_exported(tmp_path: Path, pack: Path) -> None:
-    import shutil
-
     copy = tmp_path / "pack"
     shutil.copytree(pack, copy)
     (copy / "verdict.json").write_text("{}")
@@ -203,9 +204,15 @@ def test_unsound_packs_and_other_models_are_not_exported(tmp_path: Path, pack: P
         )
 
 
-def test_a_record_without_a_valid_time_is_refused(tmp_path: Path, pack: Path) -> None:
-    import shutil
+def test_a_pack_of_another_version_is_not_exported(tmp_path: Path, pack: Path) -> None:
+    copy = tmp_path / "pack"
+    shutil.copytree(pack, copy)
+    rewritten(copy, made_with={"fedaudit": "0.0.1"})
+    with pytest.raises(BadInput, match="another version wrote"):
+        read_evidence(copy)
 
+
+def test_a_record_without_a_valid_time_is_refused(tmp_path: Path, pack: Path) -> None:
     copy = tmp_path / "pack"
     shutil.copytree(pack, copy)
     record = json.loads((copy / "record.json").read_text())

@@ -1,14 +1,11 @@
 """CycloneDX 1.6 bill of materials with a model card: the judged figures with their limits."""
 
 import json
-from uuid import NAMESPACE_URL, uuid5
 
 from fedaudit.core.importing import refuse_missing
-from fedaudit.exports.evidence import Evidence, describe_check
+from fedaudit.exports.evidence import Evidence, describe_check, identifier
 from fedaudit.report.wording import printable
 from fedaudit.results.estimate import TEST_ACCURACY
-
-NAMESPACE = "https://w3id.org/fedaudit/"
 
 
 def bill_of_materials(evidence: Evidence) -> str:
@@ -43,7 +40,7 @@ def bill_of_materials(evidence: Evidence) -> str:
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=file.sha256)] if file else [],
         properties=[Property(name=key, value=value) for key, value in properties.items()],
     )
-    bom = Bom(components=[model], serial_number=uuid5(NAMESPACE_URL, NAMESPACE + manifest.digest))
+    bom = Bom(components=[model], serial_number=identifier(manifest.digest, "pack"))
     bom.metadata.timestamp = evidence.started
     document = json.loads(
         make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
@@ -55,10 +52,9 @@ def bill_of_materials(evidence: Evidence) -> str:
 
 def _model_card(evidence: Evidence) -> dict[str, object]:
     metrics = [
-        _metric(check.metric, describe_check(check), worst.value, worst.low, worst.high)
+        _metric(check.metric, describe_check(check), value, worst.low, worst.high)
         | {"slice": worst.what}
-        for check in evidence.verdict.checks
-        if (worst := check.worst) is not None and worst.value is not None
+        for check, worst, value in evidence.judged
     ]
     metrics += [
         _metric(figure.metric, "", figure.value, figure.low, figure.high)
@@ -75,7 +71,7 @@ def _model_card(evidence: Evidence) -> dict[str, object]:
 
 
 def _metric(
-    metric: str, check: str, value: float | None, low: float | None, high: float | None
+    metric: str, check: str, value: float, low: float | None, high: float | None
 ) -> dict[str, object]:
     limits = {
         name: f"{limit:.6g}"

@@ -4,11 +4,12 @@ import hashlib
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import open_regular
 from fedaudit.gate.evaluate import evaluate_policy
-from fedaudit.gate.verdict import Check, Verdict
+from fedaudit.gate.verdict import Check, FigureCheck, Verdict
 from fedaudit.pack.manifest import Manifest
 from fedaudit.pack.models import compare_model
 from fedaudit.pack.verifying import verify
@@ -51,6 +52,20 @@ class Evidence(NamedTuple):
     started: datetime
     model: ModelFile | None
 
+    @property
+    def judged(self) -> list[tuple[Check, FigureCheck, float]]:
+        """Ceilings of the policy, each with its worst figure and the value of this figure."""
+        return [
+            (check, worst, worst.value)
+            for check in self.verdict.checks
+            if (worst := check.worst) is not None and worst.value is not None
+        ]
+
+
+def identifier(digest: str, kind: str) -> UUID:
+    """Return an identifier of what has a digest, such as a pack; the same for every export."""
+    return uuid5(NAMESPACE_URL, f"fedaudit:{kind}:{digest}")
+
 
 def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
     """Verify a pack and read it.
@@ -60,7 +75,8 @@ def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
         model: File of the released model, which must be a model of the record.
 
     Raises:
-        BadInput: The folder is not a pack, or the model cannot be compared with the record.
+        BadInput: The folder is not a pack, another version wrote it, or the model cannot be
+            compared with the record.
         Damaged: The pack is not sound, or the model is none of the record's models.
     """
     verified = verify(folder)
@@ -71,6 +87,11 @@ def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
         raise Damaged(
             f"{folder} is not sound ({'; '.join(verified.problems[:3])}), so nothing is exported; "
             "use an intact copy of the pack"
+        )
+    if verified.other_version:
+        raise BadInput(
+            f"another version wrote {folder}, so that its report cannot be checked; export it with "
+            "that version"
         )
     return Evidence(
         folder,

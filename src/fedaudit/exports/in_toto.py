@@ -59,13 +59,13 @@ def statement(evidence: Evidence, sign: Path | None = None) -> str:
         warned_tests=checks["WARNED"],
         failed_tests=checks["FAILED"],
     )
-    made = Statement(
+    attestation = Statement(
         [ResourceDescriptor(name=subject[0], digest={"sha256": subject[1]}).pb],
         PREDICATE_TYPE,
         MessageToDict(predicate),
     )
-    made.validate()
-    text = json.dumps(MessageToDict(made.pb), indent=1, sort_keys=True) + "\n"
+    attestation.validate()
+    text = json.dumps(MessageToDict(attestation.pb), indent=1, sort_keys=True) + "\n"
     return text if sign is None else _envelope(text, sign)
 
 

@@ -35,9 +35,7 @@ def model_card(evidence: Evidence) -> str:
         )
 
     figures = [
-        result(check.metric, describe_check(check), worst.value)
-        for check in verdict.checks
-        if (worst := check.worst) is not None and worst.value is not None
+        result(check.metric, describe_check(check), value) for check, _, value in evidence.judged
     ]
     metadata = ModelCardData(
         model_name=record.name,

@@ -5,13 +5,12 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from uuid import NAMESPACE_URL, uuid5
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, option
 from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE
 from fedaudit.core.importing import refuse_missing
-from fedaudit.exports.evidence import Evidence
+from fedaudit.exports.evidence import Evidence, identifier
 from fedaudit.pack.manifest import SIGNATURE_FILE
 from fedaudit.pack.packing import CLAUSES_FILE, JUNIT_FILE, POLICY_FILE, STUDY_FILE, VERDICT_FILE
 from fedaudit.report.summary import SUMMARY_FILE
@@ -41,7 +40,7 @@ _MEDIA_TYPES = {
     ".xml": "application/xml",
     ".sig": _BINARY,
 }
-_NAMED = re.compile(r"\s*([^<>]+?)\s*(?:<([a-z][a-z0-9+.-]*:[^<>\s]+)>)?\s*", re.IGNORECASE)
+_NAMED = re.compile(r"\s*([^<>\s][^<>]*?)\s*(?:<([a-z][a-z0-9+.-]*:[^<>\s]+)>)?\s*", re.IGNORECASE)
 
 
 def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: str) -> None:
@@ -77,17 +76,17 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
     end = begin + timedelta(seconds=record.environment.seconds or 0)
     crate = ROCrate(version=_VERSION)
 
-    def described(identifier: str, kind: str | list[str], **properties: object) -> ContextEntity:
+    def add_entity(identifier: str, kind: str | list[str], **properties: object) -> ContextEntity:
         return crate.add(ContextEntity(crate, identifier, properties={"@type": kind, **properties}))
 
-    described(PROFILE, ["CreativeWork", "Profile"], name="Five Safes RO-Crate", version="1.0")
-    organisation_entity = described(provider[1], "Organization", name=provider[0])
-    described(person[1], "Person", name=person[0], affiliation={"@id": provider[1]})
+    add_entity(PROFILE, ["CreativeWork", "Profile"], name="Five Safes RO-Crate", version="1.0")
+    organisation_entity = add_entity(provider[1], "Organization", name=provider[0])
+    add_entity(person[1], "Person", name=person[0], affiliation={"@id": provider[1]})
     software_iri = _urn(__version__, "software")
-    software = described(
+    software = add_entity(
         software_iri, "SoftwareApplication", name="fedaudit", version=__version__, url=software_iri
     )
-    terms = described(
+    terms = add_entity(
         _urn(manifest.digest, "terms"),
         "CreativeWork",
         name="Conditions of access",
@@ -118,7 +117,7 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
             "sha256": model.sha256,
         },
     )
-    process = described(
+    process = add_entity(
         _urn(manifest.digest, "audit"),
         ["AssessAction", "prov:Activity"],
         name="Audit of privacy leakage from the federated training of a model",
@@ -150,8 +149,8 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
     crate.write(folder)
 
 
-def _urn(digest: str, part: str) -> str:
-    return f"urn:uuid:{uuid5(NAMESPACE_URL, f'fedaudit:{part}:{digest}')}"
+def _urn(digest: str, kind: str) -> str:
+    return identifier(digest, kind).urn
 
 
 def _model_iri(sha256: str) -> str:
@@ -168,5 +167,5 @@ def _named(text: str, argument: str) -> tuple[str, str]:
             f"an RO-Crate names the {argument}; give {option(argument)} as 'NAME' or 'NAME "
             "<https://...>', such as an ORCID or ROR identifier"
         )
-    name, identifier = match[1], match[2]
-    return name, identifier or _urn(name, argument)
+    name, iri = match[1], match[2]
+    return name, iri or _urn(name, argument)

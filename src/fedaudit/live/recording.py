@@ -223,7 +223,7 @@ class RoundEntry(RecordPart):
         sent: SHA-256 of the models that clients were sent; empty if unknown.
         uploads: SHA-256 of the uploads that can be measured.
         models: SHA-256 of the global model that all clients were sent ("sent"), and of the model
-            after the round ("after"), if these are known and no parameters are frozen.
+            after the round ("after"), if these are known; see :func:`digests_of_globals`.
         weights: Weights of the uploads, stored until the round is measured. Empty if the loop
             passed the model after the round.
         reported: Training metrics that audited clients reported, stored until the round is

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 import torch
@@ -67,7 +68,7 @@ class CheckedRound(NamedTuple):
     weights: dict[ClientId, float]
     sent: str
     uploads: str
-    models: dict[GlobalModel, str]
+    models: Mapping[GlobalModel, str] = MappingProxyType({})
     after_is_finite: bool = False
 
 
@@ -88,7 +89,7 @@ def round_of_uploads(
 ) -> CheckedRound:
     """Build a round from the uploads that can be measured."""
     bases, excluded = bases_of(data.sent, sorted(data.uploads), layout)
-    sent, digests = digest_of_models(bases), digests_of_globals(layout, bases.values())
+    sent = digest_of_models(bases)
     valid, names = dict[ClientId, _ClientModels](), dict[ClientId, tuple[str, ...]]()
     for client, base in bases.items():
         upload = data.uploads[client]
@@ -106,7 +107,7 @@ def round_of_uploads(
     excluded |= differing
     valid = {client: models for client, models in valid.items() if client not in excluded}
     if not valid:
-        return CheckedRound(None, excluded, {}, sent, "", digests)
+        return CheckedRound(None, excluded, {}, sent, "")
     valid, has_statistics = _with_trained_statistics(valid, layout, kind)
     restricted = {client: _restrict(models, common_names) for client, models in valid.items()}
     uploads = digest_of_models({client: models.local for client, models in restricted.items()})
@@ -117,18 +118,20 @@ def round_of_uploads(
     after = next(iter(bases.values()))
     if any(weights.values()):
         after = _mean({client: models.local for client, models in valid.items()}, fractions)
-    after_is_finite = False
+    finite_after = None
     if data.after is not None:
         model_after = layout.model_of(data.after, subject="the model afterwards")
         if is_finite(model_after.params):
-            digests = digests_of_globals(layout, bases.values(), model_after)
-            after_is_finite = True
+            finite_after = model_after
             after = _base_statistics(model_after, layout, has_statistics=has_statistics)
         elif not _can_spoil_mean(valid, excluded):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
     exposed = {client: Exposed(*models) for client, models in restricted.items()}
     round = _round(entry, exposed, fractions, after)
-    return CheckedRound(round, excluded, weights, sent, uploads, digests, after_is_finite)
+    digests = digests_of_globals(layout, bases.values(), finite_after)
+    return CheckedRound(
+        round, excluded, weights, sent, uploads, digests, after_is_finite=finite_after is not None
+    )
 
 
 def _can_spoil_mean(
@@ -220,17 +223,19 @@ def digests_of_globals(
 ) -> dict[GlobalModel, str]:
     """Return digests of the model that all clients were sent, and of the model after the round.
 
-    A digest is the SHA-256 over the model's floating-point tensors by name, which can be computed
-    from a file of its weights too. There is none for networks with frozen parameters, since files
-    of these may or may not contain the frozen ones.
+    A digest is the SHA-256 over the model's floating-point tensors by name. It can be computed from
+    the file of a state dict too. There is none for networks whose state dict has other tensors, and
+    for models with initial running statistics, which the loop may not have passed.
     """
-    if layout.has_frozen:
+    if not layout.equals_state_dict:
         return {}
     distinct = [*{id(model): model for model in sent}.values()]
     models: dict[GlobalModel, Model] = {"sent": distinct[0]} if len(distinct) == 1 else {}
     models |= {} if after is None else {"after": after}
     return {
-        role: digest_of({**model.params, **model.buffers}, {}) for role, model in models.items()
+        role: digest_of({**model.params, **model.buffers}, {})
+        for role, model in models.items()
+        if not layout.unsent.are_statistics_initial(model.buffers)
     }
 
 

@@ -84,20 +84,22 @@ class ModelLayout:
         self, model: Model, module: nn.Module, unsent: UnsentTensors = _NOTHING_UNSENT
     ) -> None:
         self.model, self.unsent = model, unsent
-        self._order = tuple(module.state_dict())
+        state = module.state_dict()
+        self._order = tuple(state)
         parameters = model.architecture.build_module().named_parameters()
         self._frozen = {n: value.detach() for n, value in parameters if not value.requires_grad}
+        # Not true with frozen or shared parameters, or with buffers that state dicts leave out.
+        self.equals_state_dict = {
+            name
+            for name, value in state.items()
+            if isinstance(value, Tensor) and value.is_floating_point()
+        } == {*model.params, *model.buffers}
         self._peft_names = sent_names(module)
         self._tied = _tied_names(module)
         buffers = [name for name, _ in module.named_buffers()]
         self._names = NameTable(
             {*self._order, *buffers, *model.params, *self._peft_names}, model.params
         )
-
-    @property
-    def has_frozen(self) -> bool:
-        """True if some parameters are not trained."""
-        return bool(self._frozen)
 
     @property
     def n_values(self) -> int:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch import Tensor
-
 from fedaudit.core.errors import BadInput
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
@@ -29,7 +27,8 @@ def compare_model(record: Record, file: Path) -> Findings:
     if coverage is None or not coverage.models:
         raise BadInput(
             f"the record identifies no model, so {file} cannot be compared with it; pass the model "
-            "after each round to the recorder (after=)"
+            "after each round to the recorder (after=); networks with frozen or shared parameters "
+            "are never identified"
         )
     stored = read_checkpoint(file)
     if not isinstance(stored, Mapping):
@@ -40,13 +39,13 @@ def compare_model(record: Record, file: Path) -> Findings:
     tensors = {name: as_cpu_tensor(value, name) for name, value in stored.items()}
     # Digests of records leave out counts, such as those of batches in BatchNorm.
     tensors = {name: value for name, value in tensors.items() if value.is_floating_point()}
-    digests = {digest_of(tensors, {}), digest_of(_without_copies(tensors), {})}
-    if coverage.final_model in digests:
+    digest = digest_of(tensors, {})
+    if coverage.final_model == digest:
         return Findings(checked=[f"{file.name} is the model after the last round of the record"])
     after = [(models.after, f"after round {models.round}") for models in coverage.models]
     sent = [(models.sent, f"that was sent in round {models.round}") for models in coverage.models]
-    for digest, when in (*reversed(after), *reversed(sent)):
-        if digest in digests:
+    for known_digest, when in (*reversed(after), *reversed(sent)):
+        if known_digest == digest:
             text = f"{file.name} is the model {when}, not the final model"
             return Findings(checked=[text])
     return Findings(
@@ -55,11 +54,3 @@ def compare_model(record: Record, file: Path) -> Findings:
             "types differ"
         ]
     )
-
-
-def _without_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors without repeated values: a record has shared parameters once."""
-    first = dict[str, str]()
-    for name, value in tensors.items():
-        first.setdefault(digest_of({"": value}, {}), name)
-    return {name: tensors[name] for name in first.values()}
