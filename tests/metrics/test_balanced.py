@@ -39,9 +39,9 @@ def test_an_attack_on_noise_is_at_chance_on_held_out_samples() -> None:
     for _ in range(300):
         scores = rng.normal(size=60)
         hindsight.append(best_balanced_accuracy(scores, truth).value)
-        found = held_out_balanced_accuracy(scores, truth, rng=rng)
-        held_out.append(found.value)
-        covered += found.low <= 0.5 <= found.high
+        interval = held_out_balanced_accuracy(scores, truth, rng=rng)
+        held_out.append(interval.value)
+        covered += interval.low <= 0.5 <= interval.high
     assert np.mean(hindsight) > 0.55
     assert np.mean(held_out) == pytest.approx(0.5, abs=0.015)
     assert covered / 300 >= 0.95
@@ -49,11 +49,11 @@ def test_an_attack_on_noise_is_at_chance_on_held_out_samples() -> None:
 
 def test_a_held_out_figure_counts_the_other_half() -> None:
     scores, truth = np.arange(41.0), np.arange(41) >= 20
-    found = held_out_balanced_accuracy(scores, truth, rng=np.random.default_rng(0))
-    assert (found.n_members, found.n_nonmembers) == (11, 10)
-    assert 0.5 < found.low < found.value <= found.high <= 1
-    again = held_out_balanced_accuracy(scores, truth, rng=np.random.default_rng(0))
-    assert found == again
+    estimate = held_out_balanced_accuracy(scores, truth, rng=np.random.default_rng(0))
+    assert (estimate.n_members, estimate.n_nonmembers) == (11, 10)
+    assert 0.5 < estimate.low < estimate.value <= estimate.high <= 1
+    repeated = held_out_balanced_accuracy(scores, truth, rng=np.random.default_rng(0))
+    assert estimate == repeated
 
 
 def test_one_sample_on_a_side_cannot_be_split() -> None:

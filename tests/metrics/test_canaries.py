@@ -22,7 +22,7 @@ DELTA = 1e-5
 
 
 def drawn(rng: np.random.Generator, epsilon: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Statistics under a Gaussian mechanism with this epsilon, and who took part."""
+    """Draw statistics of a Gaussian mechanism with this epsilon, and which clients took part."""
     inside = rng.random(count) < 0.5
     return rng.normal(size=count) + inside * gaussian_shift(epsilon, DELTA), inside
 
@@ -30,19 +30,19 @@ def drawn(rng: np.random.Generator, epsilon: float, count: int) -> tuple[np.ndar
 def test_canary_bounds_match_hand_calculation() -> None:
     inside = np.arange(20) < 9
     z = np.where(inside, 4.0, 0.0)
-    found = canary_bounds(z, inside, delta=DELTA)
+    bounds = canary_bounds(z, inside, delta=DELTA)
     shift = 4.0 - norm.ppf(0.95) / 3
-    assert found.mean_only is not None
-    assert found.mean_only.value == pytest.approx(gaussian_budget(shift, DELTA))
-    assert found.mean_only.method == "mean-only Gaussian 95%, delta 1e-05"
-    assert found.one_run == one_run_epsilon(z, inside, guesses=6, delta=DELTA)
+    assert bounds.mean_only is not None
+    assert bounds.mean_only.value == pytest.approx(gaussian_budget(shift, DELTA))
+    assert bounds.mean_only.method == "mean-only Gaussian 95%, delta 1e-05"
+    assert bounds.one_run == one_run_epsilon(z, inside, guesses=6, delta=DELTA)
 
 
 def test_partial_participation_has_no_gaussian_bound() -> None:
     z, inside = drawn(np.random.default_rng(1), 2.0, 40)
-    found = canary_bounds(z, inside, delta=DELTA, every_round=False)
-    assert found.mean_only is None
-    assert found.one_run == canary_bounds(z, inside, delta=DELTA).one_run
+    bounds = canary_bounds(z, inside, delta=DELTA, every_round=False)
+    assert bounds.mean_only is None
+    assert bounds.one_run == canary_bounds(z, inside, delta=DELTA).one_run
 
 
 @pytest.mark.parametrize(("epsilon", "count"), [(0.5, 30), (2.0, 100), (8.0, 30), (4.0, 300)])
@@ -52,17 +52,19 @@ def test_the_true_epsilon_is_exceeded_no_more_often_than_nominal(
 ) -> None:
     rng, runs = np.random.default_rng(7), 400
     bounds = [canary_bounds(*drawn(rng, epsilon, count), delta=DELTA) for _ in range(runs)]
-    gaussian = [found.mean_only.value for found in bounds if found.mean_only is not None]
+    gaussian = [
+        run_bounds.mean_only.value for run_bounds in bounds if run_bounds.mean_only is not None
+    ]
     # Four standard errors above the nominal 5 %.
-    most = 0.05 + 4 * (0.05 * 0.95 / runs) ** 0.5
-    assert np.mean(np.array(gaussian) > epsilon) <= most
-    assert np.mean([found.one_run.value > epsilon for found in bounds]) <= most
+    allowed = 0.05 + 4 * (0.05 * 0.95 / runs) ** 0.5
+    assert np.mean(np.array(gaussian) > epsilon) <= allowed
+    assert np.mean([run_bounds.one_run.value > epsilon for run_bounds in bounds]) <= allowed
 
 
 def test_bounds_approach_the_true_epsilon_with_more_canaries() -> None:
     rng = np.random.default_rng(3)
-    found = [canary_bounds(*drawn(rng, 4.0, n), delta=DELTA).mean_only for n in (20, 20_000)]
-    few, many = (one.value for one in found if one is not None)
+    estimates = [canary_bounds(*drawn(rng, 4.0, n), delta=DELTA).mean_only for n in (20, 20_000)]
+    few, many = (estimate.value for estimate in estimates if estimate is not None)
     assert few < many
     assert many == pytest.approx(4.0, abs=0.15)
 
@@ -84,49 +86,49 @@ def test_uninformative_canaries_raise(z: np.ndarray, inside: np.ndarray, match: 
 def record_scores(
     rng: np.random.Generator, epsilon: float, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of canary records in clips: the noise of all is unknown, and so is their level."""
+    """Draw scores of canary records in clips, whose mean and noise level are unknown."""
     z, inside = drawn(rng, epsilon, count)
     return 7.0 + 0.3 * z, inside
 
 
 def test_canary_record_bounds_match_hand_calculation() -> None:
     scores, inside = record_scores(np.random.default_rng(2), 3.9, 500)
-    found = record_bounds(scores, inside, guesses=100, delta=DELTA)
+    bounds = record_bounds(scores, inside, guesses=100, delta=DELTA)
     counted = count_guesses(scores, inside, 100)
     assert counted == Guesses(100, counted.correct, 500)
-    assert found.if_gaussian == one_run_gaussian_bound(counted, delta=DELTA)
-    assert found.if_normal is not None
-    # The lower limit solves: a distance as large as this one comes up once in twenty.
+    assert bounds.if_gaussian == one_run_gaussian_bound(counted, delta=DELTA)
+    assert bounds.if_normal is not None
+    # At the lower limit, a distance at least this large has a probability of 5 %.
     root = np.sqrt(inside.sum() * (~inside).sum() / 500)
     spread = np.sqrt(
         (inside.sum() * scores[inside].var() + (~inside).sum() * scores[~inside].var()) / 498
     )
     distance = (scores[inside].mean() - scores[~inside].mean()) / spread
-    shift = gaussian_shift(found.if_normal.value, DELTA)
+    shift = gaussian_shift(bounds.if_normal.value, DELTA)
     assert nct.sf(distance * root, 498, shift * root) == pytest.approx(0.05, rel=1e-3)
-    assert found.if_normal.method == "mean-only normal 95%, delta 1e-05"
+    assert bounds.if_normal.method == "mean-only normal 95%, delta 1e-05"
 
 
 def test_stronger_assumptions_give_larger_bounds() -> None:
     scores, inside = record_scores(np.random.default_rng(3), 3.9, 500)
-    found = record_bounds(scores, inside, guesses=100, delta=DELTA)
+    bounds = record_bounds(scores, inside, guesses=100, delta=DELTA)
     coins = one_run_epsilon(scores, inside, guesses=100, delta=DELTA)
-    assert found.if_gaussian is not None
-    assert found.if_normal is not None
-    assert 0 < coins.value < found.if_gaussian.value < found.if_normal.value
+    assert bounds.if_gaussian is not None
+    assert bounds.if_normal is not None
+    assert 0 < coins.value < bounds.if_gaussian.value < bounds.if_normal.value
 
 
 def test_scores_without_leak_give_bounds_of_zero() -> None:
     rng = np.random.default_rng(4)
     scores, inside = rng.normal(size=400), rng.random(400) < 0.5
-    found = record_bounds(scores, inside, guesses=80, delta=DELTA)
-    assert found.if_gaussian is not None
-    assert found.if_normal is not None
-    assert (found.if_gaussian.value, found.if_normal.value) == (0.0, 0.0)
+    bounds = record_bounds(scores, inside, guesses=80, delta=DELTA)
+    assert bounds.if_gaussian is not None
+    assert bounds.if_normal is not None
+    assert (bounds.if_gaussian.value, bounds.if_normal.value) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "refusal"),
     [
         (lambda rng, n: rng.laplace(size=n), "not normal about their means"),
         (lambda rng, n: np.where(rng.random(n) < 0.01, np.inf, 0.0), "infinite or all equal"),
@@ -135,28 +137,28 @@ def test_scores_without_leak_give_bounds_of_zero() -> None:
     ids=["laplace", "infinite", "equal"],
 )
 def test_non_normal_scores_have_no_normal_bound(
-    shape: Callable[[np.random.Generator, int], np.ndarray], said: str
+    shape: Callable[[np.random.Generator, int], np.ndarray], refusal: str
 ) -> None:
     rng = np.random.default_rng(5)
     inside = rng.random(600) < 0.5
-    found = record_bounds(shape(rng, 600), inside, guesses=100, delta=DELTA)
-    assert found.if_normal is None
-    assert said in found.refusal
+    bounds = record_bounds(shape(rng, 600), inside, guesses=100, delta=DELTA)
+    assert bounds.if_normal is None
+    assert refusal in bounds.refusal
 
 
 def test_unequal_variances_have_no_normal_bound() -> None:
     rng = np.random.default_rng(6)
     inside = rng.random(2000) < 0.5
     scores = rng.normal(size=2000) * np.where(inside, 1.15, 1.0)
-    found = record_bounds(scores, inside, guesses=400, delta=DELTA)
-    assert found.if_normal is None
-    assert "have different variances" in found.refusal
+    bounds = record_bounds(scores, inside, guesses=400, delta=DELTA)
+    assert bounds.if_normal is None
+    assert "have different variances" in bounds.refusal
 
 
 def test_few_canaries_have_no_normal_bound() -> None:
     scores, inside = record_scores(np.random.default_rng(7), 3.9, 199)
-    found = record_bounds(scores, inside, guesses=38, delta=DELTA)
-    assert (found.if_normal, found.refusal) == (
+    bounds = record_bounds(scores, inside, guesses=38, delta=DELTA)
+    assert (bounds.if_normal, bounds.refusal) == (
         None,
         "the test of normality needs 200 canaries, got 199",
     )
@@ -167,10 +169,10 @@ def test_error_rate_of_bounds_from_canaries_is_nominal() -> None:
     rng, runs, above = np.random.default_rng(8), 150, np.zeros(2)
     for _ in range(runs):
         scores, inside = record_scores(rng, 3.9, 300)
-        found = record_bounds(scores, inside, guesses=60, delta=DELTA, alpha=0.1)
-        assert found.if_gaussian is not None
-        normal = found.if_normal.value if found.if_normal else 0.0
-        above += [found.if_gaussian.value > 3.9, normal > 3.9]
+        bounds = record_bounds(scores, inside, guesses=60, delta=DELTA, alpha=0.1)
+        assert bounds.if_gaussian is not None
+        normal = bounds.if_normal.value if bounds.if_normal else 0.0
+        above += [bounds.if_gaussian.value > 3.9, normal > 3.9]
     assert (above <= runs * 0.1 + 3 * np.sqrt(runs * 0.09)).all()
 
 
@@ -178,16 +180,16 @@ def test_error_rate_of_bounds_from_canaries_is_nominal() -> None:
 def test_equal_coins_give_a_refusal_instead_of_bounds(
     is_member: np.ndarray,
 ) -> None:
-    found = record_bounds(np.arange(8.0), is_member, guesses=2, delta=DELTA)
-    assert (found.if_gaussian, found.if_normal) == (None, None)
-    assert found.refusal == describe_equal_coins(is_member)
+    bounds = record_bounds(np.arange(8.0), is_member, guesses=2, delta=DELTA)
+    assert (bounds.if_gaussian, bounds.if_normal) == (None, None)
+    assert bounds.refusal == describe_equal_coins(is_member)
     members = int(is_member.sum())
-    assert f"{members} members and {8 - members} non-members" in found.refusal
+    assert f"{members} members and {8 - members} non-members" in bounds.refusal
     with pytest.raises(BadInput, match="both members and non-members are needed"):
         one_run_epsilon(np.arange(8.0), is_member, guesses=2)
 
 
 def test_one_different_coin_is_sufficient_for_a_bound() -> None:
     assert describe_equal_coins(np.arange(8) < 7) == ""
-    found = record_bounds(np.arange(8.0), np.arange(8) < 7, guesses=2, delta=DELTA)
-    assert found.if_gaussian is not None
+    bounds = record_bounds(np.arange(8.0), np.arange(8) < 7, guesses=2, delta=DELTA)
+    assert bounds.if_gaussian is not None

@@ -31,7 +31,7 @@ def test_permuted_membership_gives_chance_level() -> None:
 def test_permutation_p_values_are_uniform_when_nothing_leaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A p-value does not rest on the intervals, which take nearly all of the time.
+    # P-values do not depend on the intervals, which take nearly all of the time.
     none = AucInterval(0.5, 0.0, 1.0, "none")
     monkeypatch.setattr("fedaudit.metrics.controls.interval_of_ranks", lambda *_: none)
     rng = np.random.default_rng(2)
@@ -53,16 +53,16 @@ def test_too_narrow_intervals_fail_the_permutation_control(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def half_as_wide(split: SplitScores, confidence: float) -> AucInterval:
-        found = interval_of_ranks(split, confidence)
-        low, high = ((found.value + limit) / 2 for limit in (found.low, found.high))
-        return replace(found, low=low, high=high)
+        interval = interval_of_ranks(split, confidence)
+        low, high = ((interval.value + limit) / 2 for limit in (interval.low, interval.high))
+        return replace(interval, low=low, high=high)
 
     monkeypatch.setattr("fedaudit.metrics.controls.interval_of_ranks", half_as_wide)
     rng = np.random.default_rng(3)
     null = permuted_membership(
         rng.normal(size=300), np.arange(300) < 100, rng=rng, permutations=400
     )
-    # Half of 1.96 standard errors is left out in a third of the cases.
+    # A half-width of 0.98 standard errors is exceeded in a third of the cases.
     assert null.alarms == pytest.approx(0.33 * 400, rel=0.25)
     assert not null.passed
 
@@ -112,11 +112,11 @@ def test_a_label_shift_is_found_if_labels_are_given() -> None:
 def test_large_samples_are_subsampled_by_seed() -> None:
     settings = BlindClassifier(most_samples=100, components=5)
     truth = np.arange(300) < 120
-    first, again = (
+    first, repeated = (
         blind_classifier(images(300), truth, rng=np.random.default_rng(4), settings=settings)
         for _ in range(2)
     )
-    assert first == again
+    assert first == repeated
     assert (first.n_members, first.n_nonmembers) == (25, 25)
 
 
@@ -126,12 +126,12 @@ def test_constant_inputs_give_chance_level() -> None:
 
 
 def test_the_blind_classifier_does_not_depend_on_threads() -> None:
-    found = []
+    results = []
     for threads in (1, 2):
         with threadpool_limits(threads):
             truth = np.arange(400) < 200
-            found.append(blind_classifier(images(400), truth, rng=np.random.default_rng(1)))
-    assert found[0] == found[1]
+            results.append(blind_classifier(images(400), truth, rng=np.random.default_rng(1)))
+    assert results[0] == results[1]
 
 
 def test_inputs_that_cannot_be_classified_are_refused() -> None:

@@ -46,7 +46,7 @@ def test_vectorised_limits_match_single_runs(fpr: float) -> None:
             (limits.low, limits.high),
             limits_at_threshold(scores, truth, fpr, confidence=CONFIDENCE),
         ]
-        assert one_by_one == [(found.low[run], found.high[run]) for found in at_once]
+        assert one_by_one == [(vectorised.low[run], vectorised.high[run]) for vectorised in at_once]
 
 
 @pytest.mark.parametrize("sizes", [(50, 50), (300, 600), (60, 1500)], ids=str)
@@ -55,26 +55,26 @@ def test_tpr_limits_and_gates_have_their_error_rate(
 ) -> None:
     runs, fprs = 400, [fpr for fpr in (0.01, 0.1) if sizes[1] * fpr >= 1]
     # Four standard errors of a simulated share of 2.5 %.
-    most = 0.025 + 4 * (0.025 * 0.975 / runs) ** 0.5
+    allowed = 0.025 + 4 * (0.025 * 0.975 / runs) ** 0.5
     for shape in SOME:
-        for held, _ in simulated(shape, sizes, fprs, runs, seed=1).values():
-            assert held.coverage >= 0.94
-            assert max(held) <= most
+        for of_rate, _ in simulated(shape, sizes, fprs, runs, seed=1).values():
+            assert of_rate.coverage >= 0.94
+            assert max(of_rate) <= allowed
 
 
 def test_limits_at_the_used_threshold_have_half_the_coverage() -> None:
-    held, used = simulated(normal(1.0), (500, 500), [0.01], 400, seed=1)[0.01]
-    assert held.coverage > 0.95
-    assert 0.45 < used.coverage < 0.65
-    assert used.below > 0.08
-    assert used.above > 0.2
+    of_rate, at_threshold = simulated(normal(1.0), (500, 500), [0.01], 400, seed=1)[0.01]
+    assert of_rate.coverage > 0.95
+    assert 0.45 < at_threshold.coverage < 0.65
+    assert at_threshold.below > 0.08
+    assert at_threshold.above > 0.2
 
 
 @pytest.mark.slow
 def test_intervals_for_these_runs_have_their_coverage_and_narrow() -> None:
     auc, rate = means_over_seeds((60, 400), 1.0, 120, 3).values()
     for figure in (auc, rate):
-        assert all(one.missed.coverage >= CONFIDENCE - 0.04 for one in figure.values())
+        assert all(interval.missed.coverage >= CONFIDENCE - 0.04 for interval in figure.values())
         widths = [figure[count].width for count in COUNTS]
         assert widths == sorted(widths, reverse=True)
     assert auc[10].width == pytest.approx(auc[1].width / 10**0.5, rel=0.05)
@@ -83,9 +83,9 @@ def test_intervals_for_these_runs_have_their_coverage_and_narrow() -> None:
 @pytest.mark.slow
 def test_combined_p_values_cover_mean_rates_of_tied_scores() -> None:
     shapes = (tied(1.0, 0.5),) * max(COUNTS)
-    found = rate_means(shapes, (100, 100), 0.1, 60, seed=1)
-    held, would_be = (found[way, max(COUNTS)].missed for way in WAYS)
-    assert held.coverage >= 0.95
-    assert would_be.coverage < 0.7
-    # The value errs upward where ties are flagged together: the lower limit is what is wrong.
-    assert would_be.below == 0
+    intervals = rate_means(shapes, (100, 100), 0.1, 60, seed=1)
+    combined, summed = (intervals[way, max(COUNTS)].missed for way in WAYS)
+    assert combined.coverage >= 0.95
+    assert summed.coverage < 0.7
+    # Flagging ties together biases the value upwards, so only the lower limit misses.
+    assert summed.below == 0

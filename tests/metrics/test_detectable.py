@@ -18,12 +18,12 @@ def rng() -> np.random.Generator:
 
 def test_detectable_leak_matches_the_normal_approximation() -> None:
     members, others, tests = 3000, 5000, 40
-    # So near 0.5 the variance is that under the null hypothesis.
+    # This close to 0.5, the variance is that under the null hypothesis.
     spread = sqrt((members + others + 1) / (12 * members * others))
     normal = NormalDist()
     expected = 0.5 + spread * (normal.inv_cdf(1 - 0.05 / tests) + normal.inv_cdf(0.8))
-    found = smallest_auc([(members, others)], tests=tests, rng=rng())
-    assert found == pytest.approx(expected, abs=1e-3)
+    smallest = smallest_auc([(members, others)], tests=tests, rng=rng())
+    assert smallest == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(("sizes", "runs"), [((40, 80), 1), ((30, 30), 3)])
@@ -39,18 +39,18 @@ def test_detectable_leak_has_power_of_four_in_five(sizes: tuple[int, int], runs:
     of_others = drawn.exponential(1.0, (audits * runs, others))
     p_values = sp.stats.mannwhitneyu(of_members, of_others, alternative="greater", axis=1).pvalue
     by_chance: list[float | None] = [0.5] * (tests - 1)
-    found = [
-        holm([fisher_p_value(given.tolist()), *by_chance]).significant[0]
-        for given in p_values.reshape(audits, runs)
+    detected = [
+        holm([fisher_p_value(run_p_values.tolist()), *by_chance]).significant[0]
+        for run_p_values in p_values.reshape(audits, runs)
     ]
-    assert 0.74 < np.mean([bool(one) for one in found]) < 0.86
+    assert 0.74 < np.mean([bool(is_significant) for is_significant in detected]) < 0.86
 
 
 def test_detectable_leak_falls_with_samples_and_rises_with_tests() -> None:
     def least(*strata: tuple[int, int], tests: int = 10, runs: int = 1) -> float:
-        found = smallest_auc(strata, tests=tests, runs=runs, rng=rng())
-        assert found is not None
-        return found
+        smallest = smallest_auc(strata, tests=tests, runs=runs, rng=rng())
+        assert smallest is not None
+        return smallest
 
     plain = least((50, 100))
     assert least((50, 200)) < plain

@@ -23,7 +23,7 @@ from fedaudit.metrics.epsilon import (
     one_run_p_value,
 )
 
-# What 100 to 10,000 samples a side can show at most.
+# The largest bounds that 100 to 10,000 samples a side can give.
 CEILINGS = [(100, 3.3, 4.2), (500, 4.9, 5.8), (1_000, 5.6, 6.5), (10_000, 7.9, 8.8)]
 
 # jax_privacy tests/auditing_test.py: 10,000 normal quantiles a side, alpha 0.05, delta 1e-6,
@@ -43,9 +43,9 @@ def test_a_perfect_attack_reaches_the_tabulated_ceilings(
 
 
 def test_published_bound_of_500_perfect_runs() -> None:
-    found = clopper_pearson_epsilon(Counts(500, 500, 0, 500), alpha=0.01)
-    assert found.value == pytest.approx(4.54, abs=0.005)
-    assert found.method == "Clopper-Pearson 99%, delta 0"
+    bound = clopper_pearson_epsilon(Counts(500, 500, 0, 500), alpha=0.01)
+    assert bound.value == pytest.approx(4.54, abs=0.005)
+    assert bound.method == "Clopper-Pearson 99%, delta 0"
 
 
 def test_the_better_of_both_directions_counts() -> None:
@@ -66,11 +66,11 @@ def test_a_useless_attack_refutes_nothing() -> None:
 
 
 def test_randomised_response_is_bounded_from_below_close_to_its_budget() -> None:
-    # Telling the truth with chance e^eps / (1 + e^eps) is exactly eps-DP.
+    # Answering truthfully with probability e^eps / (1 + e^eps) is exactly eps-DP.
     epsilon, n = 1.5, 200_000
-    told = int(n * expit(epsilon))
-    found = clopper_pearson_epsilon(Counts(told, n, n - told, n))
-    assert 0.97 * epsilon < found.value < epsilon
+    truthful = int(n * expit(epsilon))
+    bound = clopper_pearson_epsilon(Counts(truthful, n, n - truthful, n))
+    assert 0.97 * epsilon < bound.value < epsilon
 
 
 @pytest.mark.parametrize("shift", [0.5, 1.0, 2.0])
@@ -80,16 +80,16 @@ def test_the_gaussian_bound_is_below_the_true_budget_and_within_a_fifth(
 ) -> None:
     n = 500_000
     hits = int(n * ndtr(shift / 2))
-    found = gaussian_epsilon(Counts(hits, n, n - hits, n), delta=delta)
+    bound = gaussian_epsilon(Counts(hits, n, n - hits, n), delta=delta)
     true = gaussian_budget(shift, delta)
-    assert 0.8 * true < found.value < true
+    assert 0.8 * true < bound.value < true
 
 
 def test_gaussian_budget_matches_an_accountant() -> None:
     accounting = pytest.importorskip("dp_accounting")
     for shift in (0.3, 1.0, 3.0):
-        known = accounting.get_epsilon_gaussian(1 / shift, 1e-5)
-        assert gaussian_budget(shift, 1e-5) == pytest.approx(known, rel=1e-4)
+        expected = accounting.get_epsilon_gaussian(1 / shift, 1e-5)
+        assert gaussian_budget(shift, 1e-5) == pytest.approx(expected, rel=1e-4)
 
 
 def test_gaussian_shift_inverts_gaussian_budget() -> None:
@@ -109,16 +109,16 @@ def slow_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     return float(min(1.0, tail + 2 * guesses.samples * delta * worst))
 
 
-@pytest.mark.parametrize("made", [1, 10, 100])
+@pytest.mark.parametrize("count", [1, 10, 100])
 @pytest.mark.parametrize("wrong", [0, 1, 10])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-3, 0.1])
 def test_one_run_p_value_matches_a_direct_sum(
-    made: int, wrong: int, epsilon: float, delta: float
+    count: int, wrong: int, epsilon: float, delta: float
 ) -> None:
-    if wrong > made:
+    if wrong > count:
         return
-    guesses = Guesses(made, made - wrong, 150)
+    guesses = Guesses(count, count - wrong, 150)
     assert one_run_p_value(guesses, epsilon, delta) == pytest.approx(
         slow_p_value(guesses, epsilon, delta), abs=1e-12
     )
@@ -155,31 +155,31 @@ def test_one_run_bounds_match_the_reference_implementation(
     scores = np.concatenate([quantiles + shift, quantiles])
     corners = hull(roc_curve(scores, np.arange(2 * n) < n))
     alpha = 0.05 / len(corners)
-    made = [Guesses(x + y, y, 2 * n) for x, y in corners if x + y]
+    guesses = [Guesses(x + y, y, 2 * n) for x, y in corners if x + y]
 
     def refuting(epsilon: float) -> list[Guesses]:
-        return [g for g in made if one_run_p_value(g, epsilon, delta) <= alpha]
+        return [g for g in guesses if one_run_p_value(g, epsilon, delta) <= alpha]
 
     def refuting_gaussian(epsilon: float) -> list[Guesses]:
-        return [g for g in made if _gaussian_refuted(g, epsilon, delta=delta, alpha=alpha)]
+        return [g for g in guesses if _gaussian_refuted(g, epsilon, delta=delta, alpha=alpha)]
 
     # The best bound over corners is the golden one: some corner reaches it and none goes beyond.
     assert not refuting(one_run * (1 + 1e-5))
     best = refuting(one_run * (1 - 1e-5))[0]
-    found = one_run_bound(best, delta=delta, alpha=alpha).value
-    assert found == pytest.approx(one_run, rel=1e-5)
+    bound = one_run_bound(best, delta=delta, alpha=alpha).value
+    assert bound == pytest.approx(one_run, rel=1e-5)
     assert not refuting_gaussian(gaussian * (1 + 1e-5))
     best = refuting_gaussian(gaussian * (1 - 1e-5))[0]
-    found = one_run_gaussian_bound(best, delta=delta, alpha=alpha).value
-    assert found == pytest.approx(gaussian, rel=1e-5)
+    bound = one_run_gaussian_bound(best, delta=delta, alpha=alpha).value
+    assert bound == pytest.approx(gaussian, rel=1e-5)
 
 
 def test_the_attack_guesses_on_the_highest_and_lowest_scores() -> None:
-    # Right: 9, 8 above; 1, 0 below. The middle is left out.
+    # Correct guesses: 9 and 8 above, 1 and 0 below. The middle is not guessed.
     scores, truth = [9.0, 8.0, 5.0, 4.0, 1.0, 0.0], [True, True, False, True, False, False]
-    found = one_run_epsilon(scores, truth, guesses=4, alpha=0.5)
-    assert found == one_run_bound(Guesses(4, 4, 6), alpha=0.5)
-    assert found.value > 0
+    bound = one_run_epsilon(scores, truth, guesses=4, alpha=0.5)
+    assert bound == one_run_bound(Guesses(4, 4, 6), alpha=0.5)
+    assert bound.value > 0
 
 
 def test_ties_do_not_favour_members_that_come_first() -> None:
@@ -200,8 +200,8 @@ def test_the_one_run_bound_holds_for_a_mechanism_of_known_budget() -> None:
     wrong = 0
     for _ in range(200):
         truth = rng.random(300) < 0.5
-        told = np.where(rng.random(300) < expit(1.0), truth, ~truth)
-        scores = told + 0.01 * rng.random(300)
+        answers = np.where(rng.random(300) < expit(1.0), truth, ~truth)
+        scores = answers + 0.01 * rng.random(300)
         wrong += one_run_epsilon(scores, truth, guesses=100).value > 1
     assert wrong / 200 <= 0.09
 

@@ -33,28 +33,28 @@ def audit(
 
 
 def by_name(estimates: list[MetricValue]) -> dict[tuple[str, str], MetricValue]:
-    return {(one.contrast, one.metric): one for one in estimates}
+    return {(estimate.contrast, estimate.metric): estimate for estimate in estimates}
 
 
 def test_evaluate_returns_estimates_per_contrast_in_fixed_order() -> None:
     estimates = evaluate(*audit())
     metrics = ["auc", "tpr@0.01", "tpr@0.001", "balanced_accuracy"]
-    assert [(one.contrast, one.metric) for one in estimates] == [
+    assert [(estimate.contrast, estimate.metric) for estimate in estimates] == [
         (contrast, metric) for contrast in ("other_client", "unseen", "mixed") for metric in metrics
     ]
-    assert [one.n_nonmembers for one in estimates[::4]] == [1500, 150, 1650]
+    assert [estimate.n_nonmembers for estimate in estimates[::4]] == [1500, 150, 1650]
 
 
 def test_evaluate_matches_the_single_metrics() -> None:
     scores, origin = audit()
-    found = by_name(evaluate(scores, origin))
+    estimates = by_name(evaluate(scores, origin))
     chosen = origin != Origin.UNSEEN
     truth = origin[chosen] == Origin.MEMBER
-    area = found["other_client", "auc"]
+    area = estimates["other_client", "auc"]
     interval = auc_interval(scores[chosen], truth)
     assert (area.value, area.low, area.high, area.method) == astuple(interval)
     assert area.p_value == above_chance(scores[chosen], truth) < 1e-6
-    rate = found["other_client", "tpr@0.001"]
+    rate = estimates["other_client", "tpr@0.001"]
     point = tpr_at_fpr(scores[chosen], truth, 0.001)
     assert (rate.value, rate.realised_fpr) == (point.tpr, point.realised_fpr)
     used = (rate.low_at_threshold, rate.high_at_threshold)
@@ -62,7 +62,7 @@ def test_evaluate_matches_the_single_metrics() -> None:
     limits = rate_limits(scores[chosen], truth, 0.001)
     assert (rate.low, rate.high, rate.method) == (None, limits.high, limits.method)
     assert rate.note.endswith("; a lower limit needs 2248 more non-members")
-    percent = found["other_client", "tpr@0.01"]
+    percent = estimates["other_client", "tpr@0.01"]
     limits = rate_limits(scores[chosen], truth, 0.01)
     assert (percent.low, percent.high) == (limits.low, limits.high)
     assert f"{point.false_positives} false positives" in rate.note
@@ -76,35 +76,35 @@ def test_a_tpr_on_too_few_samples_is_refused() -> None:
 
 
 def test_an_empty_contrast_does_not_affect_others() -> None:
-    found = by_name(evaluate(*audit(unseen=0), origin_codes=True))
-    empty = found["unseen", "auc"]
+    estimates = by_name(evaluate(*audit(unseen=0), origin_codes=True))
+    empty = estimates["unseen", "auc"]
     assert (empty.value, empty.note) == (None, "no unseen samples to compare members with")
-    assert [metric for contrast, metric in found if contrast == "unseen"] == ["auc"]
-    assert found["mixed", "auc"].value == found["other_client", "auc"].value
-    assert found["mixed", "auc"].note == "the same as other_client: no unseen samples"
+    assert [metric for contrast, metric in estimates if contrast == "unseen"] == ["auc"]
+    assert estimates["mixed", "auc"].value == estimates["other_client", "auc"].value
+    assert estimates["mixed", "auc"].note == "the same as other_client: no unseen samples"
 
 
 def test_a_single_nonmember_gives_an_auc_but_no_accuracy() -> None:
-    found = by_name(evaluate(*audit(unseen=1)))
-    assert found["unseen", "auc"].value is not None
-    accuracy = found["unseen", "balanced_accuracy"]
+    estimates = by_name(evaluate(*audit(unseen=1)))
+    assert estimates["unseen", "auc"].value is not None
+    accuracy = estimates["unseen", "balanced_accuracy"]
     assert accuracy.value is None
     assert accuracy.note.startswith("inconclusive")
 
 
 def test_evaluated_fields_match_estimate_fields() -> None:
-    apart = {"p_value", "low_at_threshold", "high_at_threshold"}
-    numeric = {one.name for one in fields(MetricValue)} - apart
+    not_reported = {"p_value", "low_at_threshold", "high_at_threshold"}
+    numeric = {field.name for field in fields(MetricValue)} - not_reported
     assert numeric <= set(Estimate.model_fields)
     for figure in evaluate(*audit(unseen=0), origin_codes=True):
         Estimate(**{name: getattr(figure, name) for name in numeric})
 
 
 def test_the_seed_changes_only_the_calibration_split() -> None:
-    first, again, other = (evaluate(*audit(), seed=seed) for seed in (1, 1, 2))
-    assert first == again
-    for one, two in zip(first, other, strict=True):
-        assert one == two or one.metric == "balanced_accuracy"
+    first, repeated, other = (evaluate(*audit(), seed=seed) for seed in (1, 1, 2))
+    assert first == repeated
+    for value, other_value in zip(first, other, strict=True):
+        assert value == other_value or value.metric == "balanced_accuracy"
 
 
 @given(st.permutations(range(30)))
@@ -112,21 +112,21 @@ def test_the_seed_changes_only_the_calibration_split() -> None:
 def test_rank_metrics_do_not_depend_on_sample_order(order: list[int]) -> None:
     scores, origin = audit(10, 12, 8)
     place = np.array(order)
-    for one, two in zip(
+    for estimate, permuted in zip(
         evaluate(scores, origin, fprs=(0.5,)),
         evaluate(scores[place], origin[place], fprs=(0.5,)),
         strict=True,
     ):
-        if one.metric != "balanced_accuracy":
-            assert one.value == pytest.approx(two.value)
-            assert one.low == pytest.approx(two.low)
+        if estimate.metric != "balanced_accuracy":
+            assert estimate.value == pytest.approx(permuted.value)
+            assert estimate.low == pytest.approx(permuted.low)
 
 
 def test_evaluate_accepts_lists() -> None:
-    found = by_name(evaluate([0.9, 0.8, 0.1, 0.2], [0, 0, 2, 2], fprs=(0.5,)))
-    assert found["unseen", "auc"].value == 1
+    estimates = by_name(evaluate([0.9, 0.8, 0.1, 0.2], [0, 0, 2, 2], fprs=(0.5,)))
+    assert estimates["unseen", "auc"].value == 1
     assert (
-        found["unseen", "auc"].low
+        estimates["unseen", "auc"].low
         == auc_interval([0.9, 0.8, 0.1, 0.2], [True, True, False, False]).low
     )
 

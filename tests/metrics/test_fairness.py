@@ -31,7 +31,7 @@ from fedaudit.metrics.fairness import (
 
 Answers = np.ndarray
 SHORT = (Phase.explicit, Phase.reuse, Phase.generate)
-"""Without making a failing case small: fairlearn takes too long to be asked that often."""
+"""Hypothesis phases without shrinking, which would call the slow fairlearn too often."""
 
 FAIRLEARN = {
     "demographic parity": demographic_parity_difference,
@@ -60,8 +60,8 @@ def one_class(metric: str, labels: Answers, predictions: Answers, group: Answers
 
 
 def class_by_class(labels: Answers, predictions: Answers, group: Answers) -> dict[str, float]:
-    """The slow way: fairlearn asked once for each class and metric, and the mean of these."""
-    found = {}
+    """Average fairlearn's gaps over classes, for each metric."""
+    means = {}
     for metric in FAIRNESS_METRICS:
         gaps = []
         for klass in np.unique(np.concatenate([labels, predictions])):
@@ -70,31 +70,31 @@ def class_by_class(labels: Answers, predictions: Answers, group: Answers) -> dic
             outside = all((~inside[group == g]).any() for g in np.unique(group))
             needs = {"equal opportunity": every, "equalised odds": every and outside}
             if needs.get(metric, True):
-                given = predictions == klass
-                gaps.append(one_class(metric, inside.astype(int), given.astype(int), group))
-        found[metric] = float(np.mean(gaps))
-    return found
+                predicted = predictions == klass
+                gaps.append(one_class(metric, inside.astype(int), predicted.astype(int), group))
+        means[metric] = float(np.mean(gaps))
+    return means
 
 
 def test_fairness_gaps_of_two_classes_match_hand_calculation() -> None:
     labels = [1, 1, 0, 0, 1, 1, 0, 0]
     predictions = [1, 1, 1, 0, 1, 0, 0, 0]
-    found = values(labels, predictions, [0] * 4 + [1] * 4)
-    # Given 1: 3/4 and 1/4. Caught: 2/2 and 1/2. False alarms: 1/2 and 0/2.
-    assert found == pytest.approx(dict(zip(FAIRNESS_METRICS, (0.5, 0.5, 0.5), strict=True)))
+    gaps = values(labels, predictions, [0] * 4 + [1] * 4)
+    # Selection rates 3/4 and 1/4, TPRs 2/2 and 1/2, FPRs 1/2 and 0/2.
+    assert gaps == pytest.approx(dict(zip(FAIRNESS_METRICS, (0.5, 0.5, 0.5), strict=True)))
 
 
 def test_equalised_odds_is_the_larger_of_two_gaps() -> None:
     labels = [1, 1, 0, 0, 1, 1, 0, 0]
     predictions = [1, 1, 1, 1, 1, 0, 0, 0]
-    found = values(labels, predictions, [0] * 4 + [1] * 4)
-    assert found["equal opportunity"] == pytest.approx(0.5)
-    assert found["equalised odds"] == pytest.approx(1.0)
+    gaps = values(labels, predictions, [0] * 4 + [1] * 4)
+    assert gaps["equal opportunity"] == pytest.approx(0.5)
+    assert gaps["equalised odds"] == pytest.approx(1.0)
 
 
 def test_identically_treated_groups_have_no_gap() -> None:
-    found = values([0, 1, 2, 0, 1, 2], [0, 1, 1, 0, 1, 1], [0, 0, 0, 7, 7, 7])
-    assert found == pytest.approx(dict.fromkeys(FAIRNESS_METRICS, 0.0))
+    gaps = values([0, 1, 2, 0, 1, 2], [0, 1, 1, 0, 1, 1], [0, 0, 0, 7, 7, 7])
+    assert gaps == pytest.approx(dict.fromkeys(FAIRNESS_METRICS, 0.0))
 
 
 def test_the_gap_is_the_largest_difference_between_groups() -> None:
@@ -105,11 +105,11 @@ def test_the_gap_is_the_largest_difference_between_groups() -> None:
 
 def test_classes_missing_in_a_group_are_left_out_of_class_rates() -> None:
     labels, predictions = [0, 1, 2, 0, 1, 1], [0, 1, 2, 0, 0, 1]
-    found = values(labels, predictions, [0, 0, 0, 1, 1, 1])
-    # Caught: class 0 alike, class 1 in 1/1 against 1/2, class 2 in group 0 alone.
-    assert found["equal opportunity"] == pytest.approx(0.25)
-    # Class 2 counts for parity: predicted for 1/3 of one group and for none of the other.
-    assert found["demographic parity"] == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
+    gaps = values(labels, predictions, [0, 0, 0, 1, 1, 1])
+    # TPRs: equal for class 0, 1/1 and 1/2 for class 1; class 2 occurs in group 0 alone.
+    assert gaps["equal opportunity"] == pytest.approx(0.25)
+    # Class 2 counts for parity: its selection rates are 1/3 and 0.
+    assert gaps["demographic parity"] == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
 
 
 answers = st.integers(2, 3).flatmap(
@@ -124,7 +124,7 @@ answers = st.integers(2, 3).flatmap(
 
 
 def counted(labels: Answers, predictions: Answers, group: Answers) -> np.ndarray:
-    """Samples of each class that are given each class, counted one by one."""
+    """Count the predicted classes by group and true class, sample by sample."""
     both = np.concatenate([labels, predictions])
     classes = [0, 1] if max(both) < 2 else np.unique(both).tolist()
     tables = np.zeros((len(np.unique(group)), len(classes), len(classes)))
@@ -147,8 +147,8 @@ def test_fairness_gaps_match_fairlearn(rows: list[tuple[int, int, int]]) -> None
     if tables.shape[-1] == 2:
         # Two classes that are not 0 and 1 are renumbered, since fairlearn takes no others.
         last = max(1, *labels, *predictions)
-        true, said = ((one == last).astype(int) for one in (labels, predictions))
-        slow = {metric: one_class(metric, true, said, group) for metric in FAIRNESS_METRICS}
+        true, predicted = ((classes == last).astype(int) for classes in (labels, predictions))
+        slow = {metric: one_class(metric, true, predicted, group) for metric in FAIRNESS_METRICS}
     else:
         slow = class_by_class(labels, predictions, group)
     assert {gap.metric: gap.value for gap in gaps} == pytest.approx(slow)
@@ -161,11 +161,11 @@ def test_bootstrap_limits_contain_the_true_gap_and_are_seeded() -> None:
     wrong = rng.random(4000) < np.where(group == 1, 0.4, 0.1)
     predictions = np.where(wrong, rng.integers(0, 4, 4000), labels)
 
-    def found() -> list[GroupGap]:
+    def estimate() -> list[GroupGap]:
         return fairness_gaps(labels, predictions, group, rng=seeded_numpy(5, "gaps"))
 
-    assert found() == found()
-    gap = found()[1]
+    assert estimate() == estimate()
+    gap = estimate()[1]
     # Three quarters of wrong answers name another class: 0.1 * 0.75 against 0.4 * 0.75.
     assert gap.low < 0.225 < gap.high
     assert gap.low < gap.value < gap.high
@@ -227,20 +227,20 @@ def test_resamples_without_a_class_emit_no_warning() -> None:
 
 
 def test_a_risk_above_the_threshold_is_a_violation() -> None:
-    # The paper's example: 0.65 is too much for who accepts 0.6, and not for who accepts 0.7.
+    # The paper's example: a risk of 0.65 violates a threshold of 0.6, but not one of 0.7.
     risks, thresholds = np.array([0.65, 0.65, 0.52, 0.52]), np.array([0.6, 0.7, 0.5, 0.8])
     lows = np.array([0.62, 0.62, 0.49, 0.49])
     assert violations(risks, thresholds, lows=lows) == Violations(above=2, significant=1, clients=4)
 
 
 def test_risks_at_the_threshold_and_unknown_ones_are_no_violation() -> None:
-    found = violations(np.array([0.6, np.nan]), np.array([0.6, 0.5]), lows=np.array([0.7, 0.7]))
-    assert found == (0, 0, 2)
+    counts = violations(np.array([0.6, np.nan]), np.array([0.6, 0.5]), lows=np.array([0.7, 0.7]))
+    assert counts == (0, 0, 2)
 
 
 def test_a_lower_limit_at_the_threshold_is_no_sure_violation() -> None:
-    found = violations(np.array([0.7]), np.array([0.6]), lows=np.array([0.6]))
-    assert found == (1, 0, 1)
+    counts = violations(np.array([0.7]), np.array([0.6]), lows=np.array([0.6]))
+    assert counts == (1, 0, 1)
 
 
 def test_without_lower_limits_no_violation_is_sure() -> None:
@@ -248,9 +248,11 @@ def test_without_lower_limits_no_violation_is_sure() -> None:
 
 
 def test_violations_by_chance_match_hand_calculation() -> None:
-    # One member and one other: a risk of 0, 1/2, 1/2 or 1, each as likely.
-    found = violations_by_chance([ModelRisk(1, 1, [0.5, 0.6, 1.0, 0.4])], rng=seeded_numpy(1, "x"))
-    assert found == pytest.approx(0.25 + 0.25 + 0 + 0.75, abs=0.03)
+    # One member and one non-member: a risk of 0, 1/2, 1/2 or 1 with equal probability.
+    simulated = violations_by_chance(
+        [ModelRisk(1, 1, [0.5, 0.6, 1.0, 0.4])], rng=seeded_numpy(1, "x")
+    )
+    assert simulated == pytest.approx(0.25 + 0.25 + 0 + 0.75, abs=0.03)
     assert violations_by_chance([], rng=seeded_numpy(1, "x")) == 0
 
 
@@ -261,17 +263,17 @@ def test_violations_by_chance_match_the_binomial_expectation() -> None:
         ModelRisk(5_000, 1_500, thresholds[:30].tolist()),
         ModelRisk(5_000, 5_000, thresholds[30:].tolist()),
     ]
-    found = violations_by_chance(models, rng=seeded_numpy(1, "drawn"))
-    # The sum of the clients' chances, exactly.
+    simulated = violations_by_chance(models, rng=seeded_numpy(1, "drawn"))
+    # The exact sum of the clients' probabilities of a violation.
     expected = 0.0
     for members, others, accepted in models:
         caught = np.arange(members + 1)
         weights = binom.pmf(caught, members, 0.5)
         for threshold in accepted:
-            most = np.floor(others * (2 * threshold - caught / members) + 1e-9)
-            expected += float((weights * binom.sf(most, others, 0.5)).sum())
-    assert found == pytest.approx(expected, abs=0.05)
-    assert 0.5 < found < 3
+            largest = np.floor(others * (2 * threshold - caught / members) + 1e-9)
+            expected += float((weights * binom.sf(largest, others, 0.5)).sum())
+    assert simulated == pytest.approx(expected, abs=0.05)
+    assert 0.5 < simulated < 3
 
 
 def test_violations_by_chance_need_members_and_nonmembers() -> None:
@@ -296,8 +298,8 @@ def test_counted_balanced_accuracy_averages_two_exact_intervals() -> None:
     sides = [binomtest(60, 100), binomtest(45, 50)]
     limits = [side.proportion_ci(0.975, method="exact") for side in sides]
     assert result.value == pytest.approx(0.75)
-    assert result.low == pytest.approx(sum(one.low for one in limits) / 2)
-    assert result.high == pytest.approx(sum(one.high for one in limits) / 2)
+    assert result.low == pytest.approx(sum(limit.low for limit in limits) / 2)
+    assert result.high == pytest.approx(sum(limit.high for limit in limits) / 2)
 
 
 @settings(max_examples=30, deadline=None)

@@ -41,9 +41,9 @@ def test_expected_success_matches_enumeration_of_batches(p: float, f: float, bat
     for fires in product((True, False), repeat=batch):
         with_target = [p] + [f] * (batch - 1)
         tpr += any(fires) * math.prod(
-            q if one else 1 - q for q, one in zip(with_target, fires, strict=True)
+            q if has_fired else 1 - q for q, has_fired in zip(with_target, fires, strict=True)
         )
-        tnr += (not any(fires)) * math.prod(f if one else 1 - f for one in fires)
+        tnr += (not any(fires)) * math.prod(f if has_fired else 1 - f for has_fired in fires)
     assert expected_success(p, f, batch) == pytest.approx((tpr + tnr) / 2, abs=1e-9)
 
 
@@ -124,7 +124,7 @@ def test_the_hoeffding_margin_has_its_error_rate() -> None:
 
 
 def test_certified_means_do_not_bound_game_success() -> None:
-    """Finding: certified with near certainty, and half of the games are lost all the same."""
+    """The means are certified with near certainty, yet half of the games are lost."""
     rng = np.random.default_rng(3)
     target, others = rng.normal(0.5, 1, 4000), rng.normal(-0.5, 1, 4000)
     sign = signs_of_means(
@@ -137,7 +137,7 @@ def test_certified_means_do_not_bound_game_success() -> None:
 
 @given(st.floats(0, 6), st.floats(0, 0.5))
 def test_success_is_below_the_bound_for_epsilon_and_delta(epsilon: float, delta: float) -> None:
-    # The worst pair of worlds: delta tells them apart for sure, the rest by the odds e^eps.
+    # Worst case: the worlds differ visibly with probability delta, else by the odds e^eps.
     sure, odds = delta, math.exp(epsilon)
     tpr = sure + (1 - sure) * odds / (1 + odds)
     fpr = (1 - sure) / (1 + odds)

@@ -62,6 +62,6 @@ def test_the_most_exposed_samples_are_sorted_by_share_and_score() -> None:
         [False, True, True, False, False, True, True],
     )
     exposed = most_exposed(scores, truth, top=3)
-    assert [one.position for one in exposed] == [6, 5, 2]
+    assert [sample.position for sample in exposed] == [6, 5, 2]
     assert exposed[0].above_nonmembers == 1
     assert len(most_exposed(scores, truth)) == 4

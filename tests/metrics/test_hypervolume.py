@@ -33,11 +33,12 @@ def test_hypervolume_is_one_for_the_best_and_zero_for_the_worst_point(
 
 
 @given(POINTS)
-def test_on_front_matches_pairwise_dominance(given_: np.ndarray) -> None:
+def test_on_front_matches_pairwise_dominance(candidates: np.ndarray) -> None:
     beaten = [
-        any((other <= one).all() and (other < one).any() for other in given_) for one in given_
+        any((other <= point).all() and (other < point).any() for other in candidates)
+        for point in candidates
     ]
-    assert on_front(given_).tolist() == [not lost for lost in beaten]
+    assert on_front(candidates).tolist() == [not lost for lost in beaten]
 
 
 @pytest.mark.slow
@@ -51,7 +52,7 @@ def test_vectorised_hypervolumes_match_single_ones(fronts: list[np.ndarray], rep
 
 
 def test_fewer_than_ten_seeds_give_no_interval() -> None:
-    """A bootstrap of so few is too narrow, and a limit that is known to be wrong is none."""
+    """A bootstrap interval over so few seeds is too narrow to report."""
     runs = np.random.default_rng(3).uniform(0.2, 0.6, (9, 4, 2))
     area = hypervolume_over_seeds(runs, rng=np.random.default_rng(0))
     assert (area.low, area.high) == (None, None)
@@ -70,7 +71,7 @@ def test_the_hypervolume_interval_has_its_coverage(
 ) -> None:
     monkeypatch.setattr("fedaudit.metrics.utility._RESAMPLES", 400)
     truth = hypervolume(points((0.3, 0.4), (0.5, 0.2)))
-    held = 0
+    covered = 0
     for trial in range(60):
         rng = np.random.default_rng(trial)
         noise = rng.normal(0, 0.05, (20, 2, 2))
@@ -78,14 +79,14 @@ def test_the_hypervolume_interval_has_its_coverage(
         area = hypervolume_over_seeds(runs.clip(0, 1), rng=rng)
         assert area.low is not None
         assert area.high is not None
-        held += area.low <= truth <= area.high
-    assert held >= 51
+        covered += area.low <= truth <= area.high
+    assert covered >= 51
 
 
 def test_one_seed_has_no_interval_and_equal_seeds_zero_width() -> None:
-    one = np.array([[[0.5, 0.5]]])
-    assert hypervolume_over_seeds(one, rng=np.random.default_rng(0)).low is None
-    area = hypervolume_over_seeds(np.repeat(one, 10, axis=0), rng=np.random.default_rng(0))
+    single_seed = np.array([[[0.5, 0.5]]])
+    assert hypervolume_over_seeds(single_seed, rng=np.random.default_rng(0)).low is None
+    area = hypervolume_over_seeds(np.repeat(single_seed, 10, axis=0), rng=np.random.default_rng(0))
     assert [area.low, area.high, area.value] == pytest.approx([0.25] * 3)
 
 
@@ -95,6 +96,6 @@ def test_values_outside_zero_and_one_raise(bad: np.ndarray) -> None:
         hypervolume(bad)
 
 
-@pytest.mark.parametrize(("auc", "worth"), [(0.5, 0.0), (0.75, 0.5), (1.0, 1.0), (0.3, 0.0)])
-def test_advantage_is_zero_at_or_below_chance(auc: float, worth: float) -> None:
-    assert advantage(auc) == worth
+@pytest.mark.parametrize(("auc", "expected"), [(0.5, 0.0), (0.75, 0.5), (1.0, 1.0), (0.3, 0.0)])
+def test_advantage_is_zero_at_or_below_chance(auc: float, expected: float) -> None:
+    assert advantage(auc) == expected

@@ -25,8 +25,8 @@ from fedaudit.metrics.intervals import _critical_values, mean_of_units
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 @settings(deadline=None, max_examples=50)
 def test_clopper_pearson_matches_scipy(counts: tuple[int, int]) -> None:
-    known = binomtest(*counts).proportion_ci(method="exact")
-    assert clopper_pearson(*counts) == pytest.approx((known.low, known.high))
+    expected = binomtest(*counts).proportion_ci(method="exact")
+    assert clopper_pearson(*counts) == pytest.approx((expected.low, expected.high))
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 100), (30, 100), (90, 100), (999, 1000)])
@@ -127,7 +127,7 @@ def test_the_mean_of_no_runs_is_refused(put_together: object) -> None:
 def test_combined_limits_are_the_smallest_mean_not_rejected(
     hits: tuple[int, int],
 ) -> None:
-    """The result agrees with a search over a fine grid of both shares."""
+    """The limits agree with a search over a fine grid of both shares."""
     low, high = limits_by_p_values([counted_limits(hit, 60) for hit in hits])
     grid = np.linspace(0, 1, 401)
     at_least, at_most = ([tail(hit, grid) for hit in hits] for tail in (_at_least, _at_most))
@@ -136,7 +136,7 @@ def test_combined_limits_are_the_smallest_mean_not_rejected(
         with np.errstate(divide="ignore"):
             scores = -np.log(tails[0])[:, None] - np.log(tails[1])[None, :]
         least = np.minimum(tails[0][:, None], tails[1][None, :])
-        # Half of the 2.5% for either of two, and for the sum what is left: see the test below.
+        # Half of the 2.5 % is split between the two p-values; the sum gets what remains.
         exact = end(means[(scores <= 5.6391) & (least >= 0.025 / 4)])
         outwards = exact - limit if end is np.min else limit - exact
         assert -0.003 <= outwards <= 0.01
@@ -161,14 +161,14 @@ def _at_most(hit: int, shares: np.ndarray) -> np.ndarray:
 
 
 def test_simultaneous_limits_narrow_and_contain_the_mean() -> None:
-    found = [limits_by_p_values([counted_limits(30, 100)] * runs) for runs in range(1, 7)]
-    widths = [one.high - one.low for one in found]
+    intervals = [limits_by_p_values([counted_limits(30, 100)] * runs) for runs in range(1, 7)]
+    widths = [interval.high - interval.low for interval in intervals]
     assert widths == sorted(widths, reverse=True)
-    assert all(one.low < 0.3 < one.high for one in found)
+    assert all(interval.low < 0.3 < interval.high for interval in intervals)
 
 
 def test_combined_limits_of_runs_have_their_coverage() -> None:
-    """Over counts of two runs with different shares, each combination with its probability."""
+    """Sum over all counts of two runs with different shares, weighted by probability."""
     sizes, shares = (14, 20), (0.1, 0.4)
     middle = sum(shares) / 2
     covered = {"summed": 0.0, "held": 0.0}

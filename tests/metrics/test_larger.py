@@ -46,7 +46,7 @@ def test_larger_rate_predicts_the_limits_of_larger_samples(fpr: float, times: in
         limited(drawn, is_member, fpr), fpr, (1500, 3000), times, confidence=0.95
     )
     then = limited(np.tile(drawn, times), np.tile(is_member, times), fpr)
-    # Between three points the curve is taken for straight.
+    # The prediction interpolates the curve linearly between three points.
     assert predicted == pytest.approx((then.low, then.high), abs=0.02)
 
 
@@ -62,10 +62,10 @@ def test_larger_rate_limits_narrow_around_the_rate() -> None:
     drawn, is_member = scores(300)
     limits = limited(drawn, is_member, 0.05)
     ends = [larger_rate(limits, 0.05, (300, 600), k, confidence=0.95) for k in (1, 10, 100, 10_000)]
-    known = [end for end in ends if end is not None]
-    assert [end.low for end in known] == sorted(end.low for end in known)
-    assert [-end.high for end in known] == sorted(-end.high for end in known)
-    assert known[-1] == pytest.approx((limits.value, limits.value), abs=0.01)
+    predicted = [end for end in ends if end is not None]
+    assert [end.low for end in predicted] == sorted(end.low for end in predicted)
+    assert [-end.high for end in predicted] == sorted(-end.high for end in predicted)
+    assert predicted[-1] == pytest.approx((limits.value, limits.value), abs=0.01)
 
 
 def test_larger_rate_ignores_limits_at_the_used_threshold() -> None:

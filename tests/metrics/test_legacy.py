@@ -6,10 +6,10 @@ from fedaudit.metrics import auc, redraw, tpr_at_fpr
 
 
 def cube(rounds: int = 30, clients: int = 4, samples: int = 3000) -> np.ndarray:
-    """A signal with persistent differences between samples, of which none was trained on."""
+    """Draw a signal that differs persistently between samples, none of which is a member."""
     rng = np.random.default_rng(0)
-    own = rng.normal(size=samples)
-    return (own + rng.normal(size=(rounds, clients, samples))).astype(np.float32)
+    sample_levels = rng.normal(size=samples)
+    return (sample_levels + rng.normal(size=(rounds, clients, samples))).astype(np.float32)
 
 
 def test_redraw_permutes_only_nonmembers() -> None:
@@ -36,7 +36,7 @@ def test_only_the_redraw_evaluation_finds_leaks_without_members() -> None:
     dealt = redraw(values, truth, rng=np.random.default_rng(1)).mean(axis=0)[0]
     assert tpr_at_fpr(aligned, truth, 0.001).tpr < 0.01
     assert tpr_at_fpr(dealt, truth, 0.001).tpr > 0.15
-    # The means are alike, so the AUC of a plain mean does not give it away.
+    # The means are equal, so the AUC of a plain mean does not reveal the leak.
     assert auc(dealt, truth) == pytest.approx(0.5, abs=0.05)
 
 

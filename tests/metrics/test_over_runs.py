@@ -53,7 +53,7 @@ def test_repeated_samples_of_a_run_do_not_narrow_the_interval() -> None:
 @pytest.mark.slow
 def test_intervals_over_runs_have_their_coverage() -> None:
     draws = np.random.default_rng(3)
-    held = 0
+    covered = 0
     for _ in range(200):
         run, truth, noise = runs(20, 3)
         # Each run is shifted as a whole, and each side of it: members by 1 more.
@@ -61,8 +61,8 @@ def test_intervals_over_runs_have_their_coverage() -> None:
         scores = draws.normal(size=len(noise)) * 0.1 + shift + truth
         interval = auc_over_runs(scores, truth, run, rng=draws, resamples=400)
         # Two runs' difference of shifts has a variance of 4.02: P(N(1, 4.02) > 0).
-        held += (interval.low or 0.0) <= 0.691 <= (interval.high or 1.0)
-    assert 0.86 <= held / 200 <= 0.99
+        covered += (interval.low or 0.0) <= 0.691 <= (interval.high or 1.0)
+    assert 0.86 <= covered / 200 <= 0.99
 
 
 def test_too_few_or_one_sided_runs_raise() -> None:
@@ -75,11 +75,13 @@ def test_too_few_or_one_sided_runs_raise() -> None:
 
 
 def test_thresholds_are_calibrated_on_other_runs() -> None:
-    known = np.arange(20.0)  # one of twenty may lie above: 18 is the threshold
-    calibrated = rates_at_calibrated_threshold(known, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05)
+    calibration = np.arange(20.0)  # one of twenty may be above: the threshold is 18
+    calibrated = rates_at_calibrated_threshold(
+        calibration, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05
+    )
     assert (calibrated.true_positive.hits, calibrated.true_positive.total) == (2, 3)
     assert (calibrated.false_positive.hits, calibrated.false_positive.total) == (1, 2)
-    none = rates_at_calibrated_threshold(known, [19.0], [19.5], fpr=0.0)
+    none = rates_at_calibrated_threshold(calibration, [19.0], [19.5], fpr=0.0)
     assert (none.true_positive.hits, none.false_positive.hits) == (0, 1)
 
 

@@ -90,7 +90,7 @@ def test_a_rate_outside_zero_and_one_raises(fpr: float) -> None:
         rate_limits([1.0, 0.0], [True, False], fpr)
 
 
-# What holds for any scores.
+# Properties for arbitrary scores.
 
 
 @given(
@@ -132,16 +132,16 @@ def test_limits_depend_only_on_the_order_of_scores(
     members=st.lists(SCORES, min_size=1, max_size=30),
     nonmembers=st.lists(SCORES, min_size=1, max_size=200),
     fpr=RATES,
-    one=st.floats(0.02, 0.9999),
-    other=st.floats(0.02, 0.9999),
+    first=st.floats(0.02, 0.9999),
+    second=st.floats(0.02, 0.9999),
 )
 @settings(max_examples=40)
 def test_limits_at_a_higher_confidence_are_never_narrower(
-    members: list[float], nonmembers: list[float], fpr: float, one: float, other: float
+    members: list[float], nonmembers: list[float], fpr: float, first: float, second: float
 ) -> None:
     scores, truth = scored(members, nonmembers)
     narrow, wide = (
-        rate_limits(scores, truth, fpr, confidence=level) for level in sorted((one, other))
+        rate_limits(scores, truth, fpr, confidence=level) for level in sorted((first, second))
     )
     assert wide.low <= narrow.low + 1e-12
     assert narrow.high <= wide.high + 1e-12
@@ -151,8 +151,8 @@ def test_limits_are_nested_by_confidence() -> None:
     rng = np.random.default_rng(0)
     scores, truth = scored(list(rng.normal(1, 1, 40)), list(rng.normal(0, 1, 90)))
     levels = np.linspace(0.3, 0.9995, 200)
-    found = [rate_limits(scores, truth, 0.1, confidence=float(level)) for level in levels]
-    assert all(b.low <= a.low and a.high <= b.high for a, b in pairwise(found))
+    limits = [rate_limits(scores, truth, 0.1, confidence=float(level)) for level in levels]
+    assert all(b.low <= a.low and a.high <= b.high for a, b in pairwise(limits))
 
 
 @given(fpr=RATES, members=SIZES, nonmembers=SIZES, confidence=CONFIDENCES)
@@ -169,22 +169,22 @@ def test_threshold_and_members_share_one_error(
     assert above.sf(upper.rank - 1) + upper.error <= 1 - confidence + 1e-12
 
 
-# By another way.
+# Comparisons with slow computations.
 
 
 def slow_limits(
     members: list[float], nonmembers: list[float], lower_at: int, upper_at: int, errors: list[float]
 ) -> tuple[float, float]:
-    """Counted one by one; limits of a share by solving the binomial's own equations."""
+    """Count the samples in a loop and solve the binomial equations of each limit."""
     best_first = sorted(nonmembers, reverse=True)
     n = len(members)
     low, high = 0.0, 1.0
     if lower_at:
-        hits = sum(one > best_first[lower_at - 1] for one in members)
+        hits = sum(score > best_first[lower_at - 1] for score in members)
         if hits:
             low = float(brentq(lambda p: binom.sf(hits - 1, n, p) - errors[0], 0, 1, xtol=1e-14))
     if upper_at <= len(nonmembers):
-        hits = sum(one >= best_first[upper_at - 1] for one in members)
+        hits = sum(score >= best_first[upper_at - 1] for score in members)
         if hits < n:
             high = float(brentq(lambda p: binom.cdf(hits, n, p) - errors[1], 0, 1, xtol=1e-14))
     return low, high
@@ -209,15 +209,15 @@ def test_limits_match_a_slow_count(
 
 
 def chances(counts: Sequence[tuple[int, ...]], shares: np.ndarray) -> np.ndarray:
-    """The multinomial probability of each tuple of counts."""
-    found = np.array(counts)
-    orders = gammaln(found.sum(axis=1) + 1) - gammaln(found + 1).sum(axis=1)
-    return np.asarray(np.exp(orders + xlogy(found, shares).sum(axis=1)))
+    """Return the multinomial probability of each tuple of counts."""
+    table = np.array(counts)
+    orders = gammaln(table.sum(axis=1) + 1) - gammaln(table + 1).sum(axis=1)
+    return np.asarray(np.exp(orders + xlogy(table, shares).sum(axis=1)))
 
 
 @pytest.mark.parametrize(("fpr", "confidence"), [(0.3, 0.8), (0.5, 0.9)])
 def test_tpr_limits_have_their_coverage_for_tied_scores(fpr: float, confidence: float) -> None:
-    """Every sample of 4 members and 10 non-members with scores 0, 1 and 2, none left out."""
+    """Enumerate all samples of 4 members and 10 non-members with scores 0, 1 and 2."""
     kinds = [(a, b, 4 - a - b) for a in range(5) for b in range(5 - a)]
     others = [(a, b, 10 - a - b) for a in range(11) for b in range(11 - a)]
     low, high = np.empty((2, len(kinds), len(others)))
@@ -227,7 +227,7 @@ def test_tpr_limits_have_their_coverage_for_tied_scores(fpr: float, confidence: 
         low[i, j], high[i, j] = limits.low, limits.high
     rng = np.random.default_rng(0)
     drawn = rng.dirichlet([0.5, 0.5, 0.5], (200, 2))
-    # The hardest: a score of just as many non-members as the rate allows, or of just too many.
+    # Hardest: a score shared by exactly as many non-members as the rate allows, or barely more.
     edges = [[[0.3, 0.3, 0.4], [1 - share, 0.0, share]] for share in (fpr, fpr + 1e-6, fpr - 1e-6)]
     for member_shares, nonmember_shares in [*drawn, *np.array(edges)]:
         flagged = next(k for k in range(4) if nonmember_shares[k:].sum() <= fpr + 1e-12)
@@ -238,7 +238,7 @@ def test_tpr_limits_have_their_coverage_for_tied_scores(fpr: float, confidence: 
 
 
 def test_tpr_limits_cover_more_often_than_limits_at_the_used_threshold() -> None:
-    """500 members and non-members at 1 %: what a threshold of so few non-members costs."""
+    """At 1 %, the threshold depends on only 5 of 500 non-members."""
     rng, runs, true = np.random.default_rng(0), 200, 0.0917  # Phi(1 + Phi^-1(.01))
     truth = np.arange(1000) < 500
     n_covered = dict.fromkeys(("used", "rate"), 0)

@@ -49,10 +49,10 @@ def test_anisotropic_noise_does_not_hide_the_update() -> None:
 
 def test_bounds_do_not_depend_on_order_or_scale() -> None:
     rng = seeded_numpy(3, "units")
-    others, one, other = rng.normal(size=(200, 8)), rng.normal(size=8), rng.normal(size=8)
-    lower_bounds = secure_sum_bounds(others, 3 * one, other, delta=DELTA)
-    turned = secure_sum_bounds(others, other, 3 * one, delta=DELTA)
-    scaled = secure_sum_bounds(1e-3 * others, 3e-3 * one, 1e-3 * other, delta=DELTA)
+    others, update, other_update = rng.normal(size=(200, 8)), rng.normal(size=8), rng.normal(size=8)
+    lower_bounds = secure_sum_bounds(others, 3 * update, other_update, delta=DELTA)
+    turned = secure_sum_bounds(others, other_update, 3 * update, delta=DELTA)
+    scaled = secure_sum_bounds(1e-3 * others, 3e-3 * update, 1e-3 * other_update, delta=DELTA)
     assert lower_bounds.if_gaussian.value == pytest.approx(turned.if_gaussian.value)
     assert lower_bounds.if_gaussian.value == pytest.approx(scaled.if_gaussian.value)
     assert lower_bounds.counted == scaled.counted
@@ -63,7 +63,7 @@ def gaussian(rng: np.random.Generator, draws: int) -> ndarray:
 
 
 def laplace(rng: np.random.Generator, draws: int) -> ndarray:
-    """Laplace noise along the first direction, of which epsilon is known, and none elsewhere."""
+    """Draw Laplace noise of known epsilon along the first direction, and none elsewhere."""
     return np.concatenate([rng.laplace(size=(draws, 1)), np.zeros((draws, 11))], axis=1)
 
 
@@ -92,12 +92,12 @@ def test_only_the_counted_bound_holds_for_laplace_sums() -> None:
 def exceeding(
     noise: Callable[[np.random.Generator, int], ndarray], update: ndarray, epsilon: float
 ) -> tuple[float, float]:
-    """Shares of five hundred audits whose bounds are above the truth."""
+    """Return the shares of 500 audits whose bounds exceed the true epsilon."""
     rng = seeded_numpy(4, "cells", str(epsilon))
-    found = [bounds(noise(rng, 120), update) for _ in range(500)]
+    all_bounds = [bounds(noise(rng, 120), update) for _ in range(500)]
     return (
-        float(np.mean([one.counted.value > epsilon for one in found])),
-        float(np.mean([one.if_gaussian.value > epsilon for one in found])),
+        float(np.mean([audit.counted.value > epsilon for audit in all_bounds])),
+        float(np.mean([audit.if_gaussian.value > epsilon for audit in all_bounds])),
     )
 
 

@@ -78,8 +78,8 @@ def test_the_permutation_null_is_one_over_the_number_of_clients() -> None:
 
 
 def test_guesses_from_classes_equal_the_within_class_null() -> None:
-    # Client k has class k alone: naming the class's client is right always, and so is any shuffle
-    # of the owners within a class.
+    # Client k has class k alone: inferring the class's client is always correct, as is any
+    # shuffle of the owners within a class.
     owner = np.repeat(np.arange(4), 10)
     labels = owner.copy()
     counts = np.eye(4, dtype=np.int64) * 10
@@ -102,7 +102,7 @@ def test_within_class_permutation_keeps_the_owners_of_each_class(
     pairs: list[tuple[int, int]],
 ) -> None:
     owner, labels = (np.array(part) for part in zip(*pairs, strict=True))
-    # Naming client k for everything is right as often as k owns something, in any such shuffle.
+    # Always inferring client k is correct as often as k owns a sample, in any such shuffle.
     for client in range(4):
         answers = np.full(len(owner), client)
         null = source_null(answers, owner, within=labels, permutations=3, rng=seeded_numpy(1, "x"))
@@ -127,24 +127,24 @@ def test_the_label_level_uses_other_samples_of_the_class(
 ) -> None:
     source, labels, answers = drawn[0], np.array(drawn[1]), np.array(drawn[2])
     named = answers % (source.max() + 1)
-    asked = Fraction(int((source == 0).sum()))
+    per_client = Fraction(int((source == 0).sum()))
     levels = []
     for i in range(len(source)):
         weights = {
-            other: asked / (asked - 1) if source[other] == source[i] else Fraction(1)
+            other: per_client / (per_client - 1) if source[other] == source[i] else Fraction(1)
             for other in range(len(source))
             if other != i and labels[other] == labels[i]
         }
         if weights:
             hits = sum(w for other, w in weights.items() if source[other] == named[i])
             levels.append(hits / sum(weights.values()))
-    found = excess_over_labels(named, source, labels)
+    excess = excess_over_labels(named, source, labels)
     success = float((named == source).mean())
     expected = float(sum(levels) / len(levels)) if levels else success
-    assert found.level == pytest.approx(expected)
-    assert found.value == pytest.approx(success - expected)
-    assert found.low <= found.value + 1e-12
-    assert found.high >= found.value - 1e-12
+    assert excess.level == pytest.approx(expected)
+    assert excess.value == pytest.approx(success - expected)
+    assert excess.low <= excess.value + 1e-12
+    assert excess.high >= excess.value - 1e-12
 
 
 def test_the_label_level_follows_bayes_rule_for_known_counts() -> None:
@@ -156,28 +156,30 @@ def test_the_label_level_follows_bayes_rule_for_known_counts() -> None:
         shares[who][label] / sum(row[label] for row in shares)
         for who, label in zip(answers, labels, strict=True)
     ]
-    found = excess_over_labels(answers, source, labels, counts)
-    assert found.level == pytest.approx(float(sum(chances) / 6))
+    excess = excess_over_labels(answers, source, labels, counts)
+    assert excess.level == pytest.approx(float(sum(chances) / 6))
 
 
 def test_samples_alone_in_their_class_show_no_excess() -> None:
     everyone = np.arange(4)
-    found = excess_over_labels(everyone, everyone, everyone)
-    assert (found.level, found.value) == (1.0, 0.0)
-    assert found.low < 0
+    excess = excess_over_labels(everyone, everyone, everyone)
+    assert (excess.level, excess.value) == (1.0, 0.0)
+    assert excess.low < 0
 
 
 def test_abstentions_are_excluded_from_the_label_level() -> None:
     answers, source, labels = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 0]), np.zeros(4, dtype=int)
     silent = np.append(answers, [ABSTAINED, ABSTAINED])
-    whole = excess_over_labels(silent, np.append(source, [0, 1]), np.append(labels, [0, 0]))
-    assert whole == excess_over_labels(answers, source, labels)
+    with_abstentions = excess_over_labels(
+        silent, np.append(source, [0, 1]), np.append(labels, [0, 0])
+    )
+    assert with_abstentions == excess_over_labels(answers, source, labels)
 
 
 def simulated(
     rng: np.random.Generator, *, classes: int, each: int, knows: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
-    """Ten skewed clients, an attack that knows some owners, and the true level of labels."""
+    """Simulate ten skewed clients, an attack that knows some owners, and the true label level."""
     shares = rng.dirichlet([0.5] * classes, size=10)
     by_class = shares / shares.sum(axis=0)
     source = np.repeat(np.arange(10), each)
@@ -195,12 +197,12 @@ def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
         shares, named, source, labels, level = simulated(rng, classes=10, each=10, knows=1.0)
         counts = np.rint(1e6 * shares).astype(np.int64)
         shuffled = source_null(named, source, within=labels, permutations=20, rng=rng).mean
-        found = (
+        estimates = (
             excess_over_labels(named, source, labels).level,
             excess_over_labels(named, source, labels, counts).level,
             shuffled,
         )
-        errors.append([one - level for one in found])
+        errors.append([estimate - level for estimate in estimates])
     mean, error = np.mean(errors, axis=0), np.std(errors, axis=0) / len(errors) ** 0.5
     assert (abs(mean) < 3 * error)[:2].all()
     # A shuffle within a class leaves some samples with their own owner.
@@ -210,25 +212,25 @@ def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("knows", [0.0, 0.3, 1.0])
 def test_intervals_of_the_excess_over_labels_have_their_coverage(knows: float) -> None:
-    rng, held = seeded_numpy(2, "simulated sources"), np.zeros(2)
+    rng, covered = seeded_numpy(2, "simulated sources"), np.zeros(2)
     for _ in range(200):
         shares, named, source, labels, level = simulated(rng, classes=10, each=10, knows=knows)
         truth = knows * (1 - level)
         counts = np.rint(1e6 * shares).astype(np.int64)
-        held += [
-            one.low <= truth <= one.high
-            for one in (
+        covered += [
+            excess.low <= truth <= excess.high
+            for excess in (
                 excess_over_labels(named, source, labels),
                 excess_over_labels(named, source, labels, counts),
             )
         ]
     # Three standard errors below 95 %.
-    assert (held / 200 > 0.904).all()
+    assert (covered / 200 > 0.904).all()
 
 
 def test_label_baseline_names_the_client_with_the_largest_share() -> None:
-    # Of 90 and of 8 samples: the large client has most of each class, the small one most of a
-    # class in its own data.
+    # The large client (90 samples) has more samples of each class, but class 1 is a larger share
+    # of the small client's data (8 samples).
     counts = np.array([[40, 20, 30], [2, 5, 1]])
     assert infer_by_label_distribution(counts, np.array([0, 1, 2, 1])).tolist() == [0, 1, 0, 1]
 
@@ -251,8 +253,8 @@ def test_the_label_baseline_raises_for_empty_clients() -> None:
 def test_the_label_baseline_is_the_best_rule_from_class_counts(
     rows: list[list[int]],
 ) -> None:
-    # As many of each client are asked, spread over its classes as its data are: of every rule
-    # "class c: client k", by trying all, none is right more often.
+    # Each client contributes equally many samples, with its own class shares. Of all rules
+    # "class c: client k", none is correct more often.
     counts = np.array(rows)
     shares = [[Fraction(n, sum(row)) for n in row] for row in rows]
     answers = infer_by_label_distribution(counts, np.arange(3))
@@ -264,9 +266,9 @@ def test_the_label_baseline_is_the_best_rule_from_class_counts(
 
 
 def test_paired_comparison_uses_discordant_samples() -> None:
-    one = np.array([True] * 9 + [False] * 3)
-    other = np.array([True] * 2 + [False] * 10)
-    result = mcnemar_test(one, other)
+    is_correct = np.array([True] * 9 + [False] * 3)
+    is_correct_of_other = np.array([True] * 2 + [False] * 10)
+    result = mcnemar_test(is_correct, is_correct_of_other)
     assert result.difference == pytest.approx(7 / 12)
     assert result.p_value == pytest.approx(2 / 2**7)
 

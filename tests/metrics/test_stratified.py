@@ -21,7 +21,7 @@ def test_only_pairs_within_a_stratum_count() -> None:
     scores = [3.0, 1.0, 2.0, 10.0, 11.0]
     is_member = [True, False, False, True, False]
     interval = stratified_auc(scores, is_member, ["a", "a", "a", "b", "b"])
-    # Both pairs of the first stratum are ordered rightly, the one of the second is not.
+    # Both pairs of the first stratum are ordered correctly, the pair of the second is not.
     assert interval.value == pytest.approx(2 / 3)
 
 
@@ -64,15 +64,15 @@ def test_intervals_have_their_coverage_for_many_small_strata(
     strata: int, size: int, shift: float
 ) -> None:
     """The truth is the AUC of pairs within strata, whose offsets differ widely."""
-    rng, held, runs = np.random.default_rng(strata), 0, 400
+    rng, covered, runs = np.random.default_rng(strata), 0, 400
     client = np.repeat(np.arange(strata), size)
     true = 0.5 if not shift else 0.7602499389  # Phi(1 / sqrt 2)
     for _ in range(runs):
         truth = rng.random(len(client)) < 0.5
         scores = rng.normal(size=len(client)) + shift * truth + 5 * rng.normal(size=strata)[client]
         interval = stratified_auc(scores, truth, client)
-        held += interval.low <= true <= interval.high
-    assert held / runs >= 0.94 - 2 * 0.011
+        covered += interval.low <= true <= interval.high
+    assert covered / runs >= 0.94 - 2 * 0.011
 
 
 @pytest.mark.slow
@@ -93,15 +93,15 @@ def test_the_stratified_test_has_its_error_rate() -> None:
 @pytest.mark.slow
 def test_pooled_tpr_intervals_have_their_coverage_without_leak() -> None:
     """Clients' scores differ in location and scale; a coin decides about membership."""
-    rng, client, held = np.random.default_rng(5), np.repeat(np.arange(10), 60), 0
+    rng, client, covered = np.random.default_rng(5), np.repeat(np.arange(10), 60), 0
     for _ in range(200):
         scores = (rng.normal(size=600) * (1 + client)) + 10 * client
         truth = rng.random(600) < 0.5
         figures = evaluate(scores, truth, strata=client, contrasts=("unseen",), fprs=(0.1,))
         rate = next(estimate for estimate in figures if estimate.metric == "tpr@0.1")
         assert rate.high is not None
-        held += (rate.low or 0.0) <= 0.1 <= rate.high
-    assert held / 200 >= 0.94
+        covered += (rate.low or 0.0) <= 0.1 <= rate.high
+    assert covered / 200 >= 0.94
 
 
 def test_scaling_keeps_infinite_scores_and_order() -> None:
@@ -124,9 +124,9 @@ def test_scaling_keeps_order_and_ties_within_a_stratum(scores: list[float]) -> N
     values, strata = np.array(scores), np.zeros(len(scores))
     scaled = scaled_within(values, strata)
     assert not np.isnan(scaled).any()
-    _, wanted = np.unique(values, return_inverse=True)
-    _, ranked_as = np.unique(scaled, return_inverse=True)
-    assert ranked_as.tolist() == wanted.tolist()
+    _, expected_ranks = np.unique(values, return_inverse=True)
+    _, ranks = np.unique(scaled, return_inverse=True)
+    assert ranks.tolist() == expected_ranks.tolist()
 
 
 def test_the_auc_over_clients_counts_pairs_of_tiny_scores() -> None:
@@ -161,7 +161,7 @@ def test_the_label_baseline_reaches_its_known_auc() -> None:
     labels = (rng.random(2000) < np.where(truth, 0.8, 0.2)).astype(int)
     assert labels_alone_auc(labels, truth, rng=rng) == pytest.approx(0.8, abs=0.03)
     same = [labels_alone_auc(rng.integers(0, 10, 80), truth[960:1040], rng=rng) for _ in range(50)]
-    assert 0.5 <= np.mean([one for one in same if one is not None]) <= 0.56
+    assert 0.5 <= np.mean([area for area in same if area is not None]) <= 0.56
     assert labels_alone_auc(np.array([1, 2]), [True, False], rng=rng) is None
 
 
@@ -173,7 +173,8 @@ def test_strata_of_another_length_are_refused() -> None:
 def test_the_pooled_label_baseline_is_at_chance_for_fair_coins() -> None:
     rng = np.random.default_rng(3)
     client = np.repeat([0, 1, 2], 600)
-    # Clients differ in classes and in their share of members, and in no client are they related.
+    # Clients differ in classes and in their share of members; within a client, class and
+    # membership are independent.
     truth = rng.random(1800) < np.array([0.2, 0.5, 0.8])[client]
     labels = client * 2 + (rng.random(1800) < 0.3)
     alone = labels_alone_auc(labels, truth, rng=rng)

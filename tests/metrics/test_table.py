@@ -40,9 +40,11 @@ def test_custom_metrics_are_added_to_every_contrast() -> None:
     scores, is_member = scored(rng, 50, 100)
     origin = np.where(is_member, Origin.MEMBER, Origin.OTHER_CLIENT)
     origin[-60:] = Origin.UNSEEN
-    found = {e.contrast: e for e in evaluate_metric("gap", Metric(gap), scores, origin, rng=rng)}
-    assert found["mixed"].value == pytest.approx(gap(scores, is_member))
-    assert [e.n_nonmembers for e in found.values()] == [40, 60, 100]
+    by_contrast = {
+        e.contrast: e for e in evaluate_metric("gap", Metric(gap), scores, origin, rng=rng)
+    }
+    assert by_contrast["mixed"].value == pytest.approx(gap(scores, is_member))
+    assert [e.n_nonmembers for e in by_contrast.values()] == [40, 60, 100]
     few = evaluate_metric(
         "gap", Metric(gap), scores[45:55], origin[45:55], rng=rng, origin_codes=True
     )
@@ -62,9 +64,9 @@ def test_a_failing_metric_raises_with_its_name() -> None:
 
 def test_the_table_matches_other_libraries() -> None:
     scores, is_member = scored(np.random.default_rng(1), 200, 300)
-    own = {name: one for name, one in METRICS.items() if isinstance(one, Metric)}
-    found = {name: metric.function(scores, is_member) for name, metric in own.items()}
-    assert found["partial_auc"] == roc_auc_score(is_member, scores, max_fpr=0.1)
+    plain_metrics = {name: metric for name, metric in METRICS.items() if isinstance(metric, Metric)}
+    values = {name: metric.function(scores, is_member) for name, metric in plain_metrics.items()}
+    assert values["partial_auc"] == roc_auc_score(is_member, scores, max_fpr=0.1)
     order = np.argsort(-scores)
     precision = np.cumsum(is_member[order]) / np.arange(1, 501)
-    assert found["average_precision"] == pytest.approx(precision[is_member[order]].mean())
+    assert values["average_precision"] == pytest.approx(precision[is_member[order]].mean())

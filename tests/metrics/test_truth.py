@@ -77,7 +77,9 @@ ENTRIES: dict[str, Callable[[Any], object]] = {
 
 
 def area_against_nonmembers(truth: Any) -> float | None:
-    figures = {(one.contrast, one.metric): one.value for one in evaluate(SCORES, truth)}
+    figures = {
+        (estimate.contrast, estimate.metric): estimate.value for estimate in evaluate(SCORES, truth)
+    }
     return figures["mixed", "auc"]
 
 
@@ -88,9 +90,11 @@ def test_every_form_of_the_truth_gives_the_same_auc(form: str) -> None:
 
 
 def test_booleans_are_membership_and_false_is_unseen() -> None:
-    found = {(one.contrast, one.metric): one for one in evaluate(SCORES, MEMBERS)}
-    assert found["unseen", "auc"].value == pytest.approx(AREA)
-    assert found["other_client", "auc"].value is None
+    estimates = {
+        (estimate.contrast, estimate.metric): estimate for estimate in evaluate(SCORES, MEMBERS)
+    }
+    assert estimates["unseen", "auc"].value == pytest.approx(AREA)
+    assert estimates["other_client", "auc"].value is None
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -101,13 +105,13 @@ def test_ambiguous_labels_of_membership_are_refused(entry: str, form: str) -> No
 
 
 def test_numbers_that_are_origins_can_be_declared() -> None:
-    found = evaluate(SCORES, np.array([0, 0, 1, 0, 1, 1]), origin_codes=True)
-    assert found[0].contrast == "other_client"
-    assert found[0].value == pytest.approx(AREA)
+    estimates = evaluate(SCORES, np.array([0, 0, 1, 0, 1, 1]), origin_codes=True)
+    assert estimates[0].contrast == "other_client"
+    assert estimates[0].value == pytest.approx(AREA)
 
 
 def test_the_most_exposed_of_a_list_of_origins_are_members() -> None:
-    assert {one.position for one in most_exposed(SCORES, ORIGINS)} == {0, 1, 3}
+    assert {sample.position for sample in most_exposed(SCORES, ORIGINS)} == {0, 1, 3}
 
 
 @pytest.mark.parametrize(

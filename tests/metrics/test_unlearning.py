@@ -22,7 +22,7 @@ def test_unlearning_auc_of_forgotten_against_held_out_samples() -> None:
     assert result.retrained is not None
     assert (result.before.value, result.after.value, result.retrained.value) == (1.0, 0.5, 0.25)
     assert result.excess.value == 0.25
-    # What was lost: 3 and -1 of the forgotten ones, -1 and -1 of the unseen ones.
+    # Score drops: 3 and -1 of the forgotten samples, -1 and -1 of the unseen ones.
     assert result.both.value == 0.75
 
 
@@ -44,16 +44,16 @@ def test_only_retraining_has_the_verdict_forgotten() -> None:
         scores(rng, level, shared, halves(800)) for level in (0.6, 0.5, 0.5)
     )
     truth = halves(800)
-    nothing = unlearned(before, before, retrained, is_forgotten=truth)
-    assert nothing.verdict == "not forgotten"
-    assert nothing.both.value == 0.5
-    assert "not forgotten" in str(nothing)
-    again = unlearned(before, other, retrained, is_forgotten=truth)
-    assert again.verdict == "forgotten"
+    unchanged = unlearned(before, before, retrained, is_forgotten=truth)
+    assert unchanged.verdict == "not forgotten"
+    assert unchanged.both.value == 0.5
+    assert "not forgotten" in str(unchanged)
+    deleted = unlearned(before, other, retrained, is_forgotten=truth)
+    assert deleted.verdict == "forgotten"
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told", "verdict"),
+    ("low", "high", "leaked", "verdict"),
     [
         (-0.04, 0.04, True, "forgotten"),
         (0.01, 0.04, True, "forgotten"),
@@ -66,9 +66,9 @@ def test_only_retraining_has_the_verdict_forgotten() -> None:
     ],
 )
 def test_unlearning_verdicts_follow_from_the_interval(
-    low: float, high: float, told: bool, verdict: str
+    low: float, high: float, leaked: bool, verdict: str
 ) -> None:
-    assert unlearning_verdict(low, high, margin=0.05, leaked_before=told) == verdict
+    assert unlearning_verdict(low, high, margin=0.05, leaked_before=leaked) == verdict
 
 
 def test_not_forgotten_requires_the_corrected_test() -> None:
@@ -76,8 +76,8 @@ def test_not_forgotten_requires_the_corrected_test() -> None:
     assert uncorrected == "inconclusive"
 
 
-def most(runs: int) -> float:
-    """Five of a hundred, and four standard errors of a share that was simulated so often."""
+def largest_share(runs: int) -> float:
+    """Return 5 % plus four standard errors of a share simulated in this many runs."""
     return 0.05 + 4 * math.sqrt(0.05 * 0.95 / runs)
 
 
@@ -94,13 +94,13 @@ def most(runs: int) -> float:
 def test_false_forgotten_verdicts_are_at_most_five_per_cent(
     edge: float, yardstick: str, seeds: int, runs: int
 ) -> None:
-    found = simulated(edge, (400, 400), yardstick, runs=runs, seeds=seeds)
-    assert found.forgotten < most(runs)
+    rates = simulated(edge, (400, 400), yardstick, runs=runs, seeds=seeds)
+    assert rates.forgotten < largest_share(runs)
 
 
 @pytest.mark.slow
 def test_false_not_forgotten_verdicts_are_at_most_five_per_cent() -> None:
-    assert simulated(0.0, (60, 200), runs=300).not_forgotten < most(300)
+    assert simulated(0.0, (60, 200), runs=300).not_forgotten < largest_share(300)
 
 
 def test_mismatched_scores_and_invalid_margins_raise() -> None:
@@ -117,5 +117,5 @@ def test_simulated_scores_have_the_requested_auc() -> None:
     rng = np.random.default_rng(4)
     for level in (0.45, 0.5, 0.6):
         shared = rng.standard_normal(80_000)
-        found = auc(scores(rng, level, shared, halves(40_000)), halves(40_000))
-        assert found == pytest.approx(level, abs=0.01)
+        measured = auc(scores(rng, level, shared, halves(40_000)), halves(40_000))
+        assert measured == pytest.approx(level, abs=0.01)
