@@ -1,5 +1,6 @@
 """Policies of a guard: limits, confidence, attacks and sizes of audits."""
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -117,6 +118,27 @@ def test_an_audit_that_would_withhold_every_upload_is_refused_and_a_size_is_advi
     policy().raise_if_audit_too_small(64, 64)
     with pytest.raises(BadInput, match="every upload would be withheld"):
         policy().raise_if_audit_too_small(63, 63)
+
+
+@pytest.mark.parametrize("limit", [0.52, 0.57, 0.65])
+@pytest.mark.parametrize("most_uploads", [None, 50])
+def test_a_quarter_of_the_advised_audit_is_the_smallest_that_can_pass(
+    limit: float, most_uploads: int | None
+) -> None:
+    strict = policy(limit=limit, most_uploads=most_uploads, smallest_audit=10)
+    with pytest.raises(BadInput) as refusal:
+        strict.raise_if_audit_too_small(10, 10)
+    advised = re.search(r"audit about (\d+) samples", str(refusal.value))
+    assert advised is not None
+    smallest = int(advised[1]) // 4
+    strict.raise_if_audit_too_small(smallest, smallest)
+    with pytest.raises(BadInput):
+        strict.raise_if_audit_too_small(smallest - 1, smallest - 1)
+
+
+def test_no_size_is_advised_if_no_audit_can_pass() -> None:
+    with pytest.raises(BadInput, match="every upload would be withheld; raise the limit"):
+        policy(limit=0.5001).raise_if_audit_too_small(100, 100)
 
 
 def test_an_audit_that_would_withhold_no_upload_is_refused() -> None:

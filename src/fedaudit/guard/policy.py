@@ -1,5 +1,6 @@
 """Policy of a guard: its limit, what is compared with it, and the attacks that are measured."""
 
+from bisect import bisect_left
 from typing import Annotated
 
 import numpy as np
@@ -16,6 +17,9 @@ from fedaudit.results.runs import DecideBy
 
 ATTACKS = ("blackbox-loss", "loss-series", "avg-cosine", "avg-projres", "fta-l")
 """Attacks of a guard by default. Each reads losses or gradients of the client's own uploads."""
+
+_MAX_SEARCHED = 10**5
+"""Largest number of members, and of held-out samples, that an error advises."""
 
 
 def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -138,16 +142,16 @@ class GuardPolicy(BaseModel):
                 "audited), or lower smallest_audit"
             )
         if self.decide_by == "upper" and self._exceeds(*_chance_level_scores(members, held_out)):
-            needed = next(
-                n
-                for n in range(SMALLEST_GROUP, 10**6)
-                if not self._exceeds(*_chance_level_scores(n, n))
-            )
+            needed, advice = self._smallest_sufficient_audit(), ""
+            if needed is not None:
+                advice = (
+                    f"audit about {4 * needed} samples, at which more than half of the uploads "
+                    "without a leak pass an attack, "
+                )
             raise BadInput(
                 f"with {members} members and {held_out} held-out samples, the upper limit of an "
                 f"attack that guesses is above {self.limit:g}, so that every upload would be "
-                f"withheld; audit about {4 * needed} samples, at which more than half of the "
-                "uploads without a leak pass an attack, raise the limit, or decide by 'estimate'"
+                f"withheld; {advice}raise the limit, or decide by 'estimate'"
             )
         if self.decide_by == "lower" and not self._exceeds(*_perfect_scores(members, held_out)):
             raise BadInput(
@@ -155,6 +159,25 @@ class GuardPolicy(BaseModel):
                 f"attack that finds every member is at most {self.limit:g}, so that nothing would "
                 "be withheld; audit more samples, lower the limit, or decide by 'estimate'"
             )
+
+    def _smallest_sufficient_audit(self) -> int | None:
+        """Return the smallest number of members, and of held-out samples, that is sufficient.
+
+        With fewer, even an attack at chance level exceeds the limit. None if more than
+        :data:`_MAX_SEARCHED` are needed.
+        """
+
+        def is_sufficient(size: int) -> bool:
+            return not self._exceeds(*_chance_level_scores(size, size))
+
+        # The interval at chance level narrows with each sample, so the sizes are sorted. Large
+        # sizes take longest, so the upper end is doubled from below.
+        high = SMALLEST_GROUP
+        while not is_sufficient(high):
+            high *= 2
+            if high > _MAX_SEARCHED:
+                return None
+        return bisect_left(range(high), True, lo=SMALLEST_GROUP, key=is_sufficient)
 
     def _exceeds(self, members: np.ndarray, held_out: np.ndarray) -> bool:
         """Return whether an attack with these scores exceeds the limit."""
