@@ -33,8 +33,8 @@ def test_scores_are_means_over_rounds_with_the_sample_assigned() -> None:
     )
     scores = WhereAssigned(Mean()).with_side_information(used)(m, target=0)
     # Sample 3 is assigned in no round; its score is then the mean over all rounds.
-    wanted = [v[:, 0].mean(), (v[0, 1] + v[2, 1]) / 2, v[1, 2], v[:, 3].mean()]
-    assert torch.allclose(scores, torch.stack(wanted))
+    expected = [v[:, 0].mean(), (v[0, 1] + v[2, 1]) / 2, v[1, 2], v[:, 3].mean()]
+    assert torch.allclose(scores, torch.stack(expected))
 
 
 @pytest.mark.parametrize("rule", [Mean(), OneSidedLikelihood()])

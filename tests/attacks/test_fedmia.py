@@ -154,13 +154,13 @@ def test_a_mean_above_a_threshold_implies_a_round_above_it(values: np.ndarray) -
 
 
 def test_rounds_without_the_target_are_excluded() -> None:
-    there, missing = [[3.0], [1.0], [3.0]], [[nan], [5.0], [6.0]]
-    assert score(measurements_of([there, missing])) == score(measurements_of([there]))
+    present, missing = [[3.0], [1.0], [3.0]], [[nan], [5.0], [6.0]]
+    assert score(measurements_of([present, missing])) == score(measurements_of([present]))
 
 
 def test_rounds_with_fewer_than_two_others_are_excluded() -> None:
-    there, fewer_examples = [[3.0], [1.0], [3.0]], [[3.0], [nan], [6.0]]
-    assert score(measurements_of([fewer_examples, there])) == score(measurements_of([there]))
+    present, too_few = [[3.0], [1.0], [3.0]], [[3.0], [nan], [6.0]]
+    assert score(measurements_of([too_few, present])) == score(measurements_of([present]))
 
 
 def test_unmeasured_others_are_excluded_from_a_round() -> None:

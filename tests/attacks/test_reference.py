@@ -34,26 +34,30 @@ def measurements_of(values: np.ndarray, rounds: tuple[int, ...] = ()) -> Measure
 
 def scores(
     rule: ReferenceCalibrated,
-    own: np.ndarray,
+    target: np.ndarray,
     others: np.ndarray,
     trained_on: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return scores for a target (rounds, samples) and references (references, rounds, samples)."""
-    masks = np.zeros((len(others), own.shape[1]), dtype=bool) if trained_on is None else trained_on
-    given = [
+    masks = (
+        np.zeros((len(others), target.shape[1]), dtype=bool) if trained_on is None else trained_on
+    )
+    references = [
         Reference((measurements_of(other),), 0, torch.from_numpy(mask))
         for other, mask in zip(others, masks, strict=True)
     ]
-    found: np.ndarray = rule.with_references(given)(measurements_of(own), target=0).numpy()
-    return found
+    target_scores: np.ndarray = rule.with_references(references)(
+        measurements_of(target), target=0
+    ).numpy()
+    return target_scores
 
 
 def losses(seed: int, references: int, rounds: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return negative losses of a target and of references; hard samples are hard for all."""
     rng = np.random.default_rng(seed)
     hard = rng.exponential(size=SAMPLES)
-    own = -hard * rng.uniform(0.2, 1.2, (rounds, SAMPLES))
-    return own, -hard * rng.uniform(0.2, 1.2, (references, rounds, SAMPLES))
+    target = -hard * rng.uniform(0.2, 1.2, (rounds, SAMPLES))
+    return target, -hard * rng.uniform(0.2, 1.2, (references, rounds, SAMPLES))
 
 
 def halves(seed: int, references: int) -> np.ndarray:
@@ -64,7 +68,7 @@ def halves(seed: int, references: int) -> np.ndarray:
 
 
 def rmia(
-    own: np.ndarray,
+    target: np.ndarray,
     others: np.ndarray,
     trained_on: np.ndarray,
     population: tuple[np.ndarray, np.ndarray],
@@ -78,18 +82,18 @@ def rmia(
             return float(p / (((1 + a) * np.mean(outs) + (1 - a)) / 2))
         return float(p / ((np.mean(ins) + np.mean(outs)) / 2))
 
-    z_own, z_others = np.exp(population[0][0]), np.exp(population[1][:, 0])
-    of_population = [ratio(p, list(z_others[:, z]), []) for z, p in enumerate(z_own)]
-    found = []
+    z_target, z_others = np.exp(population[0][0]), np.exp(population[1][:, 0])
+    of_population = [ratio(p, list(z_others[:, z]), []) for z, p in enumerate(z_target)]
+    shares = []
     for x in range(SAMPLES):
         values = np.exp(others[:, 0, x])
-        mine = ratio(
-            float(np.exp(own[0, x])),
+        sample_ratio = ratio(
+            float(np.exp(target[0, x])),
             list(values[~trained_on[:, x]]),
             list(values[trained_on[:, x]]),
         )
-        found.append(float(np.mean([mine / other >= gamma for other in of_population])))
-    return found
+        shares.append(float(np.mean([sample_ratio / other >= gamma for other in of_population])))
+    return shares
 
 
 @few
@@ -97,57 +101,61 @@ def rmia(
 def test_rmia_offline_ranks_like_the_population_share(
     seed: int, references: int, gamma: float
 ) -> None:
-    own, others = losses(seed, references)
+    target, others = losses(seed, references)
     never = np.zeros((references, SAMPLES), dtype=bool)
-    published = rmia(own, others, never, losses(seed + 1, references), gamma)
-    ours = scores(RelativeLikelihood(), own, others)
-    for one in range(SAMPLES):
-        for other in range(SAMPLES):
-            if published[one] > published[other]:
-                assert ours[one] > ours[other]
+    published = rmia(target, others, never, losses(seed + 1, references), gamma)
+    ours = scores(RelativeLikelihood(), target, others)
+    for first in range(SAMPLES):
+        for second in range(SAMPLES):
+            if published[first] > published[second]:
+                assert ours[first] > ours[second]
 
 
 @few
 @given(st.integers(0, 10_000), st.sampled_from([4, 8]))
 def test_rmia_online_ranks_like_the_population_share(seed: int, references: int) -> None:
-    own, others = losses(seed, references)
+    target, others = losses(seed, references)
     trained_on = halves(seed, references)
-    published = rmia(own, others, trained_on, losses(seed + 1, references), 1.0)
-    ours = scores(RelativeLikelihood(), own, others, trained_on)
-    for one in range(SAMPLES):
-        for other in range(SAMPLES):
-            if published[one] > published[other]:
-                assert ours[one] > ours[other]
+    published = rmia(target, others, trained_on, losses(seed + 1, references), 1.0)
+    ours = scores(RelativeLikelihood(), target, others, trained_on)
+    for first in range(SAMPLES):
+        for second in range(SAMPLES):
+            if published[first] > published[second]:
+                assert ours[first] > ours[second]
 
 
 def test_rmia_matches_hand_calculation() -> None:
-    own, others = np.log([[0.8, 0.4]]), np.log([[[0.5, 0.4]], [[0.3, 0.4]]])
-    found = scores(RelativeLikelihood(offline=1.0), own, others)
-    np.testing.assert_allclose(found, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
-    found = scores(RelativeLikelihood(offline=0.0), own, others)
-    np.testing.assert_allclose(found, np.log([0.8 / 0.7, 0.4 / 0.7]))
+    target, others = np.log([[0.8, 0.4]]), np.log([[[0.5, 0.4]], [[0.3, 0.4]]])
+    log_ratios = scores(RelativeLikelihood(offline=1.0), target, others)
+    np.testing.assert_allclose(log_ratios, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
+    log_ratios = scores(RelativeLikelihood(offline=0.0), target, others)
+    np.testing.assert_allclose(log_ratios, np.log([0.8 / 0.7, 0.4 / 0.7]))
     # Each model was trained on one of the two samples.
-    found = scores(RelativeLikelihood(), own, others, np.eye(2, dtype=bool))
-    np.testing.assert_allclose(found, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
+    log_ratios = scores(RelativeLikelihood(), target, others, np.eye(2, dtype=bool))
+    np.testing.assert_allclose(log_ratios, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
 
 
 def test_extreme_losses_give_finite_scores() -> None:
-    found = scores(RelativeLikelihood(offline=1.0), np.array([[-5000.0]]), np.array([[[-6000.0]]]))
-    np.testing.assert_allclose(found, [1000.0])
+    log_ratios = scores(
+        RelativeLikelihood(offline=1.0), np.array([[-5000.0]]), np.array([[[-6000.0]]])
+    )
+    np.testing.assert_allclose(log_ratios, [1000.0])
     assert np.isfinite(scores(RelativeLikelihood(), np.array([[-5000.0]]), np.array([[[-6e3]]])))
 
 
 @few
 @given(st.integers(0, 10_000), st.sampled_from([2, 3, 8]))
 def test_lira_offline_ranks_like_the_published_probability(seed: int, references: int) -> None:
-    own, others = losses(seed, references)
+    target, others = losses(seed, references)
     mean, spread = others[:, 0].mean(0), others[:, 0].std(0, ddof=1)
-    published = norm.cdf(own[0], mean, spread)
-    ours = scores(LikelihoodRatio(variance="each"), own, others)
+    published = norm.cdf(target[0], mean, spread)
+    ours = scores(LikelihoodRatio(variance="each"), target, others)
     np.testing.assert_allclose(norm.cdf(ours), published, atol=1e-12)
     pooled = np.sqrt(others[:, 0].var(0, ddof=1).mean())
-    fixed = scores(LikelihoodRatio(), own, others)
-    np.testing.assert_allclose(norm.cdf(fixed / pooled), norm.cdf(own[0], mean, pooled), atol=1e-12)
+    fixed = scores(LikelihoodRatio(), target, others)
+    np.testing.assert_allclose(
+        norm.cdf(fixed / pooled), norm.cdf(target[0], mean, pooled), atol=1e-12
+    )
 
 
 @few
@@ -155,19 +163,21 @@ def test_lira_offline_ranks_like_the_published_probability(seed: int, references
 def test_lira_online_is_the_published_ratio_of_densities(
     seed: int, variance: Literal["each", "fixed"]
 ) -> None:
-    own, others = losses(seed, 8)
+    target, others = losses(seed, 8)
     trained_on = halves(seed, 8)
     inside = [others[trained_on[:, x], 0, x] for x in range(SAMPLES)]
     outside = [others[~trained_on[:, x], 0, x] for x in range(SAMPLES)]
 
     def spreads(parts: list[np.ndarray]) -> np.ndarray:
         each = np.array([part.var(ddof=1) for part in parts])
-        found: np.ndarray = np.sqrt(each if variance == "each" else np.full(SAMPLES, each.mean()))
-        return found
+        deviations: np.ndarray = np.sqrt(
+            each if variance == "each" else np.full(SAMPLES, each.mean())
+        )
+        return deviations
 
-    with_it = norm.logpdf(own[0], [part.mean() for part in inside], spreads(inside))
-    without = norm.logpdf(own[0], [part.mean() for part in outside], spreads(outside))
-    ours = scores(LikelihoodRatio(variance=variance), own, others, trained_on)
+    with_it = norm.logpdf(target[0], [part.mean() for part in inside], spreads(inside))
+    without = norm.logpdf(target[0], [part.mean() for part in outside], spreads(outside))
+    ours = scores(LikelihoodRatio(variance=variance), target, others, trained_on)
     np.testing.assert_allclose(ours, with_it - without, rtol=1e-9, atol=1e-9)
 
 
@@ -189,16 +199,16 @@ def tuned_rmia(
     return RelativeLikelihood().with_references(references)
 
 
-def auc_by_hand(signals: np.ndarray, owners: np.ndarray, at: int, slope: float) -> float:
+def auc_by_hand(signals: np.ndarray, owners: np.ndarray, attacked: int, slope: float) -> float:
     """Return the AUC of an attack on one reference that uses all others, for a slope."""
-    found = list[tuple[float, bool]]()
+    pairs = list[tuple[float, bool]]()
     for x in range(signals.shape[1]):
-        others = [o for o in range(len(signals)) if o != at]
+        others = [o for o in range(len(signals)) if o != attacked]
         without = [signals[o, x] for o in others if owners[o, x] == NO_CLIENT]
         if without:
             mean = ((1 + slope) * float(np.mean(without)) + 1 - slope) / 2
-            found.append((signals[at, x] / mean, owners[at, x] == 0))
-    scored, truth = zip(*found, strict=True)
+            pairs.append((signals[attacked, x] / mean, owners[attacked, x] == 0))
+    scored, truth = zip(*pairs, strict=True)
     return float(roc_auc_score(truth, scored))
 
 
@@ -224,13 +234,15 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
     assert rule.choose_slope(0) == slope
 
     def in_order(a: float) -> bool:
-        ratios = [own / (((1 + a) * other + 1 - a) / 2) for own, other in ((member, hard), easy)]
+        ratios = [
+            signal / (((1 + a) * other + 1 - a) / 2) for signal, other in ((member, hard), easy)
+        ]
         return ratios[0] > ratios[1]
 
     assert [in_order(a) for a in SLOPES].index(True) == SLOPES.index(slope)
     fixed = RelativeLikelihood(offline=slope, references=rule.references)
-    own = measurements_of(np.log([[0.3]]))
-    assert torch.equal(rule(own, target=0), fixed(own, target=0))
+    attacked = measurements_of(np.log([[0.3]]))
+    assert torch.equal(rule(attacked, target=0), fixed(attacked, target=0))
 
 
 @pytest.mark.slow
@@ -239,14 +251,15 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
 def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int) -> None:
     rng = np.random.default_rng(seed)
     owners = np.full((3, 40), NO_CLIENT)
-    for at in range(3):
-        owners[at, 8 * at : 8 * at + 12] = 0
+    for reference in range(3):
+        owners[reference, 8 * reference : 8 * reference + 12] = 0
     hard = rng.uniform(0.05, 0.95, 40)
     signals = np.where(owners == 0, hard ** rng.uniform(0.1, 1, 40), hard)
     rule = tuned_rmia(signals.tolist(), owners.tolist())
 
     areas = [
-        np.mean([auc_by_hand(signals, owners, at, slope) for at in range(3)]) for slope in SLOPES
+        np.mean([auc_by_hand(signals, owners, reference, slope) for reference in range(3)])
+        for slope in SLOPES
     ]
     chosen = areas[SLOPES.index(rule.choose_slope(0))]
     assert chosen == pytest.approx(max(areas), abs=1e-9)
@@ -279,16 +292,16 @@ def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
 def test_without_reference_members_the_default_slope_is_used() -> None:
     assert tuned_rmia([[0.5, 0.9]], [[0, NO_CLIENT]]).choose_slope(0) == 0.3
     assert tuned_rmia([[0.5, 0.9]] * 2, [[NO_CLIENT] * 2] * 2).choose_slope(0) == 0.3
-    own, others = losses(5, 4)
-    usual = scores(RelativeLikelihood(offline=0.3), own, others)
-    np.testing.assert_array_equal(scores(RelativeLikelihood(), own, others), usual)
+    target, others = losses(5, 4)
+    usual = scores(RelativeLikelihood(offline=0.3), target, others)
+    np.testing.assert_array_equal(scores(RelativeLikelihood(), target, others), usual)
 
 
 def test_only_four_references_are_used_for_tuning() -> None:
     rng = np.random.default_rng(0)
     owners = np.full((6, 40), NO_CLIENT)
-    for at in range(4):
-        owners[at, 10 * at : 10 * at + 10] = 0
+    for reference in range(4):
+        owners[reference, 10 * reference : 10 * reference + 10] = 0
     hard = rng.uniform(0.05, 0.95, 40)
     signals = np.where(owners == 0, hard**0.3, hard)
     # The fifth reference was trained on a single sample, which another one has by chance, too.
@@ -297,7 +310,10 @@ def test_only_four_references_are_used_for_tuning() -> None:
     rule = tuned_rmia(signals.tolist(), owners.tolist())
 
     def best(attacked: int) -> float:
-        areas = [[auc_by_hand(signals, owners, at, a) for at in range(attacked)] for a in SLOPES]
+        areas = [
+            [auc_by_hand(signals, owners, reference, a) for reference in range(attacked)]
+            for a in SLOPES
+        ]
         return SLOPES[int(np.argmax(np.mean(areas, axis=1)))]
 
     assert best(5) != best(4)
@@ -312,26 +328,26 @@ def test_the_slope_does_not_depend_on_the_attacked_samples() -> None:
 
 
 def test_offline_lira_needs_one_reference() -> None:
-    own, others = losses(3, 1)
-    np.testing.assert_allclose(scores(LikelihoodRatio(), own, others), own[0] - others[0, 0])
+    target, others = losses(3, 1)
+    np.testing.assert_allclose(scores(LikelihoodRatio(), target, others), target[0] - others[0, 0])
     with pytest.raises(BadInput, match="needs 2 reference models with and without every sample"):
-        scores(LikelihoodRatio(variance="each"), own, others)
+        scores(LikelihoodRatio(variance="each"), target, others)
 
 
 def test_rounds_are_compared_with_equal_rounds_and_averaged() -> None:
-    own, others = losses(4, 3, rounds=5)
-    mean = scores(LikelihoodRatio(rounds="mean"), own, others)
-    each = [scores(LikelihoodRatio(), own[[r]], others[:, [r]]) for r in range(5)]
+    target, others = losses(4, 3, rounds=5)
+    mean = scores(LikelihoodRatio(rounds="mean"), target, others)
+    each = [scores(LikelihoodRatio(), target[[r]], others[:, [r]]) for r in range(5)]
     np.testing.assert_allclose(mean, np.mean(each, axis=0))
-    np.testing.assert_array_equal(scores(LikelihoodRatio(), own, others), each[-1])
+    np.testing.assert_array_equal(scores(LikelihoodRatio(), target, others), each[-1])
 
 
 def test_missing_reference_rounds_use_the_last_one() -> None:
     rule = LikelihoodRatio(rounds="mean")
-    own, others = np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]])
+    target, others = np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]])
     reference = Reference((measurements_of(others, (1, 9)),), 0, torch.zeros(1, dtype=torch.bool))
-    found = rule.with_references([reference])(measurements_of(own, (1, 2)), target=0)
-    assert float(found) == ((1 - 10) + (2 - 20)) / 2
+    score = rule.with_references([reference])(measurements_of(target, (1, 2)), target=0)
+    assert float(score) == ((1 - 10) + (2 - 20)) / 2
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ def draw_measurements(purpose: str, members: Bool[Tensor, " samples"]) -> dict[s
     """Return noise; the target's members have a wave over the rounds with mean zero."""
     wave = torch.linspace(0, 6.28, ROUNDS).sin()[:, None]
     rounds = tuple(range(1, ROUNDS + 1))
-    found = {}
+    measurements = {}
     for signal in ATTACK.signals:
         values = torch.randn(ROUNDS, 2, len(members), generator=seeded(0, purpose, signal.name))
         values[:, 1, members] += wave - wave.mean()
         bases = torch.zeros((ROUNDS, 2), dtype=torch.int64)
-        found[signal.name] = Measurements(values.double(), rounds, (0, TARGET), bases)
-    return found
+        measurements[signal.name] = Measurements(values.double(), rounds, (0, TARGET), bases)
+    return measurements
 
 
 @cache
@@ -126,8 +126,8 @@ def test_the_network_agrees_with_a_slow_reimplementation() -> None:
     weights = torch.stack([h @ state for state in states]).softmax(0)
     context = sum((a * state for a, state in zip(weights, states, strict=True)), torch.zeros(()))
     logits = w["decide.weight"] @ torch.cat([h, context]) + w["decide.bias"]
-    wanted = float(logits[1] - logits[0])
-    assert fitted().scores(fresh, TARGET)[0].item() == pytest.approx(wanted, rel=1e-5)
+    expected = float(logits[1] - logits[0])
+    assert fitted().scores(fresh, TARGET)[0].item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_defaults_are_published_values_except_epochs() -> None:
     assert PUBLISHED_EPOCHS == 150
 
 
-def found_in(attack: Attack, measured: dict[str, Measurements]) -> float:
+def auc_of(attack: Attack, measured: dict[str, Measurements]) -> float:
     return auc_interval(attack.scores(measured, TARGET).numpy(), FEW.numpy()).value
 
 
@@ -181,10 +181,10 @@ def found_in(attack: Attack, measured: dict[str, Measurements]) -> float:
 def test_early_stopping_detects_a_weak_leak_better() -> None:
     published = CHOSEN.with_settings({"epochs": PUBLISHED_EPOCHS})
     shadow, fresh = draw_weak_leak("shadow"), draw_weak_leak("fresh")
-    by_heart = published.fitted(shadow, FEW, TARGET, 3)
+    overfitted = published.fitted(shadow, FEW, TARGET, 3)
     chosen = CHOSEN.fitted(shadow, FEW, TARGET, 3)
-    assert found_in(by_heart, shadow) > 0.97
-    assert found_in(chosen, fresh) > found_in(by_heart, fresh) + 0.05
+    assert auc_of(overfitted, shadow) > 0.97
+    assert auc_of(chosen, fresh) > auc_of(overfitted, fresh) + 0.05
 
 
 @pytest.mark.slow
@@ -195,22 +195,22 @@ def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
     assert len(rule.weights) == FOLDS
     raw = torch.stack([m.values[:, 1] for m in shadow.values()], 2).transpose(0, 1)
     x = ((raw - rule.scaling.mean) / rule.scaling.std).float().contiguous()
-    held = _assign_folds(FEW, 3) == 0
+    is_held_out = _assign_folds(FEW, 3) == 0
     losses, states = [], []
     judge = _initial_network(x.shape[2], 50, 0)
-    epochs = SequenceReader()._train_epochs(x[~held], FEW[~held].long(), 3)
+    epochs = SequenceReader()._train_epochs(x[~is_held_out], FEW[~is_held_out].long(), 3)
     for _ in range(60):
         states.append({name: value.clone() for name, value in next(epochs).items()})
         judge.load_state_dict(states[-1])
         with torch.no_grad():
-            losses.append(float(cross_entropy(judge(x[held]), FEW[held].long())))
+            losses.append(float(cross_entropy(judge(x[is_held_out]), FEW[is_held_out].long())))
         if len(losses) - 1 - int(np.argmin(losses)) == PATIENCE:
             break
-    least = states[int(np.argmin(losses))]
-    assert all(torch.equal(rule.weights[0][n].float(), value) for n, value in least.items())
+    best_state = states[int(np.argmin(losses))]
+    assert all(torch.equal(rule.weights[0][n].float(), value) for n, value in best_state.items())
 
 
-def test_held_back_parts_keep_the_share_of_members() -> None:
+def test_validation_parts_keep_the_share_of_members() -> None:
     is_member = torch.arange(90) % 3 == 0
     parts = _assign_folds(is_member, 3)
     assert [int((is_member & (parts == part)).sum()) for part in range(FOLDS)] == [8, 8, 7, 7]
@@ -219,7 +219,7 @@ def test_held_back_parts_keep_the_share_of_members() -> None:
     assert not torch.equal(parts, _assign_folds(is_member, 4))
 
 
-def test_one_member_is_too_few_to_hold_some_back() -> None:
+def test_one_member_is_too_few_for_a_validation_part() -> None:
     alone = torch.arange(SAMPLES) == 5
     with pytest.raises(BadInput, match="got 1 and 399; pass more, or set the attack's epochs"):
         CHOSEN.fitted(draw_measurements("shadow", MEMBERS), alone, TARGET, 3)

@@ -38,8 +38,8 @@ def test_a_constant_signal_has_slope_zero() -> None:
 def test_slopes_match_numpy_polyfit(rounds: list[int], seed: int) -> None:
     values = torch.randn(len(rounds), 5, generator=torch.Generator().manual_seed(seed))
     slopes = Slope()(over_rounds(values, tuple(rounds)), target=0)
-    wanted = np.polyfit(rounds, values.double().numpy(), 1)[0]
-    assert slopes.numpy() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    expected = np.polyfit(rounds, values.double().numpy(), 1)[0]
+    assert slopes.numpy() == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["fta-c", "fta-l"])

@@ -45,16 +45,16 @@ def test_a_client_that_memorised_a_sample_is_found(rule: SourceRule) -> None:
     values = random()
     owner = torch.arange(30) % 5
     values[:, owner, torch.arange(30)] = -1e-4
-    found = rule.posterior(measured(values), sizes=sizes())
-    assert found.argmax(0).tolist() == owner.tolist()
-    torch.testing.assert_close(found.sum(0), torch.ones(30).double())
+    posterior = rule.posterior(measured(values), sizes=sizes())
+    assert posterior.argmax(0).tolist() == owner.tolist()
+    torch.testing.assert_close(posterior.sum(0), torch.ones(30).double())
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)
 def test_identical_clients_have_equal_posteriors(rule: SourceRule) -> None:
     values = random(clients=1).expand(-1, 5, -1).clone()
-    found = rule.posterior(measured(values), sizes=sizes())
-    torch.testing.assert_close(found, torch.full((5, 30), 0.2).double())
+    posterior = rule.posterior(measured(values), sizes=sizes())
+    torch.testing.assert_close(posterior, torch.full((5, 30), 0.2).double())
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)
@@ -62,18 +62,18 @@ def test_identical_clients_have_equal_posteriors(rule: SourceRule) -> None:
 @given(order=st.permutations(range(5)))
 def test_the_posterior_is_equivariant_to_client_order(rule: SourceRule, order: list[int]) -> None:
     values = random(samples=4)
-    found = rule.posterior(measured(values), sizes=sizes())
+    posterior = rule.posterior(measured(values), sizes=sizes())
     renamed = rule.posterior(measured(values[:, order]), sizes=sizes())
-    torch.testing.assert_close(renamed, found[order])
+    torch.testing.assert_close(renamed, posterior[order])
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)
 def test_an_unmeasured_client_has_posterior_zero(rule: SourceRule) -> None:
     values = random()
     values[:, 2] = NAN
-    found = rule.posterior(measured(values), sizes=sizes())
-    assert bool((found[2] == 0).all())
-    torch.testing.assert_close(found.sum(0), torch.ones(30).double())
+    posterior = rule.posterior(measured(values), sizes=sizes())
+    assert bool((posterior[2] == 0).all())
+    torch.testing.assert_close(posterior.sum(0), torch.ones(30).double())
 
 
 @pytest.mark.parametrize("rule", RULES[:3], ids=names[:3])
@@ -85,8 +85,8 @@ def test_posteriors_without_any_measurement_raise(rule: SourceRule) -> None:
 def test_a_single_round_follows_bayes_rule() -> None:
     # Losses log 2 and log 4 are likelihoods 1/2 and 1/4, so the posterior is 2/3 and 1/3.
     m = measured(torch.tensor([[[-math.log(2)], [-math.log(4)]]], dtype=torch.float64))
-    found = SourceFromLastRound().posterior(m, sizes={0: 1, 1: 2})
-    assert found[:, 0].tolist() == pytest.approx([2 / 3, 1 / 3])
+    posterior = SourceFromLastRound().posterior(m, sizes={0: 1, 1: 2})
+    assert posterior[:, 0].tolist() == pytest.approx([2 / 3, 1 / 3])
     # Twice as much data compensates for half the likelihood.
     by_size = SourceFromLastRound(prior="size").posterior(m, sizes={0: 1, 1: 2})
     assert by_size[:, 0].tolist() == pytest.approx([1 / 2, 1 / 2])
@@ -108,7 +108,7 @@ def test_the_posterior_is_the_sigmoid_of_the_paper(
     shares = [weight / sum(weights) for weight in weights]
     m = measured(-torch.tensor(losses, dtype=torch.float64)[None, :, None])
     rule = SourceFromLastRound(temperature=temperature, prior=prior)
-    found = rule.posterior(m, sizes=sizes(count))[:, 0].tolist()
+    posterior = rule.posterior(m, sizes=sizes(count))[:, 0].tolist()
     for client in range(count):
         # Eq. (15) with a mean over models not trained on the sample, then Eqs. (17) and (14).
         others = sum(
@@ -119,13 +119,13 @@ def test_the_posterior_is_the_sigmoid_of_the_paper(
         reference = -temperature * math.log(others)
         gap = (reference - losses[client]) / temperature
         log_odds = gap + math.log(shares[client] / (1 - shares[client]))
-        assert found[client] == pytest.approx(1 / (1 + math.exp(-log_odds)), rel=1e-6)
+        assert posterior[client] == pytest.approx(1 / (1 + math.exp(-log_odds)), rel=1e-6)
 
 
 def test_the_last_round_is_chosen_per_client() -> None:
     values = torch.tensor([[[-5.0], [-1.0]], [[-2.0], [NAN]]])
-    found = SourceFromLastRound().posterior(measured(values), sizes={0: 1, 1: 1})
-    assert found[0, 0] == pytest.approx(math.exp(-2) / (math.exp(-2) + math.exp(-1)))
+    posterior = SourceFromLastRound().posterior(measured(values), sizes={0: 1, 1: 1})
+    assert posterior[0, 0] == pytest.approx(math.exp(-2) / (math.exp(-2) + math.exp(-1)))
 
 
 def test_mean_and_product_agree_with_full_participation() -> None:
@@ -147,15 +147,15 @@ def test_the_product_rule_does_not_depend_on_participation_counts() -> None:
     # All losses are equal. Three, two and one clients participate in the three rounds.
     values = torch.full((3, 3, 1), -1.0)
     values[1, 2] = values[2, 1] = values[2, 2] = NAN
-    found = SourceByProduct().posterior(measured(values), sizes=sizes(3))
-    torch.testing.assert_close(found, torch.full((3, 1), 1 / 3).double())
+    posterior = SourceByProduct().posterior(measured(values), sizes=sizes(3))
+    torch.testing.assert_close(posterior, torch.full((3, 1), 1 / 3).double())
 
 
 def test_the_tail_rule_picks_the_largest_fedmia_score() -> None:
     m = measured(random())
-    found = SourceByTail(rule=OneSidedLikelihood()).posterior(m, sizes=sizes())
+    posterior = SourceByTail(rule=OneSidedLikelihood()).posterior(m, sizes=sizes())
     scores = torch.stack([OneSidedLikelihood()(m, target=client) for client in range(5)])
-    assert found.argmax(0).tolist() == scores.argmax(0).tolist()
+    assert posterior.argmax(0).tolist() == scores.argmax(0).tolist()
 
 
 def test_the_tail_rule_raises_for_two_clients_and_suggests_another() -> None:
@@ -168,10 +168,10 @@ def test_the_tail_rule_raises_for_two_clients_and_suggests_another() -> None:
 @pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
 def test_the_temperature_does_not_change_the_most_likely_client(temperature: float) -> None:
     m = measured(random())
-    named = SourceFromLastRound().posterior(m, sizes=sizes()).argmax(0)
-    found = SourceFromLastRound(temperature=temperature).posterior(m, sizes=sizes())
-    assert torch.equal(found.argmax(0), named)
-    torch.testing.assert_close(found.sum(0), torch.ones(30).double())
+    most_likely = SourceFromLastRound().posterior(m, sizes=sizes()).argmax(0)
+    posterior = SourceFromLastRound(temperature=temperature).posterior(m, sizes=sizes())
+    assert torch.equal(posterior.argmax(0), most_likely)
+    torch.testing.assert_close(posterior.sum(0), torch.ones(30).double())
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, 1e-320, 1e18, math.inf, NAN])

@@ -52,11 +52,13 @@ def test_identical_others_leave_only_the_sign_as_evidence() -> None:
 
 def test_stacked_scores_are_logistic_regression_log_odds() -> None:
     raw = _features(draw_signals(1, 1.5), 0)
-    known = ((raw - raw.mean(0)) / raw.std(0, correction=0)).numpy()
+    standardised = ((raw - raw.mean(0)) / raw.std(0, correction=0)).numpy()
     rng = seeded_numpy(3, "bags")
     members, others = np.arange(SAMPLES // 2), np.arange(SAMPLES // 2, SAMPLES)
     chosen = np.concatenate([rng.choice(part, len(part)) for part in (members, others)])
-    model = LogisticRegression(C=0.5, max_iter=1000).fit(known[chosen], IS_MEMBER.numpy()[chosen])
+    model = LogisticRegression(C=0.5, max_iter=1000).fit(
+        standardised[chosen], IS_MEMBER.numpy()[chosen]
+    )
     new = draw_signals(2, 1.5)
     unseen = ((_features(new, 0) - raw.mean(0)) / raw.std(0, correction=0)).numpy()
     scores = fitted(bags=1, penalty=2.0)(*new, target=0)
@@ -80,10 +82,10 @@ def test_extreme_evidence_is_clipped_to_the_fitted_range() -> None:
 
 
 def test_a_constant_signal_has_weight_zero() -> None:
-    telling, _ = draw_signals(1, 1.5)
-    same = measurements_of(torch.ones(3, 5, SAMPLES))
-    found = Stacked().fitted(telling, same, is_member=IS_MEMBER, target=0, seed=3)
-    assert found.weights[3:6].abs().max() < 1e-6
+    informative, _ = draw_signals(1, 1.5)
+    constant = measurements_of(torch.ones(3, 5, SAMPLES))
+    stack = Stacked().fitted(informative, constant, is_member=IS_MEMBER, target=0, seed=3)
+    assert stack.weights[3:6].abs().max() < 1e-6
 
 
 def test_too_few_others_and_invalid_settings_raise() -> None:

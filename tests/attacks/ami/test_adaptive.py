@@ -15,33 +15,33 @@ NET = Architecture("net", MLP(hidden="40,5").for_samples((6,), 3))
 HONEST = NET.initial(1)
 
 
-def neurons(count: int = 1, taken: int = 12) -> Neurons:
+def neurons(count: int = 1, hidden: int = 12) -> Neurons:
     rng = seeded(4, "neurons")
     return Neurons(
-        10 * torch.randn(count, taken, 6, generator=rng),
-        torch.randn(count, taken, generator=rng),
-        torch.randn(count, taken, generator=rng),
+        10 * torch.randn(count, hidden, 6, generator=rng),
+        torch.randn(count, hidden, generator=rng),
+        torch.randn(count, hidden, generator=rng),
         torch.randn(count, generator=rng),
     )
 
 
 def row_values(planted: Planted, records: Tensor, row: int = 0) -> Tensor:
     """Return the values of a planted neuron on records, computed from the model's parameters."""
-    w1, b1, w2, b2 = [value.double() for value in planted.model.params.values()][:4]
-    found: Tensor = torch.relu(records.double() @ w1.T + b1) @ w2[row] + b2[row]
-    return found
+    w1, b1, w2, b2 = [parameter.double() for parameter in planted.model.params.values()][:4]
+    values: Tensor = torch.relu(records.double() @ w1.T + b1) @ w2[row] + b2[row]
+    return values
 
 
 def lengths(model: Model, layer: int) -> Tensor:
-    found: Tensor = list(model.params.values())[2 * layer].norm(dim=1)
-    return found
+    norms: Tensor = list(model.params.values())[2 * layer].norm(dim=1)
+    return norms
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_disguised_neuron_keeps_lengths_and_fired_records(count: int) -> None:
-    given, records = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
-    plain, disguised = plant(HONEST, given), plant_disguised(HONEST, given)
+    target_neurons, records = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
+    plain, disguised = plant(HONEST, target_neurons), plant_disguised(HONEST, target_neurons)
     assert disguised.rows == plain.rows
     for row in range(count):
         expected = row_values(plain, records, row)
@@ -82,11 +82,11 @@ def test_a_duplicate_record_gives_the_same_bias_on_every_processor() -> None:
     target, others = records[:1], torch.cat([records[1:], records[:1]])
     usual = plant_one_row(HONEST, target, others, batch=1)
     with RoundedByPlace():
-        found = plant_one_row(HONEST, target, others, batch=1)
+        rounded = plant_one_row(HONEST, target, others, batch=1)
     bias = usual.rows[0].bias
-    torch.testing.assert_close(found.model.params[bias], usual.model.params[bias])
+    torch.testing.assert_close(rounded.model.params[bias], usual.model.params[bias])
     # The threshold between equal records would be at the record itself.
-    assert row_values(found, target).abs().item() > 1e-3
+    assert row_values(rounded, target).abs().item() > 1e-3
 
 
 def test_a_row_needs_a_target_and_others() -> None:

@@ -46,8 +46,10 @@ def trained_targets(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Tra
 
 
 def assert_same(left: TrainedTargets, right: TrainedTargets) -> None:
-    for one, other in zip((*left.neurons, *left[1:]), (*right.neurons, *right[1:]), strict=True):
-        assert torch.equal(one, other)
+    for left_part, right_part in zip(
+        (*left.neurons, *left[1:]), (*right.neurons, *right[1:]), strict=True
+    ):
+        assert torch.equal(left_part, right_part)
 
 
 def labelled(target: list[float], others: list[float]) -> Labelled:
@@ -58,10 +60,10 @@ def labelled(target: list[float], others: list[float]) -> Labelled:
 
 def test_steps_on_two_batches_match_hand_calculation() -> None:
     parts = [labelled([2.0], [1.0, -1.0]), labelled([], [3.0])]
-    given = Batches(2, parts.__getitem__, targets=1, others=3)
+    data = Batches(2, parts.__getitem__, targets=1, others=3)
     how = NeuronTraining(hidden=1, epochs=1, lr=0.5, momentum=0.0, target_share=0.6, batch_size=3)
     standard = Standardisation(torch.zeros(1), torch.ones(1))
-    found = train_neurons(given, how, standardise=standard, rng=seeded(18)).neurons
+    neurons = train_neurons(data, how, standardise=standard, rng=seeded(18)).neurons
 
     rng = seeded(18)
     first, second = (torch.empty(1).uniform_(-1, 1, generator=rng).item() for _ in range(2))
@@ -76,10 +78,10 @@ def test_steps_on_two_batches_match_hand_calculation() -> None:
             active = max(inner, 0.0)
             slope = weight * (1 / (1 + exp(-(h * active + b))) - label)
             down = slope * h * (inner > 0)
-            for at, part in enumerate((down * x, down, slope * active, slope)):
-                steps[at] += 0.5 * part
+            for index, part in enumerate((down * x, down, slope * active, slope)):
+                steps[index] += 0.5 * part
         w, c, h, b = (old - step for old, step in zip((w, c, h, b), steps, strict=True))
-    assert [part.item() for part in found] == pytest.approx([w, c, h, b], rel=1e-5)
+    assert [part.item() for part in neurons] == pytest.approx([w, c, h, b], rel=1e-5)
 
 
 def test_a_full_batch_equals_full_gradient_descent() -> None:
@@ -88,9 +90,9 @@ def test_a_full_batch_equals_full_gradient_descent() -> None:
     standard = Standardisation.of(rows[0])
     how = replace(TRAINING, batch_size=0)
     alone = train_neurons(data, how, standardise=standard, rng=seeded(2)).neurons
-    given = Batches(1, lambda number: data, targets=5, others=25)
+    batches = Batches(1, lambda number: data, targets=5, others=25)
     # Weights are drawn before the order of batches, so they are equal with and without batches.
-    batched = train_neurons(given, how, standardise=standard, rng=seeded(2)).neurons
+    batched = train_neurons(batches, how, standardise=standard, rng=seeded(2)).neurons
     for ours, theirs in zip(batched, alone, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -98,10 +100,10 @@ def test_a_full_batch_equals_full_gradient_descent() -> None:
 @pytest.mark.parametrize("size", [103, 104, 10**6])
 def test_a_batch_size_of_all_rows_gives_identical_results(size: int) -> None:
     assert RULES.rows == 13 + 3 * 30
-    whole = replace(RULES, training=replace(TRAINING, batch_size=0))
+    full_batch = replace(RULES, training=replace(TRAINING, batch_size=0))
     assert_same(
         trained_targets(replace(RULES, training=replace(TRAINING, batch_size=size))),
-        trained_targets(whole),
+        trained_targets(full_batch),
     )
 
 
@@ -110,20 +112,20 @@ def test_other_records_have_equally_many_independent_copies(size: int) -> None:
     clean, noise = list[Tensor](), list[Tensor]()
 
     def note(records: Tensor, rng: torch.Generator) -> Tensor:
-        given = noisy(records, rng)
+        randomised = noisy(records, rng)
         clean.append(records)
-        noise.append(given - records)
-        return given
+        noise.append(randomised - records)
+        return randomised
 
-    one = contest(replace(RULES, training=replace(TRAINING, batch_size=size)), note)
-    assert one.standard is not None
+    contest_with_notes = contest(replace(RULES, training=replace(TRAINING, batch_size=size)), note)
+    assert contest_with_notes.standard is not None
     clean.clear()
     noise.clear()
-    one.train_targets([0])
+    contest_with_notes.train_targets([0])
     # Calls with 60 rows are for validation, and those with 400 for the held-out fit.
     rows = torch.cat([r for r in clean if len(r) not in (60, 400)])
     counts = Counter(tuple(row) for row in rows.tolist())
-    target = tuple(POOLS.clients[one.target(0)].tolist())
+    target = tuple(POOLS.clients[contest_with_notes.target(0)].tolist())
     assert counts.pop(target) == 13
     assert len(counts) == 30
     assert set(counts.values()) == {3}
@@ -149,15 +151,15 @@ def test_randomisation_is_done_by_batch_and_kept_within_memory(
         sizes.append(len(records))
         return noisy(records, rng)
 
-    for kept in (0, 2 * 16 * 8 * 4):
+    for memory_limit in (0, 2 * 16 * 8 * 4):
         # Rows are regenerated with the same noise, so that caching does not change results.
-        monkeypatch.setattr(train, "_MAX_BYTES_IN_MEMORY", kept)
+        monkeypatch.setattr(train, "_MAX_BYTES_IN_MEMORY", memory_limit)
         assert_same(trained_targets(randomiser=note), usual)
         training, _ = contest()._rows(0)
         assert isinstance(training, Batches)
         list(training.in_order())
-        assert sum(batch.rows.nbytes for batch in training._in_memory.values()) <= kept
-        assert (len(training._in_memory) > 0) == (kept > 0)
+        assert sum(batch.rows.nbytes for batch in training._in_memory.values()) <= memory_limit
+        assert (len(training._in_memory) > 0) == (memory_limit > 0)
     assert max(size for size in sizes if size not in (60, 80, 400)) <= 16
 
 
@@ -170,19 +172,19 @@ def test_neurons_do_not_depend_on_other_targets() -> None:
 def test_batched_training_stops_once_rows_are_separated() -> None:
     training = replace(TRAINING, hidden=100, epochs=200, check=2)
     quiet = replace(RULES, copies=7, training=training)
-    one = trained_targets(quiet, lambda records, rng: records)
-    assert one.separated.tolist() == [True]
-    assert 0 < one.epochs.item() < 200
-    assert one.epochs.item() % 2 == 0
+    targets = trained_targets(quiet, lambda records, rng: records)
+    assert targets.separated.tolist() == [True]
+    assert 0 < targets.epochs.item() < 200
+    assert targets.epochs.item() % 2 == 0
 
 
 @pytest.mark.parametrize(
     ("batches", "targets", "others"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)], ids=str
 )
 def test_batches_without_both_classes_raise(batches: int, targets: int, others: int) -> None:
-    given = Batches(batches, lambda k: labelled([1.0], [2.0]), targets=targets, others=others)
+    data = Batches(batches, lambda k: labelled([1.0], [2.0]), targets=targets, others=others)
     with pytest.raises(BadInput, match="pass both"):
-        train_neurons(given, TRAINING, standardise=Standardisation.of(POOLS.servers), rng=seeded(1))
+        train_neurons(data, TRAINING, standardise=Standardisation.of(POOLS.servers), rng=seeded(1))
 
 
 def study(**mechanism: object) -> GameStudy:

@@ -29,9 +29,9 @@ def test_values_lie_in_their_range(seed: int, half: float) -> None:
     inside = (torch.rand(2, 200, 3, generator=rng) * 2 - 1) * half
     corners = torch.tensor(list(product((-half, half), repeat=3)), dtype=torch.float32)
     values = neurons.values(torch.cat([inside, corners.expand(2, -1, -1)], dim=1)).double()
-    found = range_over_box(neurons, torch.tensor(-half), torch.tensor(half))
-    assert bool((values >= found.least[:, None] - 1e-4).all())
-    assert bool((values <= found.most[:, None] + 1e-4).all())
+    interval = range_over_box(neurons, torch.tensor(-half), torch.tensor(half))
+    assert bool((values >= interval.least[:, None] - 1e-4).all())
+    assert bool((values <= interval.most[:, None] + 1e-4).all())
 
 
 def test_the_range_over_a_box_is_exact_for_one_unit() -> None:
@@ -39,8 +39,8 @@ def test_the_range_over_a_box_is_exact_for_one_unit() -> None:
     neuron = Neurons(
         torch.ones(1, 1, 1), torch.tensor([[-1.0]]), torch.tensor([[2.0]]), torch.tensor([-3.0])
     )
-    found = range_over_box(neuron, torch.tensor([-1.0]), torch.tensor([4.0]))
-    assert (found.least.tolist(), found.most.tolist(), found.width.tolist()) == (
+    interval = range_over_box(neuron, torch.tensor([-1.0]), torch.tensor([4.0]))
+    assert (interval.least.tolist(), interval.most.tolist(), interval.width.tolist()) == (
         [-3.0],
         [3.0],
         [6.0],
@@ -49,10 +49,10 @@ def test_the_range_over_a_box_is_exact_for_one_unit() -> None:
 
 def test_the_range_over_a_single_point_has_width_zero() -> None:
     neurons, point = random_neurons(4), torch.tensor([0.5, -1.0, 2.0])
-    found = range_over_box(neurons, point, point)
+    interval = range_over_box(neurons, point, point)
     values = neurons.values(point.expand(2, 1, 3))[:, 0].double()
-    torch.testing.assert_close(found.least, values, rtol=1e-5, atol=1e-5)
-    assert found.width.abs().max() < 1e-12
+    torch.testing.assert_close(interval.least, values, rtol=1e-5, atol=1e-5)
+    assert interval.width.abs().max() < 1e-12
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)])

@@ -29,33 +29,35 @@ def pools(clients: int = 300, servers: int = 400, features: int = 20) -> Pools:
 
 
 def contest(
-    given: Pools | None = None, rules: Rules = RULES, randomiser: Randomiser | None = None
+    record_pools: Pools | None = None, rules: Rules = RULES, randomiser: Randomiser | None = None
 ) -> Contest:
     both = NONE if randomiser is None else Randomisers(randomiser, randomiser)
-    return Contest(given or pools(), rules, seed=5, randomisers=both)
+    return Contest(record_pools or pools(), rules, seed=5, randomisers=both)
 
 
 def played(
-    given: Pools | None = None,
+    record_pools: Pools | None = None,
     rules: Rules = RULES,
     targets: int = 20,
     games: int = 200,
     randomiser: Randomiser | None = None,
 ) -> Played:
-    return Played.concatenate(contest(given, rules, randomiser).play(targets=targets, games=games))
+    return Played.concatenate(
+        contest(record_pools, rules, randomiser).play(targets=targets, games=games)
+    )
 
 
 def test_without_a_randomiser_all_games_are_won() -> None:
-    one = played()
-    assert bool(one.by_target[one.was_in].all())
-    assert bool(one.said_in[one.was_in].all())
-    assert float((one.said_in == one.was_in).float().mean()) > 0.95
+    outcome = played()
+    assert bool(outcome.by_target[outcome.was_in].all())
+    assert bool(outcome.said_in[outcome.was_in].all())
+    assert float((outcome.said_in == outcome.was_in).float().mean()) > 0.95
 
 
 def test_the_contest_reports_neuron_training() -> None:
-    made = contest().train_targets(range(3))
-    assert made.fit.tolist() == [1, 1, 1]
-    assert made.epochs.tolist() == [60, 60, 60]
+    trained = contest().train_targets(range(3))
+    assert trained.fit.tolist() == [1, 1, 1]
+    assert trained.epochs.tolist() == [60, 60, 60]
     training = replace(RULES.training, check=1)
     early = contest(rules=replace(RULES, training=training)).train_targets(range(3))
     assert bool(early.separated.all())
@@ -69,9 +71,9 @@ def test_memorised_neurons_fail_on_held_out_copies() -> None:
     def hide(records: Tensor, rng: torch.Generator) -> Tensor:
         return torch.randn(records.shape, generator=rng)
 
-    known, hidden = (contest(randomiser=how).train_targets(range(4)) for how in (None, hide))
-    assert known.fit.tolist() == hidden.fit.tolist() == [1, 1, 1, 1]
-    assert known.held_out.min() > 0.99
+    plain, hidden = (contest(randomiser=how).train_targets(range(4)) for how in (None, hide))
+    assert plain.fit.tolist() == hidden.fit.tolist() == [1, 1, 1, 1]
+    assert plain.held_out.min() > 0.99
     # Copies are only noise. The AUC of 200 x 200 pairs then has standard deviation 0.03.
     assert hidden.held_out.mean().item() == pytest.approx(0.5, abs=0.06)
 
@@ -91,18 +93,20 @@ def test_early_stopping_needs_validation_records() -> None:
 
 
 def test_without_a_randomiser_distinct_records_are_always_identified() -> None:
-    one = played(pools(features=300), targets=50, games=500)
-    assert torch.equal(one.said_in, one.was_in)
-    assert int(one.by_others.sum()) == 0
+    outcome = played(pools(features=300), targets=50, games=500)
+    assert torch.equal(outcome.said_in, outcome.was_in)
+    assert int(outcome.by_others.sum()) == 0
 
 
 def test_full_noise_gives_chance_level() -> None:
     def hide(records: Tensor, rng: torch.Generator) -> Tensor:
         return torch.randn(records.shape, generator=rng)
 
-    one = played(rules=replace(RULES, copies=8, validation_copies=50), games=400, randomiser=hide)
-    tpr = float(one.said_in[one.was_in].float().mean())
-    tnr = float((~one.said_in[~one.was_in]).float().mean())
+    outcome = played(
+        rules=replace(RULES, copies=8, validation_copies=50), games=400, randomiser=hide
+    )
+    tpr = float(outcome.said_in[outcome.was_in].float().mean())
+    tnr = float((~outcome.said_in[~outcome.was_in]).float().mean())
     assert (tpr + tnr) / 2 == pytest.approx(0.5, abs=0.08)
 
 
@@ -114,30 +118,30 @@ def test_games_of_a_target_do_not_depend_on_the_number_of_targets() -> None:
 
 
 def test_targets_are_members_in_half_of_the_games() -> None:
-    one = played(targets=50, games=500, rules=replace(RULES, training=NeuronTraining(5, 1)))
-    assert 0.4 < float(one.was_in.float().mean()) < 0.6
+    outcome = played(targets=50, games=500, rules=replace(RULES, training=NeuronTraining(5, 1)))
+    assert 0.4 < float(outcome.was_in.float().mean()) < 0.6
     assert len({contest().target(number) for number in range(50)}) > 40
 
 
 def test_the_client_randomises_every_record_of_a_batch_once() -> None:
-    given, seen = pools(clients=12), []
+    record_pools, seen = pools(clients=12), []
 
     def mark(records: Tensor, rng: torch.Generator) -> Tensor:
         seen.append(records)
         return records
 
-    one = played(given, targets=1, games=9, randomiser=mark)
+    outcome = played(record_pools, targets=1, games=9, randomiser=mark)
     batches = [records for records in seen if len(records) == RULES.batch]
-    target = given.clients[contest(given).target(0)]
+    target = record_pools.clients[contest(record_pools).target(0)]
     assert len(batches) == 9
-    for was_in, batch in zip(one.was_in.tolist(), batches, strict=True):
-        assert all(bool((given.clients == record).all(1).any()) for record in batch)
+    for was_in, batch in zip(outcome.was_in.tolist(), batches, strict=True):
+        assert all(bool((record_pools.clients == record).all(1).any()) for record in batch)
         assert int((batch == target).all(1).sum()) == was_in, "once, or not at all"
-    own = torch.cat([r for r in seen if len(r) in (31, 201)])
-    mine = (own == target).all(1)
-    assert int(mine.sum()) == 2, "a copy to train on, a copy to validate on"
-    known = {tuple(record) for record in given.servers.tolist()}
-    assert all(tuple(record) in known for record in own[~mine].tolist())
+    server_records = torch.cat([r for r in seen if len(r) in (31, 201)])
+    is_target = (server_records == target).all(1)
+    assert int(is_target.sum()) == 2, "a copy to train on, a copy to validate on"
+    server_pool = {tuple(record) for record in record_pools.servers.tolist()}
+    assert all(tuple(record) in server_pool for record in server_records[~is_target].tolist())
     (train,), (check,) = ([r for r in seen if len(r) == n] for n in (31, 201))
     assert not {tuple(r) for r in train[1:].tolist()} & {tuple(r) for r in check[1:].tolist()}
 
@@ -169,14 +173,14 @@ def test_server_and_clients_may_use_different_randomisers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "message"),
     [
-        ({"given": pools(clients=10)}, "got 10 and 400"),
-        ({"given": pools(servers=229)}, "got 300 and 229"),
+        ({"record_pools": pools(clients=10)}, "got 10 and 400"),
+        ({"record_pools": pools(servers=229)}, "got 300 and 229"),
     ],
 )
-def test_impossible_games_raise(how: dict[str, object], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
+def test_impossible_games_raise(how: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         played(**how)  # type: ignore[arg-type]
 
 

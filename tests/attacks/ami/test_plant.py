@@ -100,11 +100,11 @@ def second_layer_values(planted_: Planted, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_models_second_layer_is_the_neurons() -> None:
-    made = plant(honest(), neurons())
-    values = second_layer_values(made, POOLS.clients)[:, :TARGETS].T
+    model = plant(honest(), neurons())
+    values = second_layer_values(model, POOLS.clients)[:, :TARGETS].T
     expected = neurons().values(POOLS.clients.expand(TARGETS, -1, -1))
     torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-4)
-    assert [place.row for place in made.rows] == [0, 1, 2]
+    assert [place.row for place in model.rows] == [0, 1, 2]
 
 
 def test_planting_does_not_change_other_neurons() -> None:

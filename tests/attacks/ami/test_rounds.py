@@ -42,22 +42,24 @@ def test_a_round_score_matches_hand_calculation() -> None:
     # The rows (3, 0 | 0) and (0, 0 | 4) have this direction.
     direction = torch.tensor([[0.6, 0.0, 0.0], [0.0, 0.0, 0.8]], dtype=torch.float64)
     places = (PlantedRow("w", "b", 0), PlantedRow("w", "b", 2))
-    looked_for = TargetGradient(places, direction, 5.0, 1.0)
+    planted_gradient = TargetGradient(places, direction, 5.0, 1.0)
     upload = {
         "w": torch.tensor([[10.0, 7.0], [99.0, 99.0], [7.0, 7.0]]),
         "b": torch.tensor([7.0, 99.0, 5.0]),
     }
-    assert looked_for.score(upload) == pytest.approx(0.6 * 10 + 0.8 * 5)
+    assert planted_gradient.score(upload) == pytest.approx(0.6 * 10 + 0.8 * 5)
 
 
 def test_the_gradient_of_the_target_scores_its_norm() -> None:
     planted = plant(NET.initial(1), neuron())
-    looked_for = target_gradient(planted, TARGET)
-    own = gradient(planted.model, TARGET)
-    whole = torch.cat([value.flatten() for value in own.values()]).norm()
-    assert looked_for.length == pytest.approx(float(whole), rel=1e-5)
-    assert looked_for.score(own) == pytest.approx(looked_for.share * looked_for.length, rel=1e-5)
-    assert float(looked_for.direction.norm()) == pytest.approx(1.0)
+    planted_gradient = target_gradient(planted, TARGET)
+    update = gradient(planted.model, TARGET)
+    norm = torch.cat([value.flatten() for value in update.values()]).norm()
+    assert planted_gradient.length == pytest.approx(float(norm), rel=1e-5)
+    assert planted_gradient.score(update) == pytest.approx(
+        planted_gradient.share * planted_gradient.length, rel=1e-5
+    )
+    assert float(planted_gradient.direction.norm()) == pytest.approx(1.0)
 
 
 def test_a_neuron_that_never_fires_scores_zero() -> None:
@@ -92,10 +94,10 @@ def test_a_louder_neuron_takes_most_of_a_records_gradient() -> None:
 
 def test_other_neurons_can_be_silenced() -> None:
     planted = silence_other_neurons(plant(NET.initial(1), neuron()))
-    own = gradient(planted.model, TARGET)
-    assert own["3.weight"][0].any()
-    assert not own["3.weight"][1:].any()
-    assert not own["3.bias"][1:].any()
+    update = gradient(planted.model, TARGET)
+    assert update["3.weight"][0].any()
+    assert not update["3.weight"][1:].any()
+    assert not update["3.bias"][1:].any()
 
 
 def test_a_sum_with_dead_neurons_is_one_clients_row() -> None:

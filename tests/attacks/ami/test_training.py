@@ -25,20 +25,20 @@ def rows(neurons: int = 2, count: int = 12, features: int = 30) -> Tensor:
     return torch.randn(neurons, count, features, generator=seeded(1, "rows")) * 3 + 1
 
 
-def first_two(given_: Tensor) -> Tensor:
-    return (torch.arange(given_.shape[1]) < 2).expand(len(given_), -1)
+def first_two(records: Tensor) -> Tensor:
+    return (torch.arange(records.shape[1]) < 2).expand(len(records), -1)
 
 
-def trained(given_: Tensor, how: NeuronTraining = HOW) -> Neurons:
-    standard = Standardisation.of(given_.flatten(0, 1))
-    data = Labelled(given_, first_two(given_))
+def trained(records: Tensor, how: NeuronTraining = HOW) -> Neurons:
+    standard = Standardisation.of(records.flatten(0, 1))
+    data = Labelled(records, first_two(records))
     return train_neurons(data, how, standardise=standard, rng=seeded(2, "w")).neurons
 
 
-def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
+def by_autograd(records: Tensor, how: NeuronTraining) -> Tensor:
     """Return values of the first neuron's rows after training with torch's optimizers."""
-    standard = Standardisation.of(given_.flatten(0, 1))
-    x, y = standard(given_[0]), first_two(given_)[0].float()
+    standard = Standardisation.of(records.flatten(0, 1))
+    x, y = standard(records[0]), first_two(records)[0].float()
     outputs = 2 if how.output == "two-sigmoids" else 1
     rng = seeded(2, "w")
     first, second = nn.Linear(x.shape[1], how.hidden), nn.Linear(how.hidden, outputs)
@@ -99,38 +99,38 @@ def test_joint_training_equals_separate_training_of_each_neuron() -> None:
     rng = seeded(2, "w")
     alone = [
         train_neurons(
-            Labelled(one[None], first_two(data)[:1]), HOW, standardise=standard, rng=rng
+            Labelled(neuron_rows[None], first_two(data)[:1]), HOW, standardise=standard, rng=rng
         ).neurons
-        for one in data
+        for neuron_rows in data
     ]
     together = trained(data)
-    for number, one in enumerate(alone):
+    for number, neuron in enumerate(alone):
         mine = data[number][None]
-        ours, theirs = together.at(number).values(mine), one.values(mine)
+        ours, theirs = together.at(number).values(mine), neuron.values(mine)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("count", "apart"), [(12, 1.0), (70, 2.0)], ids=["by coefficients", "by weights"]
+    ("count", "offset"), [(12, 1.0), (70, 2.0)], ids=["by coefficients", "by weights"]
 )
-def test_training_stops_once_validation_rows_are_separated(count: int, apart: float) -> None:
+def test_training_stops_once_validation_rows_are_separated(count: int, offset: float) -> None:
     data = rows(neurons=3, count=count)
-    data[:, :2] += apart
+    data[:, :2] += offset
     standard = Standardisation.of(data.flatten(0, 1))
-    given_ = Labelled(data[:, : count // 2], first_two(data)[:, : count // 2])
+    training = Labelled(data[:, : count // 2], first_two(data)[:, : count // 2])
     watched = Labelled(data[:, 1:], first_two(data)[:, 1:])
 
-    def made(epochs: int, check: int) -> Trained:
+    def train(epochs: int, check: int) -> Trained:
         how = NeuronTraining(hidden=60, epochs=epochs, lr=0.3, check=check)
-        return train_neurons(given_, how, standardise=standard, rng=seeded(2), validation=watched)
+        return train_neurons(training, how, standardise=standard, rng=seeded(2), validation=watched)
 
-    found = made(300, 3)
-    assert found.separated.all()
-    for number, epochs in enumerate(found.epochs.tolist()):
+    result = train(300, 3)
+    assert result.separated.all()
+    for number, epochs in enumerate(result.epochs.tolist()):
         assert 3 < epochs < 300
         assert epochs % 3 == 0
-        ended, before = (made(n, 0).neurons.at(number) for n in (epochs, epochs - 3))
-        torch.testing.assert_close(ended.first, found.neurons.at(number).first)
+        ended, before = (train(n, 0).neurons.at(number) for n in (epochs, epochs - 3))
+        torch.testing.assert_close(ended.first, result.neurons.at(number).first)
         rows_, is_target = watched.at(number)
         assert ended.values(rows_)[is_target].min() > ended.values(rows_)[~is_target].max()
         assert before.values(rows_)[is_target].min() <= before.values(rows_)[~is_target].max()
@@ -146,16 +146,16 @@ def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_inseparable_rows_use_all_epochs() -> None:
     data = rows()
     standard = Standardisation.of(data.flatten(0, 1))
-    given_, how = Labelled(data, first_two(data)), NeuronTraining(20, 30, check=10)
+    training, how = Labelled(data, first_two(data)), NeuronTraining(20, 30, check=10)
     impossible = Labelled(data[:, :1].expand(-1, 2, -1), torch.tensor([[True, False]] * 2))
-    found = train_neurons(
-        given_, how, standardise=standard, rng=seeded(2, "w"), validation=impossible
+    result = train_neurons(
+        training, how, standardise=standard, rng=seeded(2, "w"), validation=impossible
     )
-    assert found.epochs.tolist() == [30, 30]
-    assert not found.separated.any()
-    torch.testing.assert_close(found.neurons.first, trained(data, replace(how, check=0)).first)
+    assert result.epochs.tolist() == [30, 30]
+    assert not result.separated.any()
+    torch.testing.assert_close(result.neurons.first, trained(data, replace(how, check=0)).first)
     with pytest.raises(BadInput, match="needs validation rows"):
-        train_neurons(given_, how, standardise=standard, rng=seeded(2))
+        train_neurons(training, how, standardise=standard, rng=seeded(2))
 
 
 @pytest.mark.slow
@@ -170,15 +170,15 @@ def test_one_inseparable_validation_row_prevents_early_stopping(
     which: list[int], is_target: list[bool], count: int
 ) -> None:
     data = rows(count=count)
-    given_, how = Labelled(data, first_two(data)), NeuronTraining(60, 100, check=10)
+    training, how = Labelled(data, first_two(data)), NeuronTraining(60, 100, check=10)
     standard, watched = Standardisation.of(data.flatten(0, 1)), data[:, which]
 
-    def separated(kept: list[int]) -> bool:
-        looked_at = Labelled(watched[:, kept], torch.tensor([is_target] * 2)[:, kept])
-        found = train_neurons(
-            given_, how, standardise=standard, rng=seeded(2), validation=looked_at
+    def separated(selected: list[int]) -> bool:
+        validation = Labelled(watched[:, selected], torch.tensor([is_target] * 2)[:, selected])
+        result = train_neurons(
+            training, how, standardise=standard, rng=seeded(2), validation=validation
         )
-        return bool(found.separated.all())
+        return bool(result.separated.all())
 
     assert separated([0, 1 if not is_target[1] else 2])
     assert not separated([0, 1, 2])
@@ -188,10 +188,10 @@ def test_one_inseparable_validation_row_prevents_early_stopping(
 def test_equal_records_have_equal_values_at_any_position() -> None:
     neuron = trained(rows(neurons=1))
     records = rows(neurons=1, count=9)[:, [0, 1, 1, 2, 1, 0, 0, 3, 3]]
-    found = neuron.consistent_values(records)
-    assert len(set(found.flatten().tolist())) == 4
-    assert torch.equal(found[:, [1, 2, 4]], found[:, 1:2].expand(-1, 3))
-    torch.testing.assert_close(found, neuron.values(records))
+    values = neuron.consistent_values(records)
+    assert len(set(values.flatten().tolist())) == 4
+    assert torch.equal(values[:, [1, 2, 4]], values[:, 1:2].expand(-1, 3))
+    torch.testing.assert_close(values, neuron.values(records))
 
 
 def test_neuron_values_match_hand_calculation() -> None:
