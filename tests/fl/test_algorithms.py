@@ -78,10 +78,10 @@ def gradient(model: Model, data: Samples, decay: float = 0.0) -> Params:
     return dict(zip(model.params, values, strict=True))
 
 
-def close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
-    assert list(one) == list(other)
-    for name, value in one.items():
-        torch.testing.assert_close(value.double(), other[name].double(), rtol=1e-5, atol=1e-6)
+def close(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> None:
+    assert list(left) == list(right)
+    for name, value in left.items():
+        torch.testing.assert_close(value.double(), right[name].double(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.2])
@@ -96,10 +96,10 @@ def test_fedsgd_exposes_one_gradient_step_per_client(decay: float) -> None:
 
 
 def test_fedsgd_with_one_client_equals_full_batch_fedavg() -> None:
-    one = {0: DATA[0]}
-    whole = LocalTraining(lr=0.3, batch_size=100)
-    (sgd,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), one, rounds=1, seed=3)
-    (avg,) = simulate(FedAvg(tiny(), whole), one, rounds=1, seed=3)
+    single_client = {0: DATA[0]}
+    full_batch = LocalTraining(lr=0.3, batch_size=100)
+    (sgd,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), single_client, rounds=1, seed=3)
+    (avg,) = simulate(FedAvg(tiny(), full_batch), single_client, rounds=1, seed=3)
     close(sgd.after["global"].params, avg.after["global"].params)
 
 
@@ -165,9 +165,9 @@ def test_fedsgd_refuses_settings_of_local_training(how: LocalTraining) -> None:
 
 
 def test_fedprox_with_mu_zero_equals_fedavg_bit_for_bit() -> None:
-    one = list(simulate(FedProx(tiny(), SGD, mu=0.0), DATA, rounds=2, seed=3))
-    other = list(simulate(FedAvg(tiny(), SGD), DATA, rounds=2, seed=3))
-    for ours, theirs in zip(one, other, strict=True):
+    proximal = list(simulate(FedProx(tiny(), SGD, mu=0.0), DATA, rounds=2, seed=3))
+    averaged = list(simulate(FedAvg(tiny(), SGD), DATA, rounds=2, seed=3))
+    for ours, theirs in zip(proximal, averaged, strict=True):
         for client in DATA:
             assert torch.equal(
                 flat(ours.uploads[client].values), flat(theirs.uploads[client].values)
@@ -184,9 +184,9 @@ def test_fedprox_descends_the_proximal_loss() -> None:
         loss = functional.cross_entropy(module(DATA[0].features.double()), DATA[0].labels)
         for param, first in zip(module.parameters(), anchor, strict=True):
             loss = loss + 0.7 / 2 * (param - first).square().sum()
-        found = torch.autograd.grad(loss, list(module.parameters()))
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
         with torch.no_grad():
-            for param, value in zip(module.parameters(), found, strict=True):
+            for param, value in zip(module.parameters(), gradients, strict=True):
                 param.sub_(0.1 * value)
     close(local(round, 0).params, dict(module.named_parameters()))
 
@@ -223,18 +223,20 @@ def test_fedembedding_averages_rows_over_clients_that_changed_them() -> None:
     )
     uploads = {client: Update({"weight": moves[client]}) for client in (0, 1)}
     weights = {0: 0.25, 1: 0.75}
-    one = FedEmbedding(architecture, SGD)
-    after = one.models(one.fold(start.tensors(), uploads, weights))["global"].params["weight"]
+    algorithm = FedEmbedding(architecture, SGD)
+    after = algorithm.models(algorithm.fold(start.tensors(), uploads, weights))["global"].params[
+        "weight"
+    ]
     # Two, one and no clients changed the three rows.
     expected = torch.tensor([[2.5, 5.0], [5.0, 0.0], [0.0, 0.0]])
     torch.testing.assert_close(after - start.params["weight"], expected)
 
 
 def test_fedembedding_equals_fedavg_if_all_rows_change() -> None:
-    (one,), (other,) = (
+    (embedding,), (averaged,) = (
         list(simulate(kind(tiny(), SGD), DATA, rounds=1, seed=3)) for kind in (FedEmbedding, FedAvg)
     )
-    close(one.after["global"].params, other.after["global"].params)
+    close(embedding.after["global"].params, averaged.after["global"].params)
 
 
 def test_fedmd_clients_keep_their_own_networks() -> None:
@@ -257,44 +259,48 @@ def test_fedmd_clients_train_on_mean_outputs_instead_of_labels() -> None:
     learning = replace(
         FEDMD, nets=(tiny(40),), digest=replace(ADAM, epochs=60, lr=0.03), revisit=still
     )
-    said = torch.randn(12, CLASSES, generator=seeded(1, "said")) * 3
+    mean_outputs = torch.randn(12, CLASSES, generator=seeded(1, "said")) * 3
     memory = tiny(40).initial(2).tensors()
     client_context = ClientContext(
         round=2, rounds=3, client=0, cohort=(0,), weights={0: 1.0}, seed=3
     )
-    sent = Sent(extra={"outputs": said})
-    upload, kept = learning.local(sent, DATA[0], memory, UNDEFENDED, client_context)
+    sent = Sent(extra={"outputs": mean_outputs})
+    upload, memory_after = learning.local(sent, DATA[0], memory, UNDEFENDED, client_context)
     # The upload is the outputs of the network that the client keeps.
-    outputs = Model.from_tensors(tiny(40), kept).module()(FEDMD.public.features)
+    outputs = Model.from_tensors(tiny(40), memory_after).module()(FEDMD.public.features)
     torch.testing.assert_close(upload.values["outputs"], outputs.detach())
-    assert (outputs - said).abs().mean() < 0.2 * said.abs().mean()
+    assert (outputs - mean_outputs).abs().mean() < 0.2 * mean_outputs.abs().mean()
 
 
 def test_students_imitate_the_outputs_of_their_client() -> None:
     learning = replace(FEDMD, student=tiny(40), distillation=Distillation(300, 12, 0.02))
-    said = {c: torch.randn(12, CLASSES, generator=seeded(c, "said")) for c in DATA}
-    students = Students(learning, {c: Logits({"outputs": out}) for c, out in said.items()}, 3)
+    outputs_by_client = {c: torch.randn(12, CLASSES, generator=seeded(c, "said")) for c in DATA}
+    students = Students(
+        learning, {c: Logits({"outputs": out}) for c, out in outputs_by_client.items()}, 3
+    )
     for client in DATA:
         student = students[client].local
         assert student is not None
         outputs = student.module()(FEDMD.public.features).detach()
-        errors = {other: float((outputs - out).abs().mean()) for other, out in said.items()}
+        errors = {
+            other: float((outputs - out).abs().mean()) for other, out in outputs_by_client.items()
+        }
         assert min(errors, key=lambda other: errors[other]) == client
         assert errors[client] < 0.3
 
 
 def test_equal_outputs_give_equal_students() -> None:
-    said = torch.randn(12, CLASSES, generator=seeded(1, "said"))
-    alike = {client: Logits({"outputs": said}) for client in DATA}
-    found = [
+    outputs = torch.randn(12, CLASSES, generator=seeded(1, "said"))
+    uploads = {client: Logits({"outputs": outputs}) for client in DATA}
+    students = [
         student.local
         for _ in range(2)
-        for student in Students(FEDMD, alike, 3).values()
+        for student in Students(FEDMD, uploads, 3).values()
         if student.local is not None
     ]
-    assert len(found) == 2 * len(DATA)
-    for student in found:
-        assert torch.equal(flat(student.params), flat(found[0].params))
+    assert len(students) == 2 * len(DATA)
+    for student in students:
+        assert torch.equal(flat(student.params), flat(students[0].params))
 
 
 def test_students_are_trained_lazily_and_once() -> None:
@@ -318,9 +324,11 @@ def test_a_student_fits_its_teacher() -> None:
     with torch.no_grad():
         outputs = teacher.module()(public.features)
     how = Distillation(epochs=200, batch_size=20, lr=0.01)
-    found = distill(tiny(20).initial(2), public.features, {0: outputs}, how, rng=seeded(1, "order"))
+    students = distill(
+        tiny(20).initial(2), public.features, {0: outputs}, how, rng=seeded(1, "order")
+    )
     with torch.no_grad():
-        error = (found[0].module()(public.features) - outputs).abs().mean()
+        error = (students[0].module()(public.features) - outputs).abs().mean()
     assert error < 0.1 * outputs.abs().mean()
 
 
@@ -331,7 +339,7 @@ def test_jointly_trained_students_match_torch(
     public, start = samples(12, "public"), architecture.initial(2)
     outputs = {client: torch.randn(12, CLASSES, generator=seeded(client)) for client in range(3)}
     how = Distillation(epochs=3, batch_size=5, lr=0.01)
-    found = distill(start, public.features, outputs, how, rng=seeded(1, "order"))
+    students = distill(start, public.features, outputs, how, rng=seeded(1, "order"))
     for client, targets in outputs.items():
         rng = seeded(1, "order")
         module = start.module().train()
@@ -344,7 +352,7 @@ def test_jointly_trained_students_match_torch(
                 loss = functional.l1_loss(module(public.features[part]), targets[part])
                 torch.autograd.backward(loss)
                 adam.step()
-        close(found[client].params, dict(module.named_parameters()))
+        close(students[client].params, dict(module.named_parameters()))
 
 
 def test_a_student_with_dropout_is_refused() -> None:

@@ -96,9 +96,13 @@ class Penalised(Defense):
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         assert self.module is not None
-        again: Tensor = self.module(batch.x + 0.1)
+        shifted_outputs: Tensor = self.module(batch.x + 0.1)
         penalty = next(self.module.parameters()).square().sum()
-        return super().loss(outputs, batch, context) + (again - outputs).square().mean() + penalty
+        return (
+            super().loss(outputs, batch, context)
+            + (shifted_outputs - outputs).square().mean()
+            + penalty
+        )
 
 
 class GradientPenalty(Defense):
@@ -158,10 +162,10 @@ def train_model(
     return train(start, data, how, Chain(parts or (UNDEFENDED,)), client_context.at(start))
 
 
-def relative_distance(one: Model, other: Model, network: Architecture) -> float:
+def relative_distance(first: Model, second: Model, network: Architecture) -> float:
     """Return the distance of two models, relative to the change by training."""
-    way = norm(difference(other.params, network.initial(0).params))
-    return norm(difference(one.params, other.params)) / way
+    change = norm(difference(second.params, network.initial(0).params))
+    return norm(difference(first.params, second.params)) / change
 
 
 def in_double(single: Architecture) -> Architecture:
@@ -291,23 +295,23 @@ def test_explicit_gradients_of_losses_equal_autograd(defense: Defense) -> None:
         outputs = size * torch.randn(COUNT, CLASSES, generator=seeded(1, "outputs")).double()
         leaf = outputs.clone().requires_grad_()
         (expected,) = torch.autograd.grad(defense.loss(leaf, batch, context), leaf)
-        found = defense.slope(outputs, batch, context)
-        assert found is not None
-        torch.testing.assert_close(found, COUNT * expected, rtol=1e-9, atol=1e-12)
+        explicit = defense.slope(outputs, batch, context)
+        assert explicit is not None
+        torch.testing.assert_close(explicit, COUNT * expected, rtol=1e-9, atol=1e-12)
 
 
-def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+def custom_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets).mul(2)
 
 
 def test_the_loss_of_the_architecture_is_minimised() -> None:
     dense = NETWORKS["dense"]
-    own = Architecture("own loss", dense.build, task=of_loss("own", own_loss))
+    custom = Architecture("custom loss", dense.build, task=of_loss("custom", custom_loss))
     how = LocalTraining(batch_size=COUNT, lr=0.05)
     doubled = LocalTraining(batch_size=COUNT, lr=0.1)
     assert (
         relative_distance(
-            train_model(own, how, Defense()), train_model(dense, doubled, Defense()), dense
+            train_model(custom, how, Defense()), train_model(dense, doubled, Defense()), dense
         )
         < 1e-5
     )

@@ -41,29 +41,29 @@ def test_gradients_equal_those_of_autograd(samples: int, widths: list[int]) -> N
     module = stack(*widths)
     x, y = batch(samples, widths[0], widths[-1])
     ours = dense_gradients(list(module.parameters()), x, partial(cross_entropy_slope, y=y))
-    for one, other in zip(ours, autograd(module, x, y), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for gradient, expected in zip(ours, autograd(module, x, y), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_float32_gradients_agree_with_autograd_to_1e_6() -> None:
     module = stack(600, 200, 100)
     x, y = batch(32, 600, 100)
     ours = dense_gradients(list(module.parameters()), x, partial(cross_entropy_slope, y=y))
-    for one, other in zip(ours, autograd(module, x, y), strict=True):
-        assert (one - other).norm() <= 1e-6 * other.norm()
+    for gradient, expected in zip(ours, autograd(module, x, y), strict=True):
+        assert (gradient - expected).norm() <= 1e-6 * expected.norm()
 
 
 @pytest.mark.parametrize("widths", [(6, 4), (6, 5, 4), (6, 7, 5, 4)])
 def test_descent_in_place_equals_a_step_of_sgd(widths: tuple[int, ...]) -> None:
-    fused, apart = stack(*widths), stack(*widths)
-    params = list(apart.parameters())
+    fused, separate = stack(*widths), stack(*widths)
+    params = list(separate.parameters())
     for step in range(1, 4):
         x, y = batch(5 + step, 6, 4)
         slope = partial(cross_entropy_slope, y=y)
         Sgd(lr=0.5).step(params, dense_gradients(params, x, slope))
         descend_dense(list(fused.parameters()), x, slope, lr=0.5)
-    for one, other in zip(fused.parameters(), params, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for parameter, expected in zip(fused.parameters(), params, strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_samples_of_any_shape_are_flattened_and_doubles_stay_doubles() -> None:
@@ -71,9 +71,9 @@ def test_samples_of_any_shape_are_flattened_and_doubles_stay_doubles() -> None:
     x, y = batch(4, 12, 3)
     shaped = x.double().reshape(4, 1, 3, 4)
     ours = dense_gradients(list(module.parameters()), shaped, partial(cross_entropy_slope, y=y))
-    for one, other in zip(ours, autograd(module, shaped, y), strict=True):
-        assert one.dtype == torch.float64
-        torch.testing.assert_close(one, other)
+    for gradient, expected in zip(ours, autograd(module, shaped, y), strict=True):
+        assert gradient.dtype == torch.float64
+        torch.testing.assert_close(gradient, expected)
 
 
 def test_very_large_outputs_give_finite_gradients() -> None:

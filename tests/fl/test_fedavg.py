@@ -117,9 +117,9 @@ def test_updates_and_running_statistics_are_averaged_by_data_size() -> None:
     algorithm = FedAvg(Architecture("convolutional", partial(convolutional)), LocalTraining())
     (round,) = simulate(algorithm, clients, rounds=1, seed=SEED)
     after, before = round.after["global"], round.sent[0].model
-    one, other = round.uploads[0], round.uploads[1]
+    first, second = round.uploads[0], round.uploads[1]
     assert round.weights == {0: 0.25, 1: 0.75}
-    mean = weighted_sum([one.values, other.values], [0.25, 0.75])
+    mean = weighted_sum([first.values, second.values], [0.25, 0.75])
     for name, value in plus(before.params, mean).items():
         torch.testing.assert_close(after.params[name], value)
     locals_ = [round.exposed[client].local for client in clients]
@@ -149,9 +149,9 @@ def test_running_statistics_do_not_depend_on_earlier_clients() -> None:
 
 def test_clients_with_equal_data_average_to_one_clients_training() -> None:
     how = LocalTraining(batch_size=COUNT, lr=0.1)
-    one = federated("dense", how, {0: samples(0)}, ROUNDS)[-1]
+    single = federated("dense", how, {0: samples(0)}, ROUNDS)[-1]
     three = federated("dense", how, dict.fromkeys(range(3), samples(0)), ROUNDS)[-1]
-    for name, value in one.params.items():
+    for name, value in single.params.items():
         torch.testing.assert_close(three.params[name], value, rtol=1e-5, atol=1e-6)
 
 

@@ -95,12 +95,12 @@ def test_clients_train_the_model_with_the_smallest_loss() -> None:
     for round in run(Ifca(TINY, HOW, 3)):
         for client, data in TWO_KINDS.items():
             models = round.sent[client].models
-            found = [
+            client_losses = [
                 nn.functional.cross_entropy(m.module()(data.features), data.labels) for m in models
             ]
             upload = round.uploads[client]
             assert isinstance(upload, Update)
-            assert upload.choice == int(torch.stack(found).argmin())
+            assert upload.choice == int(torch.stack(client_losses).argmin())
             base = round.exposed[client].base
             assert base is not None
             assert torch.equal(flat(base.params), flat(models[upload.choice].params))
@@ -112,13 +112,13 @@ def test_a_model_is_the_weighted_mean_of_its_clients() -> None:
     for round in simulate(algorithm, clients, rounds=4, seed=5):
         before = {f"model-{j}": m for j, m in enumerate(round.sent[0].models)}
         for name, model in round.after.items():
-            mine = [client for client in clients if round.chosen[client] == name]
-            if not mine:
+            members = [client for client in clients if round.chosen[client] == name]
+            if not members:
                 assert torch.equal(flat(model.params), flat(before[name].params))
                 continue
-            sizes = [len(clients[client]) for client in mine]
-            locals_ = [round.exposed[client].local for client in mine]
-            parts = [one.params for one in locals_ if one is not None]
+            sizes = [len(clients[client]) for client in members]
+            locals_ = [round.exposed[client].local for client in members]
+            parts = [local.params for local in locals_ if local is not None]
             mean = weighted_sum(parts, [size / sum(sizes) for size in sizes])
             torch.testing.assert_close(flat(model.params), flat(mean))
 
@@ -141,8 +141,8 @@ def test_exploring_clients_choose_at_random() -> None:
     first, second = simulate(Ifca(TINY, HOW, 2, explore=1), many, rounds=2, seed=5)
     assert 15 <= choices(first).count("model-0") <= 45
     for client, data in many.items():
-        found = losses(second.sent[client], data, client_context(client))
-        assert second.chosen[client] == f"model-{int(found.argmin())}"
+        mean_losses = losses(second.sent[client], data, client_context(client))
+        assert second.chosen[client] == f"model-{int(mean_losses.argmin())}"
 
 
 def client_context(client: int) -> ClientContext:
@@ -178,8 +178,8 @@ def test_an_untrained_model_keeps_its_last_risk() -> None:
     )
     rounds = run(mir, rounds=3)
     # With risks 0.9 and 0.5, all clients choose the second model, whose risk is then 0.2.
-    told = [round.sent[0].extra["risk"].tolist() for round in rounds]
-    assert told == [[0.5, 0.5], [0.9, 0.5], [0.9, 0.2]]
+    sent_risks = [round.sent[0].extra["risk"].tolist() for round in rounds]
+    assert sent_risks == [[0.5, 0.5], [0.9, 0.5], [0.9, 0.2]]
 
 
 def test_the_bonus_moves_clients_to_an_unused_model() -> None:
@@ -230,11 +230,11 @@ def test_a_risk_equal_to_the_threshold_is_accepted() -> None:
     st.floats(0.51, 0.8),
 )
 def test_with_equal_risks_the_smallest_loss_is_chosen(
-    found: list[float], risk: float, way: str, threshold: float
+    loss_values: list[float], risk: float, way: str, threshold: float
 ) -> None:
-    loss = torch.tensor(found, dtype=torch.float64)
-    same = torch.full_like(loss, risk)
-    chosen = Preference(way).choose(loss, same, threshold, torch.zeros_like(loss))  # type: ignore[arg-type]
+    loss = torch.tensor(loss_values, dtype=torch.float64)
+    equal_risks = torch.full_like(loss, risk)
+    chosen = Preference(way).choose(loss, equal_risks, threshold, torch.zeros_like(loss))  # type: ignore[arg-type]
     if way != "hard" or risk <= threshold:
         assert float(loss[chosen]) == pytest.approx(float(loss.min()), abs=1e-9)
 
@@ -250,8 +250,8 @@ def test_thresholds_are_uniform_and_fixed_per_client() -> None:
 
 def test_mean_losses_use_all_client_data() -> None:
     models = tuple(TINY.initial(seed) for seed in (1, 2))
-    found = losses(Sent(models), TWO_KINDS[0], client_context(0))
-    for model, loss in zip(models, found, strict=True):
+    mean_losses = losses(Sent(models), TWO_KINDS[0], client_context(0))
+    for model, loss in zip(models, mean_losses, strict=True):
         outputs = model.module()(TWO_KINDS[0].features).detach()
         expected = nn.functional.cross_entropy(outputs, TWO_KINDS[0].labels)
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
@@ -314,12 +314,12 @@ def test_own_risks_use_the_clients_loss_threshold() -> None:
     algorithm = of_clients(preference=Preference("fixed", alpha=0.0))
     first, second = run(algorithm, rounds=2)
     for client, data in TWO_KINDS.items():
-        apart = algorithm.held_out(data.ids, seed=5)
-        own, risks = first.exposed[client].local, []
-        assert own is not None
-        line = MiddleThreshold().threshold(*_sides(own, data, apart))
+        is_held_out = algorithm.held_out(data.ids, seed=5)
+        local, risks = first.exposed[client].local, []
+        assert local is not None
+        line = MiddleThreshold().threshold(*_sides(local, data, is_held_out))
         risks = [
-            MiddleThreshold().risk(*_sides(m, data, apart), line)
+            MiddleThreshold().risk(*_sides(m, data, is_held_out), line)
             for m in second.sent[client].models
         ]
         upload = second.uploads[client]
@@ -332,27 +332,28 @@ def test_client_losses_exclude_held_out_samples() -> None:
     last = run(algorithm, rounds=6)[-1]
     sent = Sent(tuple(last.after.values()))
     for client, data in TWO_KINDS.items():
-        apart = algorithm.held_out(data.ids, seed=1)
+        is_held_out = algorithm.held_out(data.ids, seed=1)
         # Held-out samples are outliers with wrong labels, which the best model fits worst.
-        odd = Samples(
-            torch.where(apart[:, None], 1000 * data.features, data.features),
-            torch.where(apart, 1 - data.labels, data.labels),
+        outliers = Samples(
+            torch.where(is_held_out[:, None], 1000 * data.features, data.features),
+            torch.where(is_held_out, 1 - data.labels, data.labels),
             data.ids,
         )
-        as_it_is, with_odd_ones = (
-            algorithm.choose(sent, given, {}, client_context(client)) for given in (data, odd)
+        choice, choice_with_outliers = (
+            algorithm.choose(sent, client_data, {}, client_context(client))
+            for client_data in (data, outliers)
         )
-        assert with_odd_ones == as_it_is
+        assert choice_with_outliers == choice
 
 
-def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
+def _sides(model: Model, data: Samples, is_held_out: Tensor) -> tuple[Tensor, Tensor]:
     outputs = model.module()(data.features).detach()
     loss = nn.functional.cross_entropy(outputs, data.labels, reduction="none")
-    return loss[~apart], loss[apart]
+    return loss[~is_held_out], loss[is_held_out]
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "message"),
     [
         (
             "memory/0/choice",
@@ -371,13 +372,15 @@ def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
         ("server/server/round", torch.tensor(5), "of round 5"),
     ],
 )
-def test_impossible_checkpoints_raise(name: str, value: Tensor, says: str, tmp_path: Path) -> None:
+def test_impossible_checkpoints_raise(
+    name: str, value: Tensor, message: str, tmp_path: Path
+) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     mir = IfcaMir(
         TINY, HOW, 2, risk=FixedRisks((0.9, 0.5)), preference=Preference("fixed", alpha=0.3)
     )
 
-    def go_on() -> list[Round]:
+    def resume() -> list[Round]:
         return run(mir, rounds=3, checkpoint=checkpoint, participation=0.5)
 
     stopped = simulate(mir, TWO_KINDS, rounds=3, seed=5, checkpoint=checkpoint, participation=0.5)
@@ -390,8 +393,8 @@ def test_impossible_checkpoints_raise(name: str, value: Tensor, says: str, tmp_p
     like = tensors.get(name)
     tensors[name] = value if like is None else value.to(like.dtype)
     write_tensors(tensors, checkpoint, notes)
-    with pytest.raises(Damaged, match=f"{says}.*start again") as refused:
-        go_on()
+    with pytest.raises(Damaged, match=f"{message}.*start again") as refused:
+        resume()
     assert "\n" not in str(refused.value)
 
 

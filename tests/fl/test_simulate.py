@@ -52,11 +52,11 @@ def test_rounds_are_numbered_from_one_and_complete() -> None:
 def test_simulation_does_not_use_the_global_generator() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    one = uploads(list(simulate(FEDAVG, DATA, rounds=2, seed=0, participation=0.5)))
+    first = uploads(list(simulate(FEDAVG, DATA, rounds=2, seed=0, participation=0.5)))
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(1)
-    other = uploads(list(simulate(FEDAVG, DATA, rounds=2, seed=0, participation=0.5)))
-    assert torch.equal(one, other)
+    second = uploads(list(simulate(FEDAVG, DATA, rounds=2, seed=0, participation=0.5)))
+    assert torch.equal(first, second)
 
 
 def test_participants_are_drawn_in_every_round() -> None:
@@ -113,7 +113,7 @@ def test_a_defense_is_prepared_once_and_called_in_each_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"rounds": 0}, "at least one round"),
         ({"participation": 0.0}, "participation in"),
@@ -123,11 +123,11 @@ def test_a_defense_is_prepared_once_and_called_in_each_round() -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_impossible_runs_raise(settings: dict[str, object], said: str) -> None:
-    given = {"clients": DATA, "rounds": 1, "seed": 0} | settings
-    clients = given.pop("clients")
-    with pytest.raises(BadInput, match=said):
-        next(simulate(FEDAVG, clients, **given))  # type: ignore[arg-type]
+def test_impossible_runs_raise(settings: dict[str, object], message: str) -> None:
+    options = {"clients": DATA, "rounds": 1, "seed": 0} | settings
+    clients = options.pop("clients")
+    with pytest.raises(BadInput, match=message):
+        next(simulate(FEDAVG, clients, **options))  # type: ignore[arg-type]
 
 
 def same(model: Model) -> Model:
@@ -135,7 +135,7 @@ def same(model: Model) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("server", "says"),
+    ("server", "message"),
     [
         (Tampering({7: same, 1: same}), r"clients \[7\], but the federation has only clients \[0"),
         (Tampering({1: same}, frozenset({0})), r"rounds \[0\], but rounds are numbered 1 to 2"),
@@ -144,13 +144,13 @@ def same(model: Model) -> Model:
     ],
 )
 def test_a_malicious_server_must_name_existing_clients_and_rounds(
-    server: Tampering, says: str
+    server: Tampering, message: str
 ) -> None:
     def run() -> Iterator[Round]:
         return simulate(FEDAVG, DATA, rounds=2, seed=1, server=server)
 
-    if says:
-        with pytest.raises(BadInput, match=says):
+    if message:
+        with pytest.raises(BadInput, match=message):
             run()
     else:
         assert len(list(run())) == 2
@@ -187,10 +187,10 @@ def test_a_checkpoint_of_another_run_raises(other: dict[str, object], tmp_path: 
     checkpoint = tmp_path / "checkpoint.safetensors"
     ours: dict[str, object] = {"algorithm": FEDAVG, "clients": DATA, "rounds": 3, "seed": 0}
 
-    def run(given: dict[str, object]) -> Round | None:
-        algorithm, clients = given["algorithm"], given["clients"]
-        rest = {k: v for k, v in given.items() if k not in ("algorithm", "clients")}
-        return next(simulate(algorithm, clients, checkpoint=checkpoint, **rest), None)  # type: ignore[arg-type]
+    def run(run_settings: dict[str, object]) -> Round | None:
+        algorithm, clients = run_settings["algorithm"], run_settings["clients"]
+        options = {k: v for k, v in run_settings.items() if k not in ("algorithm", "clients")}
+        return next(simulate(algorithm, clients, checkpoint=checkpoint, **options), None)  # type: ignore[arg-type]
 
     list(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     before = checkpoint.read_bytes()
@@ -204,17 +204,17 @@ def test_runs_with_functions_or_lists_as_settings_resume(tmp_path: Path) -> None
     checkpoint = tmp_path / "checkpoint.safetensors"
 
     def run(defense: Defense) -> int:
-        given = simulate(
+        rounds = simulate(
             FEDAVG, DATA, rounds=2, seed=0, defenses={0: defense}, checkpoint=checkpoint
         )
-        return len(list(given))
+        return len(list(rounds))
 
-    def made() -> Callable[[float], float]:
+    def make_function() -> Callable[[float], float]:
         return lambda x: x
 
     # Two functions with equal names and sources, like one function in two processes.
-    assert run(Scaled(factor=made())) == 2
-    assert run(Scaled(factor=made())) == 0
+    assert run(Scaled(factor=make_function())) == 2
+    assert run(Scaled(factor=make_function())) == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
@@ -242,7 +242,7 @@ def without(name: str) -> Callable[[Params], Params]:
 
 
 @pytest.mark.parametrize(
-    ("alter", "round", "said"),
+    ("alter", "round", "message"),
     [
         (dict, "-5", "of round -5, but the run has 3 rounds"),
         (dict, "0", "of round 0"),
@@ -268,13 +268,13 @@ def without(name: str) -> Callable[[Params], Params]:
     ids=lambda value: value[:12] if isinstance(value, str) else "",
 )
 def test_an_impossible_checkpoint_state_raises(
-    alter: Callable[[Params], Params], round: str, said: str, tmp_path: Path
+    alter: Callable[[Params], Params], round: str, message: str, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     list(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     tensors, notes = read_tensors(checkpoint)
     write_tensors(alter(tensors), checkpoint, notes | {"round": round})
-    with pytest.raises(Damaged, match=f"{said}.*delete it to start again") as refused:
+    with pytest.raises(Damaged, match=f"{message}.*delete it to start again") as refused:
         next(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
@@ -298,7 +298,7 @@ class Learning(Defense):
 
 
 @pytest.mark.parametrize(
-    ("alter", "said"),
+    ("alter", "message"),
     [
         (without("defense/0/level"), "missing or too many, such as 'level'"),
         (lambda t: t | {"defense/0/more": torch.ones(1)}, "such as 'more'"),
@@ -312,7 +312,7 @@ class Learning(Defense):
     ],
 )
 def test_an_impossible_defense_state_raises(
-    alter: Callable[[Params], Params], said: str, tmp_path: Path
+    alter: Callable[[Params], Params], message: str, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
 
@@ -324,8 +324,8 @@ def test_an_impossible_defense_state_raises(
     stopped = run()
     next(stopped), next(stopped)
     tensors, notes = read_tensors(checkpoint)
-    assert next(run()).index == 2, "what has grown is taken up"
+    assert next(run()).index == 2, "the grown list is restored"
     write_tensors(alter(tensors), checkpoint, notes)
-    with pytest.raises(Damaged, match=f"{said}.*delete it to start again") as refused:
+    with pytest.raises(Damaged, match=f"{message}.*delete it to start again") as refused:
         next(run())
     assert "\n" not in str(refused.value)

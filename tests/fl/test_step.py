@@ -47,7 +47,9 @@ def test_sgd_steps_match_torch_bit_for_bit(
         ),
         dtype,
     )
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert all(
+        torch.equal(parameter, expected) for parameter, expected in zip(ours, theirs, strict=True)
+    )
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 1e-3])
@@ -57,23 +59,23 @@ def test_adam_takes_torchs_steps(weight_decay: float, dtype: torch.dtype) -> Non
     theirs = after_five_torch_steps(
         lambda params: torch.optim.Adam(params, lr=1e-2, weight_decay=weight_decay), dtype
     )
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
+    for parameter, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("make", [lambda: Sgd(0.1, 0.9, 0.1), lambda: Adam(weight_decay=0.1)])
 def test_optimizer_steps_do_not_modify_or_keep_gradients(
     make: Callable[[], Optimizer],
 ) -> None:
-    kept, reused = make(), make()
-    one, other = [torch.ones(3)], [torch.ones(3)]
+    with_new_gradients, with_one_buffer = make(), make()
+    first, second = [torch.ones(3)], [torch.ones(3)]
     buffer = torch.empty(3)
     for step in range(3):
         grad = torch.full((3,), float(step + 1))
-        kept.step(one, [grad])
+        with_new_gradients.step(first, [grad])
         assert torch.equal(grad, torch.full((3,), float(step + 1)))
-        reused.step(other, [buffer.copy_(grad)])
-    assert torch.equal(one[0], other[0])
+        with_one_buffer.step(second, [buffer.copy_(grad)])
+    assert torch.equal(first[0], second[0])
 
 
 def test_parameters_that_require_gradients_are_changed_in_place() -> None:

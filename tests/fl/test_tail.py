@@ -36,20 +36,20 @@ def test_gradients_have_the_order_of_parameters(name: str) -> None:
     loss = functional.cross_entropy(module(x), y)
     expected = torch.autograd.grad(loss, list(module.parameters()))
     ours = split_gradients(network, x, partial(cross_entropy_slope, y=y))
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    for gradient, reference in zip(ours, expected, strict=True):
+        torch.testing.assert_close(gradient, reference, rtol=1e-9, atol=1e-12)
 
 
 def test_descent_in_place_equals_a_step_of_sgd() -> None:
     fused, plain = (MORE_NETWORKS["two hidden layers"].initial(0).module() for _ in range(2))
-    one, other = split(fused), split(plain)
-    assert one is not None
-    assert other is not None
+    fused_network, plain_network = split(fused), split(plain)
+    assert fused_network is not None
+    assert plain_network is not None
     params = list(plain.parameters())
     for part in (slice(0, 8), slice(8, 13), slice(13, 14)):
         x, slope = IMAGES.features[part], partial(cross_entropy_slope, y=IMAGES.labels[part])
-        descend_split(one, x, slope, lr=0.5)
-        Sgd(lr=0.5).step(params, split_gradients(other, x, slope))
+        descend_split(fused_network, x, slope, lr=0.5)
+        Sgd(lr=0.5).step(params, split_gradients(plain_network, x, slope))
     for mine, expected in zip(fused.parameters(), params, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
 
@@ -112,7 +112,7 @@ def shared() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 3, 3), layer, nn.Flatten(), layer)
 
 
-class Own(nn.Sequential):
+class CustomForward(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         for part in self:
             input = part(input)
@@ -129,7 +129,7 @@ class Own(nn.Sequential):
         nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten()),
         nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, CLASSES)),
         nn.Sequential(nn.Flatten(), nn.Linear(72, CLASSES)),
-        Own(*convolutional()),
+        CustomForward(*convolutional()),
         hooked(None),
         hooked(0),
         hooked(4),

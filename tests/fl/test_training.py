@@ -40,11 +40,11 @@ def trained(
     architecture: Architecture = DENSE,
     how: LocalTraining | None = None,
     defense: Defense | None = None,
-    at: ClientContext | None = None,
+    context: ClientContext | None = None,
 ) -> Model:
     start = architecture.initial(0)
     how = how or LocalTraining(batch_size=4)
-    return train(start, DATA, how, defense or Defense(), (at or client_context()).at(start))
+    return train(start, DATA, how, defense or Defense(), (context or client_context()).at(start))
 
 
 def test_the_constant_schedule_keeps_the_learning_rate() -> None:
@@ -68,7 +68,7 @@ def test_the_exponential_schedule_decays_by_one_per_cent() -> None:
 def test_training_steps_use_the_learning_rate_of_the_round(schedule: str) -> None:
     how = LocalTraining(batch_size=10, lr=0.2, schedule=schedule)  # type: ignore[arg-type]
     first = flat(trained(how=how).params) - flat(DENSE.initial(0).params)
-    later = flat(trained(how=how, at=client_context(round=4)).params) - flat(
+    later = flat(trained(how=how, context=client_context(round=4)).params) - flat(
         DENSE.initial(0).params
     )
     torch.testing.assert_close(later, first * how.rate(4, 10) / how.rate(1, 10))
@@ -110,17 +110,17 @@ def test_dropout_depends_on_seed_round_and_client() -> None:
     same = flat(trained(DROPPING).params)
     assert torch.equal(flat(trained(DROPPING).params), same)
     for other in (client_context(seed=1), client_context(client=1), client_context(round=2)):
-        assert not torch.equal(flat(trained(DROPPING, at=other).params), same)
+        assert not torch.equal(flat(trained(DROPPING, context=other).params), same)
 
 
 def test_training_twice_in_a_round_draws_new_dropout_masks() -> None:
     """Clients of federated distillation train twice in a round."""
     start = DROPPING.initial(0)
-    whole = LocalTraining(batch_size=10)
+    full_batch = LocalTraining(batch_size=10)
     context = client_context().at(start)
-    one = train(start, DATA, whole, Defense(), context)
-    other = train(start, DATA, whole, Defense(), context)
-    assert not torch.allclose(flat(one.params), flat(other.params))
+    first = train(start, DATA, full_batch, Defense(), context)
+    second = train(start, DATA, full_batch, Defense(), context)
+    assert not torch.allclose(flat(first.params), flat(second.params))
 
 
 @pytest.mark.parametrize("architecture", [DENSE, DROPPING], ids=["dense", "dropping"])
@@ -214,8 +214,8 @@ def test_each_epoch_contains_every_sample_once() -> None:
     for batch in batches:
         assert torch.equal(batch.x, DATA.features[batch.ids])
         assert torch.equal(batch.y, DATA.labels[batch.ids])
-    again = torch.cat([batch.ids for batch in Defense().batches(DATA, 4, context)])
-    assert not torch.equal(again, ids), "the next epoch has another order"
+    next_ids = torch.cat([batch.ids for batch in Defense().batches(DATA, 4, context)])
+    assert not torch.equal(next_ids, ids), "the next epoch has another order"
 
 
 def test_hooks_evaluate_losses_in_evaluation_mode() -> None:
@@ -230,7 +230,7 @@ def test_the_default_upload_hook_returns_the_update() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"epochs": 0}, "epochs of LocalTraining takes a whole number from 1"),
         ({"batch_size": 0}, "batch_size of LocalTraining"),
@@ -242,6 +242,6 @@ def test_the_default_upload_hook_returns_the_update() -> None:
         ({"optimizer": "adamw"}, "did you mean 'adam'"),
     ],
 )
-def test_invalid_training_settings_raise(settings: dict[str, float], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_invalid_training_settings_raise(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         LocalTraining(**settings)  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def filled(count: int, folder: Path | None = None) -> StoredUploads:
 
 
 def test_uploads_are_restored_from_memory_and_disk(tmp_path: Path) -> None:
-    with holding(150, 2):  # Two uploads of 60 bytes are held.
+    with holding(150, 2):  # Two uploads of 60 bytes stay in memory.
         store = filled(6, tmp_path)
     assert (list(store), len(store), store.is_in_memory) == ([0, 1, 2, 3, 4, 5], 6, False)
     assert [0 in store, 3 in store, 6 in store] == [True, True, False]
@@ -130,32 +130,32 @@ def test_uploads_after_the_limit_are_stored_on_disk(tmp_path: Path) -> None:
     large = Update({"w": torch.zeros(100)})
     with holding(100, 0):
         store = StoredUploads(tmp_path)
-        for number, one in enumerate([upload(0), large, upload(2)]):
-            store.add(number, one)
+        for number, update in enumerate([upload(0), large, upload(2)]):
+            store.add(number, update)
     assert list(store._in_memory) == [0]
     assert list(store) == [0, 1, 2]
 
 
 def test_gradients_are_stored_with_their_buffers(tmp_path: Path) -> None:
-    given = Gradient({"w": torch.ones(3)}, {"mean": torch.zeros(2)}, samples=4)
+    gradient = Gradient({"w": torch.ones(3)}, {"mean": torch.zeros(2)}, samples=4)
     with holding(0, 0):
         store = StoredUploads(tmp_path)
-        store.add(7, given)
-    got = store[7]
-    assert isinstance(got, Gradient)
-    assert got.samples == 4
-    assert_same(got.values, given.values)
-    assert_same(got.buffers, given.buffers)
+        store.add(7, gradient)
+    restored = store[7]
+    assert isinstance(restored, Gradient)
+    assert restored.samples == 4
+    assert_same(restored.values, gradient.values)
+    assert_same(restored.buffers, gradient.buffers)
 
 
 def test_pickled_uploads_become_a_dictionary(tmp_path: Path) -> None:
     with holding(0, 0):
         store = filled(3, tmp_path)
-        lazy = map_uploads(store, lambda client, one: 10 * client)
+        lazy = map_uploads(store, lambda client, update: 10 * client)
     copy = pickle.loads(pickle.dumps(store))
     assert isinstance(copy, dict)
-    for number, one in copy.items():
-        assert_same_upload(one, upload(number))
+    for number, restored in copy.items():
+        assert_same_upload(restored, upload(number))
     assert pickle.loads(pickle.dumps(lazy)) == {0: 0, 1: 10, 2: 20}
 
 
@@ -181,23 +181,23 @@ def test_a_full_disk_raises_with_advice(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_lazy_values_are_computed_on_access_and_not_cached() -> None:
-    asked = list[int]()
+    computed = list[int]()
 
     def make(client: int) -> int:
-        asked.append(client)
+        computed.append(client)
         return client**2
 
     lazy = LazyByClient([3, 1, 2], make)
     assert (list(lazy), len(lazy), 1 in lazy, 5 in lazy) == ([3, 1, 2], 3, True, False)
-    some = select_clients(lazy, [2, 3])
-    assert not asked
-    assert dict(some) == {2: 4, 3: 9}
+    selected = select_clients(lazy, [2, 3])
+    assert not computed
+    assert dict(selected) == {2: 4, 3: 9}
     assert [lazy[2], lazy[2]] == [4, 4]
-    assert asked == [2, 3, 2, 2]
+    assert computed == [2, 3, 2, 2]
     with pytest.raises(KeyError):
         lazy[5]
     with pytest.raises(KeyError):
-        some[1]
+        selected[1]
     assert select_clients({1: "a", 2: "b"}, [2]) == {2: "b"}
 
 
@@ -219,7 +219,7 @@ def run(algorithm: Algorithm, engine: Engine = LOCAL, rounds: int = 1) -> list[R
 
 
 @cache
-def held_and_stored() -> tuple[list[Round], list[Round]]:
+def in_memory_and_stored() -> tuple[list[Round], list[Round]]:
     with holding(20_000, 3):
         stored = run(ALGORITHMS["fedavg"])
     return run(ALGORITHMS["fedavg"]), stored
@@ -243,24 +243,24 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_storing_uploads_on_disk_gives_identical_models(name: str) -> None:
-    held = run(ALGORITHMS[name])
-    assert all(isinstance(round.uploads, dict) for round in held)
+    in_memory = run(ALGORITHMS[name])
+    assert all(isinstance(round.uploads, dict) for round in in_memory)
     with holding(20_000, 3):
         stored = run(ALGORITHMS[name])
-    for left, right in zip(held, stored, strict=True):
-        assert isinstance(right.uploads, StoredUploads)
-        assert not right.uploads.is_in_memory
-        assert isinstance(right.exposed, LazyByClient)
-        for label, model in left.after.items():
-            assert_same(model.tensors(), right.after[label].tensors())
+    for memory_round, stored_round in zip(in_memory, stored, strict=True):
+        assert isinstance(stored_round.uploads, StoredUploads)
+        assert not stored_round.uploads.is_in_memory
+        assert isinstance(stored_round.exposed, LazyByClient)
+        for label, model in memory_round.after.items():
+            assert_same(model.tensors(), stored_round.after[label].tensors())
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals", "final"])
 def test_stored_rounds_give_identical_signals_in_every_view(view: str) -> None:
-    held, stored = held_and_stored()
-    for left, right in zip(figures(held, view), figures(stored, view), strict=True):
-        assert left.clients == right.clients
-        assert_same(bits(left), bits(right))
+    in_memory, stored = in_memory_and_stored()
+    for measured, expected in zip(figures(in_memory, view), figures(stored, view), strict=True):
+        assert measured.clients == expected.clients
+        assert_same(bits(measured), bits(expected))
 
 
 @pytest.mark.slow
@@ -268,21 +268,21 @@ def test_stored_rounds_do_not_depend_on_the_engine() -> None:
     with holding(20_000, 3):
         alone = figures(run(ALGORITHMS["fedavg"], rounds=2), "uploads")
         shared = figures(run(ALGORITHMS["fedavg"], Workers(2), rounds=2), "uploads")
-    for left, right in zip(alone, shared, strict=True):
-        assert_same(bits(left), bits(right))
+    for measured, expected in zip(alone, shared, strict=True):
+        assert_same(bits(measured), bits(expected))
 
 
 def test_stored_rounds_are_written_like_rounds_in_memory(tmp_path: Path) -> None:
-    (held,), (stored,) = held_and_stored()
-    assert update_notes(held) == update_notes(stored)
-    for folder, round in (("held", held), ("stored", stored)):
+    (in_memory,), (stored,) = in_memory_and_stored()
+    assert update_notes(in_memory) == update_notes(stored)
+    for folder, round in (("memory", in_memory), ("stored", stored)):
         write_round(tmp_path / folder, round, "full")
     ours, theirs = (
-        next(read_rounds(tmp_path / folder, NET)).exposed for folder in ("held", "stored")
+        next(read_rounds(tmp_path / folder, NET)).exposed for folder in ("memory", "stored")
     )
     assert len(ours) == CLIENTS
-    for client, one in ours.items():
-        assert_same(one.update or {}, theirs[client].update or {})
+    for client, exposed in ours.items():
+        assert_same(exposed.update or {}, theirs[client].update or {})
     fewer = _remove_canaries(stored, frozenset({0, 69}))
     assert list(fewer.exposed) == list(fewer.uploads) == list(range(1, 69))
     assert isinstance(fewer.exposed, LazyByClient), "nothing was read"
@@ -304,11 +304,11 @@ from fedaudit.signals.updates import GradientCosine
 
 torch.set_num_threads(1)
 net = Architecture("net", MLP(hidden="200,100").for_samples((784,), 10))
-some = Samples(torch.randn(10, 784), torch.arange(10))
-clients = dict.fromkeys(range(1000), some)
+samples = Samples(torch.randn(10, 784), torch.arange(10))
+clients = dict.fromkeys(range(1000), samples)
 (round,) = simulate(FedAvg(net, LocalTraining(lr=0.1)), clients, rounds=1, seed=1)
-found = measure_round(round, [Loss(), GradientCosine()], some)
-assert {values.shape for values in found.signals.values()} == {(1000, 10)}
+measured = measure_round(round, [Loss(), GradientCosine()], samples)
+assert {values.shape for values in measured.signals.values()} == {(1000, 10)}
 # The initial ru_maxrss of a program is that of its parent.
 (peak,) = (line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(peak.split()[1])
